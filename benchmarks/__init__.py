@@ -1,0 +1,1 @@
+"""One script a claim; each prints the figures that the README quotes."""

@@ -1,0 +1,68 @@
+"""How every benchmark speaks: a table for people, `--json` for scripts, `--quick` for CI."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured figure beside its goal."""
+
+    figure: str
+    value: float
+    unit: str
+    goal: float
+    at_most: bool = False
+    """The goal is an upper bound."""
+
+    @property
+    def reached(self) -> bool:
+        return self.value <= self.goal if self.at_most else self.value >= self.goal
+
+    def to_dict(self) -> dict[str, object]:
+        row = asdict(self)
+        del row["at_most"]
+        return {**row, "reached": self.reached}
+
+
+Measure = Callable[[bool], Iterator[Figure]]
+
+
+def run(title: str, measure: Measure) -> None:
+    """Parse the command line, measure, print; figures appear as they are ready."""
+    parser = argparse.ArgumentParser(description=title)
+    parser.add_argument("--json", action="store_true", help="print a JSON list and nothing else")
+    parser.add_argument("--quick", action="store_true", help="a reduced run, for CI")
+    arguments = parser.parse_args()
+    figures: list[Figure] = []
+    progress = Console(stderr=True)
+    try:
+        for figure in measure(arguments.quick):
+            figures.append(figure)
+            if not arguments.json:
+                progress.print(f"  {figure.figure}: {figure.value:,.4g} {figure.unit}")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    if arguments.json:
+        print(json.dumps([figure.to_dict() for figure in figures]))
+    else:
+        Console().print(_table(title, figures))
+
+
+def _table(title: str, figures: list[Figure]) -> Table:
+    table = Table(title=title)
+    for heading in ("figure", "value", "unit", "goal", "reached"):
+        table.add_column(heading, justify="right" if heading in ("value", "goal") else "left")
+    for each in figures:
+        sign = "<=" if each.at_most else ">="
+        reached = "yes" if each.reached else "no"
+        goal = f"{sign} {each.goal:,.4g}"
+        table.add_row(each.figure, f"{each.value:,.4g}", each.unit, goal, reached)
+    return table

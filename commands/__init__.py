@@ -1,0 +1,1 @@
+"""The `fermata` command: one module for each group of its verbs."""

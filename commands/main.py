@@ -1,0 +1,34 @@
+"""Entry point of `fermata`; errors of the operator end in one line and exit code 2."""
+
+import sys
+
+import typer
+
+from commands.simulation import goodput, simulate
+from profiles.errors import ConfigError
+
+app = typer.Typer(
+    name="fermata",
+    help="SLO-first inference serving: simulate, size and serve many models on few GPUs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(simulate)
+app.command()(goodput)
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except ConfigError as error:
+        print(f"fermata: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("fermata: interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""`fermata simulate` and `fermata goodput`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from simulator.goodput import BAD_RATE_MAX, Goodput, find_goodput
+from simulator.report import Report, report
+from simulator.run import simulate as run_scenario
+from simulator.scenario import load_scenario
+
+ScenarioPath = Annotated[
+    Path, typer.Argument(metavar="SCENARIO", help="YAML or JSON file; see docs/scenarios.md.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+PlotPath = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the run as a PNG.")
+]
+APPLICATIONS_SHOWN = 12
+
+
+def simulate(scenario: ScenarioPath, as_json: AsJson = False, plot: PlotPath = None) -> None:
+    """Run a scenario through the scheduler that serves, on emulated backends and a virtual clock.
+
+    The same file and seed give the same figures, to the last digit.
+    """
+    loaded = load_scenario(scenario)
+    with _progress() as progress:
+        task = progress.add_task("simulating", total=1.0)
+        log = run_scenario(loaded, lambda done: progress.update(task, completed=done))
+    result = report(loaded, log)
+    if plot is not None:
+        from simulator.plots import draw_run
+
+        draw_run(loaded, log, plot)
+    if as_json:
+        print(json.dumps(result.to_dict()))
+        return
+    console = Console()
+    console.print(_summary(f"{scenario.name}: {loaded.policy}", result))
+    if len(result.applications) > 1:
+        console.print(_applications(result))
+    if plot is not None:
+        console.print(f"plot: {plot}")
+
+
+def goodput(scenario: ScenarioPath, as_json: AsJson = False, plot: PlotPath = None) -> None:
+    """Find the highest rate that the scenario's backends serve with at most 1 % bad.
+
+    The rate is that of all applications together; the 1 % holds for each of them. Dropped and
+    late requests are both bad.
+    """
+    loaded = load_scenario(scenario)
+    results: list[tuple[float, Report]] = []
+    with _progress() as progress:
+        task = progress.add_task("searching", total=None)
+
+        def tell(rate_rps: float, result: Report) -> None:
+            results.append((rate_rps, result))
+            verdict = "good" if result.worst_bad_rate <= BAD_RATE_MAX else "bad"
+            progress.update(task, description=f"{rate_rps:,.0f} req/s: {verdict}")
+
+        found = find_goodput(loaded, tell)
+    if plot is not None:
+        from simulator.plots import draw_search
+
+        draw_search(results, found.goodput_rps, plot)
+    if as_json:
+        print(json.dumps(found.to_dict()))
+        return
+    console = Console()
+    console.print(_found(loaded.policy, found))
+    console.print(_summary("at that rate", found.at))
+    if plot is not None:
+        console.print(f"plot: {plot}")
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    # On stderr, and gone when done: stdout stays clean for whoever reads it.
+    return Progress(*columns, console=Console(stderr=True), transient=True)
+
+
+def _found(policy: str, found: Goodput) -> str:
+    tried = len(found.rates_tried)
+    if found.goodput_rps == 0.0:
+        return f"{policy}: no rate keeps every application at 1 % bad ({tried} rates tried)"
+    return f"{policy}: goodput {found.goodput_rps:,.0f} req/s ({tried} rates tried)"
+
+
+def _number(value: float | None, unit: str = "", digits: int = 1) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}{unit}"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+def _summary(title: str, result: Report) -> Table:
+    table = Table(title=title, show_header=False)
+    drops = ", ".join(f"{reason} {count:,}" for reason, count in result.drops.items())
+    rows = [
+        ("offered", _number(result.offered_rps, " req/s")),
+        ("good", _number(result.good_rps, " req/s")),
+        ("bad", _percent(result.bad_rate)),
+        ("worst application", _percent(result.worst_bad_rate)),
+        ("worst stream", _percent(result.worst_stream_bad_rate)),
+        ("late / dropped", f"{result.late:,} / {drops or 0}"),
+        ("latency p50 / p99", f"{_number(result.p50_ms)} / {_number(result.p99_ms)} ms"),
+        ("queue p50 / p99", f"{_number(result.queue_p50_ms)} / {_number(result.queue_p99_ms)} ms"),
+        ("mean batch", _number(result.mean_batch)),
+        ("backends idle", _percent(result.idle_fraction)),
+        ("accuracy", _percent(result.accuracy)),
+        ("requests", f"{result.requests:,} in {result.wall_s:.1f} s"),
+    ]
+    for name, value in rows:
+        if not (value == "-" and name in ("worst stream", "accuracy")):
+            table.add_row(name, value)
+    return table
+
+
+def _applications(result: Report) -> Table:
+    worst = sorted(result.applications, key=lambda each: -each.bad_rate)
+    more = max(0, len(worst) - APPLICATIONS_SHOWN)
+    table = Table(title="applications, worst first", caption=f"and {more} more" if more else None)
+    for heading in ("application", "requests", "bad", "p50 ms", "p99 ms"):
+        table.add_column(heading, justify="left" if heading == "application" else "right")
+    for each in worst[:APPLICATIONS_SHOWN]:
+        table.add_row(
+            each.name,
+            f"{each.requests:,}",
+            _percent(each.bad_rate),
+            _number(each.p50_ms),
+            _number(each.p99_ms),
+        )
+    return table

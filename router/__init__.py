@@ -1,0 +1,1 @@
+"""WHEN and WHICH: every request-time decision."""

@@ -1,0 +1,1 @@
+"""The sans-IO scheduling engine: events and a time in, effects out."""

@@ -1,0 +1,123 @@
+"""The one hook before the queue: who may enter when not everyone can be served."""
+
+from router.core.events import DropReason, Request
+from router.core.source import Outbox
+
+WINDOW_NS = 500_000_000
+LOSS_TOLERATED = 0.005
+EASE = 0.95
+CREDIT_MAX = 2.0
+"""A stream spared this many turns and still losing frames is starving."""
+SHED_MAX = 0.95
+START_WITHIN = 0.8
+"""Of its stream's period: a frame held longer would be superseded by the next."""
+
+
+class Stream:
+    """One client's stream of frames."""
+
+    __slots__ = ("debt", "last_at_ns", "newest", "period_ns", "weight")
+
+    def __init__(self, client: int, weight: float) -> None:
+        # Streams start at different points of the cycle, or all would be refused in one round.
+        self.debt = (client * 0.6180339887498949) % 1.0
+        """Frames this stream owes to the overload; a frame lost in the queue pays one off."""
+        self.newest: Request | None = None
+        self.weight = weight
+        self.last_at_ns = -1
+        self.period_ns = 0
+        """Moving average of the time between two frames; 0 until there have been two."""
+
+    def on_frame(self, now_ns: int) -> None:
+        if self.last_at_ns >= 0:
+            gap_ns = now_ns - self.last_at_ns
+            self.period_ns += (gap_ns - self.period_ns) // 8 if self.period_ns else gap_ns
+        self.last_at_ns = now_ns
+
+
+class Admission:
+    """Admits everything; what a policy-free engine uses."""
+
+    def admit(self, now_ns: int, request: Request) -> str | None:
+        """The reason to refuse this request, or None."""
+        return None
+
+    def superseded(self, request: Request) -> Request | None:
+        """The queued request whose place this one takes."""
+        return None
+
+    def on_lost(self, request: Request) -> None:
+        """The queue gave this request up."""
+
+
+class StreamAdmission(Admission):
+    """Shares an application's overload evenly among its streams.
+
+    Cameras are periodic and phase-locked, so whatever order the queue drops in hits the same ones
+    for ever. Here the share of frames that has to go is refused on arrival, from each stream in
+    turn, and a stream that loses a frame in the queue is spared its next turn.
+    """
+
+    def __init__(self, outbox: Outbox, newest: bool, weights: dict[int, float]) -> None:
+        self.outbox = outbox
+        self.newest = newest
+        self.weights = weights
+        self.streams: dict[int, Stream] = {}
+        self.shed = 0.0
+        """Share of frames refused on arrival."""
+        self.window_ends_at_ns = -1
+        self.admitted = 0
+        self.lost = 0
+        self.starved = False
+        """Some stream has lost frames in the queue again and again."""
+
+    def admit(self, now_ns: int, request: Request) -> str | None:
+        if now_ns >= self.window_ends_at_ns:
+            self._adjust()
+            self.window_ends_at_ns = now_ns + WINDOW_NS
+        stream = self.streams.get(request.client)
+        if stream is None:
+            weight = self.weights.get(request.client, 1.0)
+            stream = self.streams[request.client] = Stream(request.client, weight)
+        stream.on_frame(now_ns)
+        if self.newest and stream.period_ns:
+            request.start_by_ns = now_ns + int(START_WITHIN * stream.period_ns)
+        # Triton's 1 is the highest priority and is never refused here; 0 is the default.
+        if self.shed > 0.0 and request.priority != 1:
+            stream.debt += self.shed / stream.weight
+            if stream.debt >= 1.0:
+                stream.debt -= 1.0
+                return DropReason.SHED
+        self.admitted += 1
+        return None
+
+    def superseded(self, request: Request) -> Request | None:
+        if not self.newest:
+            return None
+        stream = self.streams[request.client]
+        older = stream.newest
+        stream.newest = request
+        if older is None or older.rid not in self.outbox.queued:
+            return None
+        return older
+
+    def on_lost(self, request: Request) -> None:
+        self.lost += 1
+        stream = self.streams.get(request.client)
+        if stream is not None:
+            stream.debt -= 1.0
+            if stream.debt < -CREDIT_MAX:
+                stream.debt = -CREDIT_MAX
+                self.starved = True
+
+    def _adjust(self) -> None:
+        if self.admitted:
+            loss = self.lost / (self.admitted + self.lost)
+            if loss > LOSS_TOLERATED or self.starved:
+                step = max(loss, LOSS_TOLERATED)
+                self.shed = min(SHED_MAX, self.shed + (1.0 - self.shed) * step)
+            else:
+                self.shed = self.shed * EASE if self.shed > 0.001 else 0.0
+        self.admitted = 0
+        self.lost = 0
+        self.starved = False

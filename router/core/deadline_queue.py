@@ -1,0 +1,86 @@
+"""A queue ordered by deadline: clients of one model may differ in SLO."""
+
+from bisect import insort_right
+
+from router.core.events import Request
+
+COMPACT_AFTER = 512
+"""Slots in front of the head are freed in one go, so that a pop costs O(1) amortised."""
+
+
+def _deadline(request: Request) -> int:
+    return request.deadline_ns
+
+
+class DeadlineQueue:
+    """Requests by deadline, ties in order of arrival; O(1) at both ends."""
+
+    __slots__ = ("head", "items")
+
+    def __init__(self) -> None:
+        self.items: list[Request] = []
+        self.head = 0
+
+    def __len__(self) -> int:
+        return len(self.items) - self.head
+
+    def first(self) -> Request:
+        return self.items[self.head]
+
+    def push(self, request: Request) -> bool:
+        """Queue a request; true if it became the first."""
+        items = self.items
+        if len(items) == self.head:
+            items.append(request)
+            return True
+        if request.deadline_ns >= items[-1].deadline_ns:
+            items.append(request)
+            return False
+        first = items[self.head]
+        insort_right(items, request, lo=self.head, key=_deadline)
+        return first is not items[self.head]
+
+    def pop(self) -> Request:
+        request = self.items[self.head]
+        self.head += 1
+        self._compact()
+        return request
+
+    def pop_many(self, count: int) -> list[Request]:
+        taken = self.items[self.head : self.head + count]
+        self.head += count
+        self._compact()
+        return taken
+
+    def pop_from(self, first: int, count: int) -> list[Request]:
+        """Take so many out from an index of `items` on."""
+        if first == self.head:
+            return self.pop_many(count)
+        taken = self.items[first : first + count]
+        del self.items[first : first + count]
+        return taken
+
+    def remove(self, request: Request) -> bool:
+        """Take one request out wherever it stands; false if it is not here."""
+        items = self.items
+        low, high = self.head, len(items)
+        while low < high:
+            middle = (low + high) // 2
+            if items[middle].deadline_ns < request.deadline_ns:
+                low = middle + 1
+            else:
+                high = middle
+        while low < len(items) and items[low].deadline_ns == request.deadline_ns:
+            if items[low] is request:
+                del items[low]
+                return True
+            low += 1
+        return False
+
+    def _compact(self) -> None:
+        if self.head == len(self.items):
+            self.items.clear()
+            self.head = 0
+        elif self.head > COMPACT_AFTER and self.head * 2 > len(self.items):
+            del self.items[: self.head]
+            self.head = 0

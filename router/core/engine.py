@@ -1,0 +1,166 @@
+"""The engine: every request-time decision of a router, driven by events and a time."""
+
+from router.core.admission import Admission
+from router.core.costs import Costs
+from router.core.events import Batch, Drop, DropReason, Effect, Request
+from router.core.rank import RankThread
+from router.core.source import Outbox, Source
+from router.core.timers import Timers
+
+
+class Engine:
+    """Takes events, gives effects. The driver carries them out and calls `on_time` at
+    `wake_at_ns()`; it is the only timer it needs."""
+
+    def __init__(self, costs: Costs, ranks: int = 1) -> None:
+        self.costs = costs
+        self.timers = Timers()
+        self.outbox = Outbox()
+        self.ledger = self.outbox.ledger
+        self.ranks = [RankThread(costs, self.timers, self.outbox) for _ in range(ranks)]
+        self.sources: list[Source] = []
+        """By application."""
+        self.admissions: list[Admission | None] = []
+        """By application; None admits everything at no cost."""
+        self.backend_rank: dict[int, RankThread] = {}
+
+    def add_application(
+        self, source: Source, rank: int = 0, admission: Admission | None = None
+    ) -> int:
+        """Serve one more application from this source; returns its number."""
+        if source.number < 0:
+            self.ranks[rank].add_source(source)
+        self.sources.append(source)
+        self.admissions.append(admission)
+        self.ledger.open()
+        return len(self.sources) - 1
+
+    # Requests
+
+    def on_request(self, now_ns: int, request: Request) -> None:
+        application = request.application
+        self.outbox.queued[request.rid] = request
+        admission = self.admissions[application]
+        if admission is not None and not self._admit(now_ns, request, admission):
+            return
+        source = self.sources[application]
+        lanes = source.on_request(now_ns, request)
+        if lanes:
+            source.desk.refresh(now_ns, source, lanes)
+
+    def _admit(self, now_ns: int, request: Request, admission: Admission) -> bool:
+        reason = admission.admit(now_ns, request)
+        if reason is not None:
+            self.outbox.drop(request, reason)
+            return False
+        older = admission.superseded(request)
+        if older is not None:
+            self._withdraw(now_ns, older, DropReason.SUPERSEDED)
+        return True
+
+    def on_cancel(self, now_ns: int, rid: int) -> bool:
+        """The client has left; false if the request is not queued any more."""
+        request = self.outbox.queued.get(rid)
+        if request is None:
+            return False
+        self._withdraw(now_ns, request, DropReason.CANCELLED)
+        return True
+
+    def _withdraw(self, now_ns: int, request: Request, reason: str) -> None:
+        source = self.sources[request.application]
+        lanes = source.on_cancel(now_ns, request)
+        self.outbox.drop(request, reason)
+        source.desk.refresh(now_ns, source, lanes)
+
+    def on_update(self, now_ns: int, rid: int, accuracies: tuple[float, ...]) -> bool:
+        """Evidence for a queued request; false if it came too late to matter."""
+        request = self.outbox.queued.get(rid)
+        if request is None:
+            return False
+        request.accuracies = accuracies
+        source = self.sources[request.application]
+        lanes = source.on_update(now_ns, request)
+        source.desk.refresh(now_ns, source, lanes)
+        return True
+
+    def on_plan(self, now_ns: int, application: int) -> None:
+        source = self.sources[application]
+        source.desk.refresh(now_ns, source, source.on_plan(now_ns))
+
+    # Backends
+
+    def on_backend_up(
+        self,
+        now_ns: int,
+        backend: int,
+        kind: int = 0,
+        rank: int = 0,
+        owner: int | None = None,
+        resident: frozenset[int] | None = None,
+    ) -> None:
+        """A backend has come up; `owner` is an application whose source runs it by itself."""
+        source = None if owner is None else self.sources[owner]
+        self.backend_rank[backend] = self.ranks[rank]
+        self.ranks[rank].add_backend(now_ns, backend, kind, source, resident)
+
+    def on_backend_down(self, now_ns: int, backend: int) -> None:
+        """A backend has died: what it had runs elsewhere once more, if there is time."""
+        rank = self.backend_rank.pop(backend)
+        for batch in rank.remove_backend(now_ns, backend):
+            for request in batch.requests:
+                self._run_again(now_ns, request)
+
+    def on_drain(self, now_ns: int, backend: int) -> None:
+        """Give a backend nothing more; it finishes what it has and then goes down."""
+        self.backend_rank[backend].drain(now_ns, backend)
+
+    def on_dispatch_failed(self, now_ns: int, backend: int) -> None:
+        """A batch never reached its backend: the backend is as good as gone."""
+        self.on_backend_down(now_ns, backend)
+
+    def _run_again(self, now_ns: int, request: Request) -> None:
+        self.outbox.queued[request.rid] = request
+        if request.retried or request.deadline_ns <= now_ns:
+            self.outbox.drop(request, DropReason.LOST)
+            return
+        request.retried = True
+        source = self.sources[request.application]
+        lanes = source.on_request(now_ns, request)
+        source.desk.refresh(now_ns, source, lanes)
+
+    def on_done(self, now_ns: int, backend: int, run_ns: int) -> Batch:
+        """The batch that ran on this backend has ended; returns it."""
+        rank = self.backend_rank[backend]
+        batch = rank.finish(backend, run_ns)
+        self.ledger.on_done(now_ns, batch)
+        source = self.sources[batch.requests[0].application]
+        lanes = source.on_done(now_ns, backend, batch, run_ns)
+        rank.go_on(now_ns, backend)
+        if lanes:
+            rank.refresh(now_ns, source, lanes)
+        return batch
+
+    # Time and effects
+
+    def on_time(self, now_ns: int) -> None:
+        self.timers.fire_due(now_ns)
+
+    def wake_at_ns(self) -> int:
+        return self.timers.next_ns()
+
+    def take_effects(self) -> list[Effect]:
+        """What the driver has to do now, in order."""
+        effects = self.outbox.effects
+        if not effects:
+            return []
+        taken = effects[:]
+        effects.clear()
+        for effect in taken:
+            if isinstance(effect, Drop):
+                self._tell_admission(effect)
+        return taken
+
+    def _tell_admission(self, drop: Drop) -> None:
+        admission = self.admissions[drop.request.application]
+        if admission is not None and drop.reason not in (DropReason.SHED, DropReason.CANCELLED):
+            admission.on_lost(drop.request)

@@ -1,0 +1,152 @@
+"""What enters the engine and what leaves it."""
+
+from typing import Final
+
+from router.core.units import NEVER
+
+
+class DropReason:
+    """Why a request ended without a result; the text travels to clients and metrics as it is."""
+
+    LATE: Final = "late"
+    """No batch, however small, could still end before its deadline."""
+    WINDOW: Final = "window"
+    """Serving it would have kept its successors from running in a batch of the target size."""
+    SHED: Final = "shed"
+    """Refused on arrival: overload, and its stream has had its share."""
+    SUPERSEDED: Final = "superseded"
+    """A newer frame of its stream took its place."""
+    CANCELLED: Final = "cancelled"
+    """Its client has left."""
+    LOST: Final = "backend-lost"
+    """Its backend died and there was no time left to run it again."""
+
+
+class Request:
+    """One inference to be done for one client, with its deadline. Hot: one for each request."""
+
+    __slots__ = (
+        "accuracies",
+        "application",
+        "arrived_at_ns",
+        "client",
+        "deadline_ns",
+        "expires_at_ns",
+        "priority",
+        "retried",
+        "rid",
+        "start_by_ns",
+    )
+
+    def __init__(
+        self,
+        rid: int,
+        application: int,
+        arrived_at_ns: int,
+        deadline_ns: int,
+        expires_at_ns: int = NEVER,
+        client: int = 0,
+        priority: int = 0,
+    ) -> None:
+        self.rid = rid
+        self.application = application
+        self.arrived_at_ns = arrived_at_ns
+        self.deadline_ns = deadline_ns
+        """The target: an answer after it counts as bad."""
+        self.expires_at_ns = expires_at_ns if expires_at_ns != NEVER else deadline_ns
+        """The hard limit: nothing is dispatched to end after it."""
+        self.client = client
+        """The client's stream; 0 when requests stand alone."""
+        self.priority = priority
+        """As in Triton: 1 is highest, 0 the default."""
+        self.start_by_ns = NEVER
+        """When its successor in the stream will take its place: it should have started by then."""
+        self.accuracies: tuple[float, ...] | None = None
+        """Expected accuracy of each variant on this very request, once evidence has come in."""
+        self.retried = False
+        """It ran once on a backend that died."""
+
+    def __repr__(self) -> str:
+        return f"Request({self.rid}, app {self.application}, deadline {self.deadline_ns})"
+
+
+class Batch:
+    """Requests that one backend runs together; formed at the grant."""
+
+    __slots__ = ("batch_id", "plan_ns", "requests", "start_at_ns", "variant")
+
+    def __init__(self, variant: int, requests: list[Request]) -> None:
+        self.variant = variant
+        self.requests = requests
+        self.batch_id = 0
+        self.start_at_ns = 0
+        """When the rank plans it to start."""
+        self.plan_ns = 0
+        """Planned run time, margin included."""
+
+
+class Effect:
+    """Something the driver has to carry out."""
+
+    __slots__ = ()
+
+
+class Dispatch(Effect):
+    """Run this batch on this backend; it may start once the one before has ended."""
+
+    __slots__ = ("backend", "batch")
+
+    def __init__(self, backend: int, batch: Batch) -> None:
+        self.backend = backend
+        self.batch = batch
+
+
+class Drop(Effect):
+    """This request ends without a result."""
+
+    __slots__ = ("reason", "request")
+
+    def __init__(self, request: Request, reason: str) -> None:
+        self.request = request
+        self.reason = reason
+
+
+class Answer(Effect):
+    """This request ends with a result that needs no backend (a short circuit)."""
+
+    __slots__ = ("accuracy", "label", "request")
+
+    def __init__(self, request: Request, label: int, accuracy: float) -> None:
+        self.request = request
+        self.label = label
+        self.accuracy = accuracy
+
+
+class Advise(Effect):
+    """Tell this client which input size to send from now on."""
+
+    __slots__ = ("client", "input_size")
+
+    def __init__(self, client: int, input_size: int) -> None:
+        self.client = client
+        self.input_size = input_size
+
+
+class Load(Effect):
+    """Load a variant on a backend; it is resident once `on_loaded` says so."""
+
+    __slots__ = ("backend", "variant")
+
+    def __init__(self, backend: int, variant: int) -> None:
+        self.backend = backend
+        self.variant = variant
+
+
+class Unload(Effect):
+    """Give the memory of a variant on a backend back."""
+
+    __slots__ = ("backend", "variant")
+
+    def __init__(self, backend: int, variant: int) -> None:
+        self.backend = backend
+        self.variant = variant

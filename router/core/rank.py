@@ -1,0 +1,342 @@
+"""RankThread: matches ripe bids to backends for one sub-cluster (Symphony section 4.5)."""
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from router.core.costs import Costs
+from router.core.events import Batch, Dispatch
+from router.core.source import POOL, Bid, Desk, Outbox, Slot, Source, own_lane
+from router.core.timers import Timer, Timers
+from router.core.units import NEVER
+
+LOOK_AGAIN_NS = 200_000
+"""A bid that is to be ripe sooner than this is given its exact time."""
+
+
+class Standing(Timer):
+    """A source's standing in one lane: its bid and where the rank keeps it."""
+
+    __slots__ = (
+        "armed_at_ns",
+        "bid",
+        "key",
+        "lane",
+        "rank",
+        "ripe_since_ns",
+        "ripe_stamp",
+        "source",
+    )
+
+    def __init__(self, rank: "RankThread", source: Source, lane: "Lane") -> None:
+        super().__init__()
+        self.rank = rank
+        self.source = source
+        self.lane = lane
+        self.bid: Bid | None = None
+        self.armed_at_ns = 0
+        self.key = 0
+        self.ripe_stamp = 0
+        """Names its valid entry among the lane's ripe bids; 0 when there is none."""
+        self.ripe_since_ns = 0
+
+    def fire(self, now_ns: int) -> None:
+        self.rank.ask(now_ns, self)
+
+
+class BackendState(Timer):
+    """What the rank knows of a backend: one batch runs, at most one more waits there."""
+
+    __slots__ = (
+        "backend",
+        "draining",
+        "free_at_ns",
+        "kind",
+        "lane",
+        "offered",
+        "owner",
+        "queued",
+        "rank",
+        "resident",
+        "running",
+    )
+
+    def __init__(
+        self,
+        rank: "RankThread",
+        backend: int,
+        kind: int,
+        lane: "Lane",
+        owner: Source | None,
+        resident: frozenset[int] | None,
+    ) -> None:
+        super().__init__()
+        self.rank = rank
+        self.backend = backend
+        self.kind = kind
+        self.lane = lane
+        self.owner = owner
+        self.resident = resident
+        self.running: Batch | None = None
+        self.queued: Batch | None = None
+        self.free_at_ns = 0
+        """Predicted end of all it has been given."""
+        self.offered = False
+        """It stands in the lane's heap of backends to be had."""
+        self.draining = False
+
+    def fire(self, now_ns: int) -> None:
+        self.rank.offer(now_ns, self)
+
+
+class Lane:
+    """A set of backends, the ripe bids for them, and those of them that can be had now."""
+
+    __slots__ = ("free", "index", "ripe")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.ripe: list[tuple[int, int, Standing]] = []
+        self.free: list[tuple[int, int, BackendState]] = []
+        """Lowest number first, so that work gathers on few backends and the others idle long."""
+
+
+class RankThread(Desk):
+    """Grants backends to ripe bids, smallest key first. A state machine with timers, no thread."""
+
+    __slots__ = (
+        "backends",
+        "batches",
+        "lanes",
+        "settled_at_ns",
+        "slot",
+        "standings",
+    )
+
+    def __init__(self, costs: Costs, timers: Timers, outbox: Outbox) -> None:
+        super().__init__(costs, timers, outbox)
+        self.backends: dict[int, BackendState] = {}
+        self.lanes: dict[int, Lane] = {POOL: Lane(POOL)}
+        self.standings: list[dict[int, Standing]] = []
+        """By the source's number, then by lane."""
+        self.slot = Slot(costs)
+        self.batches = 0
+        self.settled_at_ns = 0
+
+    # Sources and their bids
+
+    def add_source(self, source: Source) -> None:
+        source.number = len(self.standings)
+        self.standings.append({})
+        source.attach(self)
+        if not source.owns_backends:
+            self._join(source, self.lanes[POOL])
+
+    def _join(self, source: Source, lane: Lane) -> None:
+        self.standings[source.number][lane.index] = Standing(self, source, lane)
+
+    def refresh(self, now_ns: int, source: Source, lanes: Sequence[int]) -> None:
+        standings = self.standings[source.number]
+        for lane in lanes:
+            standing = standings.get(lane)
+            if standing is not None and self._place(now_ns, standing) and standing.lane.free:
+                self.match(now_ns, standing.lane)
+
+    def ask(self, now_ns: int, standing: Standing) -> None:
+        """Ask a source for its bid, and grant it if it is ripe and there is a backend."""
+        if self._place(now_ns, standing) and standing.lane.free:
+            self.match(now_ns, standing.lane)
+
+    def _place(self, now_ns: int, standing: Standing) -> bool:
+        """Ask a source for its bid, and put it where it belongs; true if it is newly ripe."""
+        bid = standing.source.bid(now_ns, standing.lane.index)
+        standing.bid = bid
+        if bid is None:
+            standing.stamp = 0
+            standing.ripe_stamp = 0
+            return False
+        if bid.ripe_at_ns > now_ns:
+            standing.ripe_stamp = 0
+            look_at_ns = bid.ripe_at_ns
+        else:
+            look_at_ns = bid.expires_at_ns + 1
+        if standing.stamp == 0 or standing.armed_at_ns > look_at_ns:
+            # Each request that joins makes its batch ripe, and expire, a little earlier. Looking
+            # again at three quarters of the way costs a few wake-ups for each batch, and saves a
+            # heap entry for each request.
+            away_ns = look_at_ns - now_ns
+            if away_ns > LOOK_AGAIN_NS:
+                look_at_ns -= away_ns >> 2
+            standing.armed_at_ns = look_at_ns
+            self.timers.arm(standing, look_at_ns)
+        if bid.ripe_at_ns > now_ns:
+            return False
+        if standing.ripe_stamp == 0:
+            standing.ripe_since_ns = now_ns
+        elif standing.key == bid.key:
+            return False
+        standing.key = bid.key
+        self.timers.stamp += 1
+        standing.ripe_stamp = self.timers.stamp
+        heappush(standing.lane.ripe, (bid.key, standing.ripe_stamp, standing))
+        return True
+
+    # Backends
+
+    def add_backend(
+        self,
+        now_ns: int,
+        backend: int,
+        kind: int = 0,
+        owner: Source | None = None,
+        resident: frozenset[int] | None = None,
+    ) -> None:
+        assert backend not in self.backends
+        self.settle(now_ns)
+        index = POOL if owner is None else own_lane(backend)
+        lane = self.lanes.get(index)
+        if lane is None:
+            lane = self.lanes[index] = Lane(index)
+        if owner is not None and index not in self.standings[owner.number]:
+            self._join(owner, lane)
+        state = BackendState(self, backend, kind, lane, owner, resident)
+        self.backends[backend] = state
+        self.signals.backends += 1
+        self._tell(now_ns, state, up=True)
+        self.offer(now_ns, state)
+
+    def remove_backend(self, now_ns: int, backend: int) -> list[Batch]:
+        """Forget a backend; the batches it never ended come back."""
+        self.settle(now_ns)
+        self.drain(now_ns, backend)
+        state = self.backends.pop(backend)
+        self.signals.backends -= 1
+        state.stamp = 0
+        return [batch for batch in (state.running, state.queued) if batch is not None]
+
+    def drain(self, now_ns: int, backend: int) -> None:
+        """Give this backend nothing more; what it has it finishes."""
+        state = self.backends[backend]
+        if not state.draining:
+            state.draining = True
+            self._tell(now_ns, state, up=False)
+
+    def _tell(self, now_ns: int, state: BackendState, up: bool) -> None:
+        # Sources of the pool need not know: they see the number of backends in the signals.
+        owner = state.owner
+        if owner is not None:
+            self.refresh(now_ns, owner, owner.on_backend(now_ns, state.backend, up))
+
+    def settle(self, now_ns: int) -> None:
+        """Bring the backends' uptime up to now."""
+        self.signals.uptime_ns += self.signals.backends * (now_ns - self.settled_at_ns)
+        self.settled_at_ns = now_ns
+
+    def finish(self, backend: int, run_ns: int) -> Batch:
+        """The running batch has ended after `run_ns`: learn from it."""
+        state = self.backends[backend]
+        batch = state.running
+        assert batch is not None
+        state.running = None
+        self.signals.busy_ns += run_ns
+        swap_in_ns = 0
+        if state.resident is not None and batch.variant not in state.resident:
+            swap_in_ns = self.costs.swap_in_ns.get(batch.variant, 0)
+            state.resident = frozenset((batch.variant,))
+        size = len(batch.requests)
+        self.costs.observe(batch.variant, state.kind, backend, size, run_ns - swap_in_ns)
+        return batch
+
+    def go_on(self, now_ns: int, backend: int) -> None:
+        """Start what waits on the backend, or offer it."""
+        state = self.backends[backend]
+        batch = state.queued
+        if batch is None:
+            state.free_at_ns = now_ns
+            self.offer(now_ns, state)
+        else:
+            state.running = batch
+            state.queued = None
+            self._plan_end(state, batch, max(now_ns, batch.start_at_ns))
+
+    def _plan_end(self, state: BackendState, batch: Batch, start_at_ns: int) -> None:
+        slot = self.slot
+        slot.offer(state.backend, state.kind, start_at_ns, state.resident)
+        expect_ns = slot.expect_ns(batch.variant, len(batch.requests))
+        state.free_at_ns = start_at_ns + expect_ns
+        lead_ns = self.lead_ns(len(batch.requests))
+        if lead_ns > 0 and state.queued is None:
+            self.timers.arm(state, state.free_at_ns - lead_ns)
+
+    def offer(self, now_ns: int, state: BackendState) -> None:
+        """This backend can be had from now on."""
+        if not state.offered:
+            state.offered = True
+            self.timers.stamp += 1
+            # Backends about to be free come after those that are.
+            preference = state.backend if state.running is None else state.backend + NEVER // 2
+            heappush(state.lane.free, (preference, self.timers.stamp, state))
+        if state.lane.ripe:
+            self.match(now_ns, state.lane)
+
+    # Matching
+
+    def match(self, now_ns: int, lane: Lane) -> None:
+        """Grant while there is a ripe bid and a backend to be had."""
+        declined: list[Standing] = []
+        ripe = lane.ripe
+        while ripe:
+            _, stamp, standing = ripe[0]
+            bid = standing.bid
+            if standing.ripe_stamp != stamp or bid is None:
+                heappop(ripe)
+                continue
+            state = self._first_free(now_ns, lane)
+            if state is None:
+                break
+            heappop(ripe)
+            standing.ripe_stamp = 0
+            if bid.expires_at_ns < now_ns or self._grant(now_ns, state, standing, bid):
+                self._place(now_ns, standing)
+            else:
+                declined.append(standing)
+        for standing in declined:
+            # Whoever handed a slot back stays in the race, but only for the next one.
+            self._place(now_ns, standing)
+
+    def _first_free(self, now_ns: int, lane: Lane) -> BackendState | None:
+        free = lane.free
+        while free:
+            state = free[0][2]
+            overdue = state.running is not None and state.free_at_ns <= now_ns
+            if not (overdue or state.draining or state.queued is not None):
+                return state
+            # An overdue backend is not offered a batch that could not start; its end will be.
+            heappop(free)
+            state.offered = False
+        return None
+
+    def _grant(self, now_ns: int, state: BackendState, standing: Standing, bid: Bid) -> bool:
+        slot = self.slot
+        start_at_ns = max(now_ns + self.lead_ns(bid.size), state.free_at_ns)
+        slot.offer(state.backend, state.kind, start_at_ns, state.resident)
+        source = standing.source
+        batch = source.grant(now_ns, slot)
+        if batch is None:
+            return False
+        heappop(state.lane.free)
+        state.offered = False
+        self.signals.on_grant(now_ns - standing.ripe_since_ns)
+        self.batches += 1
+        batch.batch_id = self.batches
+        batch.start_at_ns = start_at_ns
+        batch.plan_ns = slot.plan_ns(batch.variant, len(batch.requests))
+        if state.running is None:
+            state.running = batch
+        else:
+            state.queued = batch
+        self._plan_end(state, batch, start_at_ns)
+        queued = self.outbox.queued
+        for request in batch.requests:
+            del queued[request.rid]
+        self.outbox.effects.append(Dispatch(state.backend, batch))
+        return True

@@ -1,0 +1,74 @@
+"""What the core publishes about itself: how idle, how bad, how long ripe bids waited."""
+
+from router.core.events import Batch, DropReason, Request
+
+WAIT_WEIGHT = 1 / 32
+
+
+class ApplicationCount:
+    """How the requests of one application have ended so far."""
+
+    __slots__ = ("drops", "good", "late")
+
+    def __init__(self) -> None:
+        self.good = 0
+        self.late = 0
+        """Ran, but ended after the deadline."""
+        self.drops: dict[str, int] = {}
+
+    @property
+    def bad(self) -> int:
+        """Ended without a result in time, through no wish of the client's own."""
+        kept = sum(count for reason, count in self.drops.items() if reason != DropReason.CANCELLED)
+        return self.late + kept
+
+
+class Ledger:
+    """The account of every request, by application; readers take differences over time."""
+
+    __slots__ = ("applications",)
+
+    def __init__(self) -> None:
+        self.applications: list[ApplicationCount] = []
+
+    def open(self) -> None:
+        self.applications.append(ApplicationCount())
+
+    def on_drop(self, request: Request, reason: str) -> None:
+        drops = self.applications[request.application].drops
+        drops[reason] = drops.get(reason, 0) + 1
+
+    def on_done(self, now_ns: int, batch: Batch) -> None:
+        applications = self.applications
+        for request in batch.requests:
+            if request.deadline_ns >= now_ns:
+                applications[request.application].good += 1
+            else:
+                applications[request.application].late += 1
+
+
+class Signals:
+    """How one sub-cluster fares; readers take differences over their own windows."""
+
+    __slots__ = ("backends", "busy_ns", "demand", "grants", "uptime_ns", "wait_ns")
+
+    def __init__(self) -> None:
+        self.backends = 0
+        """Backends up now."""
+        self.uptime_ns = 0
+        """Backend time, up to when the rank last settled it."""
+        self.busy_ns = 0
+        """Backend time spent on batches that have ended."""
+        self.demand = 0.0
+        """Backends needed if every batch were of its model's target size, as sources see it."""
+        self.grants = 0
+        self.wait_ns = 0.0
+        """Moving average of how long ripe bids waited for a backend."""
+
+    def on_grant(self, waited_ns: int) -> None:
+        self.grants += 1
+        self.wait_ns += WAIT_WEIGHT * (waited_ns - self.wait_ns)
+
+    def load(self) -> float:
+        """Demand over what there is; 1 is full."""
+        return self.demand / self.backends if self.backends else 1.0

@@ -1,0 +1,206 @@
+"""The seam between policies and the rank: a policy is a source of bids."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from router.core.costs import Costs
+from router.core.events import Batch, Drop, Effect, Request
+from router.core.signals import Ledger, Signals
+from router.core.timers import Timer, Timers
+
+POOL: Final = 0
+"""The lane of all backends that no source owns."""
+POOL_ONLY: Final[tuple[int, ...]] = (POOL,)
+NO_LANES: Final[tuple[int, ...]] = ()
+
+
+def own_lane(backend: int) -> int:
+    """The lane of one backend that a source owns."""
+    return 1 + backend
+
+
+class Bid:
+    """A source's wish for a backend; at most one for each lane. It holds no requests: the batch
+    is formed at the grant, when the backend, its start time and its cost are known."""
+
+    __slots__ = ("expires_at_ns", "key", "ripe_at_ns", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.ripe_at_ns = 0
+        """From then on it wants to be granted."""
+        self.expires_at_ns = 0
+        """After that it is void and the source is asked again."""
+        self.key = 0
+        """Among ripe bids the smallest wins: the latest start, unless the policy orders itself."""
+
+
+class Slot:
+    """The backend offered in a grant."""
+
+    __slots__ = ("backend", "costs", "factor", "kind", "resident", "start_at_ns")
+
+    def __init__(self, costs: Costs) -> None:
+        self.costs = costs
+        self.backend = 0
+        self.kind = 0
+        self.start_at_ns = 0
+        self.factor = 1.0
+        self.resident: frozenset[int] | None = None
+        """Variants that run without a swap-in; None when all of the plan's do."""
+
+    def offer(
+        self, backend: int, kind: int, start_at_ns: int, resident: frozenset[int] | None
+    ) -> None:
+        self.backend = backend
+        self.kind = kind
+        self.start_at_ns = start_at_ns
+        self.resident = resident
+        self.factor = self.costs.backend_factor.get(backend, 1.0)
+
+    def plain(self, variant: int) -> bool:
+        """Whether the variant's table for kind 0 holds here as it stands."""
+        return self.kind == 0 and self.factor == 1.0 and self.swap_in_ns(variant) == 0
+
+    def swap_in_ns(self, variant: int) -> int:
+        if self.resident is None or variant in self.resident:
+            return 0
+        return self.costs.swap_in_ns.get(variant, 0)
+
+    def plan_ns(self, variant: int, size: int) -> int:
+        """Planned run time: margin, learnt factor and swap-in included."""
+        plan_ns = self.costs.of(variant, self.kind).plan_ns[size]
+        if self.factor != 1.0:
+            plan_ns = int(plan_ns * self.factor)
+        return plan_ns + self.swap_in_ns(variant)
+
+    def expect_ns(self, variant: int, size: int) -> int:
+        """Expected run time: as planned, without the margin."""
+        p50_ns = self.costs.of(variant, self.kind).p50_ns[size]
+        if self.factor != 1.0:
+            p50_ns = int(p50_ns * self.factor)
+        return p50_ns + self.swap_in_ns(variant)
+
+    def size_that_fits(self, variant: int, budget_ns: int) -> int:
+        """The largest batch planned to run within the budget; 0 if not even one request fits."""
+        cost = self.costs.of(variant, self.kind)
+        budget_ns -= self.swap_in_ns(variant)
+        low, high = 0, cost.size_max
+        while low < high:
+            middle = (low + high + 1) // 2
+            if int(cost.plan_ns[middle] * self.factor) <= budget_ns:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+class Outbox:
+    """Where sources leave their effects; it keeps the account of who is still queued."""
+
+    __slots__ = ("effects", "ledger", "queued")
+
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+        self.queued: dict[int, Request] = {}
+        self.ledger = Ledger()
+
+    def drop(self, request: Request, reason: str) -> None:
+        """End a queued request without a result."""
+        del self.queued[request.rid]
+        self.ledger.on_drop(request, reason)
+        self.effects.append(Drop(request, reason))
+
+
+class SourceTimer(Timer):
+    """A source's own timer: a window's end, a slot, a monitor's tick."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: "Source") -> None:
+        super().__init__()
+        self.source = source
+
+    def fire(self, now_ns: int) -> None:
+        source = self.source
+        source.desk.refresh(now_ns, source, source.on_time(now_ns))
+
+
+class Source:
+    """A policy, or one model's part of it. Every `on_*` returns the lanes whose bid may have
+    changed; the rank then asks `bid` for each. May own several applications."""
+
+    owns_backends = False
+    """True: one lane for each backend the plan gives it. False: the pool."""
+    number = -1
+    """Given by its rank."""
+
+    def attach(self, desk: "Desk") -> None:
+        """Called once, before any event, with what a source may use of its surroundings."""
+        self.desk = desk
+        self.costs = desk.costs
+        self.timers = desk.timers
+        self.outbox = desk.outbox
+        self.signals = desk.signals
+
+    def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        raise NotImplementedError
+
+    def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
+        """A queued request is gone; forget it. The engine accounts for it."""
+        raise NotImplementedError
+
+    def on_update(self, now_ns: int, request: Request) -> Sequence[int]:
+        """Evidence for a queued request has come in (`request.accuracies`)."""
+        return NO_LANES
+
+    def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
+        return NO_LANES
+
+    def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
+        """A backend of one of its lanes has come or gone."""
+        return NO_LANES
+
+    def on_plan(self, now_ns: int) -> Sequence[int]:
+        """Placement, applications or knobs have changed."""
+        return NO_LANES
+
+    def on_time(self, now_ns: int) -> Sequence[int]:
+        """A `SourceTimer` of this source is due."""
+        return NO_LANES
+
+    def bid(self, now_ns: int, lane: int) -> Bid | None:
+        """The wish for a backend of this lane as things stand; drops what has become hopeless."""
+        raise NotImplementedError
+
+    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
+        """Form the batch for this slot; None hands the slot back."""
+        raise NotImplementedError
+
+
+class Desk:
+    """What the rank lends to its sources."""
+
+    __slots__ = (
+        "costs",
+        "lead_per_request_ns",
+        "lead_start_ns",
+        "outbox",
+        "signals",
+        "timers",
+    )
+
+    def __init__(self, costs: Costs, timers: Timers, outbox: Outbox) -> None:
+        self.costs = costs
+        self.timers = timers
+        self.outbox = outbox
+        self.signals = Signals()
+        self.lead_start_ns = 0
+        self.lead_per_request_ns = 0
+
+    def lead_ns(self, size: int) -> int:
+        """From a decision to the earliest start of a batch of that size: dispatch and fetch."""
+        return self.lead_start_ns + self.lead_per_request_ns * size
+
+    def refresh(self, now_ns: int, source: Source, lanes: Sequence[int]) -> None:
+        raise NotImplementedError

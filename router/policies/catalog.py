@@ -1,0 +1,103 @@
+"""Policies by the name that users write, with their options read and checked."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from profiles.check import check_number, refuse
+from router.core.source import Source
+from router.core.units import ms
+from router.policies.batch_queues import BatchQueues, BatchQueuesOptions
+from router.policies.deferred import ModelThread
+from router.policies.deferred_options import EAGER, HOLDS, PUBLISHED, DeferredOptions
+from router.policies.partitioned import Partitioned, PartitionedOptions
+from router.policies.timeout import TimeoutBatching, TimeoutOptions
+
+Build = Callable[[Sequence[int], Any, random.Random], list[Source]]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How to make the sources of a policy: one for each application, in order."""
+
+    defaults: Any
+    build: Build
+    fixed: frozenset[str] = frozenset()
+    """Options that make the policy what it is, and so cannot be set."""
+
+
+def _deferred(variants: Sequence[int], options: Any, rng: random.Random) -> list[Source]:
+    return [ModelThread(variant, options) for variant in variants]
+
+
+def _batch_queues(variants: Sequence[int], options: Any, rng: random.Random) -> list[Source]:
+    return [BatchQueues(variant, options) for variant in variants]
+
+
+def _timeout(variants: Sequence[int], options: Any, rng: random.Random) -> list[Source]:
+    return [TimeoutBatching(variants, options, rng)] * len(variants)
+
+
+def _partitioned(variants: Sequence[int], options: Any, rng: random.Random) -> list[Source]:
+    return [Partitioned(variants, options)] * len(variants)
+
+
+POLICIES: dict[str, Policy] = {
+    "deferred": Policy(DeferredOptions(), _deferred),
+    "published": Policy(PUBLISHED, _deferred),
+    "eager": Policy(EAGER, _deferred, frozenset(("hold",))),
+    "timeout": Policy(TimeoutOptions(), _timeout),
+    "batch-queues": Policy(BatchQueuesOptions(), _batch_queues),
+    "partitioned": Policy(PartitionedOptions(), _partitioned),
+}
+
+
+def read_options(policy: str, given: Mapping[str, object]) -> Any:
+    """The policy's options with the given ones set; times are given in `_ms`."""
+    entry = POLICIES[policy]
+    names = {
+        field.name.replace("_ns", "_ms"): field.name
+        for field in fields(entry.defaults)
+        if field.name not in entry.fixed
+    }
+    values: dict[str, object] = {}
+    for key, value in given.items():
+        where = f"policy_options.{key}"
+        if key not in names:
+            allowed = ", ".join(sorted(names)) or "none"
+            refuse(where, value, f"unknown option of {policy}; allowed: {allowed}")
+        values[names[key]] = _read(where, key, value, getattr(entry.defaults, names[key]))
+    return replace(entry.defaults, **values)
+
+
+def _read(where: str, key: str, value: object, default: object) -> object:
+    if key == "hold":
+        if value not in HOLDS:
+            refuse(where, value, f"must be one of {', '.join(HOLDS)}")
+        return value
+    if isinstance(default, bool):
+        if not isinstance(value, bool):
+            refuse(where, value, "must be true or false")
+        return value
+    if isinstance(default, str):
+        if not isinstance(value, str):
+            refuse(where, value, "must be a word")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        refuse(where, value, "must be a number")
+    check_number(where, value)
+    if "_ms" in key:
+        return ms(value)
+    if isinstance(default, int):
+        if value != int(value):
+            refuse(where, value, "must be a whole number")
+        return int(value)
+    return float(value)
+
+
+def build_sources(
+    policy: str, given: Mapping[str, object], variants: Sequence[int], rng: random.Random
+) -> list[Source]:
+    """The source of each application; `variants` names the one that serves it."""
+    return POLICIES[policy].build(variants, read_options(policy, given), rng)

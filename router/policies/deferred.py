@@ -1,0 +1,206 @@
+"""Deferred batch scheduling (Symphony, sections 4.2-4.3 and appendix C)."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from router.core.deadline_queue import DeadlineQueue
+from router.core.events import Batch, DropReason, Request
+from router.core.rate import RateMeter
+from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source
+from router.core.units import NEVER, SECOND
+from router.policies.deferred_options import DeferredOptions
+from router.policies.sizing import learn_slo_ns
+
+BURSTY = 0.5
+"""Arrivals whose rate after a lull is below this share of the mean come in bursts."""
+
+
+class ModelThread(Source):
+    """The deferred source of one model: holds requests until one more would not fit.
+
+    Deviations from the paper, each an option: the queue is ordered by deadline, since clients of
+    one model may differ in SLO; heads are dropped by a sliding window, not lazily; the hold ends
+    earlier by the time that ripe bids have lately waited for a backend, and when a burst is over.
+    """
+
+    def __init__(self, variant: int, options: DeferredOptions) -> None:
+        self.variant = variant
+        self.options = options
+        self.queue = DeadlineQueue()
+        self.rate = RateMeter()
+        self.slo_ns = 0
+        self.target = 1
+        """Batch size that the model's rate and SLO allow (T of the readings)."""
+        self.window = 1
+        """A head must leave room for a batch of this size, or be dropped."""
+        self.at_once = 1 if options.hold == "eager" else NEVER
+        """A candidate of this size is not held any longer."""
+        self.at_lull = NEVER
+        """Nor is one of this size, once a lull has begun."""
+        self.demand = 0.0
+        """Backends this model needs."""
+        self.size = 0
+        self.standing_bid = Bid()
+
+    def attach(self, desk: Desk) -> None:
+        super().attach(desk)
+        self.cost = desk.costs.of(self.variant)
+        self.plan_ns = self.cost.plan_ns
+
+    # Events
+
+    def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        if self.rate.on_arrival(now_ns):
+            self._aim(request.deadline_ns - request.arrived_at_ns)
+        queue = self.queue
+        if queue.push(request):
+            self._rebuild(now_ns)
+            return POOL_ONLY
+        # The common case: the candidate was the whole queue, and has room for one more.
+        size = self.size + 1
+        if size == len(queue.items) - queue.head and size <= self.cost.size_max:
+            desk = self.desk
+            lead_ns = desk.lead_start_ns + desk.lead_per_request_ns * size
+            end_by_ns = queue.items[queue.head].deadline_ns - lead_ns
+            if now_ns + self.plan_ns[size] <= end_by_ns:
+                self._stand(now_ns, size, end_by_ns)
+                return POOL_ONLY
+        return NO_LANES
+
+    def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
+        if not self.queue.remove(request):
+            return NO_LANES
+        self._rebuild(now_ns)
+        return POOL_ONLY
+
+    # The candidate
+
+    def bid(self, now_ns: int, lane: int) -> Bid | None:
+        bid = self.standing_bid
+        if self.size > 0 and bid.expires_at_ns < now_ns:
+            self._rebuild(now_ns)
+        return bid if self.size > 0 else None
+
+    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
+        size = self._prune(slot.start_at_ns, slot)
+        if size == 0:
+            self.size = 0
+            return None
+        batch = Batch(self.variant, self.queue.pop_many(size))
+        self._rebuild(now_ns)
+        return batch
+
+    def _rebuild(self, now_ns: int) -> None:
+        """Form the candidate anew from the queue as it stands."""
+        size = self._prune(now_ns + self.desk.lead_ns(self.size), None)
+        self.size = 0
+        if size > 0:
+            self._stand(now_ns, size, self.queue.first().deadline_ns - self.desk.lead_ns(size))
+
+    def _stand(self, now_ns: int, size: int, end_by_ns: int) -> None:
+        """Bid for a batch of this size whose run, begun without delay, must end by then."""
+        ripe = self.size > 0 and self.standing_bid.ripe_at_ns <= now_ns
+        self.size = size
+        plan_ns = self.plan_ns
+        bid = self.standing_bid
+        bid.size = size
+        bid.expires_at_ns = bid.key = end_by_ns - plan_ns[size]
+        if size >= self.at_once or size == self.cost.size_max:
+            # Not before everything of this instant has arrived: frames of cameras come together.
+            if not ripe:
+                bid.ripe_at_ns = now_ns + 1
+            return
+        # Symphony Fig. 16, frontrun: wait until one more request could not fit. We leave as much
+        # earlier as ripe bids have lately waited, so that they find a backend in time.
+        early_ns = int(self.options.wait_margin * self.signals.wait_ns)
+        ripe_at_ns = end_by_ns - plan_ns[size + 1] - early_ns
+        if size >= self.at_lull:
+            ripe_at_ns = min(ripe_at_ns, self.rate.last_at_ns + self.rate.lull_ns)
+        first = self.queue.first()
+        if first.start_by_ns != NEVER:
+            ripe_at_ns = min(ripe_at_ns, first.start_by_ns - early_ns)
+        if self.options.hold_ns_max != NEVER:
+            ripe_at_ns = min(ripe_at_ns, first.arrived_at_ns + self.options.hold_ns_max)
+        bid.ripe_at_ns = ripe_at_ns
+
+    def _prune(self, start_at_ns: int, slot: Slot | None) -> int:
+        """Size of the batch that could start then, after dropping the heads that stand in its way.
+
+        A head goes if it fits no batch at all, or if the queue could fill the window but the head
+        would not let it: waiting for it would keep every later batch small (the readings, 3).
+        """
+        queue = self.queue
+        while len(queue) > 0:
+            budget_ns = queue.first().deadline_ns - start_at_ns
+            if slot is None or slot.plain(self.variant):
+                # Index 0 of the table is a batch of nobody, which fits any budget from 0 up.
+                fits = bisect_right(self.plan_ns, budget_ns) - 1
+            else:
+                fits = slot.size_that_fits(self.variant, budget_ns)
+            if fits >= self.window or (fits > 0 and len(queue) < self.window):
+                return min(fits, len(queue))
+            self.outbox.drop(queue.pop(), DropReason.LATE if fits <= 0 else DropReason.WINDOW)
+        return 0
+
+    # What the model's rate and SLO allow
+
+    def _aim(self, slo_ns: int) -> None:
+        """Set the target batch from the learnt rate: Eqns 2-3 with the model's own rate."""
+        self.slo_ns = learn_slo_ns(self.slo_ns, slo_ns)
+        rps = self.rate.rps
+        if rps <= 0.0:
+            return
+        options = self.options
+        size_max = self.cost.size_max
+        target = min(self.target, size_max)
+        while target < size_max and self._sustains(target + 1, rps):
+            target += 1
+        while target > 1 and not self._sustains(target, rps):
+            target -= 1
+        self.target = target
+        self.window = max(1, int(options.drop_window * target))
+        demand = rps * self.plan_ns[target] / (target * SECOND)
+        self.signals.demand += demand - self.demand
+        self.demand = demand
+        self._set_hold(rps)
+
+    def _sustains(self, size: int, rps: float) -> bool:
+        plan_ns = self.plan_ns[size]
+        backends = rps * plan_ns / (size * SECOND)
+        if backends <= 1.0:
+            return plan_ns + size * SECOND / rps <= self.slo_ns
+        return plan_ns * (1.0 + 1.0 / backends) <= self.slo_ns
+
+    def _set_hold(self, rps: float) -> None:
+        """Decide from which size on a candidate is not held."""
+        options = self.options
+        if options.hold == "eager" or (
+            options.hold == "auto" and self.signals.load() < options.auto_load
+        ):
+            self.at_once = 1
+            return
+        # Symphony 4.3: waiting for one more request pays while b < beta x lambda. With lambda the
+        # rate after a lull, the rule also tells when a burst is over and waiting is pointless.
+        beta_s = self.cost.beta_ns / SECOND
+        self.at_once = NEVER
+        if options.beta_lambda > 0.0:
+            self.at_once = int(options.beta_lambda * beta_s * rps) + 1
+        if options.efficient > 0.0:
+            self.at_once = self._efficient_size(1.0 + options.efficient)
+        self.at_lull = NEVER
+        quiet_rps = self.rate.rps_after_lull
+        if options.lull_beta_lambda > 0.0 and quiet_rps < BURSTY * rps:
+            self.at_lull = int(options.lull_beta_lambda * beta_s * quiet_rps) + 1
+
+    def _efficient_size(self, tolerance: float) -> int:
+        """The smallest batch whose cost per request is within that factor of the target's."""
+        plan_ns = self.plan_ns
+        limit_ns = tolerance * plan_ns[self.target] / self.target
+        low, high = 1, self.target
+        while low < high:
+            middle = (low + high) // 2
+            if plan_ns[middle] <= limit_ns * middle:
+                high = middle
+            else:
+                low = middle + 1
+        return low

@@ -1,0 +1,237 @@
+"""Turns a scenario's arrivals into one sorted list; the same seed gives the same list."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from router.core.units import SECOND
+from simulator.scenario import Application, Scenario
+
+Times = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Requests in order of arrival; one row each."""
+
+    at_ns: Times
+    application: Times
+    client: Times
+    """Stream number, from 1; 0 where an application has no clients."""
+    slo_ns: Times
+    priority: Times
+    weights: dict[int, float]
+    """Of the clients that have one of their own."""
+
+
+@dataclass(slots=True)
+class _Part:
+    at_ns: Times
+    client: Times
+    slo_ns: Times
+    priority: Times
+
+
+def generate(scenario: Scenario) -> Arrivals:
+    """Every arrival of warm-up and measurement."""
+    first_client = 1
+    parts: list[_Part] = []
+    weights: dict[int, float] = {}
+    for index, application in enumerate(scenario.applications):
+        rng = np.random.default_rng([scenario.seed, index])
+        parts.append(_of_application(scenario, index, first_client, rng))
+        for group in application.clients:
+            for client in range(first_client, first_client + group.count):
+                weights[client] = group.weight
+            first_client += group.count
+    at_ns = np.concatenate([part.at_ns for part in parts])
+    order = np.argsort(at_ns, kind="stable")
+    numbers = [np.full(len(part.at_ns), index) for index, part in enumerate(parts)]
+    return Arrivals(
+        at_ns=at_ns[order],
+        application=np.concatenate(numbers)[order],
+        client=np.concatenate([part.client for part in parts])[order],
+        slo_ns=np.concatenate([part.slo_ns for part in parts])[order],
+        priority=np.concatenate([part.priority for part in parts])[order],
+        weights=weights,
+    )
+
+
+def _of_application(
+    scenario: Scenario, index: int, first_client: int, rng: np.random.Generator
+) -> _Part:
+    application = scenario.applications[index]
+    if scenario.arrivals.process == "periodic":
+        return _periodic(scenario, index, first_client, rng)
+    at_ns = _PROCESSES[scenario.arrivals.process](scenario, scenario.shares[index], rng)
+    count = len(at_ns)
+    if not application.clients:
+        return _Part(
+            at_ns,
+            np.zeros(count, np.int64),
+            np.full(count, application.slo_ns),
+            np.zeros(count, np.int64),
+        )
+    groups = np.repeat(
+        np.arange(len(application.clients)), [group.count for group in application.clients]
+    )
+    rates = np.array([application.clients[group].fps or 1.0 for group in groups])
+    stream = rng.choice(len(groups), size=count, p=rates / rates.sum())
+    slos = np.array([group.slo_ns for group in application.clients])
+    priorities = np.array([group.priority for group in application.clients])
+    group_of = groups[stream]
+    return _Part(at_ns, first_client + stream, slos[group_of], priorities[group_of])
+
+
+def _end_ns(scenario: Scenario) -> int:
+    return scenario.warmup_ns + scenario.duration_ns
+
+
+def _rate(scenario: Scenario, share: float) -> float:
+    assert scenario.rate_rps is not None
+    return scenario.rate_rps * share
+
+
+def _renewal(rps: float, end_ns: int, shape: float, rng: np.random.Generator) -> Times:
+    """Arrivals whose gaps are Gamma-distributed with mean 1 / rps."""
+    if rps <= 0:
+        return np.zeros(0, np.int64)
+    end_s = end_ns / SECOND
+    chunks: list[npt.NDArray[np.float64]] = []
+    reached_s = 0.0
+    while reached_s < end_s:
+        count = int(1.1 * rps * (end_s - reached_s)) + 100
+        times = reached_s + np.cumsum(rng.gamma(shape, 1.0 / (rps * shape), count))
+        chunks.append(times)
+        reached_s = float(times[-1])
+    at_ns = (np.concatenate(chunks) * SECOND).astype(np.int64)
+    return at_ns[at_ns < end_ns]
+
+
+def _poisson(scenario: Scenario, share: float, rng: np.random.Generator) -> Times:
+    return _renewal(_rate(scenario, share), _end_ns(scenario), 1.0, rng)
+
+
+def _gamma(scenario: Scenario, share: float, rng: np.random.Generator) -> Times:
+    return _renewal(_rate(scenario, share), _end_ns(scenario), scenario.arrivals.shape, rng)
+
+
+def _trace(scenario: Scenario, share: float, rng: np.random.Generator) -> Times:
+    """Poisson with a rate that changes step by step; the warm-up runs at the first step's."""
+    spec = scenario.arrivals
+    rps = np.array(spec.rps) * share
+    if scenario.rate_rps is not None:
+        rps *= scenario.rate_rps / np.mean(spec.rps)
+    parts = [_uniform(0, scenario.warmup_ns, rps[0], rng)]
+    steps = -(-scenario.duration_ns // spec.step_ns)
+    for step in range(steps):
+        start_ns = scenario.warmup_ns + step * spec.step_ns
+        end_ns = min(start_ns + spec.step_ns, _end_ns(scenario))
+        parts.append(_uniform(start_ns, end_ns, rps[step % len(rps)], rng))
+    return np.concatenate(parts)
+
+
+def _uniform(start_ns: int, end_ns: int, rps: float, rng: np.random.Generator) -> Times:
+    count = rng.poisson(rps * (end_ns - start_ns) / SECOND)
+    return np.sort(rng.integers(start_ns, max(end_ns, start_ns + 1), count))
+
+
+def _markovian(scenario: Scenario, share: float, rng: np.random.Generator) -> Times:
+    """A Markovian arrival process; the application's share sets its speed."""
+    d0, d1 = np.array(scenario.arrivals.d0), np.array(scenario.arrivals.d1)
+    speed = share
+    if scenario.rate_rps is not None:
+        speed *= scenario.rate_rps / map_rate_rps(d0, d1)
+    phases = len(d0)
+    leave_rps = -np.diag(d0)
+    moves = np.concatenate([d0 - np.diag(np.diag(d0)), d1], axis=1)
+    chance = np.cumsum(moves / leave_rps[:, None], axis=1).tolist()
+    mean_ns = (SECOND / (leave_rps * speed)).tolist()
+    end_ns, now_ns, phase = _end_ns(scenario), 0.0, 0
+    at_ns: list[int] = []
+    while now_ns < end_ns:
+        gaps, draws = rng.exponential(1.0, 4096).tolist(), rng.random(4096).tolist()
+        for gap, draw in zip(gaps, draws, strict=True):
+            now_ns += gap * mean_ns[phase]
+            row = chance[phase]
+            move = 0
+            while move < 2 * phases - 1 and draw > row[move]:
+                move += 1
+            if move >= phases:
+                at_ns.append(int(now_ns))
+            phase = move % phases
+    times = np.array(at_ns, np.int64)
+    return times[times < end_ns]
+
+
+def map_rate_rps(d0: npt.NDArray[np.float64], d1: npt.NDArray[np.float64]) -> float:
+    """Mean arrivals per second of a Markovian arrival process."""
+    generator = d0 + d1
+    phases = len(generator)
+    system = np.vstack([generator.T, np.ones(phases)])
+    target = np.append(np.zeros(phases), 1.0)
+    stationary = np.linalg.lstsq(system, target, rcond=None)[0]
+    return float(stationary @ d1 @ np.ones(phases))
+
+
+_PROCESSES: dict[str, Callable[[Scenario, float, np.random.Generator], Times]] = {
+    "poisson": _poisson,
+    "gamma": _gamma,
+    "trace": _trace,
+    "map": _markovian,
+}
+
+
+def _periodic(scenario: Scenario, index: int, first_client: int, rng: np.random.Generator) -> _Part:
+    application = scenario.applications[index]
+    fps, slo_ns, priority = _streams(scenario, index, application)
+    count = len(fps)
+    if scenario.arrivals.phase == "locked":
+        phases = np.zeros(count)
+    elif scenario.arrivals.phase == "staggered":
+        phases = np.arange(count) / count
+    else:
+        phases = rng.random(count)
+    end_s = _end_ns(scenario) / SECOND
+    parts: list[_Part] = []
+    for stream in range(count):
+        frames = np.arange(int(end_s * fps[stream]) + 1)
+        at_ns = ((frames + phases[stream]) / fps[stream] * SECOND).astype(np.int64)
+        at_ns = at_ns[at_ns < _end_ns(scenario)]
+        ones = np.ones(len(at_ns), np.int64)
+        client = first_client + stream if application.clients else 0
+        parts.append(_Part(at_ns, ones * client, ones * slo_ns[stream], ones * priority[stream]))
+    at_ns = np.concatenate([part.at_ns for part in parts])
+    order = np.argsort(at_ns, kind="stable")
+    return _Part(
+        at_ns[order],
+        np.concatenate([part.client for part in parts])[order],
+        np.concatenate([part.slo_ns for part in parts])[order],
+        np.concatenate([part.priority for part in parts])[order],
+    )
+
+
+def _streams(
+    scenario: Scenario, index: int, application: Application
+) -> tuple[list[float], list[int], list[int]]:
+    """Frame rate, SLO and priority of each stream; `rate_rps` rescales the frame rates."""
+    groups = application.clients
+    if not groups:
+        return [_rate(scenario, scenario.shares[index])], [application.slo_ns], [0]
+    fps = [group.fps or 1.0 for group in groups for _ in range(group.count)]
+    if scenario.rate_rps is not None:
+        if scenario.arrivals.knows_rate(scenario.applications):
+            natural = sum(
+                (group.fps or 1.0) * group.count
+                for each in scenario.applications
+                for group in each.clients
+            )
+            scale = scenario.rate_rps / natural
+        else:
+            scale = _rate(scenario, scenario.shares[index]) / sum(fps)
+        fps = [rate * scale for rate in fps]
+    slo_ns = [group.slo_ns for group in groups for _ in range(group.count)]
+    priority = [group.priority for group in groups for _ in range(group.count)]
+    return fps, slo_ns, priority

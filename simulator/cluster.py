@@ -1,0 +1,160 @@
+"""Emulated backends: each runs one batch at a time, for as long as its profile and luck say."""
+
+import random
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+from router.core.costs import Costs
+from router.core.events import Batch
+from router.core.units import NEVER
+from simulator.scenario import Fault
+
+START_FAULT = 0
+END_FAULT = 1
+COMPLETION = 2
+
+
+class EmulatedBackend:
+    """One accelerator: a running batch and at most one that waits."""
+
+    __slots__ = (
+        "incarnation",
+        "run_ns",
+        "running",
+        "slowness",
+        "stalled_until_ns",
+        "started_at_ns",
+        "waiting",
+    )
+
+    def __init__(self) -> None:
+        self.incarnation = 0
+        self.running: Batch | None = None
+        self.started_at_ns = 0
+        self.run_ns = 0
+        self.waiting: tuple[Batch, int] | None = None
+        self.slowness = 1.0
+        self.stalled_until_ns = 0
+
+
+class EmulatedCluster:
+    """Takes dispatched batches and says when they end; also plays the timetable of faults."""
+
+    def __init__(
+        self,
+        backends: int,
+        costs: Costs,
+        dispatch_ns: int,
+        jitter: Sequence[tuple[int, float]],
+        faults: Sequence[Fault],
+        start_ns: int,
+        rng: random.Random,
+    ) -> None:
+        self.backends = [EmulatedBackend() for _ in range(backends)]
+        self.costs = costs
+        self.dispatch_ns = dispatch_ns
+        self.jitter = [(start_ns + from_ns, spread) for from_ns, spread in jitter]
+        self.rng = rng
+        self.sequence = 0
+        self.agenda: list[tuple[int, int, int, int, int]] = []
+        """(when, kind, tie-break, backend or fault, incarnation), earliest first."""
+        self.faults = faults
+        for index, fault in enumerate(faults):
+            self._enter(start_ns + fault.at_ns, START_FAULT, index, 0)
+
+    def next_ns(self) -> int:
+        return self.agenda[0][0] if self.agenda else NEVER
+
+    def pop(self) -> tuple[int, int, int]:
+        """The next entry: (kind, backend or fault, incarnation)."""
+        _, kind, _, subject, incarnation = heappop(self.agenda)
+        return kind, subject, incarnation
+
+    def _enter(self, at_ns: int, kind: int, subject: int, incarnation: int) -> None:
+        self.sequence += 1
+        heappush(self.agenda, (at_ns, kind, self.sequence, subject, incarnation))
+
+    def accept(self, now_ns: int, backend: int, batch: Batch) -> None:
+        """A batch has been sent to this backend; it starts once it is there and the one before
+        has ended."""
+        state = self.backends[backend]
+        arrives_at_ns = now_ns + self.dispatch_ns
+        if state.running is None:
+            self._start(arrives_at_ns, backend, batch)
+        else:
+            assert state.waiting is None, "a backend holds at most one batch beside the running one"
+            state.waiting = (batch, arrives_at_ns)
+
+    def _start(self, at_ns: int, backend: int, batch: Batch) -> None:
+        state = self.backends[backend]
+        at_ns = max(at_ns, state.stalled_until_ns)
+        state.running = batch
+        state.started_at_ns = at_ns
+        run_ns = self.costs.of(batch.variant).p50_ns[len(batch.requests)]
+        spread = self._spread(at_ns)
+        if spread > 0.0:
+            run_ns = int(run_ns * (1.0 + abs(self.rng.gauss(0.0, spread))))
+        if state.slowness != 1.0:
+            run_ns = int(run_ns * state.slowness)
+        state.run_ns = run_ns
+        self._enter(at_ns + run_ns, COMPLETION, backend, state.incarnation)
+
+    def _spread(self, now_ns: int) -> float:
+        current = self.jitter[0][1]
+        for from_ns, spread in self.jitter:
+            if from_ns <= now_ns:
+                current = spread
+        return current
+
+    def complete(self, now_ns: int, backend: int) -> tuple[Batch, int, int]:
+        """End the running batch: (batch, when it started, how long it ran). The waiting one
+        starts."""
+        state = self.backends[backend]
+        batch, started_at_ns, run_ns = state.running, state.started_at_ns, state.run_ns
+        assert batch is not None
+        state.running = None
+        if state.waiting is not None:
+            following, arrives_at_ns = state.waiting
+            state.waiting = None
+            self._start(max(now_ns, arrives_at_ns), backend, following)
+        return batch, started_at_ns, run_ns
+
+    def stale(self, backend: int, incarnation: int) -> bool:
+        return self.backends[backend].incarnation != incarnation
+
+    # Faults
+
+    def begin_fault(self, now_ns: int, index: int) -> Fault:
+        """Play one fault and note its end; the driver tells the engine what it would notice."""
+        fault = self.faults[index]
+        state = self.backends[fault.backend]
+        if fault.kind == "slow":
+            state.slowness = fault.factor
+        elif fault.kind == "crash":
+            state.incarnation += 1
+            state.running = None
+            state.waiting = None
+        else:
+            self._hang(now_ns, fault)
+        if fault.for_ns is not None:
+            self._enter(now_ns + fault.for_ns, END_FAULT, index, state.incarnation)
+        return fault
+
+    def _hang(self, now_ns: int, fault: Fault) -> None:
+        state = self.backends[fault.backend]
+        state.stalled_until_ns = NEVER if fault.for_ns is None else now_ns + fault.for_ns
+        if state.running is None:
+            return
+        # What ran is picked up where it stopped.
+        left_ns = max(0, state.started_at_ns + state.run_ns - now_ns)
+        ends_at_ns = state.stalled_until_ns + left_ns
+        state.incarnation += 1
+        state.run_ns = ends_at_ns - state.started_at_ns
+        self._enter(ends_at_ns, COMPLETION, fault.backend, state.incarnation)
+
+    def end_fault(self, index: int) -> Fault:
+        fault = self.faults[index]
+        state = self.backends[fault.backend]
+        if fault.kind == "slow":
+            state.slowness = 1.0
+        return fault

@@ -1,0 +1,165 @@
+"""What a run showed: goodput, bad rate, latency, batches, idleness, accuracy."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from router.core.events import DropReason
+from router.core.units import SECOND
+from simulator.run import DROPPED, RunLog
+from simulator.scenario import Scenario
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationReport:
+    name: str
+    requests: int
+    bad_rate: float
+    p50_ms: float | None
+    p99_ms: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything counts requests that arrived within the measured time. Latencies are of
+    answered requests, from arrival to answer; None where there were none."""
+
+    offered_rps: float
+    good_rps: float
+    bad_rate: float
+    """Dropped or late, of all requests."""
+    worst_bad_rate: float
+    """Of the application that fared worst."""
+    worst_stream_bad_rate: float | None
+    """Of the client that fared worst, where there are clients."""
+    idle_fraction: float
+    mean_batch: float | None
+    p50_ms: float | None
+    p99_ms: float | None
+    queue_p50_ms: float | None
+    queue_p99_ms: float | None
+    accuracy: float | None
+    """Mean over the requests answered in time."""
+    requests: int
+    late: int
+    """Answered after the deadline."""
+    drops: Mapping[str, int]
+    """Not answered, by reason."""
+    wall_s: float
+    requests_per_wall_s: float
+    applications: tuple[ApplicationReport, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def report(scenario: Scenario, log: RunLog) -> Report:
+    """The figures of one run."""
+    arrivals = log.arrivals
+    measured: Mask = arrivals.at_ns >= scenario.warmup_ns
+    cancelled = np.array(
+        [rid for rid, reason in log.reasons.items() if reason == DropReason.CANCELLED], np.int64
+    )
+    measured[cancelled] = False
+    answered = measured & (log.end_ns != DROPPED)
+    good = answered & (log.end_ns <= arrivals.at_ns + arrivals.slo_ns)
+    count = int(measured.sum())
+    drops: dict[str, int] = {}
+    for rid, reason in log.reasons.items():
+        if measured[rid]:
+            drops[reason] = drops.get(reason, 0) + 1
+    applications = tuple(
+        _of_application(log, application.name, measured & (arrivals.application == index), good)
+        for index, application in enumerate(scenario.applications)
+    )
+    latency_ms = (log.end_ns - arrivals.at_ns)[answered] / 1e6
+    queue_ms = (log.start_ns - arrivals.at_ns)[answered] / 1e6
+    duration_s = scenario.duration_ns / SECOND
+    return Report(
+        offered_rps=count / duration_s,
+        good_rps=int(good.sum()) / duration_s,
+        bad_rate=_bad_rate(measured, good),
+        worst_bad_rate=max(each.bad_rate for each in applications),
+        worst_stream_bad_rate=_worst_stream(log, measured, good),
+        idle_fraction=idle_fraction(scenario, log),
+        mean_batch=_mean_batch(scenario, log),
+        p50_ms=_percentile(latency_ms, 50),
+        p99_ms=_percentile(latency_ms, 99),
+        queue_p50_ms=_percentile(queue_ms, 50),
+        queue_p99_ms=_percentile(queue_ms, 99),
+        accuracy=_accuracy(log, good),
+        requests=count,
+        late=int((answered & ~good).sum()),
+        drops=dict(sorted(drops.items())),
+        wall_s=log.wall_s,
+        requests_per_wall_s=len(arrivals.at_ns) / log.wall_s if log.wall_s else math.inf,
+        applications=applications,
+    )
+
+
+def _of_application(log: RunLog, name: str, mine: Mask, good: Mask) -> ApplicationReport:
+    answered = mine & (log.end_ns != DROPPED)
+    latency_ms = (log.end_ns - log.arrivals.at_ns)[answered] / 1e6
+    return ApplicationReport(
+        name=name,
+        requests=int(mine.sum()),
+        bad_rate=_bad_rate(mine, good),
+        p50_ms=_percentile(latency_ms, 50),
+        p99_ms=_percentile(latency_ms, 99),
+        accuracy=_accuracy(log, mine & good),
+    )
+
+
+def _bad_rate(asked: Mask, good: Mask) -> float:
+    count = int(asked.sum())
+    return 1.0 - int((asked & good).sum()) / count if count else 0.0
+
+
+def _percentile(values: npt.NDArray[np.float64], rank: float) -> float | None:
+    return float(np.percentile(values, rank)) if len(values) else None
+
+
+def _accuracy(log: RunLog, good: Mask) -> float | None:
+    used = np.bincount(log.variant[good], minlength=len(log.accuracy))
+    total = 0.0
+    for variant, times in enumerate(used.tolist()):
+        accuracy = log.accuracy[variant]
+        if times and accuracy is None:
+            return None
+        total += times * (accuracy or 0.0)
+    return total / int(used.sum()) if used.sum() else None
+
+
+def good_by_stream(log: RunLog, measured: Mask, good: Mask) -> tuple[list[int], list[int]]:
+    """Frames sent and frames answered in time, by stream."""
+    streams = log.arrivals.client
+    size = int(streams.max()) + 1 if len(streams) else 1
+    sent = np.bincount(streams[measured], minlength=size)[1:]
+    answered = np.bincount(streams[good], minlength=size)[1:]
+    return sent.tolist(), answered.tolist()
+
+
+def _worst_stream(log: RunLog, measured: Mask, good: Mask) -> float | None:
+    sent, answered = good_by_stream(log, measured, good)
+    rates = [1.0 - ok / all_ for ok, all_ in zip(answered, sent, strict=True) if all_]
+    return max(rates) if rates else None
+
+
+def idle_fraction(scenario: Scenario, log: RunLog) -> float:
+    """Share of backend time without a running batch, within the measured time."""
+    begin_ns, end_ns = scenario.warmup_ns, scenario.warmup_ns + scenario.duration_ns
+    busy_ns = sum(
+        max(0, min(ended, end_ns) - max(started, begin_ns)) for _, started, ended, _ in log.batches
+    )
+    return 1.0 - busy_ns / (scenario.backends * scenario.duration_ns)
+
+
+def _mean_batch(scenario: Scenario, log: RunLog) -> float | None:
+    sizes = [size for _, started, _, size in log.batches if started >= scenario.warmup_ns]
+    return sum(sizes) / len(sizes) if sizes else None

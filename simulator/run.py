@@ -1,0 +1,179 @@
+"""The driver: one virtual clock, the production engine, an emulated cluster."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from router.core.engine import Engine
+from router.core.events import Answer, Dispatch, Drop, Request
+from router.core.units import NEVER
+from simulator.arrivals import Arrivals, generate
+from simulator.assembly import assemble
+from simulator.cluster import COMPLETION, START_FAULT, EmulatedCluster
+from simulator.scenario import Scenario
+
+Progress = Callable[[float], None]
+PROGRESS_EVERY = 20_000
+"""Events between two calls of the progress bar."""
+Column = npt.NDArray[np.int64]
+PENDING = 0
+DROPPED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """How every request ended, by its place in the arrivals; what reports are made of."""
+
+    arrivals: Arrivals
+    start_ns: Column
+    """When its batch started; meaningless where it was dropped."""
+    end_ns: Column
+    """When its batch ended; `DROPPED` where it never ran."""
+    variant: Column
+    reasons: dict[int, str]
+    """Why, for each dropped request."""
+    batches: list[tuple[int, int, int, int]]
+    """(backend, start, end, size) of each batch."""
+    accuracy: list[float | None]
+    """By variant."""
+    wall_s: float
+    cpu_s: float
+
+
+class Driver:
+    """Feeds one engine with arrivals, completions, faults and timers in order of time."""
+
+    def __init__(self, scenario: Scenario, progress: Progress | None = None) -> None:
+        self.scenario = scenario
+        self.progress = progress
+        self.arrivals = generate(scenario)
+        assembly = assemble(scenario, self.arrivals.weights)
+        self.engine: Engine = assembly.engine
+        self.accuracy = assembly.accuracy
+        self.owner = 0 if self.engine.sources[0].owns_backends else None
+        self.cluster = EmulatedCluster(
+            scenario.backends,
+            self.engine.costs,
+            scenario.dispatch_ns,
+            scenario.jitter,
+            scenario.faults,
+            scenario.warmup_ns,
+            random.Random(f"{scenario.seed} execution"),
+        )
+        count = len(self.arrivals.at_ns)
+        self.start_ns = [PENDING] * count
+        self.end_ns = [PENDING] * count
+        self.variant = [0] * count
+        self.reasons: dict[int, str] = {}
+        self.batches: list[tuple[int, int, int, int]] = []
+
+    def run(self) -> RunLog:
+        wall_s, cpu_s = time.perf_counter(), time.process_time()
+        self._loop()
+        return RunLog(
+            self.arrivals,
+            np.array(self.start_ns, np.int64),
+            np.array(self.end_ns, np.int64),
+            np.array(self.variant, np.int64),
+            self.reasons,
+            self.batches,
+            self.accuracy,
+            time.perf_counter() - wall_s,
+            time.process_time() - cpu_s,
+        )
+
+    def _loop(self) -> None:
+        engine, cluster, outbox = self.engine, self.cluster, self.engine.outbox
+        hard_limit_ns = [each.hard_limit_ns for each in self.scenario.applications]
+        at_ns = [*self.arrivals.at_ns.tolist(), NEVER]
+        application = self.arrivals.application.tolist()
+        client = self.arrivals.client.tolist()
+        slo_ns = self.arrivals.slo_ns.tolist()
+        priority = self.arrivals.priority.tolist()
+        count = len(application)
+        index = events = 0
+        while True:
+            # At one instant: first what has ended, then what arrives, then the timers.
+            arrival_ns, agenda_ns = at_ns[index], cluster.next_ns()
+            wake_ns = engine.wake_at_ns()
+            if agenda_ns <= arrival_ns and agenda_ns <= wake_ns:
+                now_ns = agenda_ns
+                if now_ns >= NEVER:
+                    break
+                self._on_agenda(now_ns)
+            elif arrival_ns <= wake_ns:
+                now_ns = arrival_ns
+                number = application[index]
+                deadline_ns = now_ns + slo_ns[index]
+                engine.on_request(
+                    now_ns,
+                    Request(
+                        index,
+                        number,
+                        now_ns,
+                        deadline_ns,
+                        max(deadline_ns, now_ns + hard_limit_ns[number]),
+                        client[index],
+                        priority[index],
+                    ),
+                )
+                index += 1
+            else:
+                now_ns = wake_ns
+                engine.on_time(now_ns)
+            if outbox.effects:
+                self._carry_out(now_ns)
+            events += 1
+            if self.progress is not None and events % PROGRESS_EVERY == 0:
+                self.progress(index / max(1, count))
+
+    def _on_agenda(self, now_ns: int) -> None:
+        kind, subject, incarnation = self.cluster.pop()
+        if kind == COMPLETION:
+            if not self.cluster.stale(subject, incarnation):
+                batch, started_at_ns, run_ns = self.cluster.complete(now_ns, subject)
+                self._record(now_ns, subject, batch.requests, started_at_ns)
+                self.engine.on_done(now_ns, subject, run_ns)
+        elif kind == START_FAULT:
+            fault = self.cluster.begin_fault(now_ns, subject)
+            if fault.kind == "crash":
+                self.engine.on_backend_down(now_ns, fault.backend)
+        else:
+            fault = self.cluster.end_fault(subject)
+            if fault.kind == "crash":
+                self.engine.on_backend_up(now_ns, fault.backend, owner=self.owner)
+
+    def _record(
+        self, now_ns: int, backend: int, requests: list[Request], started_at_ns: int
+    ) -> None:
+        start_ns, end_ns = self.start_ns, self.end_ns
+        for request in requests:
+            assert end_ns[request.rid] == PENDING, f"request {request.rid} ended twice"
+            start_ns[request.rid] = started_at_ns
+            end_ns[request.rid] = now_ns
+        self.batches.append((backend, started_at_ns, now_ns, len(requests)))
+
+    def _carry_out(self, now_ns: int) -> None:
+        for effect in self.engine.take_effects():
+            if isinstance(effect, Dispatch):
+                variant = self.variant
+                for request in effect.batch.requests:
+                    variant[request.rid] = effect.batch.variant
+                self.cluster.accept(now_ns, effect.backend, effect.batch)
+            elif isinstance(effect, Drop):
+                rid = effect.request.rid
+                assert self.end_ns[rid] == PENDING, f"request {rid} ended twice"
+                self.end_ns[rid] = DROPPED
+                self.reasons[rid] = effect.reason
+            elif isinstance(effect, Answer):
+                self.start_ns[effect.request.rid] = now_ns
+                self.end_ns[effect.request.rid] = now_ns
+
+
+def simulate(scenario: Scenario, progress: Progress | None = None) -> RunLog:
+    """Run a scenario to the end of its last request."""
+    return Driver(scenario, progress).run()

@@ -1,0 +1,326 @@
+"""A scenario file: what arrives, what runs it, and for how long."""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import yaml
+
+from profiles.check import check_positive, refuse
+from profiles.errors import ConfigError
+from profiles.fields import Fields, fields
+from profiles.profile import Profile, from_table_ms, linear
+from profiles.store import find, load_table
+from router.core.units import ms, seconds
+from router.policies.catalog import POLICIES, read_options
+from simulator.arrival_spec import ArrivalSpec, read_arrivals
+
+SCENARIO_KEYS = (
+    "seed",
+    "duration_s",
+    "warmup_s",
+    "backends",
+    "policy",
+    "policy_options",
+    "execution",
+    "dispatch_ms",
+    "arrivals",
+    "rate_rps",
+    "popularity",
+    "faults",
+    "applications",
+    "zoo",
+)
+APPLICATION_KEYS = (
+    "name",
+    "slo_ms",
+    "hard_limit_ms",
+    "weight",
+    "copies",
+    "newest",
+    "clients",
+    "variants",
+)
+VARIANT_KEYS = ("name", "alpha_ms", "beta_ms", "latency_ms", "profile", "accuracy", "swap_in_ms")
+CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority")
+FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
+FAULT_KINDS = ("crash", "hang", "slow")
+ZOO_SETTINGS = ("all", "gt2", "lt2")
+STRONG_BATCHING = 2.0
+"""Beta over alpha above which Symphony counts a model as batching well (its gt2 and lt2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Clients of one application that are alike."""
+
+    count: int
+    slo_ns: int
+    fps: float | None
+    weight: float
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A task with an SLO and the variants that can serve it."""
+
+    name: str
+    slo_ns: int
+    hard_limit_ns: int
+    weight: float
+    newest: bool
+    clients: tuple[Clients, ...]
+    variants: tuple[Profile, ...]
+
+    @property
+    def slo_ns_max(self) -> int:
+        return max([self.slo_ns, self.hard_limit_ns, *(client.slo_ns for client in self.clients)])
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong on one backend; times from the end of the warm-up."""
+
+    at_ns: int
+    backend: int
+    kind: str
+    factor: float
+    for_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything a run needs; two equal scenarios give equal results to the last digit."""
+
+    applications: tuple[Application, ...]
+    backends: int
+    rate_rps: float | None
+    seed: int = 0
+    duration_ns: int = seconds(30)
+    warmup_ns: int = seconds(2)
+    policy: str = "deferred"
+    policy_options: Mapping[str, object] = field(default_factory=dict)
+    jitter: tuple[tuple[int, float], ...] = ((0, 0.0),)
+    """(from, relative spread) of run times, by time from the end of the warm-up."""
+    dispatch_ns: int = 0
+    arrivals: ArrivalSpec = field(default_factory=ArrivalSpec)
+    shares: tuple[float, ...] = ()
+    """Of each application in the whole rate."""
+    faults: tuple[Fault, ...] = ()
+
+    def at_rate(self, rate_rps: float) -> "Scenario":
+        return replace(self, rate_rps=rate_rps)
+
+    def lasting(self, duration_ns: int) -> "Scenario":
+        return replace(self, duration_ns=duration_ns)
+
+
+def load_scenario(path: Path | str) -> Scenario:
+    """The scenario in a YAML or JSON file, or a ConfigError in one line."""
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a YAML file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path}: is neither YAML nor JSON ({reason})") from None
+    return read_scenario(data)
+
+
+def read_scenario(data: object) -> Scenario:
+    """The scenario that these plain values describe, every one of them checked."""
+    top = fields("", "scenario", data, SCENARIO_KEYS)
+    applications = _read_applications(top)
+    backends = top.integer("backends", low=1)
+    policy = top.choice("policy", POLICIES, "deferred")
+    options = top.mapping("policy_options")
+    read_options(policy, options)
+    arrivals = read_arrivals(top)
+    rate_rps = top.positive("rate_rps")
+    if rate_rps is None and not arrivals.knows_rate(applications):
+        refuse("rate_rps", None, f"is needed with process {arrivals.process}; requests per second")
+    duration_s = top.positive("duration_s")
+    return Scenario(
+        applications=applications,
+        backends=backends,
+        rate_rps=rate_rps,
+        seed=top.integer("seed", 0),
+        duration_ns=seconds(30 if duration_s is None else duration_s),
+        warmup_ns=seconds(top.number("warmup_s", 2)),
+        policy=policy,
+        policy_options=options,
+        jitter=_read_jitter(top),
+        dispatch_ns=ms(top.number("dispatch_ms", 0)),
+        arrivals=arrivals,
+        shares=_read_shares(top, applications),
+        faults=_read_faults(top, backends),
+    )
+
+
+def _read_applications(top: Fields) -> tuple[Application, ...]:
+    if top.has("zoo") == top.has("applications"):
+        refuse("applications", top.data.get("applications"), "give either applications or zoo")
+    if top.has("zoo"):
+        return _read_zoo(top.inner("zoo", ("table", "setting")))
+    rows = top.rows("applications", APPLICATION_KEYS)
+    if not rows:
+        refuse("applications", [], "must hold at least one application")
+    applications: list[Application] = []
+    for row in rows:
+        application = _read_application(row)
+        copies = row.integer("copies", 1, low=1)
+        for copy in range(copies):
+            name = application.name if copies == 1 else f"{application.name}-{copy}"
+            applications.append(replace(application, name=name))
+    names = [application.name for application in applications]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            refuse("applications", name, "is the name of two applications; rename one")
+    return tuple(applications)
+
+
+def _read_zoo(row: Fields) -> tuple[Application, ...]:
+    setting = row.choice("setting", ZOO_SETTINGS, "all")
+    applications: list[Application] = []
+    for profile in load_table(row.text("table")).profiles:
+        if profile.slo_ns is None or profile.linear_ns is None:
+            refuse(
+                row.name("table"), row.text("table"), "has no SLOs; use symphony-1080ti or -a100"
+            )
+        alpha_ns, beta_ns = profile.linear_ns
+        strong = beta_ns / alpha_ns > STRONG_BATCHING
+        if setting == "all" or strong == (setting == "gt2"):
+            applications.append(
+                Application(
+                    profile.name, profile.slo_ns, profile.slo_ns, 1.0, False, (), (profile,)
+                )
+            )
+    return tuple(applications)
+
+
+def _read_application(row: Fields) -> Application:
+    name = row.text("name")
+    variants = tuple(_read_variant(variant) for variant in row.rows("variants", VARIANT_KEYS))
+    if not variants:
+        refuse(row.name("variants"), [], "must hold at least one variant")
+    slo_ms = row.positive("slo_ms")
+    if slo_ms is None:
+        refuse(row.name("slo_ms"), None, "is needed; milliseconds")
+    slo_ns = ms(slo_ms)
+    fastest = min(variant.latency_ns(1) for variant in variants)
+    clients = tuple(
+        _read_clients(client, slo_ms, fastest) for client in row.rows("clients", CLIENT_KEYS)
+    )
+    _check_reachable(row.name("slo_ms"), slo_ms, fastest)
+    hard_limit_ms = row.positive("hard_limit_ms") or slo_ms
+    if hard_limit_ms < slo_ms:
+        refuse(row.name("hard_limit_ms"), hard_limit_ms, f"must be at least slo_ms, {slo_ms:g}")
+    weight = row.number("weight", 1)
+    newest = row.flag("newest")
+    if newest and not clients:
+        refuse(row.name("newest"), True, "needs clients, whose frames supersede one another")
+    return Application(name, slo_ns, ms(hard_limit_ms), weight, newest, clients, variants)
+
+
+def _check_reachable(name: str, slo_ms: float, fastest_ns: int) -> None:
+    if ms(slo_ms) < fastest_ns:
+        rule = f"no batch of 1 can meet it; must be at least {fastest_ns / 1e6:g} ms"
+        refuse(name, slo_ms, rule)
+
+
+def _read_clients(row: Fields, slo_ms: float, fastest_ns: int) -> Clients:
+    own_slo_ms = row.positive("slo_ms") or slo_ms
+    _check_reachable(row.name("slo_ms"), own_slo_ms, fastest_ns)
+    weight = row.number("weight", 1)
+    check_positive(row.name("weight"), weight)
+    return Clients(
+        count=row.integer("count", 1, low=1),
+        slo_ns=ms(own_slo_ms),
+        fps=row.positive("fps"),
+        weight=weight,
+        priority=row.integer("priority", 0),
+    )
+
+
+def _read_variant(row: Fields) -> Profile:
+    given = [key for key in ("alpha_ms", "latency_ms", "profile") if row.has(key)]
+    if len(given) != 1:
+        refuse(
+            row.where.rstrip("."), given, "give one of alpha_ms with beta_ms, latency_ms, profile"
+        )
+    accuracy = row.fraction("accuracy")
+    if row.has("profile"):
+        profile = find(row.text("profile"))
+        name = row.text("name", profile.name)
+        profile = replace(profile, name=name, accuracy=accuracy or profile.accuracy)
+    elif row.has("latency_ms"):
+        name = row.text("name")
+        try:
+            profile = from_table_ms(name, row.numbers("latency_ms"), accuracy=accuracy)
+        except ConfigError as error:
+            raise ConfigError(f"{row.name('latency_ms')}: {error}") from None
+    else:
+        alpha_ms, beta_ms = row.number("alpha_ms"), row.number("beta_ms")
+        check_positive(row.name("alpha_ms"), alpha_ms)
+        profile = linear(row.text("name"), alpha_ms, beta_ms, accuracy=accuracy)
+    if row.has("swap_in_ms"):
+        profile = replace(profile, swap_in_ns=ms(row.number("swap_in_ms")))
+    return profile
+
+
+def _read_jitter(top: Fields) -> tuple[tuple[int, float], ...]:
+    execution = top.inner("execution", ("jitter",))
+    jitter = execution.data.get("jitter", 0.0)
+    if not isinstance(jitter, list):
+        return ((0, execution.number("jitter", 0.0)),)
+    steps = [
+        (seconds(step.number("from_s", 0)), step.number("jitter"))
+        for step in execution.rows("jitter", ("from_s", "jitter"))
+    ]
+    for before, after in itertools.pairwise(steps):
+        if after[0] <= before[0]:
+            refuse(execution.name("jitter"), after[0] / 1e9, "from_s must rise from step to step")
+    return tuple(steps) or ((0, 0.0),)
+
+
+def _read_shares(top: Fields, applications: tuple[Application, ...]) -> tuple[float, ...]:
+    popularity = top.data.get("popularity", "equal")
+    count = len(applications)
+    if popularity == "equal":
+        weights = [1.0] * count
+    elif popularity == "weights":
+        weights = [application.weight for application in applications]
+    elif isinstance(popularity, dict):
+        zipf = top.inner("popularity", ("zipf",)).number("zipf")
+        weights = [1.0 / rank**zipf for rank in range(1, count + 1)]
+    else:
+        refuse("popularity", popularity, "must be equal, weights or {zipf: exponent}")
+    total = sum(weights)
+    if total <= 0:
+        refuse("applications", "weight", "must be above 0 for at least one application")
+    return tuple(weight / total for weight in weights)
+
+
+def _read_faults(top: Fields, backends: int) -> tuple[Fault, ...]:
+    faults: list[Fault] = []
+    for row in top.rows("faults", FAULT_KEYS):
+        backend = row.integer("backend")
+        if backend >= backends:
+            refuse(
+                row.name("backend"), backend, f"must be below {backends}, the backends there are"
+            )
+        factor = row.number("factor", 1)
+        check_positive(row.name("factor"), factor)
+        for_s = row.positive("for_s")
+        faults.append(
+            Fault(
+                at_ns=seconds(row.number("at_s")),
+                backend=backend,
+                kind=row.choice("kind", FAULT_KINDS),
+                factor=factor,
+                for_ns=None if for_s is None else seconds(for_s),
+            )
+        )
+    return tuple(sorted(faults, key=lambda fault: (fault.at_ns, fault.backend)))

@@ -38,7 +38,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.core_speed $(if $(FULL),,--quick)
 
 compiled: $(READY)
-	$(BIN)/python -m benchmarks.compiled build/compiled
+	$(BIN)/python -m router.compiled build/compiled
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

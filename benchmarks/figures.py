@@ -31,6 +31,11 @@ class Figure:
         return {**row, "reached": self.reached}
 
 
+def shown(value: float) -> str:
+    """Four significant digits, or all of a large number's."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 Measure = Callable[[bool], Iterator[Figure]]
 
 
@@ -46,7 +51,7 @@ def run(title: str, measure: Measure) -> None:
         for figure in measure(arguments.quick):
             figures.append(figure)
             if not arguments.json:
-                progress.print(f"  {figure.figure}: {figure.value:,.4g} {figure.unit}")
+                progress.print(f"  {figure.figure}: {shown(figure.value)} {figure.unit}")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
@@ -63,6 +68,6 @@ def _table(title: str, figures: list[Figure]) -> Table:
     for each in figures:
         sign = "<=" if each.at_most else ">="
         reached = "yes" if each.reached else "no"
-        goal = f"{sign} {each.goal:,.4g}"
-        table.add_row(each.figure, f"{each.value:,.4g}", each.unit, goal, reached)
+        goal = f"{sign} {shown(each.goal)}"
+        table.add_row(each.figure, shown(each.value), each.unit, goal, reached)
     return table

@@ -9,6 +9,8 @@ EASE = 0.95
 CREDIT_MAX = 2.0
 """A stream spared this many turns and still losing frames is starving."""
 SHED_MAX = 0.95
+STREAM_ENDED_NS = 30_000_000_000
+STREAMS_KEPT = 1024
 START_WITHIN = 0.8
 """Of its stream's period: a frame held longer would be superseded by the next."""
 
@@ -70,10 +72,14 @@ class StreamAdmission(Admission):
         self.lost = 0
         self.starved = False
         """Some stream has lost frames in the queue again and again."""
+        self.sweep_at = STREAMS_KEPT
+        """With this many streams, look for those that have ended."""
 
     def admit(self, now_ns: int, request: Request) -> str | None:
         if now_ns >= self.window_ends_at_ns:
             self._adjust()
+            if len(self.streams) >= self.sweep_at:
+                self._sweep(now_ns)
             self.window_ends_at_ns = now_ns + WINDOW_NS
         stream = self.streams.get(request.client)
         if stream is None:
@@ -109,6 +115,16 @@ class StreamAdmission(Admission):
             if stream.debt < -CREDIT_MAX:
                 stream.debt = -CREDIT_MAX
                 self.starved = True
+
+    def _sweep(self, now_ns: int) -> None:
+        """Forget streams that have ended; doubling the mark keeps the cost per stream constant."""
+        since_ns = now_ns - STREAM_ENDED_NS
+        self.streams = {
+            client: stream
+            for client, stream in self.streams.items()
+            if stream.last_at_ns >= since_ns
+        }
+        self.sweep_at = max(STREAMS_KEPT, 2 * len(self.streams))
 
     def _adjust(self) -> None:
         if self.admitted:

@@ -125,6 +125,11 @@ class Costs:
         ordered = cost.ratios.ordered
         self._observe_backend(backend, ratio / ordered[len(ordered) // 2])
 
+    def forget(self, backend: int) -> None:
+        """A backend has gone for good; one of the same number starts afresh."""
+        self.backend_ratio.pop(backend, None)
+        self.backend_factor.pop(backend, None)
+
     def _observe_backend(self, backend: int, relative: float) -> None:
         # Relative to the median of its peers, so that a model whose profile is wrong
         # everywhere does not look like a slow backend.

@@ -114,6 +114,10 @@ class Engine:
         """Give a backend nothing more; it finishes what it has and then goes down."""
         self.backend_rank[backend].drain(now_ns, backend)
 
+    def on_resident(self, now_ns: int, backend: int, resident: frozenset[int] | None) -> None:
+        """Loads and unloads have left these variants on the backend; None: every one."""
+        self.backend_rank[backend].set_resident(now_ns, backend, resident)
+
     def on_dispatch_failed(self, now_ns: int, backend: int) -> None:
         """A batch never reached its backend: the backend is as good as gone."""
         self.on_backend_down(now_ns, backend)

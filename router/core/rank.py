@@ -134,6 +134,12 @@ class RankThread(Desk):
     def _join(self, source: Source, lane: Lane) -> None:
         self.standings[source.number][lane.index] = Standing(self, source, lane)
 
+    def _leave(self, source: Source, lane: Lane) -> None:
+        standing = self.standings[source.number].pop(lane.index)
+        self.timers.disarm(standing)
+        standing.ripe_stamp = 0
+        del self.lanes[lane.index]
+
     def refresh(self, now_ns: int, source: Source, lanes: Sequence[int]) -> None:
         standings = self.standings[source.number]
         for lane in lanes:
@@ -196,7 +202,7 @@ class RankThread(Desk):
         lane = self.lanes.get(index)
         if lane is None:
             lane = self.lanes[index] = Lane(index)
-        if owner is not None and index not in self.standings[owner.number]:
+        if owner is not None:
             self._join(owner, lane)
         state = BackendState(self, backend, kind, lane, owner, resident)
         self.backends[backend] = state
@@ -210,7 +216,10 @@ class RankThread(Desk):
         self.drain(now_ns, backend)
         state = self.backends.pop(backend)
         self.signals.backends -= 1
-        state.stamp = 0
+        self.timers.disarm(state)
+        self.costs.forget(backend)
+        if state.owner is not None:
+            self._leave(state.owner, state.lane)
         return [batch for batch in (state.running, state.queued) if batch is not None]
 
     def drain(self, now_ns: int, backend: int) -> None:
@@ -219,6 +228,13 @@ class RankThread(Desk):
         if not state.draining:
             state.draining = True
             self._tell(now_ns, state, up=False)
+
+    def set_resident(self, now_ns: int, backend: int, resident: frozenset[int] | None) -> None:
+        """These variants now run on the backend without a swap-in; None: all do."""
+        state = self.backends[backend]
+        state.resident = resident
+        if state.lane.ripe:
+            self.match(now_ns, state.lane)
 
     def _tell(self, now_ns: int, state: BackendState, up: bool) -> None:
         # Sources of the pool need not know: they see the number of backends in the signals.

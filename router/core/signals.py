@@ -38,6 +38,9 @@ class Ledger:
         drops = self.applications[request.application].drops
         drops[reason] = drops.get(reason, 0) + 1
 
+    def on_answer(self, request: Request) -> None:
+        self.applications[request.application].good += 1
+
     def on_done(self, now_ns: int, batch: Batch) -> None:
         applications = self.applications
         for request in batch.requests:

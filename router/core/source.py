@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from router.core.costs import Costs
-from router.core.events import Batch, Drop, Effect, Request
+from router.core.events import Answer, Batch, Drop, Effect, Request
 from router.core.signals import Ledger, Signals
 from router.core.timers import Timer, Timers
 
@@ -110,6 +110,12 @@ class Outbox:
         del self.queued[request.rid]
         self.ledger.on_drop(request, reason)
         self.effects.append(Drop(request, reason))
+
+    def answer(self, request: Request, label: int, accuracy: float) -> None:
+        """End a queued request with a result that needs no backend."""
+        del self.queued[request.rid]
+        self.ledger.on_answer(request)
+        self.effects.append(Answer(request, label, accuracy))
 
 
 class SourceTimer(Timer):

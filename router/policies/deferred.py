@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from router.core.deadline_queue import DeadlineQueue
 from router.core.events import Batch, DropReason, Request
 from router.core.rate import RateMeter
-from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source
+from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
 from router.core.units import NEVER, SECOND
 from router.policies.deferred_options import DeferredOptions
 from router.policies.sizing import learn_slo_ns
 
+SILENT_NS = 2 * SECOND
+"""A model without arrivals for so long counts no demand."""
 BURSTY = 0.5
 """Arrivals whose rate after a lull is below this share of the mean come in bursts."""
 
@@ -41,6 +43,7 @@ class ModelThread(Source):
         """Backends this model needs."""
         self.size = 0
         self.standing_bid = Bid()
+        self.silence = SourceTimer(self)
 
     def attach(self, desk: Desk) -> None:
         super().attach(desk)
@@ -52,6 +55,7 @@ class ModelThread(Source):
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
         if self.rate.on_arrival(now_ns):
             self._aim(request.deadline_ns - request.arrived_at_ns)
+            self.timers.arm(self.silence, now_ns + SILENT_NS)
         queue = self.queue
         if queue.push(request):
             self._rebuild(now_ns)
@@ -72,6 +76,11 @@ class ModelThread(Source):
             return NO_LANES
         self._rebuild(now_ns)
         return POOL_ONLY
+
+    def on_time(self, now_ns: int) -> Sequence[int]:
+        """Nothing has arrived for a while: the model needs no backends."""
+        self._set_demand(0.0)
+        return NO_LANES
 
     # The candidate
 
@@ -159,10 +168,12 @@ class ModelThread(Source):
             target -= 1
         self.target = target
         self.window = max(1, int(options.drop_window * target))
-        demand = rps * self.plan_ns[target] / (target * SECOND)
+        self._set_demand(rps * self.plan_ns[target] / (target * SECOND))
+        self._set_hold(rps)
+
+    def _set_demand(self, demand: float) -> None:
         self.signals.demand += demand - self.demand
         self.demand = demand
-        self._set_hold(rps)
 
     def _sustains(self, size: int, rps: float) -> bool:
         plan_ns = self.plan_ns[size]

@@ -26,7 +26,7 @@ class DeferredOptions:
     efficient: float = 0.02
     """Leave at once when the cost per request is within this share of the target batch's: models
     with next to no fixed cost gain nothing by waiting; 0: off."""
-    lull_beta_lambda: float = 2.0
+    lull_beta_lambda: float = 1.0
     """The same in a lull after a burst, with the rate after lulls; 0: off."""
     auto_load: float = 0.75
     """`hold: auto` holds from this load on, counted in fully batched work."""

@@ -1,0 +1,65 @@
+"""The papers' workloads as scenarios, so that every benchmark means the same by a name."""
+
+from simulator.scenario import Scenario, read_scenario
+
+RESNET50 = {"name": "resnet50", "alpha_ms": 1.053, "beta_ms": 5.072}
+INCEPTION_RESNET_V2 = {"name": "inception-resnet-v2", "alpha_ms": 5.090, "beta_ms": 18.368}
+RESNET50_1080TI = {"name": "resnet50", "alpha_ms": 2.05, "beta_ms": 5.378}
+
+
+def scenario(**values: object) -> Scenario:
+    """A scenario from the keys of a scenario file; a goodput search ignores the rate."""
+    return read_scenario({"rate_rps": 1000, "seed": 11, **values})
+
+
+def application(
+    variant: dict[str, object], slo_ms: float, copies: int = 1
+) -> list[dict[str, object]]:
+    return [{"name": variant["name"], "slo_ms": slo_ms, "copies": copies, "variants": [variant]}]
+
+
+def table4(variant: dict[str, object], slo_ms: float, **values: object) -> Scenario:
+    """Symphony Table 4: one model on eight GPUs, Poisson."""
+    return scenario(backends=8, applications=application(variant, slo_ms), **values)
+
+
+def zoo(table: str, setting: str, **values: object) -> Scenario:
+    """Symphony Fig. 6: the model zoo on 64 GPUs."""
+    return scenario(backends=64, zoo={"table": table, "setting": setting}, **values)
+
+
+def fig10(**values: object) -> Scenario:
+    """Symphony Fig. 10: ten ResNet-50 with an SLO of 100 ms on 24 GPUs."""
+    return scenario(backends=24, applications=application(RESNET50_1080TI, 100, 10), **values)
+
+
+def bursty(slo_ms: float, **values: object) -> Scenario:
+    """Symphony Fig. 7: 20 ResNet-50 on 32 GPUs, gaps of Gamma(0.05)."""
+    return scenario(
+        backends=32,
+        applications=application(RESNET50, slo_ms, 20),
+        arrivals={"process": "gamma", "shape": 0.05},
+        **values,
+    )
+
+
+def cameras(phase: str, **values: object) -> Scenario:
+    """120 cameras at 10 frames a second whose newest frame replaces the one before. Six backends
+    run at most 19 frames each within the SLO, so 1,140 frames a second: the cameras are 5 % over."""
+    return read_scenario(
+        {
+            "seed": 11,
+            "backends": 6,
+            "arrivals": {"process": "periodic", "phase": phase},
+            "applications": [
+                {
+                    "name": "detector",
+                    "slo_ms": 100,
+                    "newest": True,
+                    "clients": [{"count": 120, "fps": 10}],
+                    "variants": [{"name": "detector", "alpha_ms": 4.84, "beta_ms": 8}],
+                }
+            ],
+            **values,
+        }
+    )

@@ -1,0 +1,52 @@
+"""Builds the optional compiled core: `python -m router.compiled FOLDER`.
+
+The folder gets a copy of `router` whose core and policies are native modules made by mypyc. Put it
+first on PYTHONPATH to use it; decisions are the same, to the digest.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+INTERPRETED = ("__init__.py", "catalog.py")
+"""The catalog reads options by reflection, once, at start: nothing to gain there."""
+
+
+def compiled_modules() -> list[str]:
+    """Paths of the modules to compile, relative to the folder that holds `router`."""
+    files = [*sorted(HERE.glob("core/*.py")), *sorted(HERE.glob("policies/*.py"))]
+    return [str(path.relative_to(HERE.parent)) for path in files if path.name not in INTERPRETED]
+
+
+def build(folder: Path) -> None:
+    """Compile into the folder; raises `CalledProcessError` with mypyc's words if it fails."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    ignore = shutil.ignore_patterns("__pycache__", "*.so", "links", "live.py", "actor.py")
+    shutil.copytree(HERE, folder / "router", ignore=ignore)
+    # The policies' option checks live beside the profiles; mypyc needs to see their types.
+    shutil.copytree(HERE.parent / "profiles", folder / "profiles", ignore=ignore)
+    mypyc = Path(sys.executable).with_name("mypyc")
+    subprocess.run([mypyc, *compiled_modules()], cwd=folder, check=True, capture_output=True)
+    shutil.rmtree(folder / "build")
+    shutil.rmtree(folder / "profiles")
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit("usage: python -m router.compiled FOLDER")
+    folder = Path(sys.argv[1])
+    try:
+        build(folder)
+    except FileNotFoundError:
+        sys.exit("mypyc is not installed; pip install 'mypy[mypyc]'")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"mypyc failed: {error.stdout.decode()[-2000:]}{error.stderr.decode()[-2000:]}")
+    print(f"compiled core in {folder}; use it with PYTHONPATH={folder}")
+
+
+if __name__ == "__main__":
+    main()

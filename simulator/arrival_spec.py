@@ -1,5 +1,6 @@
 """How requests arrive, as a scenario says it."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,8 @@ def read_arrivals(top: Fields) -> ArrivalSpec:
         if sum(rps) <= 0:
             refuse(row.name("rps"), rps, "must hold at least one rate above 0")
         step_s = row.positive("step_s") or 1.0
+        if seconds(step_s) < 1:
+            refuse(row.name("step_s"), step_s, "must be at least a nanosecond")
         return ArrivalSpec(process, rps=tuple(rps), step_ns=seconds(step_s))
     if process == "periodic":
         return ArrivalSpec(process, phase=row.choice("phase", PHASES, "locked"))
@@ -78,6 +81,10 @@ def _read_map(row: Fields) -> ArrivalSpec:
         refuse(row.name("d1"), d1, f"must have as many rows as d0, {len(d0)}")
     for index, (silent, arriving) in enumerate(zip(d0, d1, strict=True)):
         total = sum(silent) + sum(arriving)
+        if not all(math.isfinite(rate) for rate in (*silent, *arriving)):
+            refuse(row.name(f"d0[{index}]"), silent, "rates must be finite, in d0 and d1")
+        if silent[index] >= 0:
+            refuse(row.name(f"d0[{index}][{index}]"), silent[index], "must be below 0: a way out")
         off_diagonal = [rate for column, rate in enumerate(silent) if column != index]
         if min([*off_diagonal, *arriving, 0.0]) < 0:
             refuse(row.name(f"d0[{index}]"), silent, "rates off d0's diagonal must be 0 or more")

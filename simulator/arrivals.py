@@ -63,6 +63,9 @@ def _of_application(
     scenario: Scenario, index: int, first_client: int, rng: np.random.Generator
 ) -> _Part:
     application = scenario.applications[index]
+    if scenario.shares[index] <= 0.0 and not scenario.arrivals.knows_rate(scenario.applications):
+        nobody = np.zeros(0, np.int64)
+        return _Part(nobody, nobody, nobody, nobody)
     if scenario.arrivals.process == "periodic":
         return _periodic(scenario, index, first_client, rng)
     at_ns = _PROCESSES[scenario.arrivals.process](scenario, scenario.shares[index], rng)
@@ -140,6 +143,8 @@ def _uniform(start_ns: int, end_ns: int, rps: float, rng: np.random.Generator) -
 
 def _markovian(scenario: Scenario, share: float, rng: np.random.Generator) -> Times:
     """A Markovian arrival process; the application's share sets its speed."""
+    if share <= 0.0:
+        return np.zeros(0, np.int64)
     d0, d1 = np.array(scenario.arrivals.d0), np.array(scenario.arrivals.d1)
     speed = share
     if scenario.rate_rps is not None:

@@ -146,9 +146,11 @@ class EmulatedCluster:
         if state.running is None:
             return
         # What ran is picked up where it stopped.
+        state.incarnation += 1
+        if fault.for_ns is None:
+            return
         left_ns = max(0, state.started_at_ns + state.run_ns - now_ns)
         ends_at_ns = state.stalled_until_ns + left_ns
-        state.incarnation += 1
         state.run_ns = ends_at_ns - state.started_at_ns
         self._enter(ends_at_ns, COMPLETION, fault.backend, state.incarnation)
 

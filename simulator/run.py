@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from router.core.engine import Engine
-from router.core.events import Answer, Dispatch, Drop, Request
+from router.core.events import Answer, Dispatch, Drop, DropReason, Request
 from router.core.units import NEVER
 from simulator.arrivals import Arrivals, generate
 from simulator.assembly import assemble
@@ -74,6 +74,11 @@ class Driver:
     def run(self) -> RunLog:
         wall_s, cpu_s = time.perf_counter(), time.process_time()
         self._loop()
+        for rid, end_ns in enumerate(self.end_ns):
+            if end_ns == PENDING:
+                # It waits on a backend that hangs for ever.
+                self.end_ns[rid] = DROPPED
+                self.reasons[rid] = DropReason.LOST
         return RunLog(
             self.arrivals,
             np.array(self.start_ns, np.int64),
@@ -95,7 +100,7 @@ class Driver:
         slo_ns = self.arrivals.slo_ns.tolist()
         priority = self.arrivals.priority.tolist()
         count = len(application)
-        index = events = 0
+        index = events = now_ns = 0
         while True:
             # At one instant: first what has ended, then what arrives, then the timers.
             arrival_ns, agenda_ns = at_ns[index], cluster.next_ns()
@@ -123,7 +128,7 @@ class Driver:
                 )
                 index += 1
             else:
-                now_ns = wake_ns
+                now_ns = max(now_ns, wake_ns)
                 engine.on_time(now_ns)
             if outbox.effects:
                 self._carry_out(now_ns)

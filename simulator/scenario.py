@@ -12,7 +12,7 @@ from profiles.errors import ConfigError
 from profiles.fields import Fields, fields
 from profiles.profile import Profile, from_table_ms, linear
 from profiles.store import find, load_table
-from router.core.units import ms, seconds
+from router.core.units import NEVER, SECOND, ms, seconds
 from router.policies.catalog import POLICIES, read_options
 from simulator.arrival_spec import ArrivalSpec, read_arrivals
 
@@ -47,6 +47,7 @@ CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority")
 FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
 FAULT_KINDS = ("crash", "hang", "slow")
 ZOO_SETTINGS = ("all", "gt2", "lt2")
+ZIPF_MAX = 20.0
 STRONG_BATCHING = 2.0
 """Beta over alpha above which Symphony counts a model as batching well (its gt2 and lt2)."""
 
@@ -123,7 +124,7 @@ def load_scenario(path: Path | str) -> Scenario:
         data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path}: is neither YAML nor JSON ({reason})") from None
     return read_scenario(data)
@@ -142,12 +143,15 @@ def read_scenario(data: object) -> Scenario:
     if rate_rps is None and not arrivals.knows_rate(applications):
         refuse("rate_rps", None, f"is needed with process {arrivals.process}; requests per second")
     duration_s = top.positive("duration_s")
+    duration_ns = seconds(30 if duration_s is None else duration_s)
+    if duration_ns < 1:
+        refuse("duration_s", duration_s, "must be at least a nanosecond")
     return Scenario(
         applications=applications,
         backends=backends,
         rate_rps=rate_rps,
         seed=top.integer("seed", 0),
-        duration_ns=seconds(30 if duration_s is None else duration_s),
+        duration_ns=duration_ns,
         warmup_ns=seconds(top.number("warmup_s", 2)),
         policy=policy,
         policy_options=options,
@@ -250,11 +254,15 @@ def _read_variant(row: Fields) -> Profile:
         refuse(
             row.where.rstrip("."), given, "give one of alpha_ms with beta_ms, latency_ms, profile"
         )
+    if row.has("beta_ms") and not row.has("alpha_ms"):
+        refuse(row.name("beta_ms"), row.data["beta_ms"], "goes with alpha_ms only")
     accuracy = row.fraction("accuracy")
     if row.has("profile"):
         profile = find(row.text("profile"))
         name = row.text("name", profile.name)
-        profile = replace(profile, name=name, accuracy=accuracy or profile.accuracy)
+        profile = replace(profile, name=name)
+        if accuracy is not None:
+            profile = replace(profile, accuracy=accuracy)
     elif row.has("latency_ms"):
         name = row.text("name")
         try:
@@ -294,6 +302,8 @@ def _read_shares(top: Fields, applications: tuple[Application, ...]) -> tuple[fl
         weights = [application.weight for application in applications]
     elif isinstance(popularity, dict):
         zipf = top.inner("popularity", ("zipf",)).number("zipf")
+        if zipf > ZIPF_MAX:
+            refuse("popularity.zipf", zipf, f"must be at most {ZIPF_MAX:g}")
         weights = [1.0 / rank**zipf for rank in range(1, count + 1)]
     else:
         refuse("popularity", popularity, "must be equal, weights or {zipf: exponent}")
@@ -323,4 +333,17 @@ def _read_faults(top: Fields, backends: int) -> tuple[Fault, ...]:
                 for_ns=None if for_s is None else seconds(for_s),
             )
         )
-    return tuple(sorted(faults, key=lambda fault: (fault.at_ns, fault.backend)))
+    faults.sort(key=lambda fault: (fault.at_ns, fault.backend))
+    _check_crashes(faults)
+    return tuple(faults)
+
+
+def _check_crashes(faults: list[Fault]) -> None:
+    """Refuse the crash of a backend that is down already."""
+    down_until_ns: dict[int, int] = {}
+    for fault in faults:
+        if fault.at_ns < down_until_ns.get(fault.backend, 0):
+            refuse("faults", fault.at_ns / SECOND, f"backend {fault.backend} is down then")
+        if fault.kind == "crash":
+            ends_at_ns = NEVER if fault.for_ns is None else fault.at_ns + fault.for_ns
+            down_until_ns[fault.backend] = ends_at_ns

@@ -4,6 +4,8 @@ from router.core.events import DropReason, Request
 from router.core.source import Outbox
 
 WINDOW_NS = 500_000_000
+NO_STREAM = 0
+"""The client of requests that stand alone; they share one turn, and none replaces another."""
 LOSS_TOLERATED = 0.005
 EASE = 0.95
 CREDIT_MAX = 2.0
@@ -86,11 +88,11 @@ class StreamAdmission(Admission):
             weight = self.weights.get(request.client, 1.0)
             stream = self.streams[request.client] = Stream(request.client, weight)
         stream.on_frame(now_ns)
-        if self.newest and stream.period_ns:
+        if self.newest and stream.period_ns and request.client != NO_STREAM:
             request.start_by_ns = now_ns + int(START_WITHIN * stream.period_ns)
         # Triton's 1 is the highest priority and is never refused here; 0 is the default.
         if self.shed > 0.0 and request.priority != 1:
-            stream.debt += self.shed / stream.weight
+            stream.debt += min(1.0, self.shed / stream.weight)
             if stream.debt >= 1.0:
                 stream.debt -= 1.0
                 return DropReason.SHED
@@ -98,7 +100,7 @@ class StreamAdmission(Admission):
         return None
 
     def superseded(self, request: Request) -> Request | None:
-        if not self.newest:
+        if not self.newest or request.client == NO_STREAM:
             return None
         stream = self.streams[request.client]
         older = stream.newest
@@ -128,7 +130,7 @@ class StreamAdmission(Admission):
 
     def _adjust(self) -> None:
         if self.admitted:
-            loss = self.lost / (self.admitted + self.lost)
+            loss = min(1.0, self.lost / self.admitted)
             if loss > LOSS_TOLERATED or self.starved:
                 step = max(loss, LOSS_TOLERATED)
                 self.shed = min(SHED_MAX, self.shed + (1.0 - self.shed) * step)

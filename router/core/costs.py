@@ -9,9 +9,10 @@ RATIO_WINDOW_MIN = 16
 """Below this many samples the profile's own p99 still counts."""
 FACTOR_STEP = 0.002
 """The planned times are rewritten only when the factor has moved by this much."""
-BACKEND_WEIGHT = 0.1
+BACKEND_WINDOW = 8
+"""Batches by which a backend is compared with its peers: a median settles after half of them."""
 BACKEND_TOLERANCE = 0.05
-"""A backend is planned with a factor of its own once it is this much off its peers."""
+"""A backend is planned with a factor of its own once it is this much slower than its peers."""
 
 
 class RatioWindow:
@@ -80,16 +81,16 @@ def fixed_cost_ns(p50_ns: list[int]) -> int:
 class Costs:
     """Every variant's cost on every kind of backend, refined by what really happens."""
 
-    __slots__ = ("backend_factor", "backend_ratio", "by_kind", "margin_quantile", "swap_in_ns")
+    __slots__ = ("backend_factor", "backend_ratios", "by_kind", "margin_quantile", "swap_in_ns")
 
     def __init__(self, margin_quantile: float = 0.98) -> None:
         self.margin_quantile = margin_quantile
         self.by_kind: list[dict[int, VariantCost]] = [{}]
         self.swap_in_ns: dict[int, int] = {}
         """What it costs to bring a variant in that is not resident; absent means nothing."""
-        self.backend_ratio: dict[int, float] = {}
+        self.backend_ratios: dict[int, deque[float]] = {}
         self.backend_factor: dict[int, float] = {}
-        """Of backends that differ from their peers; absent means 1."""
+        """Of backends that are slower than their peers; absent means 1."""
 
     def add(
         self,
@@ -116,27 +117,31 @@ class Costs:
         """A batch ran for that long: refine the variant's margin and the backend's own factor."""
         cost = self.by_kind[kind][variant]
         ratio = run_ns / cost.p50_ns[size]
-        own = self.backend_factor.get(backend, 1.0)
-        cost.ratios.add(ratio / own)
+        ordered = cost.ratios.ordered
+        if ordered:
+            # Relative to the median of its peers, so that a model whose profile is wrong
+            # everywhere does not look like a slow backend.
+            self._compare(backend, ratio / ordered[len(ordered) // 2])
+        cost.ratios.add(ratio / self.backend_factor.get(backend, 1.0))
         learnt = cost.ratios.quantile(self.margin_quantile)
         # Take a rise as it comes, a fall only when it is worth rewriting the table.
         if learnt > cost.factor or cost.factor - learnt > FACTOR_STEP:
             cost.set_factor(learnt)
-        ordered = cost.ratios.ordered
-        self._observe_backend(backend, ratio / ordered[len(ordered) // 2])
 
     def forget(self, backend: int) -> None:
         """A backend has gone for good; one of the same number starts afresh."""
-        self.backend_ratio.pop(backend, None)
+        self.backend_ratios.pop(backend, None)
         self.backend_factor.pop(backend, None)
 
-    def _observe_backend(self, backend: int, relative: float) -> None:
-        # Relative to the median of its peers, so that a model whose profile is wrong
-        # everywhere does not look like a slow backend.
-        known = self.backend_ratio.get(backend, 1.0)
-        known += BACKEND_WEIGHT * (relative - known)
-        self.backend_ratio[backend] = known
-        if abs(known - 1.0) > BACKEND_TOLERANCE:
-            self.backend_factor[backend] = known
+    def _compare(self, backend: int, relative: float) -> None:
+        ratios = self.backend_ratios.get(backend)
+        if ratios is None:
+            ratios = self.backend_ratios[backend] = deque(maxlen=BACKEND_WINDOW)
+        ratios.append(relative)
+        if len(ratios) < BACKEND_WINDOW // 2:
+            return
+        median = sorted(ratios)[len(ratios) // 2]
+        if median > 1.0 + BACKEND_TOLERANCE:
+            self.backend_factor[backend] = median
         elif backend in self.backend_factor:
             del self.backend_factor[backend]

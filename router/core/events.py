@@ -73,7 +73,16 @@ class Request:
 class Batch:
     """Requests that one backend runs together; formed at the grant."""
 
-    __slots__ = ("batch_id", "plan_ns", "requests", "start_at_ns", "variant")
+    __slots__ = (
+        "batch_id",
+        "expect_ns",
+        "plan_ns",
+        "ready_at_ns",
+        "requests",
+        "start_at_ns",
+        "swap_in_ns",
+        "variant",
+    )
 
     def __init__(self, variant: int, requests: list[Request]) -> None:
         self.variant = variant
@@ -81,8 +90,13 @@ class Batch:
         self.batch_id = 0
         self.start_at_ns = 0
         """When the rank plans it to start."""
+        self.ready_at_ns = 0
+        """When its backend will have it and its inputs."""
         self.plan_ns = 0
-        """Planned run time, margin included."""
+        """Planned run time, margin and swap-in included."""
+        self.expect_ns = 0
+        """The same without the margin."""
+        self.swap_in_ns = 0
 
 
 class Effect:

@@ -1,7 +1,7 @@
 """RankThread: matches ripe bids to backends for one sub-cluster (Symphony section 4.5)."""
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from router.core.costs import Costs
 from router.core.events import Batch, Dispatch
@@ -9,6 +9,11 @@ from router.core.source import POOL, Bid, Desk, Outbox, Slot, Source, own_lane
 from router.core.timers import Timer, Timers
 from router.core.units import NEVER
 
+TRIES = 4
+"""Backends a ripe bid is offered before others have their turn."""
+COMPACT_FROM = 32
+LAST = NEVER // 4
+"""Added to a backend's number to put it behind all others."""
 LOOK_AGAIN_NS = 200_000
 """A bid that is to be ripe sooner than this is given its exact time."""
 
@@ -52,7 +57,7 @@ class BackendState(Timer):
         "free_at_ns",
         "kind",
         "lane",
-        "offered",
+        "offer_stamp",
         "owner",
         "queued",
         "rank",
@@ -80,8 +85,8 @@ class BackendState(Timer):
         self.queued: Batch | None = None
         self.free_at_ns = 0
         """Predicted end of all it has been given."""
-        self.offered = False
-        """It stands in the lane's heap of backends to be had."""
+        self.offer_stamp = 0
+        """Names its valid entry among the lane's backends to be had; 0 when there is none."""
         self.draining = False
 
     def fire(self, now_ns: int) -> None:
@@ -91,13 +96,16 @@ class BackendState(Timer):
 class Lane:
     """A set of backends, the ripe bids for them, and those of them that can be had now."""
 
-    __slots__ = ("free", "index", "ripe")
+    __slots__ = ("compact_at", "free", "free_count", "index", "ripe")
 
     def __init__(self, index: int) -> None:
         self.index = index
+        self.compact_at = COMPACT_FROM
         self.ripe: list[tuple[int, int, Standing]] = []
         self.free: list[tuple[int, int, BackendState]] = []
         """Lowest number first, so that work gathers on few backends and the others idle long."""
+        self.free_count = 0
+        """Valid entries among them."""
 
 
 class RankThread(Desk):
@@ -121,6 +129,10 @@ class RankThread(Desk):
         self.slot = Slot(costs)
         self.batches = 0
         self.settled_at_ns = 0
+
+    def free_backends(self) -> int:
+        """How many backends of the pool can be had, at most."""
+        return self.lanes[POOL].free_count
 
     # Sources and their bids
 
@@ -183,7 +195,13 @@ class RankThread(Desk):
         standing.key = bid.key
         self.timers.stamp += 1
         standing.ripe_stamp = self.timers.stamp
-        heappush(standing.lane.ripe, (bid.key, standing.ripe_stamp, standing))
+        lane = standing.lane
+        heappush(lane.ripe, (bid.key, standing.ripe_stamp, standing))
+        if len(lane.ripe) > lane.compact_at:
+            # While no backend is free nobody pops the entries that newer ones have replaced.
+            lane.ripe[:] = [entry for entry in lane.ripe if entry[2].ripe_stamp == entry[1]]
+            heapify(lane.ripe)
+            lane.compact_at = max(COMPACT_FROM, 2 * len(lane.ripe))
         return True
 
     # Backends
@@ -212,10 +230,8 @@ class RankThread(Desk):
 
     def remove_backend(self, now_ns: int, backend: int) -> list[Batch]:
         """Forget a backend; the batches it never ended come back."""
-        self.settle(now_ns)
         self.drain(now_ns, backend)
         state = self.backends.pop(backend)
-        self.signals.backends -= 1
         self.timers.disarm(state)
         self.costs.forget(backend)
         if state.owner is not None:
@@ -226,7 +242,10 @@ class RankThread(Desk):
         """Give this backend nothing more; what it has it finishes."""
         state = self.backends[backend]
         if not state.draining:
+            self.settle(now_ns)
+            self.signals.backends -= 1
             state.draining = True
+            self._withdraw(state)
             self._tell(now_ns, state, up=False)
 
     def set_resident(self, now_ns: int, backend: int, resident: frozenset[int] | None) -> None:
@@ -254,12 +273,8 @@ class RankThread(Desk):
         assert batch is not None
         state.running = None
         self.signals.busy_ns += run_ns
-        swap_in_ns = 0
-        if state.resident is not None and batch.variant not in state.resident:
-            swap_in_ns = self.costs.swap_in_ns.get(batch.variant, 0)
-            state.resident = frozenset((batch.variant,))
-        size = len(batch.requests)
-        self.costs.observe(batch.variant, state.kind, backend, size, run_ns - swap_in_ns)
+        run_ns = max(1, run_ns - batch.swap_in_ns)
+        self.costs.observe(batch.variant, state.kind, backend, len(batch.requests), run_ns)
         return batch
 
     def go_on(self, now_ns: int, backend: int) -> None:
@@ -272,25 +287,30 @@ class RankThread(Desk):
         else:
             state.running = batch
             state.queued = None
-            self._plan_end(state, batch, max(now_ns, batch.start_at_ns))
+            state.free_at_ns = max(now_ns, batch.ready_at_ns) + batch.expect_ns
+            self._offer_ahead(now_ns, state, len(batch.requests))
 
-    def _plan_end(self, state: BackendState, batch: Batch, start_at_ns: int) -> None:
-        slot = self.slot
-        slot.offer(state.backend, state.kind, start_at_ns, state.resident)
-        expect_ns = slot.expect_ns(batch.variant, len(batch.requests))
-        state.free_at_ns = start_at_ns + expect_ns
-        lead_ns = self.lead_ns(len(batch.requests))
+    def _offer_ahead(self, now_ns: int, state: BackendState, size: int) -> None:
+        """Have the backend offered so early that the next batch is there when it is free."""
+        lead_ns = self.lead_ns(size)
         if lead_ns > 0 and state.queued is None:
-            self.timers.arm(state, state.free_at_ns - lead_ns)
+            self.timers.arm(state, max(now_ns + 1, state.free_at_ns - lead_ns))
 
     def offer(self, now_ns: int, state: BackendState) -> None:
         """This backend can be had from now on."""
-        if not state.offered:
-            state.offered = True
-            self.timers.stamp += 1
-            # Backends about to be free come after those that are.
-            preference = state.backend if state.running is None else state.backend + NEVER // 2
-            heappush(state.lane.free, (preference, self.timers.stamp, state))
+        if state.draining:
+            return
+        preference = state.backend
+        if state.running is not None:
+            # Backends about to be free come after those that are, slow ones after their peers.
+            preference += 2 * LAST
+        elif state.backend in self.costs.backend_factor:
+            preference += LAST
+        if state.offer_stamp == 0:
+            state.lane.free_count += 1
+        self.timers.stamp += 1
+        state.offer_stamp = self.timers.stamp
+        heappush(state.lane.free, (preference, state.offer_stamp, state))
         if state.lane.ripe:
             self.match(now_ns, state.lane)
 
@@ -306,51 +326,86 @@ class RankThread(Desk):
             if standing.ripe_stamp != stamp or bid is None:
                 heappop(ripe)
                 continue
-            state = self._first_free(now_ns, lane)
-            if state is None:
+            if self._first_free(now_ns, lane) is None:
                 break
             heappop(ripe)
             standing.ripe_stamp = 0
-            if bid.expires_at_ns < now_ns or self._grant(now_ns, state, standing, bid):
+            if bid.expires_at_ns < now_ns or self._grant_any(now_ns, standing, bid):
                 self._place(now_ns, standing)
             else:
                 declined.append(standing)
         for standing in declined:
-            # Whoever handed a slot back stays in the race, but only for the next one.
+            # Whoever handed every slot back stays in the race, but only for the next one.
+            since_ns = standing.ripe_since_ns
             self._place(now_ns, standing)
+            standing.ripe_since_ns = since_ns
+
+    def _grant_any(self, now_ns: int, standing: Standing, bid: Bid) -> bool:
+        """Offer the first few backends to be had; what fits one of them may not fit another."""
+        lane = standing.lane
+        passed: list[tuple[int, int, BackendState]] = []
+        granted = False
+        while not granted and len(passed) < TRIES:
+            state = self._first_free(now_ns, lane)
+            if state is None:
+                break
+            granted = self._grant(now_ns, state, standing, bid)
+            if not granted:
+                passed.append(heappop(lane.free))
+        for entry in passed:
+            heappush(lane.free, entry)
+        return granted
 
     def _first_free(self, now_ns: int, lane: Lane) -> BackendState | None:
         free = lane.free
         while free:
-            state = free[0][2]
+            _, stamp, state = free[0]
+            if stamp != state.offer_stamp:
+                heappop(free)
+                continue
             overdue = state.running is not None and state.free_at_ns <= now_ns
             if not (overdue or state.draining or state.queued is not None):
                 return state
             # An overdue backend is not offered a batch that could not start; its end will be.
             heappop(free)
-            state.offered = False
+            self._withdraw(state)
         return None
+
+    def _withdraw(self, state: BackendState) -> None:
+        """This backend cannot be had any longer."""
+        if state.offer_stamp != 0:
+            state.offer_stamp = 0
+            state.lane.free_count -= 1
 
     def _grant(self, now_ns: int, state: BackendState, standing: Standing, bid: Bid) -> bool:
         slot = self.slot
-        start_at_ns = max(now_ns + self.lead_ns(bid.size), state.free_at_ns)
+        ready_at_ns = now_ns + self.lead_ns(bid.size)
+        start_at_ns = max(ready_at_ns, state.free_at_ns)
         slot.offer(state.backend, state.kind, start_at_ns, state.resident)
         source = standing.source
         batch = source.grant(now_ns, slot)
         if batch is None:
             return False
         heappop(state.lane.free)
-        state.offered = False
+        self._withdraw(state)
         self.signals.on_grant(now_ns - standing.ripe_since_ns)
         self.batches += 1
         batch.batch_id = self.batches
+        size = len(batch.requests)
+        batch.ready_at_ns = ready_at_ns
         batch.start_at_ns = start_at_ns
-        batch.plan_ns = slot.plan_ns(batch.variant, len(batch.requests))
+        batch.plan_ns = slot.plan_ns(batch.variant, size)
+        batch.expect_ns = slot.expect_ns(batch.variant, size)
+        batch.swap_in_ns = slot.swap_in_ns(batch.variant)
+        if state.resident is not None and batch.variant not in state.resident:
+            # Whatever is granted next will find it there.
+            state.resident = frozenset((batch.variant,))
+        state.free_at_ns = start_at_ns + batch.expect_ns
         if state.running is None:
             state.running = batch
         else:
             state.queued = batch
-        self._plan_end(state, batch, start_at_ns)
+        self._offer_ahead(now_ns, state, size)
         queued = self.outbox.queued
         for request in batch.requests:
             del queued[request.rid]

@@ -208,5 +208,9 @@ class Desk:
         """From a decision to the earliest start of a batch of that size: dispatch and fetch."""
         return self.lead_start_ns + self.lead_per_request_ns * size
 
+    def free_backends(self) -> int:
+        """How many backends of the pool can be had, at most; in a grant the one offered counts."""
+        raise NotImplementedError
+
     def refresh(self, now_ns: int, source: Source, lanes: Sequence[int]) -> None:
         raise NotImplementedError

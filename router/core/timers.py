@@ -1,8 +1,11 @@
 """One timer heap for everything in the engine; stale entries never wake the driver."""
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from router.core.units import NEVER
+
+COMPACT_FROM = 1024
+"""Heaps smaller than this are not worth tidying."""
 
 
 class Timer:
@@ -20,16 +23,26 @@ class Timer:
 class Timers:
     """The armed timers. A timer's stamp names its one valid entry, so re-arming is a push."""
 
-    __slots__ = ("heap", "stamp")
+    __slots__ = ("compact_at", "heap", "stamp")
 
     def __init__(self) -> None:
         self.heap: list[tuple[int, int, Timer]] = []
         self.stamp = 0
+        self.compact_at = COMPACT_FROM
+        """With so many entries the stale ones are taken out."""
 
     def arm(self, timer: Timer, at_ns: int) -> None:
         self.stamp += 1
         timer.stamp = self.stamp
         heappush(self.heap, (at_ns, self.stamp, timer))
+        if len(self.heap) > self.compact_at:
+            self._compact()
+
+    def _compact(self) -> None:
+        # In place: `fire_due` may be at work on this very list.
+        self.heap[:] = [entry for entry in self.heap if entry[2].stamp == entry[1]]
+        heapify(self.heap)
+        self.compact_at = max(COMPACT_FROM, 2 * len(self.heap))
 
     def disarm(self, timer: Timer) -> None:
         timer.stamp = 0

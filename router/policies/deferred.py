@@ -35,12 +35,14 @@ class ModelThread(Source):
         """Batch size that the model's rate and SLO allow (T of the readings)."""
         self.window = 1
         """A head must leave room for a batch of this size, or be dropped."""
-        self.at_once = 1 if options.hold == "eager" else NEVER
+        self.at_once = NEVER if options.hold == "deferred" else 1
         """A candidate of this size is not held any longer."""
         self.at_lull = NEVER
         """Nor is one of this size, once a lull has begun."""
         self.demand = 0.0
         """Backends this model needs."""
+        self.hold_until_ns = NEVER
+        """When the candidate is held no longer, however far its deadline."""
         self.size = 0
         self.standing_bid = Bid()
         self.silence = SourceTimer(self)
@@ -67,6 +69,8 @@ class ModelThread(Source):
             lead_ns = desk.lead_start_ns + desk.lead_per_request_ns * size
             end_by_ns = queue.items[queue.head].deadline_ns - lead_ns
             if now_ns + self.plan_ns[size] <= end_by_ns:
+                if request.start_by_ns < self.hold_until_ns:
+                    self.hold_until_ns = request.start_by_ns
                 self._stand(now_ns, size, end_by_ns)
                 return POOL_ONLY
         return NO_LANES
@@ -91,20 +95,42 @@ class ModelThread(Source):
         return bid if self.size > 0 else None
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
-        size = self._prune(slot.start_at_ns, slot)
-        if size == 0:
-            self.size = 0
-            return None
-        batch = Batch(self.variant, self.queue.pop_many(size))
-        self._rebuild(now_ns)
+        waiting = len(self.queue)
+        size = self._prune(slot.start_at_ns, spare=self.desk.free_backends() > 1)
+        if size > 0 and not slot.plain(self.variant):
+            budget_ns = self.queue.first().deadline_ns - slot.start_at_ns
+            size = min(size, slot.size_that_fits(self.variant, budget_ns))
+        batch = None
+        if size > 0:
+            batch = Batch(self.variant, self.queue.pop_many(size))
+        if len(self.queue) != waiting:
+            # A bid that has only been offered the wrong backend stands as it is.
+            self._rebuild(now_ns)
         return batch
 
     def _rebuild(self, now_ns: int) -> None:
         """Form the candidate anew from the queue as it stands."""
-        size = self._prune(now_ns + self.desk.lead_ns(self.size), None)
+        desk = self.desk
+        size = self._prune(now_ns + desk.lead_ns(1), spare=desk.free_backends() > 0)
         self.size = 0
-        if size > 0:
-            self._stand(now_ns, size, self.queue.first().deadline_ns - self.desk.lead_ns(size))
+        if size == 0:
+            return
+        end_by_ns = self.queue.first().deadline_ns
+        while size > 1 and now_ns + desk.lead_ns(size) + self.plan_ns[size] > end_by_ns:
+            size -= 1
+        self.hold_until_ns = self._hold_until_ns(size)
+        self._stand(now_ns, size, end_by_ns - desk.lead_ns(size))
+
+    def _hold_until_ns(self, size: int) -> int:
+        """The earliest of what the first requests allow: the user's limit, their successors."""
+        queue = self.queue
+        hold_ns_max = self.options.hold_ns_max
+        if hold_ns_max == NEVER and queue.first().start_by_ns == NEVER:
+            return NEVER
+        return min(
+            min(request.start_by_ns, request.arrived_at_ns + hold_ns_max)
+            for request in queue.items[queue.head : queue.head + size]
+        )
 
     def _stand(self, now_ns: int, size: int, end_by_ns: int) -> None:
         """Bid for a batch of this size whose run, begun without delay, must end by then."""
@@ -117,7 +143,7 @@ class ModelThread(Source):
         if size >= self.at_once or size == self.cost.size_max:
             # Not before everything of this instant has arrived: frames of cameras come together.
             if not ripe:
-                bid.ripe_at_ns = now_ns + 1
+                bid.ripe_at_ns = min(now_ns + 1, bid.expires_at_ns)
             return
         # Symphony Fig. 16, frontrun: wait until one more request could not fit. We leave as much
         # earlier as ripe bids have lately waited, so that they find a backend in time.
@@ -125,28 +151,22 @@ class ModelThread(Source):
         ripe_at_ns = end_by_ns - plan_ns[size + 1] - early_ns
         if size >= self.at_lull:
             ripe_at_ns = min(ripe_at_ns, self.rate.last_at_ns + self.rate.lull_ns)
-        first = self.queue.first()
-        if first.start_by_ns != NEVER:
-            ripe_at_ns = min(ripe_at_ns, first.start_by_ns - early_ns)
-        if self.options.hold_ns_max != NEVER:
-            ripe_at_ns = min(ripe_at_ns, first.arrived_at_ns + self.options.hold_ns_max)
+        if self.hold_until_ns != NEVER:
+            ripe_at_ns = min(ripe_at_ns, self.hold_until_ns - early_ns)
         bid.ripe_at_ns = ripe_at_ns
 
-    def _prune(self, start_at_ns: int, slot: Slot | None) -> int:
+    def _prune(self, start_at_ns: int, spare: bool) -> int:
         """Size of the batch that could start then, after dropping the heads that stand in its way.
 
         A head goes if it fits no batch at all, or if the queue could fill the window but the head
         would not let it: waiting for it would keep every later batch small (the readings, 3).
+        With a backend to spare the others have one of their own, and nobody needs to go.
         """
         queue = self.queue
         while len(queue) > 0:
-            budget_ns = queue.first().deadline_ns - start_at_ns
-            if slot is None or slot.plain(self.variant):
-                # Index 0 of the table is a batch of nobody, which fits any budget from 0 up.
-                fits = bisect_right(self.plan_ns, budget_ns) - 1
-            else:
-                fits = slot.size_that_fits(self.variant, budget_ns)
-            if fits >= self.window or (fits > 0 and len(queue) < self.window):
+            # Index 0 of the table is a batch of nobody, which fits any budget from 0 up.
+            fits = bisect_right(self.plan_ns, queue.first().deadline_ns - start_at_ns) - 1
+            if fits >= self.window or (fits > 0 and (spare or len(queue) < self.window)):
                 return min(fits, len(queue))
             self.outbox.drop(queue.pop(), DropReason.LATE if fits <= 0 else DropReason.WINDOW)
         return 0
@@ -197,7 +217,7 @@ class ModelThread(Source):
         if options.beta_lambda > 0.0:
             self.at_once = int(options.beta_lambda * beta_s * rps) + 1
         if options.efficient > 0.0:
-            self.at_once = self._efficient_size(1.0 + options.efficient)
+            self.at_once = min(self.at_once, self._efficient_size(1.0 + options.efficient))
         self.at_lull = NEVER
         quiet_rps = self.rate.rps_after_lull
         if options.lull_beta_lambda > 0.0 and quiet_rps < BURSTY * rps:

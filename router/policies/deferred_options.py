@@ -32,5 +32,5 @@ class DeferredOptions:
     """`hold: auto` holds from this load on, counted in fully batched work."""
 
 
-PUBLISHED = DeferredOptions(drop_window=1.0, wait_margin=0.0, beta_lambda=0.0, lull_beta_lambda=0.0)
+PUBLISHED = DeferredOptions(drop_window=1.0, wait_margin=0.0, efficient=0.0, lull_beta_lambda=0.0)
 EAGER = DeferredOptions(hold="eager")

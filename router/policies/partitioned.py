@@ -328,7 +328,7 @@ class Partitioned(Source):
         self.routes = {application: Route(share) for application, share in shares.items()}
 
     def _load(self, application: int) -> Load:
-        rps, slo_ns = self.rps[application], self.slo_ns[application]
+        rps, slo_ns = self.rps[application], max(1, self.slo_ns[application])
         rps += self.options.burst_margin * sqrt(rps * SECOND / slo_ns)
         return Load(application, rps, slo_ns, self.tables[application], self.sizes[application])
 

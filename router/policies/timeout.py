@@ -79,7 +79,7 @@ class TimeoutBatching(Source):
             return replica.lane
         queue.append(request)
         # Only a new first request or a full batch changes when the next batch leaves.
-        return replica.lane if len(queue) == self.size_max[application] else NO_LANES
+        return replica.lane if len(queue) >= self.size_max[application] else NO_LANES
 
     def _less_loaded(self) -> Replica:
         up = self.up

@@ -18,10 +18,23 @@ rate_rps: 500
 applications:
   - {name: a, slo_ms: 50, variants: [{name: a, alpha_ms: 1, beta_ms: 5, accuracy: 0.9}]}
 """
-SIMULATE_KEYS = set(
-    "offered_rps good_rps bad_rate worst_bad_rate idle_fraction mean_batch p50_ms p99_ms"
-    " queue_p50_ms queue_p99_ms accuracy requests wall_s requests_per_wall_s applications".split()
-)
+SIMULATE_KEYS = {
+    "offered_rps",
+    "good_rps",
+    "bad_rate",
+    "worst_bad_rate",
+    "idle_fraction",
+    "mean_batch",
+    "p50_ms",
+    "p99_ms",
+    "queue_p50_ms",
+    "queue_p99_ms",
+    "accuracy",
+    "requests",
+    "wall_s",
+    "requests_per_wall_s",
+    "applications",
+}
 
 
 def fermata(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,173 @@
+"""Emulated backends; a batch of b runs b + 4 ms."""
+
+import random
+
+import pytest
+
+from router.core.costs import Costs
+from router.core.events import Batch, Request
+from router.core.units import NEVER, ms
+from simulator.cluster import COMPLETION, END_FAULT, START_FAULT, EmulatedCluster
+from simulator.scenario import Fault
+
+
+def make(
+    *faults: Fault,
+    backends: int = 1,
+    dispatch_ns: int = 0,
+    jitter: tuple[tuple[int, float], ...] = ((0, 0.0),),
+    start_ns: int = 0,
+) -> EmulatedCluster:
+    costs = Costs()
+    costs.add(0, [ms(4 + size) for size in range(1, 17)])
+    rng = random.Random(1)
+    return EmulatedCluster(backends, costs, dispatch_ns, jitter, faults, start_ns, rng)
+
+
+def batch_of(size: int) -> Batch:
+    return Batch(0, [Request(rid, 0, 0, ms(100)) for rid in range(size)])
+
+
+def finish(cluster: EmulatedCluster) -> tuple[int, int, int, int]:
+    """Play the next completion: (now, size, started at, run time)."""
+    now_ns = cluster.next_ns()
+    kind, backend, incarnation = cluster.pop()
+    assert kind == COMPLETION
+    assert not cluster.stale(backend, incarnation)
+    batch, started_at_ns, run_ns = cluster.complete(now_ns, backend)
+    return now_ns, len(batch.requests), started_at_ns, run_ns
+
+
+def begin(cluster: EmulatedCluster) -> Fault:
+    now_ns = cluster.next_ns()
+    kind, index, _ = cluster.pop()
+    assert kind == START_FAULT
+    return cluster.begin_fault(now_ns, index)
+
+
+def fault(kind: str, at_ns: int, for_ns: int | None = None, factor: float = 1.0) -> Fault:
+    return Fault(at_ns, 0, kind, factor, for_ns)
+
+
+def test_nothing_to_do_never_ends() -> None:
+    assert make().next_ns() == NEVER
+
+
+def test_batch_runs_as_long_as_its_profile_says() -> None:
+    cluster = make()
+    cluster.accept(ms(3), 0, batch_of(2))
+    assert finish(cluster) == (ms(9), 2, ms(3), ms(6))
+    assert cluster.next_ns() == NEVER
+
+
+def test_batch_starts_once_it_has_arrived() -> None:
+    cluster = make(dispatch_ns=ms(1))
+    cluster.accept(ms(3), 0, batch_of(2))
+    assert finish(cluster) == (ms(10), 2, ms(4), ms(6))
+
+
+def test_waiting_batch_starts_when_the_running_one_ends() -> None:
+    cluster = make(dispatch_ns=ms(1))
+    cluster.accept(0, 0, batch_of(1))
+    cluster.accept(ms(2), 0, batch_of(3))
+    assert finish(cluster) == (ms(6), 1, ms(1), ms(5))
+    assert finish(cluster) == (ms(13), 3, ms(6), ms(7))
+
+
+def test_waiting_batch_that_is_still_on_its_way_starts_when_it_is_there() -> None:
+    cluster = make(dispatch_ns=ms(3))
+    cluster.accept(0, 0, batch_of(1))
+    cluster.accept(ms(7), 0, batch_of(1))
+    assert finish(cluster)[0] == ms(8)
+    assert finish(cluster) == (ms(15), 1, ms(10), ms(5))
+
+
+def test_backend_holds_at_most_one_batch_beside_the_running_one() -> None:
+    cluster = make()
+    cluster.accept(0, 0, batch_of(1))
+    cluster.accept(0, 0, batch_of(1))
+    with pytest.raises(AssertionError, match="at most one"):
+        cluster.accept(0, 0, batch_of(1))
+
+
+def test_backends_run_side_by_side() -> None:
+    cluster = make(backends=2)
+    cluster.accept(0, 0, batch_of(4))
+    cluster.accept(ms(1), 1, batch_of(1))
+    assert [finish(cluster)[:2] for _ in range(2)] == [(ms(6), 1), (ms(8), 4)]
+
+
+def test_crash_forgets_both_batches() -> None:
+    cluster = make(fault("crash", ms(3), for_ns=ms(10)))
+    cluster.accept(0, 0, batch_of(1))
+    cluster.accept(ms(1), 0, batch_of(2))
+    assert begin(cluster).kind == "crash"
+    # The completion that was on the agenda is of an earlier life.
+    assert cluster.next_ns() == ms(5)
+    assert cluster.stale(*cluster.pop()[1:])
+    assert cluster.next_ns() == ms(13)
+    assert cluster.pop()[:2] == (END_FAULT, 0)
+    assert cluster.end_fault(0).kind == "crash"
+    cluster.accept(ms(14), 0, batch_of(1))
+    assert finish(cluster) == (ms(19), 1, ms(14), ms(5))
+
+
+def test_hang_delays_what_runs_and_what_comes() -> None:
+    cluster = make(fault("hang", ms(3), for_ns=ms(10)))
+    cluster.accept(0, 0, batch_of(1))
+    begin(cluster)
+    cluster.accept(ms(4), 0, batch_of(2))
+    assert cluster.stale(*cluster.pop()[1:])
+    assert cluster.pop()[:2] == (END_FAULT, 0)
+    # It had 2 ms to go when it stopped, and goes on at 13 ms.
+    assert finish(cluster) == (ms(15), 1, 0, ms(15))
+    assert finish(cluster) == (ms(21), 2, ms(15), ms(6))
+
+
+def test_batch_for_a_hung_backend_starts_when_it_is_back() -> None:
+    cluster = make(fault("hang", ms(3), for_ns=ms(10)))
+    begin(cluster)
+    cluster.accept(ms(4), 0, batch_of(1))
+    assert cluster.pop()[:2] == (END_FAULT, 0)
+    assert finish(cluster) == (ms(18), 1, ms(13), ms(5))
+
+
+def test_slow_backend_multiplies_what_it_starts() -> None:
+    cluster = make(fault("slow", ms(3), for_ns=ms(10), factor=3.0))
+    cluster.accept(0, 0, batch_of(1))
+    begin(cluster)
+    cluster.accept(ms(4), 0, batch_of(1))
+    assert finish(cluster) == (ms(5), 1, 0, ms(5))
+    assert cluster.pop()[:2] == (END_FAULT, 0)
+    cluster.end_fault(0)
+    assert finish(cluster) == (ms(20), 1, ms(5), ms(15))
+    cluster.accept(ms(20), 0, batch_of(1))
+    assert finish(cluster)[3] == ms(5)
+
+
+def test_faults_count_from_the_end_of_the_warm_up() -> None:
+    assert make(fault("slow", ms(3)), start_ns=ms(100)).next_ns() == ms(103)
+
+
+def run_times(cluster: EmulatedCluster, from_ns: int, count: int) -> list[int]:
+    times = []
+    for index in range(count):
+        cluster.accept(from_ns + index * ms(10), 0, batch_of(1))
+        times.append(finish(cluster)[3])
+    return times
+
+
+def test_jitter_makes_runs_longer_never_shorter() -> None:
+    times = run_times(make(jitter=((0, 0.1),)), 0, 200)
+    assert min(times) >= ms(5)
+    # The mean of |N(0, s)| is 0.8 s.
+    assert sum(times) / 200 == pytest.approx(ms(5) * 1.08, rel=0.01)
+    assert times == run_times(make(jitter=((0, 0.1),)), 0, 200)
+
+
+def test_jitter_changes_step_by_step() -> None:
+    cluster = make(jitter=((0, 0.0), (ms(1000), 0.1), (ms(2000), 0.0)), start_ns=ms(500))
+    assert set(run_times(cluster, 0, 10)) == {ms(5)}
+    assert set(run_times(cluster, ms(1490) - ms(90), 10)) == {ms(5)}
+    assert min(run_times(cluster, ms(1500), 10)) > ms(5)
+    assert set(run_times(cluster, ms(2500), 10)) == {ms(5)}

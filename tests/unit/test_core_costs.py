@@ -1,0 +1,178 @@
+"""Margins learnt from execution, and what a slot makes of them; worked by hand."""
+
+import pytest
+
+from router.core.costs import Costs, RatioWindow, fixed_cost_ns
+from router.core.source import Slot
+from router.core.units import ms
+
+
+def costs_of(p50_ms: list[float], p99_ms: list[float] | None = None) -> Costs:
+    costs = Costs()
+    costs.add(0, [ms(each) for each in p50_ms], p99_ms and [ms(each) for each in p99_ms])
+    return costs
+
+
+def observe(costs: Costs, ratio: float, times: int = 1, backend: int = 0) -> None:
+    for _ in range(times):
+        costs.observe(0, 0, backend, 1, int(costs.of(0).p50_ns[1] * ratio))
+
+
+def test_margin_is_seeded_by_the_worst_p99() -> None:
+    cost = costs_of([5, 6], [6, 6.6]).of(0)
+    assert cost.factor == 1.2
+    assert cost.plan_ns == [0, ms(6), ms(7.2)]
+    assert cost.p50_ns == [0, ms(5), ms(6)]
+
+
+def test_without_p99_the_profile_is_taken_as_exact() -> None:
+    assert costs_of([5, 6]).of(0).plan_ns == [0, ms(5), ms(6)]
+
+
+def test_a_slower_run_raises_the_plan_at_once() -> None:
+    costs = costs_of([5, 6], [6, 6.6])
+    table = costs.of(0).plan_ns
+    observe(costs, 1.5)
+    assert table == [0, ms(7.5), ms(9)]
+
+
+def test_the_seed_counts_until_there_are_sixteen_samples() -> None:
+    costs = costs_of([5, 6], [6, 6.6])
+    observe(costs, 1.0, times=15)
+    assert costs.of(0).factor == 1.2
+    observe(costs, 1.0)
+    assert costs.of(0).plan_ns == [0, ms(5), ms(6)]
+
+
+def test_one_slow_run_in_fifty_is_within_the_margin() -> None:
+    costs = costs_of([5])
+    observe(costs, 1.0, times=10)
+    observe(costs, 2.0, backend=1)
+    observe(costs, 1.0, times=39)
+    # 0.98 of 50 points at the last, the slow one; of 51 at the one before.
+    assert costs.of(0).factor == 2.0
+    observe(costs, 1.0)
+    assert costs.of(0).factor == 1.0
+
+
+def test_small_falls_do_not_rewrite_the_table() -> None:
+    costs = costs_of([5], [5.005])
+    observe(costs, 1.0, times=16)
+    assert costs.of(0).factor == pytest.approx(1.001)
+
+
+def test_only_the_last_256_ratios_are_remembered() -> None:
+    window = RatioWindow(1.0)
+    for _ in range(256):
+        window.add(3.0)
+    for _ in range(250):
+        window.add(1.0)
+    assert window.quantile(0.98) == 3.0
+    for _ in range(6):
+        window.add(1.0)
+    assert window.quantile(0.98) == 1.0
+    assert len(window.recent) == len(window.ordered) == 256
+
+
+def test_slow_backend_gets_a_factor_of_its_own() -> None:
+    costs = costs_of([5])
+    observe(costs, 1.0, times=20, backend=1)
+    observe(costs, 2.0, times=3, backend=0)
+    assert costs.backend_factor == {}
+    observe(costs, 2.0, backend=0)
+    assert costs.backend_factor == {0: 2.0}
+
+
+def test_backend_that_recovers_loses_its_factor() -> None:
+    costs = costs_of([5])
+    observe(costs, 1.0, times=20, backend=1)
+    observe(costs, 2.0, times=8, backend=0)
+    # The median of the last eight: slow until five of them are good.
+    observe(costs, 1.0, times=4, backend=0)
+    assert costs.backend_factor == {0: 2.0}
+    observe(costs, 1.0, backend=0)
+    assert costs.backend_factor == {}
+
+
+def test_profile_wrong_everywhere_is_no_slow_backend() -> None:
+    costs = costs_of([5])
+    for _ in range(30):
+        for backend in range(3):
+            observe(costs, 1.5, backend=backend)
+    assert costs.backend_factor == {}
+    assert costs.of(0).factor == 1.5
+
+
+@pytest.mark.parametrize(
+    ("p50_ns", "beta_ns"),
+    [([5, 6, 7], 4), ([9], 9), ([3, 3, 3], 3), ([10, 40, 90], 0), ([6, 7, 11], 3)],
+)
+def test_fixed_cost_is_the_line_at_size_zero(p50_ns: list[int], beta_ns: int) -> None:
+    # (6, 7, 11): mean 8, slope 2.5, so 8 - 5 = 3. (10, 40, 90) would be below zero.
+    assert fixed_cost_ns(p50_ns) == beta_ns
+
+
+def slot_for(kind: int, factor: float, resident: frozenset[int] | None) -> Slot:
+    costs = Costs()
+    costs.add(0, [ms(5), ms(6), ms(7)], [ms(6), ms(7.2), ms(8.4)], swap_in_ns=ms(30))
+    costs.add(0, [ms(10), ms(20)], kind=1)
+    if factor != 1.0:
+        costs.backend_factor[7] = factor
+    slot = Slot(costs)
+    slot.offer(7, kind, ms(100), resident)
+    return slot
+
+
+def test_slot_plans_with_the_margin_and_expects_without() -> None:
+    slot = slot_for(0, 1.0, None)
+    assert slot.plain(0)
+    assert (slot.plan_ns(0, 2), slot.expect_ns(0, 2)) == (ms(7.2), ms(6))
+    assert [slot.size_that_fits(0, ms(each)) for each in (5.9, 6, 7.2, 8.3, 99)] == [0, 1, 2, 2, 3]
+    assert slot.size_that_fits(0, -1) == 0
+
+
+def test_slot_uses_the_backends_own_factor() -> None:
+    slot = slot_for(0, 1.5, None)
+    assert not slot.plain(0)
+    assert (slot.plan_ns(0, 1), slot.expect_ns(0, 1)) == (ms(9), ms(7.5))
+    assert [slot.size_that_fits(0, ms(each)) for each in (8.9, 9, 10.8)] == [0, 1, 2]
+
+
+def test_slot_uses_the_table_of_its_kind() -> None:
+    slot = slot_for(1, 1.0, None)
+    assert not slot.plain(0)
+    assert slot.plan_ns(0, 2) == ms(20)
+    assert [slot.size_that_fits(0, ms(each)) for each in (9, 10, 19, 20, 99)] == [0, 1, 1, 2, 2]
+
+
+def test_slot_adds_the_swap_in_of_what_is_not_resident() -> None:
+    assert slot_for(0, 1.0, frozenset((0,))).plan_ns(0, 1) == ms(6)
+    slot = slot_for(0, 1.5, frozenset((3,)))
+    assert not slot.plain(0)
+    # The factor stretches the run, not the swap.
+    assert (slot.plan_ns(0, 1), slot.expect_ns(0, 1)) == (ms(39), ms(37.5))
+    assert [slot.size_that_fits(0, ms(each)) for each in (38, 39, 40.8)] == [0, 1, 2]
+
+
+def test_variant_without_a_swap_cost_swaps_for_nothing() -> None:
+    slot = slot_for(0, 1.0, frozenset((3,)))
+    slot.costs.swap_in_ns.clear()
+    assert slot.plain(0)
+    assert slot.plan_ns(0, 1) == ms(6)
+
+
+def test_run_of_no_time_is_survived() -> None:
+    costs = costs_of([5])
+    costs.observe(0, 0, 0, 1, 0)
+    assert costs.of(0).factor == 1.0
+
+
+def test_slow_backend_does_not_widen_the_margin_of_its_peers() -> None:
+    costs = costs_of([5])
+    for turn in range(300):
+        observe(costs, 1.0, backend=turn % 4)
+    for turn in range(120):
+        observe(costs, 2.0 if turn % 4 == 0 else 1.0, backend=turn % 4)
+    assert costs.backend_factor[0] > 1.9
+    # It is 1.42, until the ratios from before the factor was learnt have left the window.
+    assert costs.of(0).factor < 1.1

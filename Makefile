@@ -6,7 +6,7 @@ READY := .venv/.ready
 .PHONY: help serve test lint bench compiled clean
 
 help:
-	@echo "make serve     set up, then run (until the live system lands: a sample simulation)"
+	@echo "make serve     set up, then serve deployments/local.yaml; CONFIG=FILE for another"
 	@echo "make test      set up, then run every test"
 	@echo "make lint      formatting, types, layering"
 	@echo "make bench     the figures the README quotes, reduced; FULL=1 for all of them"
@@ -16,15 +16,15 @@ help:
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[dev]'
+		--constraint constraints.txt --editable '.[dev,serve]'
 	@touch $@
 
 serve: $(READY)
-	@echo "The live system is not here yet; this is the same scheduler on a simulated cluster."
-	$(BIN)/fermata simulate simulator/samples/resnet50.yaml
+	$(BIN)/fermata serve $(or $(CONFIG),deployments/local.yaml)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -m live tests/live
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -45,7 +45,7 @@ def bursty(slo_ms: float, **values: object) -> Scenario:
 
 def cameras(phase: str, **values: object) -> Scenario:
     """120 cameras at 10 frames a second whose newest frame replaces the one before. Six backends
-    run at most 19 frames each within the SLO, so 1,140 frames a second: the cameras are 5 % over."""
+    run at most 19 frames each within the SLO, so 1,140 frames a second: 5 % too few."""
     return read_scenario(
         {
             "seed": 11,

@@ -4,7 +4,11 @@ import sys
 
 import typer
 
+from commands.load import load
+from commands.profile import profile
+from commands.serve import serve
 from commands.simulation import goodput, simulate
+from commands.stream import stream
 from profiles.errors import ConfigError
 
 app = typer.Typer(
@@ -14,8 +18,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(simulate)
-app.command()(goodput)
+for command in (serve, stream, load, profile, simulate, goodput):
+    app.command()(command)
 
 
 def main() -> None:

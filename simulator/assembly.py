@@ -1,14 +1,12 @@
 """Builds the engine that a scenario describes; from here on nothing sees the scenario."""
 
-import random
 from dataclasses import dataclass
 
 from profiles.profile import Profile
-from router.core.admission import StreamAdmission
-from router.core.costs import Costs
+from router.assembly import RouterConfig, ServedApplication, ServedVariant
+from router.assembly import assemble as assemble_router
 from router.core.engine import Engine
-from router.policies.catalog import build_sources
-from simulator.scenario import Scenario
+from simulator.scenario import Application, Scenario
 
 BATCH_SIZE_MAX = 1024
 """Where a linear profile has no end of its own."""
@@ -16,40 +14,49 @@ BATCH_SIZE_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """An engine and what a driver needs to emulate its backends."""
+    """An engine with its backends, and what a driver needs beside it."""
 
     engine: Engine
     accuracy: list[float | None]
     """By variant."""
+    owner: int | None
+    """The application whose source runs every backend by itself; None for the pool."""
 
 
 def assemble(scenario: Scenario, weights: dict[int, float]) -> Assembly:
-    """An engine with every application, variant and backend of the scenario."""
-    costs = Costs()
-    engine = Engine(costs)
-    accuracy: list[float | None] = []
-    serving: list[int] = []
-    for application in scenario.applications:
-        serving.append(len(accuracy))
-        for profile in application.variants:
-            p50_ns = profile.table_ns(_batch_size_max(profile, application.slo_ns_max))
-            p99_ns = None
-            if profile.linear_ns is None:
-                p99_ns = profile.table_ns_p99(len(p50_ns))
-            costs.add(len(accuracy), p50_ns, p99_ns, swap_in_ns=profile.swap_in_ns)
-            accuracy.append(profile.accuracy)
-    rng = random.Random(f"{scenario.seed} policy")
-    sources = build_sources(scenario.policy, scenario.policy_options, serving, rng)
-    for application, source in zip(scenario.applications, sources, strict=True):
-        admission = None
-        if application.clients:
-            admission = StreamAdmission(engine.outbox, application.newest, weights)
-        engine.add_application(source, admission=admission)
-    engine.ranks[0].lead_start_ns = scenario.dispatch_ns
-    owner = 0 if sources[0].owns_backends else None
+    """The router's own engine for this scenario, with every backend up."""
+    built = assemble_router(
+        RouterConfig(
+            applications=tuple(_served(each, weights) for each in scenario.applications),
+            policy=scenario.policy,
+            policy_options=scenario.policy_options,
+            lead_ns=scenario.dispatch_ns,
+            seed=scenario.seed,
+        )
+    )
     for backend in range(scenario.backends):
-        engine.on_backend_up(0, backend, owner=owner)
-    return Assembly(engine, accuracy)
+        built.engine.on_backend_up(0, backend, owner=built.owner)
+    accuracy = [variant.accuracy for each in scenario.applications for variant in each.variants]
+    return Assembly(built.engine, accuracy, built.owner)
+
+
+def _served(application: Application, weights: dict[int, float]) -> ServedApplication:
+    return ServedApplication(
+        name=application.name,
+        slo_ns=application.slo_ns,
+        variants=tuple(_variant(each, application.slo_ns_max) for each in application.variants),
+        streams=bool(application.clients),
+        newest=application.newest,
+        weights=weights,
+    )
+
+
+def _variant(profile: Profile, slo_ns_max: int) -> ServedVariant:
+    p50_ns = tuple(profile.table_ns(_batch_size_max(profile, slo_ns_max)))
+    p99_ns = None
+    if profile.linear_ns is None:
+        p99_ns = tuple(profile.table_ns_p99(len(p50_ns)))
+    return ServedVariant(profile.name, p50_ns, p99_ns, profile.swap_in_ns)
 
 
 def _batch_size_max(profile: Profile, slo_ns_max: int) -> int:

@@ -54,7 +54,7 @@ class Driver:
         assembly = assemble(scenario, self.arrivals.weights)
         self.engine: Engine = assembly.engine
         self.accuracy = assembly.accuracy
-        self.owner = 0 if self.engine.sources[0].owns_backends else None
+        self.owner = assembly.owner
         self.cluster = EmulatedCluster(
             scenario.backends,
             self.engine.costs,

@@ -32,6 +32,13 @@ class RatioWindow:
             oldest = self.recent.popleft()
             del self.ordered[bisect_left(self.ordered, oldest)]
 
+    def doubt(self) -> None:
+        """Forget the largest ratio, or trust the seed less where there is none."""
+        if self.ordered:
+            self.recent.remove(self.ordered.pop())
+        else:
+            self.seed = max(1.0, 0.9 * self.seed)
+
     def quantile(self, share: float) -> float:
         count = len(self.ordered)
         if count == 0:
@@ -127,6 +134,18 @@ class Costs:
         # Take a rise as it comes, a fall only when it is worth rewriting the table.
         if learnt > cost.factor or cost.factor - learnt > FACTOR_STEP:
             cost.set_factor(learnt)
+
+    def doubt(self, variant: int) -> None:
+        """A request had no chance from the start, only for the margin's sake.
+
+        A margin that lets nothing run is never refuted by a run, so each such request makes it a
+        little smaller, until one runs and teaches better.
+        """
+        for costs in self.by_kind:
+            cost = costs.get(variant)
+            if cost is not None:
+                cost.ratios.doubt()
+                cost.set_factor(cost.ratios.quantile(self.margin_quantile))
 
     def forget(self, backend: int) -> None:
         """A backend has gone for good; one of the same number starts afresh."""

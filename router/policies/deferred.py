@@ -165,10 +165,17 @@ class ModelThread(Source):
         queue = self.queue
         while len(queue) > 0:
             # Index 0 of the table is a batch of nobody, which fits any budget from 0 up.
-            fits = bisect_right(self.plan_ns, queue.first().deadline_ns - start_at_ns) - 1
+            first = queue.first()
+            fits = bisect_right(self.plan_ns, first.deadline_ns - start_at_ns) - 1
             if fits >= self.window or (fits > 0 and (spare or len(queue) < self.window)):
                 return min(fits, len(queue))
-            self.outbox.drop(queue.pop(), DropReason.LATE if fits <= 0 else DropReason.WINDOW)
+            if fits > 0:
+                self.outbox.drop(queue.pop(), DropReason.WINDOW)
+                continue
+            slo_ns = first.deadline_ns - first.arrived_at_ns - self.desk.lead_ns(1)
+            if self.cost.p50_ns[1] <= slo_ns < self.plan_ns[1]:
+                self.costs.doubt(self.variant)
+            self.outbox.drop(queue.pop(), DropReason.LATE)
         return 0
 
     # What the model's rate and SLO allow

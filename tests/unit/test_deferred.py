@@ -5,7 +5,7 @@ import pytest
 from router.core.costs import Costs
 from router.core.engine import Engine
 from router.core.events import Dispatch, Drop, DropReason, Request
-from router.core.units import NEVER, ms
+from router.core.units import NEVER, ms, seconds
 from router.policies.catalog import POLICIES
 from router.policies.deferred import ModelThread
 from router.policies.deferred_options import PUBLISHED, DeferredOptions
@@ -445,3 +445,24 @@ def test_beta_lambda_rule_works_beside_the_others() -> None:
     bench = Bench(DeferredOptions(beta_lambda=1.0))
     bench.warm_up(ms(1), ms(41))
     assert bench.source.at_once == 5
+
+
+def test_a_margin_that_lets_nothing_run_is_doubted() -> None:
+    costs = Costs()
+    costs.add(0, [ms(5)])
+    engine = Engine(costs)
+    engine.add_application(ModelThread(0, DeferredOptions(hold="eager")))
+    engine.on_backend_up(0, 0)
+    for _ in range(40):
+        costs.observe(0, 0, 0, 1, ms(50))
+    ran = 0
+    for rid in range(100):
+        now_ns = seconds(1) + rid * ms(30)
+        engine.on_request(now_ns, Request(rid, 0, now_ns, now_ns + ms(20)))
+        engine.on_time(now_ns + 1)
+        for effect in engine.take_effects():
+            if isinstance(effect, Dispatch):
+                ran += 1
+                engine.on_done(now_ns + ms(5), 0, ms(5))
+    # Ten times the profile is above the SLO; it is forgotten after forty refusals.
+    assert ran >= 50

@@ -1,0 +1,1 @@
+"""What users put beside their own code: the wire protocol, a streaming client, a load generator."""

@@ -1,0 +1,81 @@
+"""Asks a server what a model takes, so that nobody has to write it twice."""
+
+from dataclasses import dataclass
+
+import grpc
+import numpy as np
+
+from clients.frames import encode_jpeg
+from clients.wire import open_inference_pb2 as pb
+from clients.wire.errors import BadRequestError, RefusedError
+from clients.wire.service import InferenceStub
+from clients.wire.tensors import DTYPES, RawTensor, join_bytes
+
+ASK_S = 10.0
+VARYING = 16
+"""Size of a dimension that the model leaves open."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """What a client needs to know of a model."""
+
+    name: str
+    input: str
+    datatype: str
+    shape: tuple[int, ...]
+    output: str
+    """The first one; empty where the server does not know before it has run."""
+    slo_ns: int
+    """0 where the server does not say."""
+    labels: int
+    """How many classes it can name."""
+
+
+def describe(server: str, model: str) -> ModelDescription:
+    """What the server says of the model; RefusedError when it does not serve it."""
+    with grpc.insecure_channel(server) as channel:
+        stub = InferenceStub(channel)
+        try:
+            metadata = stub.ModelMetadata(
+                pb.ModelMetadataRequest(name=model), timeout=ASK_S, wait_for_ready=True
+            )
+            config = stub.ModelConfig(pb.ModelConfigRequest(name=model), timeout=ASK_S).config
+        except grpc.RpcError as error:
+            said = error.details() or "no answer"
+            raise RefusedError(error.code().name, f"{server}: {said}") from None
+    if len(metadata.inputs) != 1:
+        raise BadRequestError(f"model {model!r} takes {len(metadata.inputs)} inputs: one is served")
+    given = metadata.inputs[0]
+    facts = {name: value.string_value for name, value in config.parameters.items()}
+    return ModelDescription(
+        model,
+        given.name,
+        given.datatype,
+        tuple(given.shape),
+        metadata.outputs[0].name if metadata.outputs else "",
+        round(float(facts.get("slo_ms", 0)) * 1e6),
+        int(facts.get("labels", 0)),
+    )
+
+
+def sample_input(model: ModelDescription, seed: int, height: int, width: int) -> RawTensor:
+    """Some input the model takes: noise, or a picture of that size."""
+    rng = np.random.default_rng(seed)
+    if model.datatype == "BYTES":
+        # Smooth, so that it compresses like a photograph rather than like noise.
+        coarse = rng.integers(0, 256, (max(1, height // 40), max(1, width // 40), 3), np.uint8)
+        rows = np.arange(height) * coarse.shape[0] // height
+        columns = np.arange(width) * coarse.shape[1] // width
+        frame = np.ascontiguousarray(coarse[rows][:, columns])
+        return RawTensor(model.input, "BYTES", (1,), join_bytes([encode_jpeg(frame)]))
+    shape = tuple(dim if dim >= 0 else VARYING for dim in model.shape)
+    dtype = DTYPES[model.datatype]
+    if model.datatype == "BF16":
+        # Bit patterns of numbers from 0.5 to 2.
+        data = rng.integers(0x3F00, 0x3FFF, shape).astype(dtype)
+    elif dtype.kind == "f":
+        data = rng.random(shape).astype(dtype)
+    else:
+        data = rng.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)
+    return RawTensor(model.input, model.datatype, shape, data.tobytes())

@@ -1,0 +1,115 @@
+"""Where frames come from: a video, a folder of pictures, a camera, RTSP, or arrays."""
+
+import io
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from clients.wire.errors import BadRequestError
+
+try:
+    import simplejpeg
+except ImportError:
+    # Pillow encodes as well, a little slower.
+    simplejpeg = None
+
+Frame = npt.NDArray[np.uint8] | bytes
+"""Rows x columns x 3 in RGB, or a picture that is encoded already."""
+Source = str | Path | Iterable[Frame]
+PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+
+
+def encode_jpeg(frame: Frame, quality: int = 80) -> bytes:
+    """The frame as a JPEG; what is encoded already stays as it is."""
+    if isinstance(frame, bytes):
+        return frame
+    if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
+        raise BadRequestError(f"a frame of {frame.dtype}{list(frame.shape)}: use uint8[h, w, 3]")
+    if simplejpeg is not None:
+        data: bytes = simplejpeg.encode_jpeg(np.ascontiguousarray(frame), quality, "RGB", "420")
+        return data
+    out = io.BytesIO()
+    Image.fromarray(frame).save(out, "JPEG", quality=quality)
+    return out.getvalue()
+
+
+def open_frames(source: Source, fps: float | None = None) -> Iterator[Frame]:
+    """Frames at the pace of the source, or at `fps`; `fps=0` gives them as fast as they are taken.
+
+    Blocks between frames, so run it in a thread. A live source (camera, RTSP) sets its own pace.
+    """
+    if not isinstance(source, str | Path):
+        return _paced(iter(source), fps)
+    text = str(source)
+    if text.startswith(("rtsp://", "rtsps://", "http://", "https://")):
+        options = {"rtsp_transport": "tcp"} if text.startswith("rtsp") else {}
+        return _decoded(text, None, options)
+    if text.isdecimal() or text.startswith("/dev/video"):
+        device = f"/dev/video{text}" if text.isdecimal() else text
+        return _decoded(device, "v4l2", {})
+    path = Path(text)
+    if path.is_dir():
+        return _paced(_pictures(path), fps)
+    if not path.is_file():
+        raise BadRequestError(
+            f"{text!r} is no file, folder, camera number or rtsp:// address: give one of these"
+        )
+    if path.suffix.lower() in PICTURES:
+        return iter([path.read_bytes()])
+    return _video(text, fps)
+
+
+def _pictures(folder: Path) -> Iterator[Frame]:
+    paths = sorted(each for each in folder.iterdir() if each.suffix.lower() in PICTURES)
+    if not paths:
+        raise BadRequestError(f"{str(folder)!r} holds no {', '.join(PICTURES)}")
+    return (each.read_bytes() for each in paths)
+
+
+def _video(path: str, fps: float | None) -> Iterator[Frame]:
+    frames = _decoded(path, None, {})
+    if fps is None:
+        with _open(path, None, {}) as container:
+            fps = float(container.streams.video[0].average_rate or 25)
+    return _paced(frames, fps)
+
+
+def _open(address: str, kind: str | None, options: dict[str, str]) -> Any:
+    try:
+        import av
+    except ImportError:
+        raise BadRequestError("video needs PyAV: pip install av") from None
+    try:
+        container: Any = av.open(address, format=kind, options=options)
+    except (av.error.FFmpegError, OSError) as error:
+        raise BadRequestError(f"{address!r} cannot be opened as video: {error}") from None
+    if not container.streams.video:
+        container.close()
+        raise BadRequestError(f"{address!r} has no video in it")
+    return container
+
+
+def _decoded(address: str, kind: str | None, options: dict[str, str]) -> Iterator[Frame]:
+    with _open(address, kind, options) as container:
+        stream = container.streams.video[0]
+        # Several threads decode one picture together; several pictures at once would add delay.
+        stream.thread_type = "SLICE"
+        for frame in container.decode(stream):
+            yield frame.to_ndarray(format="rgb24")
+
+
+def _paced(frames: Iterator[Frame], fps: float | None) -> Iterator[Frame]:
+    if not fps:
+        yield from frames
+        return
+    started_at = time.monotonic()
+    for index, frame in enumerate(frames):
+        wait_s = started_at + index / fps - time.monotonic()
+        if wait_s > 0:
+            time.sleep(wait_s)
+        yield frame

@@ -1,0 +1,1 @@
+"""Open-loop load: requests leave when they are due, whatever the server does."""

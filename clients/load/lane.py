@@ -1,0 +1,182 @@
+"""How requests travel: a stream on a connection of its own, or unary calls."""
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import Any, Protocol, cast
+
+import grpc
+
+from clients.load.http2 import Http2Stream
+from clients.wire import open_inference_pb2 as pb
+from clients.wire import parameters as names
+from clients.wire.errors import WireError
+from clients.wire.parameters import integer, text
+from clients.wire.service import SERVICE, STREAM
+
+CONNECT_S = 10.0
+AGAIN_S = 0.05
+BUFFER_BYTES = 256 << 10
+"""More than this in the socket's queue, and requests wait where their age is looked at."""
+OK = "OK"
+
+
+class LoadError(WireError):
+    """The load could not be run."""
+
+
+class Desk(Protocol):
+    """Who has the requests and wants the answers."""
+
+    tail_s: float
+
+    def message(self, index: int) -> bytes | None:
+        """The request, marked as sent; None when its time is over."""
+
+    def answer(self, request_id: str, outcome: str, message: str, batch: int) -> None: ...
+
+
+class Lane(asyncio.Protocol):
+    """One stream. What the server does not take yet waits here, and grows old."""
+
+    def __init__(self, desk: Desk, server: str) -> None:
+        self.desk = desk
+        self.server = server
+        self.queue: deque[int] = deque()
+        self.stream: Http2Stream | None = None
+        self.full = False
+        self.ended = asyncio.Event()
+
+    async def connect(self) -> None:
+        """Open the first connection; after its loss others follow, while the load goes on."""
+        try:
+            await asyncio.wait_for(self._open(), CONNECT_S)
+        except (OSError, TimeoutError) as error:
+            said = str(error) or f"no answer within {CONNECT_S:g} s"
+            raise LoadError(f"{self.server} cannot be reached ({said}): is it up?") from None
+        self.task = asyncio.ensure_future(self._reopen())
+
+    async def _open(self) -> None:
+        host, _, port = self.server.rpartition(":")
+        loop = asyncio.get_running_loop()
+        self.ended.clear()
+        await loop.create_connection(lambda: self, host.strip("[]"), int(port))
+
+    async def _reopen(self) -> None:
+        while True:
+            await self.ended.wait()
+            await asyncio.sleep(AGAIN_S)
+            # What was under way is lost, and says so in the ledger.
+            with suppress(OSError):
+                await self._open()
+
+    def put(self, index: int) -> None:
+        self.queue.append(index)
+        self._push()
+
+    def _push(self) -> None:
+        stream = self.stream
+        if stream is None:
+            return
+        queue = self.queue
+        while queue and stream.ready and not self.full:
+            message = self.desk.message(queue.popleft())
+            if message is not None:
+                stream.send(message)
+                self._write()
+
+    def _write(self) -> None:
+        assert self.stream is not None
+        data = self.stream.take()
+        if data:
+            self.transport.write(data)
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+        if self.stream is not None:
+            self.transport.abort()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=BUFFER_BYTES)
+        self.stream = Http2Stream(self.server, f"/{SERVICE}/{STREAM}")
+        self.full = False
+        self.transport.write(self.stream.open())
+        self._push()
+
+    def data_received(self, data: bytes) -> None:
+        stream = self.stream
+        assert stream is not None
+        for message in stream.receive(data):
+            self._on_response(pb.ModelStreamInferResponse.FromString(message))
+        self._write()
+        if stream.closed:
+            self.transport.abort()
+        else:
+            self._push()
+
+    def _on_response(self, message: pb.ModelStreamInferResponse) -> None:
+        response = message.infer_response
+        given = response.parameters
+        if message.error_message:
+            status = text(given, names.STATUS) or "UNKNOWN"
+            self.desk.answer(response.id, status, message.error_message, 0)
+        else:
+            self.desk.answer(response.id, OK, "", integer(given, names.BATCH_SIZE) or 0)
+
+    def pause_writing(self) -> None:
+        self.full = True
+
+    def resume_writing(self) -> None:
+        self.full = False
+        self._push()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stream = None
+        self.ended.set()
+
+
+class Calls:
+    """Unary calls on one connection, by gRPC's own client."""
+
+    def __init__(self, desk: Desk, server: str) -> None:
+        self.desk = desk
+        self.server = server
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def connect(self) -> None:
+        # Channels to one address would share a connection, and so one frontend of several.
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        self.channel = grpc.aio.insecure_channel(self.server, options=options)
+        self.call: Any = self.channel.unary_unary(
+            f"/{SERVICE}/ModelInfer", response_deserializer=pb.ModelInferResponse.FromString
+        )
+        try:
+            await asyncio.wait_for(self.channel.channel_ready(), CONNECT_S)
+        except TimeoutError:
+            raise LoadError(f"{self.server} does not answer within {CONNECT_S:g} s") from None
+
+    def put(self, index: int) -> None:
+        task = asyncio.ensure_future(self._one(index))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _one(self, index: int) -> None:
+        data = self.desk.message(index)
+        if data is None:
+            return
+        try:
+            response = await self.call(data, timeout=self.desk.tail_s)
+        except grpc.aio.AioRpcError as error:
+            self.desk.answer(str(index), error.code().name, str(error.details()), 0)
+            return
+        self.desk.answer(str(index), OK, "", integer(response.parameters, names.BATCH_SIZE) or 0)
+
+    async def close(self) -> None:
+        for task in tuple(self.tasks):
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self.channel.close()

@@ -1,0 +1,79 @@
+"""Runs a load in several processes, since one of them sends a few thousand requests a second."""
+
+import asyncio
+import multiprocessing
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from clients.load.arrivals import Arrivals
+from clients.load.lane import LoadError
+from clients.load.ledger import Ledger, merge
+from clients.load.sender import Sender, SenderOptions, Target
+
+START_NS = 300_000_000
+"""From when all processes are ready to the first request."""
+READY_S = 60.0
+
+
+def run_load(
+    options: SenderOptions, targets: list[Target], arrivals: Arrivals, processes: int = 1
+) -> Ledger:
+    """Send all arrivals and return what became of each.
+
+    In processes of their own, be it one: the caller's threads would take the senders' time, and
+    grpc.aio does not outlive the loop it was first used on.
+    """
+    context = multiprocessing.get_context("spawn")
+    pipes: list[Connection] = []
+    workers = []
+    processes = max(1, processes)
+    for index in range(processes):
+        ours, theirs = context.Pipe()
+        arguments = (theirs, options, targets, arrivals.part(index, processes))
+        worker = context.Process(target=_work, args=arguments, daemon=True)
+        worker.start()
+        theirs.close()
+        pipes.append(ours)
+        workers.append(worker)
+    try:
+        for pipe in pipes:
+            if not pipe.poll(READY_S):
+                raise LoadError(f"a sender is not ready after {READY_S:g} s: use fewer processes")
+            if (word := pipe.recv()) != "ready":
+                raise LoadError(word)
+        # One machine has one monotonic clock, so one time suits all.
+        start_at_ns = time.monotonic_ns() + START_NS
+        for pipe in pipes:
+            pipe.send(start_at_ns)
+        found = [pipe.recv() for pipe in pipes]
+    except EOFError:
+        raise LoadError("a sender died: see above for why") from None
+    finally:
+        for worker in workers:
+            worker.join(5)
+            worker.terminate()
+    for each in found:
+        if isinstance(each, str):
+            raise LoadError(each)
+    return merge(found)
+
+
+def _work(pipe: Connection, options: SenderOptions, targets: list[Target], part: Arrivals) -> None:
+    def wait() -> int:
+        pipe.send("ready")
+        start_at_ns: int = pipe.recv()
+        return start_at_ns
+
+    try:
+        pipe.send(asyncio.run(_send(options, targets, part, wait)))
+    except (LoadError, OSError) as error:
+        pipe.send(str(error))
+
+
+async def _send(
+    options: SenderOptions, targets: list[Target], part: Arrivals, wait: Callable[[], int]
+) -> Ledger:
+    sender = Sender(options, targets, part)
+    await sender.connect()
+    return await sender.run(wait())

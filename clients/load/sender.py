@@ -1,0 +1,146 @@
+"""One process of a load: sends what is due, when it is due, and enters what comes back."""
+
+import asyncio
+import gc
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from clients.load.arrivals import Arrivals
+from clients.load.lane import Calls, Lane
+from clients.load.ledger import Ledger
+from clients.wire import open_inference_pb2 as pb
+from clients.wire import parameters as names
+from clients.wire.tensors import RawTensor, add_input
+
+ID_FIELD = b"\x1a"
+"""Tag of `id` in a ModelInferRequest. Fields may follow one another in any order, so a message is
+a part that all requests share, serialized once, and its own id behind it."""
+TAIL_NS = 1_000_000_000
+"""How long after its deadline an answer is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What one kind of request asks for."""
+
+    model: str
+    tensor: RawTensor
+    slo_ns: int
+    priority: int = 0
+    timeout: bool = True
+    """Tell the server the SLO."""
+
+
+@dataclass(frozen=True, slots=True)
+class SenderOptions:
+    """How one process sends."""
+
+    server: str
+    streams: int = 8
+    """Connections, each with one ModelStreamInfer; a server takes one message at a time of each."""
+    unary: bool = False
+    """A ModelInfer for each request in place of streams."""
+
+
+def shared_part(target: Target) -> bytes:
+    """Everything in a request but its id and client."""
+    request = pb.ModelInferRequest(model_name=target.model)
+    if target.timeout:
+        request.parameters[names.TIMEOUT].int64_param = target.slo_ns // 1000
+    if target.priority:
+        request.parameters[names.PRIORITY].uint64_param = target.priority
+    add_input(request, target.tensor)
+    return request.SerializeToString()
+
+
+def own_part(index: int, client: int) -> bytes:
+    """Its id, and its client where it has one."""
+    digits = str(index).encode()
+    own = ID_FIELD + bytes((len(digits),)) + digits
+    if client:
+        given = {names.CLIENT: pb.InferParameter(int64_param=client)}
+        own += pb.ModelInferRequest(parameters=given).SerializeToString()
+    return own
+
+
+class Sender:
+    """Sends the arrivals of one process."""
+
+    def __init__(self, options: SenderOptions, targets: list[Target], arrivals: Arrivals) -> None:
+        self.options = options
+        self.targets = targets
+        self.arrivals = arrivals
+        self.ledger = Ledger.of(arrivals)
+        self.parts = [shared_part(target) for target in targets]
+        self.open = 0
+        longest_ns = max((each.slo_ns for each in targets), default=0)
+        self.tail_s = (longest_ns + TAIL_NS) / 1e9
+        """How long the last request is waited for."""
+        self.settled = asyncio.Event()
+
+    async def connect(self) -> None:
+        """Before the load starts: connections take their time."""
+        options = self.options
+        kind = Calls if options.unary else Lane
+        self.lanes: list[Lane | Calls] = [
+            kind(self, options.server) for _ in range(max(1, options.streams))
+        ]
+        await asyncio.gather(*(lane.connect() for lane in self.lanes))
+        # Pauses of the collector would look like the server's.
+        gc.collect()
+        gc.freeze()
+
+    async def run(self, start_at_ns: int) -> Ledger:
+        """The ledger, once everything is answered or has been waited for."""
+        self.start_at_ns = start_at_ns
+        await self._pace()
+        if self.open:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.settled.wait(), self.tail_s)
+        for lane in self.lanes:
+            await lane.close()
+        self.ledger.close()
+        return self.ledger
+
+    def now_ns(self) -> int:
+        return time.monotonic_ns() - self.start_at_ns
+
+    async def _pace(self) -> None:
+        lanes = self.lanes
+        at_ns = self.arrivals.at_ns.tolist()
+        clients = self.arrivals.client.tolist()
+        self.left = len(at_ns)
+        for index, due_ns in enumerate(at_ns):
+            while (wait_ns := due_ns - self.now_ns()) > 0:
+                await asyncio.sleep(wait_ns / 1e9)
+            # A client's frames share a stream, so that they arrive in order.
+            lane = lanes[(clients[index] or index) % len(lanes)]
+            self.open += 1
+            self.left -= 1
+            lane.put(index)
+            if index % 16 == 15:
+                # In a burst that is overdue, others get a turn too.
+                await asyncio.sleep(0)
+
+    def message(self, index: int) -> bytes | None:
+        """The request to send now; None when its deadline has passed while it waited here."""
+        now_ns = self.now_ns()
+        target = int(self.arrivals.target[index])
+        if now_ns - int(self.arrivals.at_ns[index]) > self.targets[target].slo_ns:
+            self.ledger.skip(index)
+            self.done()
+            return None
+        self.ledger.send(index, now_ns)
+        return self.parts[target] + own_part(index, int(self.arrivals.client[index]))
+
+    def answer(self, request_id: str, outcome: str, message: str, batch: int) -> None:
+        index = int(request_id) if request_id.isdecimal() else -1
+        if self.ledger.answer(index, self.now_ns(), outcome, message):
+            self.ledger.batch[index] = batch
+            self.done()
+
+    def done(self) -> None:
+        self.open -= 1
+        if not self.open and not self.left:
+            self.settled.set()

@@ -1,0 +1,259 @@
+"""`FrameStream`: frames in, results out in order, each with a deadline."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from queue import SimpleQueue
+from typing import Any
+
+import grpc
+
+from clients.frames import Source, encode_jpeg, open_frames
+from clients.pending import NEVER, FrameResult, Pending
+from clients.wire import open_inference_pb2 as pb
+from clients.wire import parameters as names
+from clients.wire.errors import WireError
+from clients.wire.parameters import integer, parameter, text
+from clients.wire.service import InferenceStub
+from clients.wire.tensors import RawTensor, add_input, join_bytes, response_tensors, to_array
+
+BACKOFF_S_MIN, BACKOFF_S_MAX = 0.05, 1.0
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """How frames are sent."""
+
+    slo_ns: int = 100_000_000
+    """From capture to result."""
+    fps: float | None = None
+    """None: the source's own pace; 0: as fast as answers come."""
+    client: str = ""
+    """Names the stream to the server; needed to keep its place across reconnects."""
+    priority: int = 0
+    quality: int = 80
+    """Of the JPEGs."""
+    in_flight_max: int = 32
+    """Frames without a result; further ones wait, or are left out where the source is live."""
+    attempts_max: int = 3
+    classes: int = 0
+    """Ask for the best classes by name, of `output`, in place of the tensor."""
+    input: str = "input"
+    output: str = "output"
+
+
+@cache
+def _shared_loop() -> asyncio.AbstractEventLoop:
+    """The loop of every stream that is used without one: grpc.aio wants one for a process."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="streams", daemon=True).start()
+    return loop
+
+
+class FrameStream:
+    """Sends the frames of a source; iterate over it, with `async for` or `for`, for the results.
+
+    Survives the loss of its server: what was under way is sent again as long as time allows, and
+    every frame ends in one result, an error where there is no better.
+    """
+
+    def __init__(
+        self, server: str, model: str, source: Source, options: StreamOptions | None = None
+    ) -> None:
+        self.server = server
+        self.model = model
+        self.source = source
+        self.options = options or StreamOptions()
+        self.pending = Pending(self.options.slo_ns, attempts_max=self.options.attempts_max)
+        self.connects = 0
+        """How often a stream was opened."""
+        self._data: dict[int, bytes] = {}
+        self._outbox: asyncio.Queue[int] = asyncio.Queue()
+        self._changed = asyncio.Event()
+        self._exhausted = False
+        self._stopped = threading.Event()
+        self._trouble: Exception | None = None
+
+    # Results
+
+    async def __aiter__(self) -> AsyncIterator[FrameResult]:
+        self._loop = asyncio.get_running_loop()
+        self._places = threading.Semaphore(self.options.in_flight_max)
+        capture = threading.Thread(target=self._capture, name="capture", daemon=True)
+        sending = asyncio.ensure_future(self._keep_connected())
+        capture.start()
+        try:
+            while True:
+                for result in self.pending.take_ready():
+                    self._data.pop(result.index, None)
+                    self._places.release()
+                    yield result
+                if self._trouble is not None:
+                    raise self._trouble
+                if self._exhausted and not self.pending.order:
+                    return
+                await self._wait()
+        finally:
+            self._stopped.set()
+            self._places.release()
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    def __iter__(self) -> Iterator[FrameResult]:
+        """The same for code without a loop: a thread of its own runs one."""
+        results: SimpleQueue[FrameResult | BaseException | None] = SimpleQueue()
+
+        async def pump() -> None:
+            try:
+                async for result in self:
+                    results.put(result)
+                results.put(None)
+            except (WireError, OSError, ValueError, asyncio.CancelledError) as error:
+                results.put(error)
+
+        pumping = asyncio.run_coroutine_threadsafe(pump(), _shared_loop())
+        try:
+            while (result := results.get()) is not None:
+                if isinstance(result, BaseException):
+                    raise result
+                yield result
+        finally:
+            self._stopped.set()
+            pumping.cancel()
+
+    def stop(self) -> None:
+        """Take no more frames; those under way still get their results."""
+        self._stopped.set()
+
+    async def _wait(self) -> None:
+        """Until something has changed or is due."""
+        self._changed.clear()
+        now_ns = time.monotonic_ns()
+        wake_at_ns = self.pending.wake_at_ns()
+        timeout_s = None if wake_at_ns == NEVER else max(0.001, (wake_at_ns - now_ns) / 1e9)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
+        now_ns = time.monotonic_ns()
+        self.pending.on_time(now_ns)
+        for index in self.pending.due(now_ns):
+            self._outbox.put_nowait(index)
+
+    # Capture, in a thread
+
+    def _capture(self) -> None:
+        call = self._loop.call_soon_threadsafe
+        trouble: Exception | None = None
+        try:
+            for index, frame in enumerate(open_frames(self.source, self.options.fps)):
+                captured_at_ns = time.monotonic_ns()
+                data = encode_jpeg(frame, self.options.quality)
+                self._places.acquire()
+                if self._stopped.is_set():
+                    break
+                if self.options.fps == 0:
+                    # Nobody waits for a frame that is made on demand: its time starts now.
+                    captured_at_ns = time.monotonic_ns()
+                call(self._on_frame, captured_at_ns, index, data)
+        except (WireError, OSError, ValueError) as error:
+            trouble = error
+        # Behind the last frame, or that one would come to a stream that has ended. A loop that is
+        # closed has nobody left to tell.
+        if not self._loop.is_closed():
+            call(self._on_exhausted, trouble)
+
+    def _on_exhausted(self, trouble: Exception | None) -> None:
+        self._exhausted = True
+        self._trouble = trouble
+        self._changed.set()
+
+    def _on_frame(self, captured_at_ns: int, index: int, data: bytes) -> None:
+        self.pending.add(captured_at_ns, index)
+        self._data[index] = data
+        self._outbox.put_nowait(index)
+        self._changed.set()
+
+    # The connection
+
+    async def _keep_connected(self) -> None:
+        backoff_s = BACKOFF_S_MIN
+        async with grpc.aio.insecure_channel(self.server, options=CHANNEL_OPTIONS) as channel:
+            stub = InferenceStub(channel)
+            while True:
+                self.connects += 1
+                call = stub.ModelStreamInfer()
+                sender = asyncio.ensure_future(self._send(call))
+                message = "the server ended the stream"
+                answered = False
+                try:
+                    async for response in call:
+                        answered = True
+                        self._on_response(response)
+                except grpc.aio.AioRpcError as error:
+                    message = f"{error.code().name}: {error.details()}"
+                finally:
+                    sender.cancel()
+                    call.cancel()
+                self.pending.on_disconnect(time.monotonic_ns(), message)
+                self._changed.set()
+                backoff_s = BACKOFF_S_MIN if answered else min(2 * backoff_s, BACKOFF_S_MAX)
+                await asyncio.sleep(backoff_s)
+
+    async def _send(self, call: Any) -> None:
+        while True:
+            index = await self._outbox.get()
+            left_ns = self.pending.left_ns(time.monotonic_ns(), index)
+            if left_ns <= 0:
+                self.pending.give_up(time.monotonic_ns(), index, "no time was left to send it")
+                self._changed.set()
+                continue
+            self.pending.on_sent(index)
+            try:
+                await call.write(self._request(index, left_ns))
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                # The reading side sees the end too, and sends this frame again with the others.
+                return
+
+    def _request(self, index: int, left_ns: int) -> pb.ModelInferRequest:
+        options = self.options
+        request = pb.ModelInferRequest(model_name=self.model, id=str(index))
+        # What is left of the SLO, so that time lost on this side is not counted as the server's.
+        request.parameters[names.TIMEOUT].int64_param = max(1, left_ns // 1000)
+        if options.priority:
+            request.parameters[names.PRIORITY].uint64_param = options.priority
+        if options.client:
+            request.parameters[names.CLIENT].CopyFrom(parameter(options.client))
+        add_input(request, RawTensor(options.input, "BYTES", (1,), join_bytes([self._data[index]])))
+        if options.classes:
+            output = request.outputs.add(name=options.output)
+            output.parameters["classification"].int64_param = options.classes
+        return request
+
+    def _on_response(self, message: pb.ModelStreamInferResponse) -> None:
+        response = message.infer_response
+        now_ns = time.monotonic_ns()
+        given = response.parameters
+        if not response.id.isdecimal():
+            return
+        index = int(response.id)
+        if message.error_message:
+            status = text(given, names.STATUS) or "UNKNOWN"
+            retry_after_ns = (integer(given, names.RETRY_AFTER_US) or 0) * 1000
+            self.pending.on_refusal(now_ns, index, status, message.error_message, retry_after_ns)
+        else:
+            result = self.pending.on_result(now_ns, index)
+            if result is not None:
+                result.outputs = {each.name: to_array(each) for each in response_tensors(response)}
+                result.variant = text(given, names.VARIANT)
+                result.batch_size = integer(given, names.BATCH_SIZE) or 0
+                result.queue_ns = (integer(given, names.QUEUE_US) or 0) * 1000
+        self._changed.set()

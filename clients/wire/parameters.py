@@ -1,0 +1,60 @@
+"""`parameters` of requests and responses: what they mean, and Python values of them."""
+
+from collections.abc import Mapping
+
+from clients.wire.errors import BadRequestError
+from clients.wire.open_inference_pb2 import InferParameter
+
+TIMEOUT = "timeout"
+"""A request's SLO in microseconds, as Triton has it."""
+PRIORITY = "priority"
+"""1 is highest, 0 the default, as Triton has it."""
+CLIENT = "client"
+"""The stream a frame belongs to: a number or a name."""
+SEQUENCE = "sequence_id"
+"""Triton's word for the same; used where `client` is not given."""
+VARIANT = "variant"
+BATCH_SIZE = "batch_size"
+QUEUE_US = "queue_us"
+RUN_US = "run_us"
+STATUS = "status"
+"""Of a refusal within a stream: the name of the gRPC status a unary call would have ended with."""
+REASON = "reason"
+RETRY_AFTER_US = "retry_after_us"
+
+Value = bool | int | str | float
+
+
+def parameter(value: Value) -> InferParameter:
+    """A Python value as a parameter."""
+    if isinstance(value, bool):
+        return InferParameter(bool_param=value)
+    if isinstance(value, int):
+        return InferParameter(int64_param=value)
+    if isinstance(value, float):
+        return InferParameter(double_param=value)
+    return InferParameter(string_param=value)
+
+
+def value_of(given: InferParameter) -> Value | None:
+    """The value a parameter holds; None when it holds none."""
+    choice = given.WhichOneof("parameter_choice")
+    if choice is None:
+        return None
+    value: Value = getattr(given, choice)
+    return value
+
+
+def integer(parameters: Mapping[str, InferParameter], name: str) -> int | None:
+    """An integer parameter, whichever integer field the client put it in; None when absent."""
+    if name not in parameters:
+        return None
+    value = value_of(parameters[name])
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadRequestError(f"parameter {name}={value!r} is no integer: use int64_param")
+    return value
+
+
+def text(parameters: Mapping[str, InferParameter], name: str) -> str:
+    """A parameter as text; empty when absent."""
+    return str(value_of(parameters[name])) if name in parameters else ""

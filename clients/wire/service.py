@@ -1,0 +1,76 @@
+"""The gRPC service: its methods for a server, and a stub for a client."""
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from clients.wire import open_inference_pb2 as pb
+
+SERVICE = "inference.GRPCInferenceService"
+UNARY = (
+    "ServerLive",
+    "ServerReady",
+    "ModelReady",
+    "ServerMetadata",
+    "ModelMetadata",
+    "ModelInfer",
+    "ModelConfig",
+    "ModelStatistics",
+    "RepositoryIndex",
+    "RepositoryModelLoad",
+    "RepositoryModelUnload",
+)
+STREAM = "ModelStreamInfer"
+
+
+def _request(method: str) -> Any:
+    return getattr(pb, f"{method}Request")
+
+
+def _response(method: str) -> Any:
+    return getattr(pb, f"{method}Response")
+
+
+def handler(servicer: object) -> grpc.GenericRpcHandler:
+    """What `grpc.aio.Server.add_generic_rpc_handlers` takes; `servicer` has a method for each."""
+    methods = {
+        name: grpc.unary_unary_rpc_method_handler(
+            getattr(servicer, name),
+            request_deserializer=_request(name).FromString,
+            response_serializer=_response(name).SerializeToString,
+        )
+        for name in UNARY
+    }
+    methods[STREAM] = grpc.stream_stream_rpc_method_handler(
+        getattr(servicer, STREAM),
+        request_deserializer=pb.ModelInferRequest.FromString,
+        response_serializer=pb.ModelStreamInferResponse.SerializeToString,
+    )
+    return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+
+class InferenceStub:
+    """Every method of the service on a channel, of `grpc` or of `grpc.aio`."""
+
+    def __init__(self, channel: Any) -> None:
+        for name in UNARY:
+            call = channel.unary_unary(
+                f"/{SERVICE}/{name}",
+                request_serializer=_request(name).SerializeToString,
+                response_deserializer=_response(name).FromString,
+            )
+            setattr(self, name, call)
+        self.ModelStreamInfer = stream_call(channel, pb.ModelInferRequest.SerializeToString)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{SERVICE} has no method {name!r}")
+
+
+def stream_call(channel: Any, serialize: Callable[[Any], bytes] | None) -> Any:
+    """ModelStreamInfer; without `serialize` its messages are bytes, serialized once for many."""
+    return channel.stream_stream(
+        f"/{SERVICE}/{STREAM}",
+        request_serializer=serialize,
+        response_deserializer=pb.ModelStreamInferResponse.FromString,
+    )

@@ -1,0 +1,211 @@
+"""`fermata load`: open-loop load on a running server."""
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from clients.describe import describe, sample_input
+from clients.load.arrivals import Arrivals, cameras, gamma, poisson, single, trace
+from clients.load.ledger import Ledger
+from clients.load.report import LoadReport, report
+from clients.load.run import run_load
+from clients.load.sender import SenderOptions, Target
+from clients.wire.errors import WireError
+from profiles.errors import ConfigError
+from router.core.units import ms, seconds
+from simulator.arrivals import generate
+from simulator.scenario import load_scenario
+
+Model = Annotated[str, typer.Option(help="Model to send to.")]
+Server = Annotated[str, typer.Option(help="host:port of a frontend's gRPC.")]
+Rate = Annotated[float, typer.Option(help="Requests a second; a trace is scaled to it.")]
+Duration = Annotated[float, typer.Option(help="Measured time, after the warm-up.")]
+Warmup = Annotated[float, typer.Option(help="Load before it, not measured.")]
+Shape = Annotated[float, typer.Option(help="Of Gamma gaps: below 1 bursty.")]
+Fps = Annotated[float, typer.Option(help="Of each camera; rate / fps cameras send.")]
+Phase = Annotated[str, typer.Option(help="Cameras: locked, staggered or random.")]
+TraceFile = Annotated[
+    Path | None, typer.Option("--trace", help="JSON list of rates, one a second.")
+]
+Slo = Annotated[float | None, typer.Option(help="The model's own where absent.")]
+Priority = Annotated[int, typer.Option(help="1 is highest, 0 the default.")]
+Scenario = Annotated[
+    Path | None, typer.Option(help="Send the load of a simulator scenario instead.")
+]
+Size = Annotated[str, typer.Option(help="Of pictures that are made up.")]
+Processes = Annotated[int, typer.Option(help="Senders; each manages some 2,000/s.")]
+Streams = Annotated[int, typer.Option(help="Connections of each.")]
+Unary = Annotated[bool, typer.Option(help="A call for each request, no streams.")]
+LedgerFile = Annotated[Path | None, typer.Option(help="Write what became of each request (.npz).")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+class Process(StrEnum):
+    """When requests are due."""
+
+    POISSON = "poisson"
+    GAMMA = "gamma"
+    CAMERAS = "cameras"
+    TRACE = "trace"
+
+
+def load(
+    model: Model = "",
+    server: Server = "127.0.0.1:8001",
+    rate: Rate = 100,
+    duration_s: Duration = 10,
+    warmup_s: Warmup = 1,
+    arrivals: Annotated[Process, typer.Option(help="When requests are due.")] = Process.POISSON,
+    shape: Shape = 0.5,
+    fps: Fps = 30,
+    phase: Phase = "random",
+    trace_file: TraceFile = None,
+    slo_ms: Slo = None,
+    priority: Priority = 0,
+    scenario: Scenario = None,
+    size: Size = "640x360",
+    processes: Processes = 1,
+    streams: Streams = 8,
+    unary: Unary = False,
+    seed: int = 0,
+    ledger: LedgerFile = None,
+    as_json: Json = False,
+) -> None:
+    """Send requests when they are due, whatever the server does, and say how many came back good.
+
+    Latency counts from the moment a request was due. Refused, late, lost and unsent ones are bad.
+    """
+    rng = np.random.default_rng(seed)
+    total_ns = seconds(warmup_s + duration_s)
+    try:
+        if scenario is not None:
+            targets, due, warmup_ns, total_ns = _of_scenario(scenario, server, seed, size)
+        else:
+            warmup_ns = seconds(warmup_s)
+            targets = [_target(server, model, slo_ms, priority, seed, size)]
+            due = _due(arrivals, rate, total_ns, shape, fps, phase, trace_file, rng)
+        found = run_load(SenderOptions(server, streams, unary), targets, due, processes)
+    except WireError as error:
+        raise ConfigError(str(error)) from None
+    slo_ns = np.array([target.slo_ns for target in targets])
+    result = report(found, slo_ns, warmup_ns, total_ns)
+    if ledger is not None:
+        _save(found, ledger)
+    if as_json:
+        print(json.dumps(result.to_dict()))
+    else:
+        Console().print(_table(result))
+
+
+def _size(text: str) -> tuple[int, int]:
+    width, _, height = text.partition("x")
+    if not width.isdecimal() or not height.isdecimal() or not int(width) * int(height):
+        raise ConfigError(f"size={text!r}: write WIDTHxHEIGHT, as in 640x360")
+    return int(height), int(width)
+
+
+def _target(
+    server: str, model: str, slo_ms: float | None, priority: int, seed: int, size: str
+) -> Target:
+    if not model:
+        raise ConfigError("model is missing: give --model or --scenario")
+    height, width = _size(size)
+    found = describe(server, model)
+    slo_ns = found.slo_ns if slo_ms is None else ms(slo_ms)
+    if slo_ns <= 0:
+        raise ConfigError(f"slo_ms={slo_ms}: give more than 0")
+    return Target(model, sample_input(found, seed, height, width), slo_ns, priority)
+
+
+def _due(
+    process: Process,
+    rate: float,
+    total_ns: int,
+    shape: float,
+    fps: float,
+    phase: str,
+    trace_file: Path | None,
+    rng: np.random.Generator,
+) -> Arrivals:
+    if process is Process.POISSON:
+        return single(poisson(rate, total_ns, rng))
+    if process is Process.GAMMA:
+        return single(gamma(rate, total_ns, shape, rng))
+    if process is Process.CAMERAS:
+        return single(*cameras(max(1, round(rate / fps)), fps, total_ns, phase, rng))
+    if trace_file is None:
+        raise ConfigError("arrivals=trace needs --trace FILE")
+    rates = _trace_rates(trace_file)
+    scale = rate / (sum(rates) / len(rates))
+    return single(trace([each * scale for each in rates], seconds(1), total_ns, rng))
+
+
+def _trace_rates(path: Path) -> list[float]:
+    try:
+        rates = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}; give a JSON list of rates") from None
+    if not isinstance(rates, list) or not all(type(each) in (int, float) for each in rates):
+        raise ConfigError(f"{path}: is no JSON list of rates")
+    if not rates or min(rates) < 0 or sum(rates) <= 0:
+        raise ConfigError(f"{path}: has no rate above 0, or one below")
+    return [float(each) for each in rates]
+
+
+def _of_scenario(
+    path: Path, server: str, seed: int, size: str
+) -> tuple[list[Target], Arrivals, int, int]:
+    """(targets, arrivals, warm-up, end): one target for each application, SLO and priority."""
+    loaded = load_scenario(path)
+    drawn = generate(loaded)
+    kinds, target = np.unique(
+        np.stack([drawn.application, drawn.slo_ns, drawn.priority]), axis=1, return_inverse=True
+    )
+    height, width = _size(size)
+    targets: list[Target] = []
+    for index, slo_ns, priority in kinds.T.tolist():
+        found = describe(server, loaded.applications[index].name)
+        tensor = sample_input(found, seed, height, width)
+        targets.append(Target(found.name, tensor, slo_ns, priority))
+    due = Arrivals(drawn.at_ns, target.reshape(-1), drawn.client)
+    return targets, due, loaded.warmup_ns, loaded.warmup_ns + loaded.duration_ns
+
+
+def _save(ledger: Ledger, path: Path) -> None:
+    columns: dict[str, Any] = {
+        name: getattr(ledger, name)
+        for name in ("scheduled_ns", "sent_ns", "answered_ns", "target", "client", "batch")
+    }
+    outcome = np.array(ledger.outcomes)[ledger.outcome]
+    np.savez_compressed(path, outcome=outcome, **columns)
+
+
+def _table(result: LoadReport) -> Table:
+    table = Table(show_header=False)
+    latency = result.latency_ms
+    refused = ", ".join(f"{name} {count:,}" for name, count in result.refused.items()) or "0"
+    shown = " / ".join("-" if value is None else f"{value:.1f}" for value in latency.values())
+    rows = [
+        ("offered", f"{result.offered_rps:,.1f} req/s"),
+        ("good", f"{result.goodput_rps:,.1f} req/s"),
+        ("bad", f"{100 * result.bad_rate:.2f} %"),
+        ("late / unsent / lost", f"{result.late:,} / {result.unsent:,} / {result.lost:,}"),
+        ("refused", refused),
+        (f"latency {' / '.join(latency)}", f"{shown} ms"),
+        ("mean batch", "-" if result.mean_batch is None else f"{result.mean_batch:.1f}"),
+    ]
+    if result.worst_client_bad_rate is not None:
+        rows.append(("worst client", f"{100 * result.worst_client_bad_rate:.2f} %"))
+    if result.pacing_ms_p99 is not None:
+        rows.append(("sent late, p99", f"{result.pacing_ms_p99:.1f} ms"))
+    if result.duplicates or result.strangers:
+        rows.append(("answered twice / unasked", f"{result.duplicates} / {result.strangers}"))
+    for name, value in rows:
+        table.add_row(name, value)
+    return table

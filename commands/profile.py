@@ -1,0 +1,214 @@
+"""`fermata profile`."""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as Grid
+
+from profiles.check import check_batches, check_positive, refuse
+from profiles.devices import choose_device, open_device
+from profiles.errors import ConfigError
+from profiles.measure import Device, Effort, Row
+from profiles.profile import ms
+from profiles.profiler import Loaded, Outcome, profile_model
+from profiles.store import NS_PER_MS, Table, save_file
+
+BATCHES_MAX = 32
+BATCH_SIZE_MAX = 4096
+
+
+def profile(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="digits:small, imagenet:lite0@224, text:topics@64, faces:centerface@320, "
+            "torchvision:resnet50, or module:function.",
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Profile file to write.")
+    ],
+    batches: Annotated[
+        str, typer.Option(help="Batch sizes, ascending from 1, with commas.")
+    ] = "1,2,4,8",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    threads: Annotated[int, typer.Option(help="CPU threads for one batch.", min=1)] = 1,
+    graphs: Annotated[bool, typer.Option(help="CUDA graphs, on a GPU.")] = True,
+    half: Annotated[bool, typer.Option(help="16-bit floats, on a GPU.")] = True,
+    budget_ms: Annotated[float, typer.Option(help="Time for each model and batch size.")] = 3000,
+    input_shape: Annotated[
+        str, typer.Option("--input", help="One input of a function's model, as in 3x224x224.")
+    ] = "",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
+    ] = False,
+) -> None:
+    """Measure what models cost on this machine: run time by batch size, memory, load time."""
+    from deployments.models.catalog import parse_name
+
+    sizes = read_batches(batches)
+    shape = read_shape(input_shape)
+    check_positive("budget_ms", budget_ms)
+    for index, name in enumerate(models):
+        parse_name(name)
+        if name in models[:index]:
+            refuse("MODEL", name, "is named twice")
+    if not output.parent.is_dir():
+        refuse("output", str(output), f"must be in a folder that exists, {output.parent} does not")
+    kind = choose_device(device)
+    place = open_device(kind, threads)
+    cuda = kind == "cuda"
+    mode = ", ".join(
+        [kind]
+        + ["CUDA graphs"] * (cuda and graphs)
+        + ["float16" if cuda and half else "float32"]
+        + [f"budget {budget_ms:g} ms a size"]
+    )
+    effort = Effort(budget_ns=ms(budget_ms))
+    openers = [_opener(name, kind, half and cuda, shape) for name in models]
+    with _progress() as progress:
+        outcomes = _measure(progress, models, openers, sizes, place, effort, cuda, graphs and cuda)
+    profiles = tuple(outcome.profile for outcome in outcomes)
+    save_file(output, Table(output.stem, place.name, f"fermata profile, {mode}", profiles))
+    if as_json:
+        print(json.dumps(_report(output, place.name, outcomes)))
+        return
+    _show(output, place.name, outcomes)
+
+
+def read_batches(text: str) -> tuple[int, ...]:
+    """Batch sizes from `1,2,4,8`, or a ConfigError."""
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) > BATCHES_MAX or not all(part.isdecimal() and len(part) < 6 for part in parts):
+        rule = f"must be at most {BATCHES_MAX} whole numbers with commas, as in 1,2,4,8"
+        refuse("batches", text, rule)
+    sizes = tuple(map(int, parts))
+    check_batches("batches", sizes)
+    if sizes[-1] > BATCH_SIZE_MAX:
+        refuse(f"batches[{len(sizes) - 1}]", sizes[-1], f"must be at most {BATCH_SIZE_MAX}")
+    return sizes
+
+
+def read_shape(text: str) -> tuple[int, ...] | None:
+    """The sides in `3x224x224`; None where empty."""
+    if not text:
+        return None
+    parts = text.split("x")
+    if not all(part.isdecimal() and len(part) < 8 and int(part) for part in parts):
+        refuse("input", text, "must be sides of at least 1 with x between them, as in 3x224x224")
+    return tuple(map(int, parts))
+
+
+def _opener(
+    name: str, device: str, half: bool, shape: tuple[int, ...] | None
+) -> Callable[[], Loaded]:
+    def open_one() -> Loaded:
+        from deployments.models.catalog import open_model
+        from deployments.models.model import TorchModel
+
+        model = open_model(name, device, shape)
+        if half and isinstance(model, TorchModel):
+            model.to(device, half=True)
+        return model
+
+    return open_one
+
+
+def _measure(
+    progress: Progress,
+    names: list[str],
+    openers: list[Callable[[], Loaded]],
+    sizes: tuple[int, ...],
+    device: Device,
+    effort: Effort,
+    cuda: bool,
+    graphs: bool,
+) -> list[Outcome]:
+    task = progress.add_task("profiling", total=len(names) * len(sizes))
+    outcomes: list[Outcome] = []
+    for name, opener in zip(names, openers, strict=True):
+        progress.update(task, description=f"{name}: loading")
+
+        def tell(row: Row, name: str = name) -> None:
+            shown = f"{name}: batch {row.size} takes {row.p50_ns / NS_PER_MS:.3g} ms"
+            progress.update(task, advance=1, description=shown)
+
+        outcome = profile_model(
+            opener,
+            sizes,
+            device,
+            time.perf_counter_ns,
+            effort=effort,
+            cuda=cuda,
+            graphs=graphs,
+            on_row=tell,
+        )
+        if any(outcome.profile.name == other.profile.name for other in outcomes):
+            raise ConfigError(f"{name} is the same as {outcome.profile.name}, named before it")
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _progress() -> Progress:
+    # On standard error: standard output is for what a script may read.
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed}/{task.total}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+
+
+def _report(output: Path, device: str, outcomes: list[Outcome]) -> dict[str, object]:
+    return {
+        "file": str(output),
+        "device": device,
+        "profiles": [{**asdict(each.profile), "runs": each.runs} for each in outcomes],
+        "raised": [asdict(change) for each in outcomes for change in each.raised],
+    }
+
+
+def _show(output: Path, device: str, outcomes: list[Outcome]) -> None:
+    console = Console()
+    grid = Grid(title=device)
+    for heading in ("model", "accuracy", "weights MB", "load ms", "size", "p50 ms", "p99 ms"):
+        grid.add_column(heading, justify="left" if heading == "model" else "right", no_wrap=True)
+    for outcome in outcomes:
+        found = outcome.profile
+        right = "" if found.accuracy is None else f"{found.accuracy:.3f}"
+        about = [found.name, right, f"{found.static_bytes / 2**20:.3g}"]
+        about.append(f"{found.load_ns / NS_PER_MS:.3g}")
+        for size, p50_ns, p99_ns in zip(found.batches, found.p50_ns, found.p99_ns, strict=True):
+            cells = [str(size), f"{p50_ns / NS_PER_MS:.3g}", f"{p99_ns / NS_PER_MS:.3g}"]
+            grid.add_row(*about, *cells)
+            about = [""] * len(about)
+    console.print(grid)
+    for outcome in outcomes:
+        for line in _raised(outcome):
+            console.print(line, soft_wrap=True)
+    console.print(f"written: {output}", soft_wrap=True)
+
+
+def _raised(outcome: Outcome) -> list[str]:
+    """One line for each column that fell as batches grew, and had to be raised."""
+    lines: list[str] = []
+    for column in ("p50", "p99"):
+        changes = [change for change in outcome.raised if change.column == column]
+        if changes:
+            most = max(changes, key=lambda change: change.after_ms / change.before_ms)
+            sizes = ", ".join(str(change.batch) for change in changes)
+            lines.append(
+                f"{outcome.profile.name}: raised {column} of batch {sizes} to that of the size "
+                f"before; the most at {most.batch}, {most.before_ms:.3g} -> {most.after_ms:.3g} ms"
+            )
+    return lines

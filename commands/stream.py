@@ -1,0 +1,144 @@
+"""`fermata stream`: send a video and watch the answers come back."""
+
+import json
+from collections import Counter
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from clients.describe import ModelDescription, describe
+from clients.pending import FrameResult
+from clients.stream import FrameStream, StreamOptions
+from clients.wire.errors import WireError
+from profiles.errors import ConfigError
+from router.core.units import ms
+
+Server = Annotated[str, typer.Option(help="host:port of a frontend's gRPC.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def stream(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="Video, picture, folder, camera number or rtsp:// address."
+        ),
+    ],
+    model: Annotated[str, typer.Option(help="Model that takes pictures.")] = "imagenet",
+    server: Server = "127.0.0.1:8001",
+    slo_ms: Annotated[
+        float | None, typer.Option(help="From capture to answer; the model's own where absent.")
+    ] = None,
+    fps: Annotated[
+        float | None, typer.Option(help="Frames a second; the source's own, 0 for all it takes.")
+    ] = None,
+    frames: Annotated[int | None, typer.Option(help="Stop after so many frames.")] = None,
+    client: Annotated[str, typer.Option(help="Name of this stream.")] = "",
+    top: Annotated[int, typer.Option(help="Classes to name for each frame.")] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Send the frames of a video to a model and show each answer with its latency."""
+    try:
+        found = describe(server, model)
+        if found.datatype != "BYTES":
+            raise ConfigError(f"model {model!r} takes {found.datatype} tensors, not pictures")
+        slo_ns = ms(slo_ms) if slo_ms is not None else found.slo_ns
+        if slo_ns <= 0:
+            raise ConfigError(f"slo_ms={slo_ms}: give more than 0")
+        options = StreamOptions(
+            slo_ns=slo_ns,
+            fps=fps,
+            client=client,
+            input=found.input,
+            output=found.output,
+            classes=top if found.labels and found.output else 0,
+        )
+        results = _run(FrameStream(server, model, source, options), frames, found, as_json)
+    except WireError as error:
+        raise ConfigError(str(error)) from None
+    summary = _summary(results, slo_ns)
+    if as_json:
+        print(json.dumps(summary | {"frames": [_row(each) for each in results]}))
+    else:
+        _print_summary(summary)
+
+
+def _run(
+    stream: FrameStream, frames: int | None, model: ModelDescription, as_json: bool
+) -> list[FrameResult]:
+    console = Console(highlight=False)
+    results: list[FrameResult] = []
+    for result in stream:
+        results.append(result)
+        if not as_json:
+            console.print(_line(result, model))
+        if frames is not None and len(results) >= frames:
+            stream.stop()
+            break
+    return results
+
+
+def _line(result: FrameResult, model: ModelDescription) -> str:
+    head = f"{result.index:6d} {result.latency_ns / 1e6:7.1f} ms"
+    if not result.ok:
+        return f"{head}  [red]{result.status}[/red] {result.message[:80]}"
+    said = " ".join(_said(name, array) for name, array in result.outputs.items())
+    return f"{head}  {result.variant} (batch {result.batch_size})  {said}"
+
+
+def _said(name: str, array: Any) -> str:
+    """Labels as they are, a tensor by its shape."""
+    if array.dtype != object:
+        return f"{name}{list(array.shape)}"
+    named: list[str] = []
+    for element in array.reshape(-1):
+        score, _, rest = element.decode(errors="replace").partition(":")
+        index, _, label = rest.partition(":")
+        named.append(f"{label or index} {score[:5]}")
+    return ", ".join(named)
+
+
+def _row(result: FrameResult) -> dict[str, Any]:
+    return {
+        "index": result.index,
+        "status": result.status,
+        "latency_ms": round(result.latency_ns / 1e6, 3),
+        "variant": result.variant,
+        "batch_size": result.batch_size,
+        "attempts": result.attempts,
+        "outputs": {name: _plain(array) for name, array in result.outputs.items()},
+    }
+
+
+def _plain(array: Any) -> Any:
+    if array.dtype == object:
+        return [element.decode(errors="replace") for element in array.reshape(-1)]
+    return array.tolist() if array.size <= 1000 else list(array.shape)
+
+
+def _summary(results: list[FrameResult], slo_ns: int) -> dict[str, Any]:
+    latencies = np.array([each.latency_ns for each in results if each.ok])
+    good = int((latencies <= slo_ns).sum())
+    p50, p99 = np.percentile(latencies, (50, 99)) / 1e6 if len(latencies) else (None, None)
+    return {
+        "requests": len(results),
+        "good": good,
+        "bad_rate": 1 - good / len(results) if results else 0.0,
+        "slo_ms": slo_ns / 1e6,
+        "latency_ms": {
+            "p50": None if p50 is None else round(float(p50), 3),
+            "p99": None if p99 is None else round(float(p99), 3),
+        },
+        "statuses": dict(Counter(each.status for each in results)),
+        "variants": dict(Counter(each.variant for each in results if each.ok)),
+    }
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    latency = summary["latency_ms"]
+    shown = "" if latency["p50"] is None else f", p50 {latency['p50']} ms, p99 {latency['p99']} ms"
+    Console(highlight=False).print(
+        f"{summary['good']} of {summary['requests']} frames within {summary['slo_ms']:g} ms{shown}"
+    )

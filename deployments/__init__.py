@@ -1,0 +1,1 @@
+"""What `serve run` runs: configuration, application builder, frontend, backend, models."""

@@ -1,0 +1,189 @@
+"""What `serve run deployments.app:build config=FILE` runs: control plane, frontends, backends."""
+
+import asyncio
+import hashlib
+import logging
+from typing import Any
+
+import ray
+from ray import serve
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from deployments.backend.loaders import MemoryBudget, load_runner, pick_device
+from deployments.backend.process import BackendProcess, BackendSettings, tune
+from deployments.config import DeploymentConfig, load_config, read_config
+from deployments.frontend.process import FrontendOptions, FrontendProcess, node_name
+from deployments.frontend.server import ServerOptions
+from deployments.frontend.table import TableLimits
+from deployments.metrics import prometheus_text
+from deployments.plan import known_profiles, model_specs, registry, router_config, variants
+from deployments.profiling import measure_variant
+from profiles.profile import Profile
+from router.actor import create_router, find_router
+from router.core.units import ms
+
+NAMESPACE = "fermata"
+GENERATION = 1
+"""Of routers: raised when a later one must win over an earlier whatever their clocks say."""
+NUMBER_BITS = 20
+"""Of a frontend's or backend's number: a digest of its replica's name, which Ray keeps unique."""
+LOG = logging.getLogger("fermata")
+
+
+def _number() -> int:
+    name = serve.get_replica_context().replica_tag
+    digest = hashlib.blake2s(name.encode(), digest_size=4).digest()
+    return int.from_bytes(digest) >> (32 - NUMBER_BITS)
+
+
+def _router_name(config: DeploymentConfig) -> str:
+    return f"{config.name}-router"
+
+
+@serve.deployment(num_replicas=1, ray_actor_options={"num_cpus": 0.1})
+class ControlPlane:
+    """Creates the router and reaps it, measures what has no profile, and tells how things are."""
+
+    def __init__(self, config: dict[str, Any], backends: Any, frontends: Any) -> None:
+        self.config = read_config(config)
+        self.router: Any = None
+        self.starting = asyncio.get_running_loop().create_task(self._start())
+
+    async def _start(self) -> None:
+        config = self.config
+        profiles = known_profiles(config)
+        for application, variant in variants(config):
+            if variant.name not in profiles:
+                LOG.info("measuring %s", variant.name)
+                profiles[variant.name] = await _measure(config, application.name, variant.name)
+        plan = router_config(config, profiles)
+        name = _router_name(config)
+        self._reap(name)
+        self.router = create_router(name, plan, GENERATION, namespace=NAMESPACE)
+        await self.router.address.remote()
+
+    def _reap(self, name: str) -> None:
+        """End a router that a control plane killed before its time has left behind."""
+        try:
+            ray.kill(ray.get_actor(name, namespace=NAMESPACE))
+        except ValueError:
+            return
+
+    async def snapshot(self) -> dict[str, Any]:
+        """Counters and signals of the router."""
+        await self.starting
+        return dict(await self.router.snapshot.remote())
+
+    async def check_health(self) -> None:
+        if self.starting.done():
+            self.starting.result()
+
+    async def __call__(self, request: HttpRequest) -> Response:
+        """`/metrics` for Prometheus, `/status` as JSON."""
+        if request.url.path.endswith("/metrics"):
+            return PlainTextResponse(prometheus_text(await self.snapshot()))
+        if request.url.path.endswith("/status"):
+            return JSONResponse(await self.snapshot())
+        return PlainTextResponse("fermata: see /status and /metrics\n", status_code=404)
+
+    async def __del__(self) -> None:
+        if self.router is not None:
+            await self.router.stop.remote("the application ends")
+            ray.kill(self.router)
+
+
+async def _measure(config: DeploymentConfig, application: str, variant: str) -> Profile:
+    """In a process of its own, with what a backend gets; the control plane stays small."""
+    task = ray.remote(measure_variant).options(num_cpus=config.backend.cpus)
+    return await task.remote(config.model_dump(), application, variant)
+
+
+@serve.deployment
+class Backend:
+    """One accelerator, or an emulated one."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = read_config(config)
+        self.starting = asyncio.get_running_loop().create_task(self._start())
+
+    async def _start(self) -> None:
+        config = self.config
+        tune()
+        device = pick_device(config.backend.device)
+        memory_mb = config.backend.memory_mb
+        budget = MemoryBudget(None if memory_mb is None else int(memory_mb * 2**20))
+        specs = model_specs(config, known_profiles(config))
+        runners = {
+            spec.name: await asyncio.to_thread(load_runner, spec, device, budget) for spec in specs
+        }
+        settings = BackendSettings(_number(), kind=device, node=node_name())
+        resolve = find_router(_router_name(config), NAMESPACE)
+        self.process = BackendProcess(settings, runners, resolve)
+        await self.process.start()
+
+    async def check_health(self) -> None:
+        if self.starting.done():
+            self.starting.result()
+
+    async def __del__(self) -> None:
+        if self.starting.done() and self.starting.exception() is None:
+            await self.process.drain()
+            await self.process.stop()
+
+
+@serve.deployment
+class Frontend:
+    """Takes requests of clients; one process of several that share the ports."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.config = read_config(config)
+        self.starting = asyncio.get_running_loop().create_task(self._start())
+
+    async def _start(self) -> None:
+        config, given = self.config, self.config.frontend
+        options = FrontendOptions(
+            number=_number(),
+            table=TableLimits(
+                payload_bytes_max=int(given.payload_mb * 2**20), reply_ns=ms(given.reply_ms)
+            ),
+            server=ServerOptions(
+                host=given.host,
+                grpc_port=given.grpc_port,
+                http_port=given.http_port,
+                reuse_port=given.processes > 1,
+                message_bytes_max=int(given.message_mb * 2**20),
+            ),
+        )
+        resolve = find_router(_router_name(config), NAMESPACE)
+        self.process = FrontendProcess(options, registry(config), resolve)
+        await self.process.start()
+
+    async def check_health(self) -> None:
+        if self.starting.done():
+            self.starting.result()
+
+    async def __del__(self) -> None:
+        if self.starting.done() and self.starting.exception() is None:
+            await self.process.stop()
+
+
+def build(arguments: dict[str, Any]) -> serve.Application:
+    """The Serve application; `config` is a YAML file's path or the configuration itself."""
+    given = arguments.get("config", "deployments/local.yaml")
+    config = load_config(given) if isinstance(given, str) else read_config(given)
+    plain = config.model_dump()
+    gpus = 1 if config.backend.device == "cuda" else 0
+    # `serve.deployment` makes something else of a class than its types say.
+    backend: Any = Backend
+    frontend: Any = Frontend
+    control: Any = ControlPlane
+    backends = backend.options(
+        num_replicas=config.backend.count,
+        ray_actor_options={"num_cpus": config.backend.cpus, "num_gpus": gpus},
+    ).bind(plain)
+    frontends = frontend.options(
+        num_replicas=config.frontend.processes, ray_actor_options={"num_cpus": 0.1}
+    ).bind(plain)
+    application: serve.Application = control.bind(plain, backends, frontends)
+    return application

@@ -1,0 +1,120 @@
+"""One thread runs batches, in order; a second one stages the inputs of the next meanwhile."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.backend.emulated import sharpen_sleep
+from deployments.backend.runner import Runner
+from deployments.backend.slot import Job
+from deployments.backend.tensors import Array, Outputs
+
+INLINE_BYTES = 1 << 18
+"""Less than this is staged by the thread that runs it: another one would take longer to wake."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Inputs of a batch that are alike, by their place in it."""
+
+    places: list[int]
+    staged: Callable[[], tuple[Any, int]]
+    """Waits for the staged inputs; with the time when they were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A batch to run."""
+
+    job: Job
+    runner: Runner
+    groups: list[Group]
+    errors: dict[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a batch went."""
+
+    job: Job
+    staged_at_ns: int
+    started_at_ns: int
+    run_ns: int
+    errors: dict[int, str]
+    """Why an input could not be used, by its place in the batch."""
+    outputs: list[tuple[list[int], Outputs]]
+    """Of each group: places in the batch and what the model returned for them."""
+    failed: str = ""
+
+
+class Executor:
+    """Runs the batches of one backend; `report` is called from its thread."""
+
+    def __init__(self, report: Callable[[Outcome], None]) -> None:
+        self.report = report
+        self.orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self.stager = ThreadPoolExecutor(1, "stager")
+        self.thread = threading.Thread(target=self._serve, name="executor", daemon=True)
+        self.thread.start()
+
+    def begin(
+        self,
+        job: Job,
+        runner: Runner,
+        items: Sequence[tuple[int, Array]],
+        errors: dict[int, str],
+    ) -> None:
+        """Stage these inputs, given with their place in the batch, and run them in turn."""
+        alike: dict[tuple[str, tuple[int, ...]], list[tuple[int, Array]]] = {}
+        for place, item in items:
+            alike.setdefault((item.dtype.name, item.shape), []).append((place, item))
+        groups = []
+        for members in alike.values():
+            arrays = [item for _, item in members]
+            groups.append(Group([place for place, _ in members], self._stage(runner, arrays)))
+        self.orders.put(Order(job, runner, groups, errors))
+
+    def _stage(self, runner: Runner, arrays: list[Array]) -> Callable[[], tuple[Any, int]]:
+        if sum(array.nbytes for array in arrays) < INLINE_BYTES:
+            # As part of the run; its time says nothing about when the inputs were there.
+            return lambda: (runner.stage(arrays), 0)
+        return self.stager.submit(stage, runner, arrays).result
+
+    def stop(self) -> None:
+        """End both threads, after what they have been given."""
+        self.orders.put(None)
+        self.thread.join()
+        self.stager.shutdown()
+
+    def _serve(self) -> None:
+        sharpen_sleep()
+        while (order := self.orders.get()) is not None:
+            self.report(self._run(order))
+
+    def _run(self, order: Order) -> Outcome:
+        errors = order.errors
+        outputs: list[tuple[list[int], Outputs]] = []
+        staged_at_ns = started_at_ns = run_ns = 0
+        failed = ""
+        for group in order.groups:
+            from_ns = time.monotonic_ns()
+            try:
+                staged, staged_at_ns = group.staged()
+                from_ns = time.monotonic_ns()
+                started_at_ns = started_at_ns or from_ns
+                outputs.append((group.places, order.runner.run(staged)))
+            # A model is a user's code and may raise anything; this is the thread's outermost loop.
+            except Exception as error:
+                failed = f"{type(error).__name__}: {error}"
+                errors.update(dict.fromkeys(group.places, failed))
+            run_ns += time.monotonic_ns() - from_ns
+        failed = "" if outputs else failed
+        return Outcome(order.job, staged_at_ns, started_at_ns, run_ns, errors, outputs, failed)
+
+
+def stage(runner: Runner, arrays: list[Array]) -> tuple[Any, int]:
+    return runner.stage(arrays), time.monotonic_ns()

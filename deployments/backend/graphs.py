@@ -1,0 +1,147 @@
+"""A torch network on a GPU: one CUDA graph for each captured batch size.
+
+Launches, not arithmetic, are the fixed cost of a small batch: on an H200 ResNet-50 takes 0.94 ms
+with a graph and 5.7 ms without. A batch is padded to the next captured size.
+"""
+
+import queue
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from deployments.backend.runner import check_item
+from deployments.backend.tensors import Array, Outputs
+from deployments.models.model import TorchModel
+from profiles.errors import ConfigError
+
+Tensor = Any
+"""torch is imported at run time, and only where there is a GPU: its types are not known here."""
+LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Padding costs at most a third; each captured size costs load time and a little memory."""
+WARM_UPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Inputs on their way to the device, or there."""
+
+    host: Tensor
+    """Pinned, so that the copy runs beside the batch before."""
+    rows: Array
+    """The same memory as an array."""
+    device: Tensor
+    there: Any
+    size: int
+
+
+class GraphRunner:
+    """Runs one model from captured graphs; staging may go on in another thread meanwhile."""
+
+    def __init__(
+        self,
+        model: TorchModel,
+        batch_size_max: int,
+        dtype: str = "",
+        sizes: Sequence[int] = LADDER,
+    ) -> None:
+        torch: Any = import_module("torch")
+        self.torch = torch
+        self.model = model
+        self.batch_size_max = batch_size_max
+        self.shape = model.card.input_shape
+        self.dtype = dtype or model.card.input_dtype
+        self.sizes = sorted({size for size in sizes if size < batch_size_max} | {batch_size_max})
+        if len(self.shape) == 3:
+            network: Any = model.module
+            network.to(memory_format=torch.channels_last)
+        self.copying = torch.cuda.Stream()
+        self.running = torch.cuda.Stream()
+        self.free: queue.SimpleQueue[Staged] = queue.SimpleQueue()
+        self.input = self._buffer(on_device=True)
+        """What every graph reads: its first rows."""
+        self.graphs: dict[int, tuple[Any, Tensor]] = {}
+        """By size: the graph and where it leaves its output."""
+        self._capture()
+        output = self.graphs[batch_size_max][1]
+        self.answers = torch.empty(output.shape, dtype=output.dtype, pin_memory=True)
+
+    def _buffer(self, on_device: bool) -> Tensor:
+        torch = self.torch
+        shape = (self.batch_size_max, *self.shape)
+        kind = getattr(torch, self.dtype)
+        if on_device:
+            return torch.zeros(shape, dtype=kind, device=self.model.device)
+        return torch.zeros(shape, dtype=kind, pin_memory=True)
+
+    def _capture(self) -> None:
+        """Largest first, so that the smaller ones fit into the memory that it took."""
+        torch = self.torch
+        pool: Any = None
+        with torch.inference_mode(), torch.cuda.stream(self.running):
+            for size in reversed(self.sizes):
+                for _ in range(WARM_UPS):
+                    self._forward(size)
+                graph: Any = torch.cuda.CUDAGraph()
+                try:
+                    # Other models of this process may be at work in their own threads.
+                    with torch.cuda.graph(
+                        graph,
+                        pool=pool,
+                        stream=self.running,
+                        capture_error_mode="thread_local",
+                    ):
+                        output = self._forward(size)
+                except RuntimeError as error:
+                    reason = str(error).splitlines()[0]
+                    name = self.model.card.name
+                    raise ConfigError(f"{name} cannot be captured as a graph: {reason}") from None
+                pool = pool or graph.pool()
+                self.graphs[size] = (graph, output)
+        self.running.synchronize()
+
+    def _forward(self, size: int) -> Tensor:
+        batch = self.input[:size]
+        if batch.dim() == 4:
+            # Tensor cores want channels last for convolutions; the conversion is in the graph.
+            batch = batch.contiguous(memory_format=self.torch.channels_last)
+        return self.model.forward(batch).float()
+
+    def check(self, item: Array) -> None:
+        check_item(item, self.shape, self.dtype)
+
+    def stage(self, items: Sequence[Array]) -> Staged:
+        torch = self.torch
+        try:
+            spare = self.free.get_nowait()
+            host, rows, device, there = spare.host, spare.rows, spare.device, spare.there
+        except queue.Empty:
+            host, device = self._buffer(on_device=False), self._buffer(on_device=True)
+            rows, there = host.numpy(), torch.cuda.Event()
+        size = len(items)
+        np.stack(items, out=rows[:size])
+        with torch.cuda.stream(self.copying):
+            device[:size].copy_(host[:size], non_blocking=True)
+            there.record()
+        return Staged(host, rows, device, there, size)
+
+    def run(self, staged: Staged) -> Outputs:
+        torch, size = self.torch, staged.size
+        graph, output = self.graphs[self.sizes[bisect_left(self.sizes, size)]]
+        with torch.inference_mode(), torch.cuda.stream(self.running):
+            self.running.wait_event(staged.there)
+            self.input[:size].copy_(staged.device[:size])
+            graph.replay()
+            self.answers[:size].copy_(output[:size], non_blocking=True)
+        self.running.synchronize()
+        self.free.put(staged)
+        return self.model.finish(self.answers[:size].numpy().copy())
+
+    def close(self) -> None:
+        self.graphs.clear()
+        self.free = queue.SimpleQueue()
+        del self.input, self.answers, self.model
+        self.torch.cuda.empty_cache()

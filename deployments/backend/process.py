@@ -1,0 +1,380 @@
+"""The backend as a process: links, slot and executor wired on one event loop."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+
+from deployments.backend.executor import Executor, Outcome
+from deployments.backend.runner import Runner
+from deployments.backend.segments import Segments
+from deployments.backend.slot import (
+    FETCH_LIMIT_NS,
+    Announce,
+    Ask,
+    Begin,
+    Job,
+    Reply,
+    Report,
+    Slot,
+    Tensors,
+)
+from deployments.backend.tensors import Array, InputError, split, view
+from profiles.errors import ServingError
+from router.links.heart import Heart
+from router.links.messages import (
+    PROTOCOL,
+    Fetch,
+    Frontend,
+    Hello,
+    LoadVariant,
+    Message,
+    Payload,
+    Ready,
+    Run,
+    UnloadVariant,
+)
+from router.links.session import LinkError
+from router.links.transport import Link, LinkOptions, Reconnecting, Resolve, connect
+from router.wake import LoopTimer
+
+DRAIN_LOOK_S = 0.02
+SWITCH_S = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSettings:
+    """Who a backend is."""
+
+    number: int
+    """Unique among the backends of a router."""
+    kind: str = "cpu"
+    """Accelerator type."""
+    node: str = ""
+    """Frontends of the same node hand inputs over in shared memory."""
+    fetch_limit_ns: int = FETCH_LIMIT_NS
+    links: LinkOptions = field(default_factory=LinkOptions)
+
+
+class FrontendPeer:
+    """A frontend that this backend fetches from."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.link: Link | None = None
+        self.asked: list[Fetch] = []
+        """To be sent once the link is up."""
+        self.connecting: asyncio.Task[None] | None = None
+
+
+class BackendProcess:
+    """One accelerator's process; all methods on the loop's thread."""
+
+    def __init__(
+        self,
+        settings: BackendSettings,
+        runners: dict[str, Runner],
+        resolve: Resolve,
+        load: Callable[[str], Runner] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.runners = runners
+        """By variant; loaded and warm."""
+        self.load = load
+        """Loads one more variant, in a thread; None where the set is fixed."""
+        self.resolve = resolve
+        self.slot = Slot(settings.fetch_limit_ns)
+        self.segments = Segments()
+        self.frontends: dict[int, FrontendPeer] = {}
+        self.router: Link | None = None
+        self.draining = False
+        self.batches = 0
+        self.failures: dict[str, int] = {}
+        """Batches and loads that failed, by reason."""
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Look for the router, and serve it whenever it is there."""
+        self.loop = asyncio.get_running_loop()
+        self.timer = LoopTimer(self.loop, self._on_timer)
+        self.heart = Heart(self.settings.links.beat_ns)
+        self.executor = Executor(
+            lambda outcome: _post(self.loop, lambda: self._on_outcome(outcome))
+        )
+        self.frontend_events = FrontendEvents(self)
+        self.to_router = Reconnecting(
+            self.resolve, self.hello, RouterEvents(self), self.heart, self.settings.links
+        )
+        self.to_router.start()
+
+    async def drain(self) -> None:
+        """Take nothing more and finish what is here."""
+        self.draining = True
+        self._announce()
+        quiet = 0
+        # An order may be under way while the router hears of it: look twice.
+        while quiet < 2:
+            await asyncio.sleep(DRAIN_LOOK_S)
+            quiet = 0 if self.slot.jobs else quiet + 1
+
+    async def stop(self, reason: str = "backend shuts down") -> None:
+        """End every link and thread; what still waits here is lost to its router."""
+        await self.to_router.stop(reason)
+        for task in tuple(self.tasks):
+            task.cancel()
+        links = [peer.link for peer in self.frontends.values() if peer.link is not None]
+        for link in links:
+            link.close(reason)
+        await asyncio.gather(*(link.ended for link in links))
+        await self.loop.run_in_executor(None, self.executor.stop)
+        await self.loop.run_in_executor(None, self.heart.stop)
+        self.timer.close()
+        for runner in self.runners.values():
+            runner.close()
+
+    def hello(self) -> Hello:
+        settings = self.settings
+        return Hello(PROTOCOL, "backend", settings.number, self.slot.epoch, "", settings.node)
+
+    # The router
+
+    def on_router_up(self, link: Link) -> None:
+        refusal = self.slot.on_router_up(link.peer.epoch)
+        if refusal is not None:
+            link.close(refusal)
+            return
+        self.router = link
+        self.carry_out()
+
+    def on_router_down(self, link: Link) -> None:
+        if self.router is link:
+            self.router = None
+            self.slot.on_router_down()
+            self.carry_out()
+
+    def on_order(self, link: Link, message: Message) -> None:
+        """What the router says."""
+        if isinstance(message, Run):
+            refusal = self.slot.on_run(time.monotonic_ns(), link.peer.epoch, message)
+            if refusal is not None:
+                link.close(refusal)
+        elif isinstance(message, Frontend):
+            self._meet(message)
+        elif isinstance(message, LoadVariant):
+            self._start(self._load(message.variant))
+        elif isinstance(message, UnloadVariant):
+            runner = self.runners.pop(message.variant, None)
+            self._announce()
+            if runner is not None:
+                runner.close()
+        else:
+            link.close(f"malformed: {type(message).__name__} from a router")
+
+    def _announce(self) -> None:
+        """Say which variants may be sent here; none at all says that this backend drains."""
+        if self.router is not None and self.slot.announced:
+            variants = () if self.draining else tuple(sorted(self.runners))
+            self.router.send(Ready(self.settings.kind, variants))
+
+    async def _load(self, variant: str) -> None:
+        if variant not in self.runners and self.load is not None:
+            try:
+                self.runners[variant] = await self.loop.run_in_executor(None, self.load, variant)
+            except ServingError as error:
+                self._count(f"{variant}: {error}")
+        self._announce()
+
+    def _count(self, reason: str) -> None:
+        self.failures[reason] = self.failures.get(reason, 0) + 1
+
+    def _start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
+        task = self.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    # Frontends
+
+    def _meet(self, frontend: Frontend) -> None:
+        before = self.frontends.get(frontend.number)
+        if before is not None:
+            if before.address == frontend.address and before.link is not None:
+                return
+            if before.link is not None:
+                before.link.close("moved")
+        self.frontends[frontend.number] = FrontendPeer(frontend.address)
+
+    def _ask(self, number: int, fetch: Fetch) -> None:
+        peer = self.frontends.get(number)
+        if peer is None:
+            self.slot.on_frontend_down(time.monotonic_ns(), number)
+        elif peer.link is not None:
+            peer.link.send(fetch)
+        else:
+            peer.asked.append(fetch)
+            if peer.connecting is None:
+                peer.connecting = self._start(self._connect(number, peer))
+
+    async def _connect(self, number: int, peer: FrontendPeer) -> None:
+        options = self.settings.links
+        try:
+            link = await connect(
+                peer.address, self.hello, self.frontend_events, self.heart, options
+            )
+        except LinkError as error:
+            self._count(f"frontend {number}: {error}")
+            peer.asked.clear()
+            self.slot.on_frontend_down(time.monotonic_ns(), number)
+            self.carry_out()
+            return
+        finally:
+            peer.connecting = None
+        if link.open:
+            peer.link = link
+            link.send_all(peer.asked)
+        peer.asked.clear()
+
+    def on_frontend_down(self, link: Link) -> None:
+        peer = self.frontends.get(link.peer.number)
+        if peer is not None and peer.link in (link, None):
+            peer.link = None
+            # Its memory would stay as long as anyone maps it; the living are mapped again.
+            self.segments.forget()
+            self.slot.on_frontend_down(time.monotonic_ns(), link.peer.number)
+            self.carry_out()
+
+    # Effects
+
+    def carry_out(self) -> None:
+        """Do what the slot wants, and what it wants on top of that."""
+        while effects := self.slot.take_effects():
+            for effect in effects:
+                if isinstance(effect, Reply):
+                    peer = self.frontends.get(effect.frontend)
+                    if peer is not None and peer.link is not None:
+                        peer.link.send(effect.result)
+                elif isinstance(effect, Ask):
+                    self._ask(effect.frontend, effect.fetch)
+                elif isinstance(effect, Begin):
+                    self._begin(effect.job)
+                elif isinstance(effect, Report):
+                    if self.router is not None:
+                        self.router.send(effect.done)
+                elif isinstance(effect, Announce):
+                    self._announce()
+        self.timer.set(self.slot.wake_at_ns())
+
+    def _on_timer(self) -> None:
+        self.slot.on_time(time.monotonic_ns())
+        self.carry_out()
+
+    def _begin(self, job: Job) -> None:
+        variant = job.run.variant
+        runner = self.runners.get(variant)
+        if runner is None:
+            self.slot.on_failed(time.monotonic_ns(), job, 0, f"{variant} is not loaded here")
+            return
+        items: list[tuple[int, Array]] = []
+        errors: dict[int, str] = {}
+        for place, payload in enumerate(job.payloads()):
+            try:
+                item = view(payload, self.segments)
+                runner.check(item)
+                items.append((place, item))
+            except InputError as error:
+                errors[place] = str(error)
+        if len(items) > runner.batch_size_max:
+            reason = f"{len(items)} requests in a batch, {variant} takes {runner.batch_size_max}"
+            self.slot.on_failed(time.monotonic_ns(), job, 0, reason)
+            return
+        self.executor.begin(job, runner, items, errors)
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        now_ns, job = time.monotonic_ns(), outcome.job
+        self.batches += 1
+        failed = outcome.failed
+        outputs: list[Tensors | str] = [""] * (len(job.inputs))
+        if not failed:
+            try:
+                _fill(outputs, outcome)
+            # What a model returned is a user's value: anything can be wrong with it.
+            except Exception as error:
+                failed = f"{type(error).__name__}: {error}"
+        if failed:
+            self._count(failed)
+            self.slot.on_failed(now_ns, job, outcome.run_ns, failed)
+        else:
+            self.slot.on_finished(
+                now_ns, job, outcome.staged_at_ns, outcome.started_at_ns, outcome.run_ns, outputs
+            )
+        self.carry_out()
+
+
+def _fill(outputs: list[Tensors | str], outcome: Outcome) -> None:
+    for place, error in outcome.errors.items():
+        outputs[place] = error
+    for places, returned in outcome.outputs:
+        for place, tensors in zip(places, split(returned, len(places)), strict=True):
+            outputs[place] = tensors
+
+
+def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Have the loop call this; a loop that has been closed meanwhile wants nothing any more."""
+    try:
+        loop.call_soon_threadsafe(call)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+
+
+class RouterEvents:
+    """The link to the router."""
+
+    def __init__(self, process: BackendProcess) -> None:
+        self.process = process
+
+    def on_up(self, link: Link) -> None:
+        self.process.on_router_up(link)
+
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
+        for message in messages:
+            self.process.on_order(link, message)
+        self.process.carry_out()
+
+    def on_down(self, link: Link, reason: str) -> None:
+        self.process.on_router_down(link)
+
+    def on_refused(self, link: Link, reason: str) -> None:
+        pass
+
+
+class FrontendEvents:
+    """The links to frontends."""
+
+    def __init__(self, process: BackendProcess) -> None:
+        self.process = process
+
+    def on_up(self, link: Link) -> None:
+        pass
+
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
+        now_ns = time.monotonic_ns()
+        for message in messages:
+            if isinstance(message, Payload):
+                self.process.slot.on_payload(now_ns, message)
+            else:
+                link.close(f"malformed: {type(message).__name__} from a frontend")
+        self.process.carry_out()
+
+    def on_down(self, link: Link, reason: str) -> None:
+        self.process.on_frontend_down(link)
+
+    def on_refused(self, link: Link, reason: str) -> None:
+        pass
+
+
+def tune() -> None:
+    """For a process that is a backend and nothing else: threads take turns quickly, so that the
+    executor is not kept from starting a batch by a busy loop, nor the loop by a model."""
+    sys.setswitchinterval(SWITCH_S)

@@ -1,0 +1,67 @@
+"""How a model runs: inputs are staged while the batch before runs, then comes the run itself."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from deployments.backend.tensors import Array, InputError, Outputs
+
+Model = Callable[[Array], Outputs]
+
+
+class Runner(Protocol):
+    """One loaded model on one device."""
+
+    batch_size_max: int
+
+    def check(self, item: Array) -> None:
+        """InputError where this input is not what the model takes."""
+
+    def stage(self, items: Sequence[Array]) -> Any:
+        """Bring inputs that are alike where the run wants them; called from another thread."""
+
+    def run(self, staged: Any) -> Outputs:
+        """The outputs, one for each staged input, in order."""
+
+    def close(self) -> None:
+        """Give its memory back."""
+
+
+def check_item(item: Array, shape: tuple[int, ...] | None, dtype: str) -> None:
+    """Refuse an input that the model would misread or crash on; empty means anything goes."""
+    if shape is not None and item.shape != shape:
+        raise InputError(f"input has shape {list(item.shape)}, the model takes {list(shape)}")
+    if dtype and item.dtype.name != dtype:
+        raise InputError(f"input is {item.dtype.name}, the model takes {dtype}")
+
+
+class PlainRunner:
+    """Any callable that takes a batch as an array."""
+
+    def __init__(
+        self,
+        model: Model,
+        batch_size_max: int,
+        shape: tuple[int, ...] | None = None,
+        dtype: str = "",
+    ) -> None:
+        self.model = model
+        self.batch_size_max = batch_size_max
+        self.shape = shape
+        """Of one request; None where the model takes any."""
+        self.dtype = dtype
+
+    def check(self, item: Array) -> None:
+        check_item(item, self.shape, self.dtype)
+
+    def stage(self, items: Sequence[Array]) -> Array:
+        return np.stack(items)
+
+    def run(self, staged: Array) -> Outputs:
+        return self.model(staged)
+
+    def close(self) -> None:
+        close = getattr(self.model, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,228 @@
+"""The one configuration of a deployment: read strictly here, handed inwards as plain values.
+
+Environment variables are read in this file only, and only to find secrets and caches.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from profiles.errors import ConfigError
+from profiles.profile import Profile, from_table_ms, linear
+from profiles.store import find
+from router.policies.catalog import POLICIES, read_options
+
+Positive = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """Unknown keys are refused: a misspelt option must not be ignored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class VariantConfig(Section):
+    """One model that can serve an application."""
+
+    name: str
+    """Unique in the deployment; clients see it in answers."""
+    model: str = "emulated"
+    """What to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`, a path to a
+    TorchScript, exported or ONNX file, `module:function`, or `emulated` (runs for the profiled
+    time and returns zeros)."""
+    profile: str | None = None
+    """Name in the zoo (`TABLE/NAME`) of its run times; measured at start where absent."""
+    alpha_ms: Positive | None = None
+    """Run time of one more request in a batch, with `beta_ms`, in place of a profile."""
+    beta_ms: Annotated[float, Field(ge=0)] | None = None
+    """Fixed run time of a batch."""
+    latency_ms: list[Positive] | None = None
+    """Run times of batches of 1, 2, 3, ..., in place of a profile."""
+    accuracy: Fraction | None = None
+    """Share of right answers; measured where the model knows its own."""
+    batch_size_max: Annotated[int, Field(ge=1)] = 64
+    """No batch is larger."""
+
+    @model_validator(mode="after")
+    def _one_cost(self) -> "VariantConfig":
+        line = self.alpha_ms is not None or self.beta_ms is not None
+        if line and (self.alpha_ms is None or self.beta_ms is None):
+            raise ValueError("alpha_ms and beta_ms come together")
+        given = [self.profile is not None, line, self.latency_ms is not None]
+        if sum(given) > 1:
+            raise ValueError("give one of profile, alpha_ms with beta_ms, latency_ms")
+        if self.model == "emulated" and not any(given):
+            raise ValueError("an emulated model needs profile, alpha_ms with beta_ms or latency_ms")
+        return self
+
+    def known_profile(self) -> Profile | None:
+        """Its run times, where the configuration says them."""
+        if self.profile is not None:
+            return find(self.profile)
+        if self.alpha_ms is not None and self.beta_ms is not None:
+            return linear(self.name, self.alpha_ms, self.beta_ms, accuracy=self.accuracy)
+        if self.latency_ms is not None:
+            return from_table_ms(self.name, self.latency_ms, accuracy=self.accuracy)
+        return None
+
+
+class InputConfig(Section):
+    """What one request holds."""
+
+    name: str = "input"
+    """Tensor name in requests."""
+    dtype: Literal["FP32", "FP16", "UINT8", "INT64"] = "FP32"
+    """As the model takes it, after preprocessing."""
+    shape: list[Annotated[int, Field(ge=1)]] = [1]
+    """Without the batch dimension."""
+    image: bool = False
+    """Encoded JPEG in a BYTES tensor is decoded, resized to `shape` and normalised."""
+    mean: list[float] = [0.485, 0.456, 0.406]
+    """Subtracted from each channel of an image, on a scale of 0 to 1."""
+    std: list[Positive] = [0.229, 0.224, 0.225]
+    """Then divided by this."""
+
+
+class ApplicationConfig(Section):
+    """A task with an SLO: what clients call a model."""
+
+    name: str
+    """The model name that clients use."""
+    slo_ms: Positive
+    """Target from arrival to answer, unless a request asks for less with `timeout`."""
+    hard_limit_ms: Positive | None = None
+    """An answer after it is worthless and not computed; `slo_ms` where absent."""
+    newest: bool = False
+    """A new frame of a stream replaces the queued one."""
+    input: InputConfig = InputConfig()
+    """What a request holds."""
+    labels: list[str] = []
+    """Names of the classes of the first output, for clients that ask for them."""
+    variants: Annotated[list[VariantConfig], Field(min_length=1)]
+    """What can serve it; the first one does unless the policy chooses."""
+
+    @model_validator(mode="after")
+    def _limits(self) -> "ApplicationConfig":
+        if self.hard_limit_ms is not None and self.hard_limit_ms < self.slo_ms:
+            raise ValueError(f"hard_limit_ms={self.hard_limit_ms} is below slo_ms={self.slo_ms}")
+        return self
+
+
+class FrontendConfig(Section):
+    """Processes that clients talk to."""
+
+    processes: Annotated[int, Field(ge=1)] = 1
+    """Share one port by SO_REUSEPORT."""
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 for every network."""
+    grpc_port: Annotated[int, Field(ge=0, le=65535)] = 8001
+    """Open Inference Protocol v2 over gRPC; 0 takes a free one."""
+    http_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """The same over REST, and health; 0 takes a free one."""
+    payload_mb: Positive = 512
+    """Memory for inputs of requests under way in one process; more is refused."""
+    message_mb: Positive = 16
+    """Largest message a client may send."""
+    reply_ms: Annotated[float, Field(ge=0)] = 2
+    """Taken off each deadline for the way back from the backend to the client."""
+
+
+class BackendConfig(Section):
+    """Processes that run batches, one for each accelerator."""
+
+    count: Annotated[int, Field(ge=1)] = 1
+    """How many."""
+    device: Literal["auto", "cpu", "cuda", "emulated"] = "auto"
+    """`auto` takes a GPU where there is one."""
+    memory_mb: Positive | None = None
+    """Budget for models on one accelerator; what does not fit is refused by name."""
+    cpus: Annotated[float, Field(ge=0)] = 1
+    """CPU cores that Ray sets aside for each."""
+
+
+class RouterConfig(Section):
+    """The process that decides."""
+
+    policy: str = "deferred"
+    """See docs/scenarios.md for the policies and their options."""
+    policy_options: dict[str, Any] = {}
+    """Options of that policy; `hold` is `auto` unless set, right on a fixed fleet."""
+    host: str = "127.0.0.1"
+    """Address for links of frontends and backends."""
+
+    @model_validator(mode="after")
+    def _policy(self) -> "RouterConfig":
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy={self.policy!r} must be one of {', '.join(POLICIES)}")
+        read_options(self.policy, self.policy_options)
+        return self
+
+    def options(self) -> dict[str, Any]:
+        """With the default that a fixed fleet wants."""
+        preset = {"hold": "auto"} if self.policy == "deferred" else {}
+        return {**preset, **self.policy_options}
+
+
+class DeploymentConfig(Section):
+    """A whole deployment."""
+
+    name: str = "fermata"
+    """Names the router actor; two deployments on one cluster need two names."""
+    applications: Annotated[list[ApplicationConfig], Field(min_length=1)]
+    """What is served."""
+    frontend: FrontendConfig = FrontendConfig()
+    """Processes that clients talk to."""
+    backend: BackendConfig = BackendConfig()
+    """Processes that run batches."""
+    router: RouterConfig = RouterConfig()
+    """The process that decides."""
+
+    @model_validator(mode="after")
+    def _names(self) -> "DeploymentConfig":
+        for kind, names in (
+            ("application", [each.name for each in self.applications]),
+            ("variant", [one.name for each in self.applications for one in each.variants]),
+        ):
+            for name in names:
+                if names.count(name) > 1:
+                    raise ValueError(f"two {kind}s are named {name!r}; rename one")
+        return self
+
+
+def load_config(path: Path | str) -> DeploymentConfig:
+    """The configuration in a YAML file, or a ConfigError in one line."""
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a YAML file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not YAML ({' '.join(str(error).split())})") from None
+    return read_config(data, str(path))
+
+
+def read_config(data: object, source: str = "config") -> DeploymentConfig:
+    """The configuration that these plain values describe, or a ConfigError in one line."""
+    try:
+        return DeploymentConfig.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "config"
+        shown = repr(first["input"])[:80]
+        message = f"{source}: {where}={shown}: {first['msg']}"
+        allowed = _allowed_keys(first["loc"]) if first["type"] == "extra_forbidden" else ""
+        raise ConfigError(message + allowed) from None
+
+
+def _allowed_keys(where: tuple[int | str, ...]) -> str:
+    """The keys of the section in which an unknown one stood."""
+    section: Any = DeploymentConfig
+    for part in where[:-1]:
+        if isinstance(part, int):
+            continue
+        annotation = section.model_fields[part].annotation
+        inner = getattr(annotation, "__args__", (annotation,))
+        section = inner[0]
+    return f"; allowed: {', '.join(section.model_fields)}"

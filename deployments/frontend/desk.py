@@ -1,0 +1,240 @@
+"""The driver of the request table: real time, decoding threads and the table's effects."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from clients.wire.errors import BadRequestError
+from clients.wire.tensors import DTYPES, Array, check_finite, split_bytes, to_array
+from deployments.frontend.entry import Answer, ToBackend, ToRouter
+from deployments.frontend.images import Pixels, decode, fit, write
+from deployments.frontend.intake import Intake, input_bytes
+from deployments.frontend.memory import Arena
+from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
+from deployments.frontend.table import RequestTable
+from router.core.units import NEVER, ms
+from router.links.messages import Cancel, Dropped, Fetch, Payload, Result, Submit
+
+INLINE_BYTES_MAX = 256 << 10
+"""A tensor up to this size is checked and copied at once: a thread would cost more."""
+LOOK_AGAIN_NS = ms(1)
+
+OnAnswer = Callable[[int, Outcome], None]
+
+
+class Wires(Protocol):
+    """How messages leave."""
+
+    def to_router(self, message: Submit | Cancel) -> None: ...
+    def to_backend(self, backend: int, payload: Payload) -> None: ...
+
+
+class Desk:
+    """Takes requests in and calls back with each one's outcome, on the loop."""
+
+    def __init__(
+        self,
+        table: RequestTable,
+        arena: Arena,
+        pool: Executor,
+        wires: Wires,
+        pixels_max: int = 64_000_000,
+    ) -> None:
+        self.table = table
+        self.arena = arena
+        self.pool = pool
+        self.wires = wires
+        self.pixels_max = pixels_max
+        """A picture with more is refused before it is decoded."""
+        self.loop = asyncio.get_running_loop()
+        self.waiters: dict[int, OnAnswer] = {}
+        self.decoding = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ns = NEVER
+
+    # Clients
+
+    def open(self, intake: Intake, on_answer: OnAnswer) -> int | Refusal:
+        """Admit a request: its id, and `on_answer` once; or a refusal, and no call."""
+        raw = None if intake.encoded else intake.tensor
+        inline = raw is not None and len(raw.data) <= INLINE_BYTES_MAX
+        if raw is not None and inline and not intake.model.allow_nan:
+            # Before it is admitted: an input that is no input takes no place in any queue.
+            try:
+                check_finite(raw)
+            except BadRequestError as error:
+                application = intake.arrival.application
+                self.table.tally.refuse(application, RefusalReason.BAD_INPUT)
+                return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, str(error))
+        now_ns = time.monotonic_ns()
+        rid = self.table.admit(now_ns, intake.arrival)
+        if isinstance(rid, Refusal):
+            return rid
+        self.waiters[rid] = on_answer
+        if raw is not None and inline:
+            shape = raw.shape[1:] if intake.batched else raw.shape
+            payload = self.arena.place(rid, raw.datatype, shape, raw.data)
+            self.table.on_payload(now_ns, rid, payload)
+        else:
+            # The router hears of it now, so it queues while it is being decoded.
+            self._decode(rid, intake)
+        self.pump()
+        return rid
+
+    async def infer(self, intake: Intake) -> Outcome:
+        """One request from start to end; cancelling the caller cancels it."""
+        future: asyncio.Future[Outcome] = self.loop.create_future()
+        rid = self.open(intake, partial(_settle, future))
+        if isinstance(rid, Refusal):
+            return rid
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self.cancel(rid)
+            raise
+
+    def cancel(self, rid: int) -> None:
+        """Its client has left."""
+        self.table.on_cancel(time.monotonic_ns(), rid)
+        self.pump()
+
+    # Links
+
+    def on_router_up(self, epoch: int) -> None:
+        self.table.on_router_up(time.monotonic_ns(), epoch)
+        self.pump()
+
+    def on_router_down(self) -> None:
+        self.table.on_router_down(time.monotonic_ns())
+        self.pump()
+
+    def on_backend_down(self, backend: int) -> None:
+        self.table.on_backend_down(time.monotonic_ns(), backend)
+        self.pump()
+
+    def on_dropped(self, dropped: Dropped) -> None:
+        self.table.on_dropped(time.monotonic_ns(), dropped)
+
+    def on_fetch(self, backend: int, fetch: Fetch) -> None:
+        self.table.on_fetch(time.monotonic_ns(), backend, fetch)
+
+    def on_result(self, result: Result) -> None:
+        self.table.on_result(time.monotonic_ns(), result)
+
+    # Effects and time
+
+    def pump(self) -> None:
+        """Carry out what the table has decided, and wake up when it next wants to."""
+        for effect in self.table.take_effects():
+            if isinstance(effect, Answer):
+                self.waiters.pop(effect.rid)(effect.rid, effect.outcome)
+            elif isinstance(effect, ToRouter):
+                self.wires.to_router(effect.message)
+            elif isinstance(effect, ToBackend):
+                self.wires.to_backend(effect.backend, effect.payload)
+            else:
+                self.arena.free(effect.payload)
+        wake_at_ns = self.table.wake_at_ns()
+        if wake_at_ns < self._timer_at_ns:
+            self._arm(wake_at_ns)
+
+    def _arm(self, wake_at_ns: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        # uvloop fires up to a millisecond early; then the table finds nothing to do, and we look
+        # again.
+        wait_ns = max(wake_at_ns - time.monotonic_ns(), LOOK_AGAIN_NS)
+        self._timer = self.loop.call_later(wait_ns / 1e9, self._on_timer)
+        self._timer_at_ns = wake_at_ns
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at_ns = NEVER
+        self.table.on_time(time.monotonic_ns())
+        self.pump()
+
+    def close(self) -> None:
+        """Answer whoever still waits; nothing may be asked of the desk afterwards."""
+        for rid in list(self.waiters):
+            self.cancel(rid)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # Decoding
+
+    def _decode(self, rid: int, intake: Intake) -> None:
+        """Have a thread make the payload; the slot is its own until it is done."""
+        spec = intake.model.input
+        size = input_bytes(spec) if intake.encoded else len(intake.tensor.data)
+        slot = self.arena.take(size)
+        view = memoryview(bytearray(size)) if slot is None else slot[1]
+        self.decoding += 1
+        job = self.loop.run_in_executor(self.pool, self._work, rid, intake, view)
+        job.add_done_callback(partial(self._on_decoded, rid, intake, slot[0] if slot else -1, view))
+
+    def _work(self, rid: int, intake: Intake, view: memoryview) -> bool:
+        """In a thread: write the input into `view`; False when nobody waits for it any more."""
+        if rid not in self.table.entries:
+            return False
+        model, tensor = intake.model, intake.tensor
+        if not intake.encoded:
+            if not model.allow_nan:
+                check_finite(tensor)
+            view[:] = tensor.data
+            return True
+        spec = model.input
+        out: Array = np.frombuffer(view, DTYPES[spec.datatype]).reshape(spec.shape)
+        if model.image is not None:
+            write(fit(self._pixels(intake), model.image), model.image, out)
+        else:
+            assert model.read is not None
+            try:
+                made = model.read(split_bytes(tensor.data)[0])
+            except ValueError as error:
+                raise BadRequestError(f"input {tensor.name!r} cannot be read: {error}") from None
+            assert made.shape == out.shape, f"{model.name} read {made.shape}, not {out.shape}"
+            out[...] = made
+        return True
+
+    def _pixels(self, intake: Intake) -> Pixels:
+        tensor = intake.tensor
+        if tensor.datatype == "BYTES":
+            return decode(split_bytes(tensor.data)[0], self.pixels_max)
+        return to_array(tensor)[0] if intake.batched else to_array(tensor)
+
+    def _on_decoded(
+        self, rid: int, intake: Intake, offset: int, view: memoryview, job: asyncio.Future[bool]
+    ) -> None:
+        self.decoding -= 1
+        spec, tensor = intake.model.input, intake.tensor
+        size = len(view)
+        dtype, shape = spec.datatype, spec.shape
+        if not intake.encoded:
+            dtype, shape = tensor.datatype, tensor.shape[1:] if intake.batched else tensor.shape
+        payload = (
+            Payload(rid, dtype, shape, b"", self.arena.name, offset, size)
+            if offset >= 0
+            else Payload(rid, dtype, shape, bytes(view))
+        )
+        now_ns = time.monotonic_ns()
+        error = None if job.cancelled() else job.exception()
+        if error is None and not job.cancelled() and job.result():
+            self.table.on_payload(now_ns, rid, payload)
+        else:
+            self.arena.free(payload)
+            if isinstance(error, BadRequestError):
+                self.table.on_bad_payload(now_ns, rid, str(error))
+            elif error is not None:
+                # Ours to mend, but its client is told at once.
+                self.table.on_bad_payload(now_ns, rid, f"decoding failed: {error!r}", "INTERNAL")
+        self.pump()
+
+
+def _settle(future: asyncio.Future[Outcome], rid: int, outcome: Outcome) -> None:
+    if not future.done():
+        future.set_result(outcome)

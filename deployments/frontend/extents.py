@@ -1,0 +1,71 @@
+"""Which bytes of a segment are free. Pure; the memory itself is in `memory.py`."""
+
+ALIGN = 64
+"""A cache line, so that neighbours do not share one."""
+
+
+class Extents:
+    """Free extents of `capacity` bytes, merged with their neighbours as they come back.
+
+    Payloads of one model are of one size, so there are few sizes and an exact fit is the rule.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity - capacity % ALIGN
+        self.used = 0
+        self.reached = 0
+        """No byte from here on has ever been handed out."""
+        self._taken: dict[int, int] = {}
+        self._free_by_start: dict[int, int] = {}
+        self._free_by_end: dict[int, int] = {}
+        self._free_by_size: dict[int, dict[int, None]] = {}
+        if self.capacity:
+            self._add(0, self.capacity)
+
+    def take(self, size: int) -> int | None:
+        """Offset of `size` bytes, or None when no extent is large enough."""
+        needed = max(ALIGN, -(-size // ALIGN) * ALIGN)
+        starts = self._free_by_size.get(needed)
+        if starts is None:
+            larger = [each for each in self._free_by_size if each > needed]
+            if not larger:
+                return None
+            # The smallest that fits, so that the large ones last.
+            starts = self._free_by_size[min(larger)]
+        # The one that came back last: its pages are still in a cache.
+        start = next(reversed(starts))
+        length = self._free_by_start[start]
+        self._drop(start, length)
+        if length > needed:
+            self._add(start + needed, length - needed)
+        self._taken[start] = needed
+        self.used += needed
+        self.reached = max(self.reached, start + needed)
+        return start
+
+    def give(self, offset: int) -> None:
+        """These bytes are free again."""
+        length = self._taken.pop(offset)
+        self.used -= length
+        start, end = offset, offset + length
+        before = self._free_by_end.get(start)
+        if before is not None:
+            self._drop(before, start - before)
+            start = before
+        after = self._free_by_start.get(end)
+        if after is not None:
+            self._drop(end, after)
+            end += after
+        self._add(start, end - start)
+
+    def _add(self, start: int, length: int) -> None:
+        self._free_by_start[start] = length
+        self._free_by_end[start + length] = start
+        self._free_by_size.setdefault(length, {})[start] = None
+
+    def _drop(self, start: int, length: int) -> None:
+        del self._free_by_start[start], self._free_by_end[start + length]
+        starts = self._free_by_size[length]
+        del starts[start]
+        if not starts:
+            del self._free_by_size[length]

@@ -1,0 +1,198 @@
+"""From a message to a request: which model, what input, by when, and whether all of it is sound."""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from clients.wire import parameters as names
+from clients.wire.errors import BadRequestError
+from clients.wire.open_inference_pb2 import ModelInferRequest
+from clients.wire.parameters import integer, text
+from clients.wire.tensors import DTYPES, RawTensor, request_tensors, split_bytes
+from deployments.frontend.entry import Arrival
+from deployments.frontend.images import frame_size
+from deployments.frontend.models import Registry, ServedModel, TensorSpec
+from router.core.units import NEVER
+
+CLIENT_BITS = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """A sound request; only its pixels and numbers have not been looked at."""
+
+    model: ServedModel
+    version: str
+    request_id: str
+    arrival: Arrival
+    tensor: RawTensor
+    encoded: bool
+    """The input is still to be decoded or scaled."""
+    batched: bool
+    """The client counts a batch dimension of 1, and gets one back."""
+    frame: tuple[int, int] = (0, 0)
+    """Height and width of the client's picture, where answers are given in its pixels."""
+    classes: tuple[tuple[str, int], ...] = ()
+    """The outputs asked for, each with how many best classes to name; 0 for the tensor itself."""
+
+
+def take_in(
+    request: ModelInferRequest, registry: Registry, left_ns: int = NEVER, stream: int = 0
+) -> Intake:
+    """The request in this message. Raises BadRequestError or UnknownModelError.
+
+    `stream` is the client of frames that do not name one.
+    """
+    model, version = registry.find(request.model_name, request.model_version)
+    tensors = request_tensors(request)
+    if len(tensors) != 1:
+        raise BadRequestError(
+            f"model {model.name!r} takes one input, {model.input.name!r}, not {len(tensors)}"
+        )
+    tensor = tensors[0]
+    if tensor.name != model.input.name:
+        raise BadRequestError(
+            f"model {model.name!r} has no input {tensor.name!r}: send {model.input.name!r}"
+        )
+    if request.inputs[0].parameters:
+        _refuse_shared_memory(request.inputs[0])
+    encoded, batched = _check_input(model, tensor)
+    given = request.parameters
+    slo_ns, hard_limit_ns = model.slo_ns, model.hard_limit_ns
+    priority, client = 0, stream
+    if given:
+        timeout_us = integer(given, names.TIMEOUT)
+        if timeout_us is not None:
+            # What the hard limit allows on top of the SLO stays the same.
+            slo_ns, hard_limit_ns = timeout_us * 1000, timeout_us * 1000 + hard_limit_ns - slo_ns
+        priority = _priority(integer(given, names.PRIORITY))
+        client = _client(text(given, names.CLIENT) or text(given, names.SEQUENCE)) or stream
+    arrival = Arrival(
+        model.application(version),
+        slo_ns,
+        hard_limit_ns,
+        _size_bytes(model, tensor, encoded),
+        priority,
+        client,
+        left_ns,
+    )
+    classes = _classes(model, request) if request.outputs else ()
+    frame = _frame(tensor, batched) if encoded and model.boxes else (0, 0)
+    return Intake(model, version, request.id, arrival, tensor, encoded, batched, frame, classes)
+
+
+def _frame(tensor: RawTensor, batched: bool) -> tuple[int, int]:
+    if tensor.datatype == "BYTES":
+        return frame_size(split_bytes(tensor.data)[0])
+    height, width = tensor.shape[1:3] if batched else tensor.shape[:2]
+    return height, width
+
+
+def _check_input(model: ServedModel, tensor: RawTensor) -> tuple[bool, bool]:
+    """Whether the input is still a picture, and whether it has a batch dimension."""
+    spec, shape = model.input, tensor.shape
+    if model.takes_bytes and tensor.datatype == "BYTES":
+        if shape not in ((), (1,), (1, 1)):
+            raise BadRequestError(
+                f"input {tensor.name!r} has shape {list(shape)}: send one element, shape [1]"
+            )
+        return True, shape == (1, 1)
+    if model.image is not None:
+        frame = shape[1:] if len(shape) == 4 and shape[0] == 1 else shape
+        if tensor.datatype == "UINT8" and len(frame) == 3 and frame[2] == 3 and 0 not in frame:
+            fitted = _matches(spec.shape, frame) and spec.datatype == "UINT8"
+            return not fitted, len(shape) == 4
+    if tensor.datatype != spec.datatype:
+        raise BadRequestError(
+            f"input {tensor.name!r} is {tensor.datatype}: model {model.name!r} takes "
+            f"{_wanted(model)}"
+        )
+    if _matches(spec.shape, shape):
+        return False, False
+    if shape and shape[0] == 1 and _matches(spec.shape, shape[1:]):
+        return False, True
+    if shape and shape[0] != 1 and _matches(spec.shape, shape[1:]):
+        raise BadRequestError(
+            f"input {tensor.name!r} holds {shape[0]} items: send each as a request of its own, "
+            "batches are formed here"
+        )
+    raise BadRequestError(
+        f"input {tensor.name!r} has shape {list(shape)}: model {model.name!r} takes "
+        f"{_wanted(model)}"
+    )
+
+
+def _wanted(model: ServedModel) -> str:
+    spec = model.input
+    wanted = f"{spec.datatype}{list(spec.shape)}"
+    if model.image is not None:
+        wanted += ", or a picture: BYTES[1] with a JPEG or UINT8[height, width, 3]"
+    elif model.read is not None:
+        wanted += ", or BYTES[1]"
+    return wanted
+
+
+def _matches(wanted: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    if wanted == shape:
+        return True
+    return len(wanted) == len(shape) and all(
+        want in (-1, got) for want, got in zip(wanted, shape, strict=True)
+    )
+
+
+def _size_bytes(model: ServedModel, tensor: RawTensor, encoded: bool) -> int:
+    """Memory it takes: the input, and beside it the picture while that waits to be decoded."""
+    if not encoded:
+        return len(tensor.data)
+    return len(tensor.data) + input_bytes(model.input)
+
+
+def input_bytes(spec: TensorSpec) -> int:
+    """Size of a decoded picture."""
+    size = DTYPES[spec.datatype].itemsize
+    for dim in spec.shape:
+        size *= dim
+    return size
+
+
+def _priority(given: int | None) -> int:
+    if given is None:
+        return 0
+    if not 0 <= given < 1 << 32:
+        raise BadRequestError(f"priority={given}: use 1 for the highest, 0 for the default")
+    return given
+
+
+def _client(given: str) -> int:
+    """The number of a stream that is known by a number or a name; 0 for none."""
+    if not given:
+        return 0
+    if given.isdecimal() and len(given) < 19:
+        return int(given)
+    return int.from_bytes(blake2b(given.encode(), digest_size=8).digest(), "big") >> 1 or 1
+
+
+def _classes(model: ServedModel, request: ModelInferRequest) -> tuple[tuple[str, int], ...]:
+    known = {spec.name for spec in model.outputs}
+    found: list[tuple[str, int]] = []
+    for output in request.outputs:
+        if known and output.name not in known:
+            raise BadRequestError(
+                f"model {model.name!r} has no output {output.name!r}: "
+                f"ask for one of {', '.join(sorted(known))}"
+            )
+        count = integer(output.parameters, "classification") or 0
+        if count < 0:
+            raise BadRequestError(f"classification={count}: ask for 1 class or more")
+        if "shared_memory_region" in output.parameters:
+            raise BadRequestError(
+                "outputs in shared memory are not supported: leave the region out"
+            )
+        found.append((output.name, count))
+    return tuple(found)
+
+
+def _refuse_shared_memory(given: ModelInferRequest.InferInputTensor) -> None:
+    if "shared_memory_region" in given.parameters:
+        raise BadRequestError(
+            f"input {given.name!r} names shared memory, which is not supported: send its data"
+        )

@@ -1,0 +1,156 @@
+"""Requests and responses of the REST protocol, to and from the messages of the gRPC one."""
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from clients.wire import open_inference_pb2 as pb
+from clients.wire.errors import BadRequestError
+from clients.wire.parameters import parameter, value_of
+from clients.wire.tensors import (
+    DTYPES,
+    RawTensor,
+    check_data,
+    check_shape,
+    join_bytes,
+    response_tensors,
+    split_bytes,
+    to_array,
+)
+
+
+def read_request(model: str, version: str, body: bytes, header_bytes: int) -> pb.ModelInferRequest:
+    """The message in a JSON body; what lies behind `header_bytes` are raw tensors, if any.
+
+    That is Triton's binary extension, the only way for a JPEG to travel as it is. Without it, a
+    tensor may say `"parameters": {"encoding": "base64"}`.
+    """
+    try:
+        given = json.loads(body[:header_bytes])
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"the body is not JSON: {error}") from None
+    if not isinstance(given, dict) or not isinstance(given.get("inputs"), list):
+        raise BadRequestError('the body has no list of inputs: send {"inputs": [...]}')
+    request = pb.ModelInferRequest(
+        model_name=model, model_version=version, id=str(given.get("id", ""))
+    )
+    _read_parameters(given.get("parameters"), request.parameters)
+    rest = memoryview(body)[header_bytes:]
+    for each in given["inputs"]:
+        tensor, taken = _read_input(each, rest)
+        rest = rest[taken:]
+        request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        request.raw_input_contents.append(tensor.data)
+    if len(rest):
+        raise BadRequestError(f"{len(rest)} bytes follow the last tensor: give binary_data_size")
+    for each in given.get("outputs") or ():
+        if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+            raise BadRequestError('an output has no name: send {"name": "..."}')
+        output = request.outputs.add(name=each["name"])
+        _read_parameters(each.get("parameters"), output.parameters)
+    return request
+
+
+def _read_parameters(given: object, into: Any) -> None:
+    if given is None:
+        return
+    if not isinstance(given, dict):
+        raise BadRequestError(f"parameters={given!r} is no object")
+    for name, value in given.items():
+        if not isinstance(value, bool | int | float | str):
+            raise BadRequestError(f"parameter {name}={value!r}: use a number, text or a boolean")
+        try:
+            into[name].CopyFrom(parameter(value))
+        except ValueError:
+            raise BadRequestError(f"parameter {name}={value} does not fit 64 bits") from None
+
+
+def _read_input(given: object, rest: memoryview) -> tuple[RawTensor, int]:
+    """A tensor, and how many of the binary bytes it took."""
+    if not isinstance(given, dict):
+        raise BadRequestError(f"input {given!r} is no object with name, datatype, shape and data")
+    name, datatype, dims = given.get("name"), given.get("datatype"), given.get("shape")
+    whole = isinstance(dims, list) and all(type(dim) is int for dim in dims)
+    if not isinstance(name, str) or not isinstance(datatype, str) or not whole:
+        raise BadRequestError(f"input {name!r} needs name, datatype and a shape of integers")
+    shape = tuple(dims or ())
+    count = check_shape(name, datatype, shape)
+    options = given.get("parameters")
+    options = options if isinstance(options, dict) else {}
+    size = options.get("binary_data_size")
+    if size is not None:
+        if type(size) is not int or not 0 <= size <= len(rest):
+            raise BadRequestError(f"input {name!r}: binary_data_size={size}, {len(rest)} are left")
+        data = bytes(rest[:size])
+        check_data(name, datatype, shape, count, data)
+        return RawTensor(name, datatype, shape, data), size
+    data = _read_data(name, datatype, given.get("data"), options.get("encoding") == "base64")
+    check_data(name, datatype, shape, count, data)
+    return RawTensor(name, datatype, shape, data), 0
+
+
+def _read_data(name: str, datatype: str, data: object, base64_text: bool) -> bytes:
+    if not isinstance(data, list):
+        raise BadRequestError(f"input {name!r} has no list of data")
+    try:
+        if datatype == "BYTES":
+            flat = np.array(data, dtype=object).reshape(-1)
+            if base64_text:
+                return join_bytes([base64.b64decode(each, validate=True) for each in flat])
+            return join_bytes([each.encode() for each in flat])
+        if datatype in ("FP16", "BF16"):
+            raise BadRequestError(f"input {name!r} is {datatype}: JSON carries FP32; send that")
+        array = np.array(data)
+        wanted = DTYPES[datatype]
+        # A float where an integer is wanted, or the other way round, is a mistake worth naming,
+        # but 1 for 1.0 is not.
+        if array.dtype.kind not in ("fiu" if wanted.kind == "f" else wanted.kind + "iu"):
+            raise BadRequestError(f"input {name!r} is {datatype}, its data are {array.dtype}")
+        narrow = array.astype(wanted)
+        if wanted.kind in "iu" and not np.array_equal(narrow, array):
+            raise BadRequestError(f"input {name!r} has values that {datatype} cannot hold")
+        return narrow.tobytes()
+    except (AttributeError, OverflowError, TypeError, ValueError, binascii.Error) as error:
+        raise BadRequestError(f"input {name!r} has data that are not {datatype}: {error}") from None
+
+
+def write_response(response: pb.ModelInferResponse) -> dict[str, Any]:
+    """A response as JSON. What is no text among BYTES becomes base64, and says so."""
+    outputs = [_write_tensor(tensor) for tensor in response_tensors(response)]
+    return {
+        "model_name": response.model_name,
+        "model_version": response.model_version,
+        "id": response.id,
+        "parameters": _write_parameters(response.parameters),
+        "outputs": outputs,
+    }
+
+
+def _write_parameters(given: Mapping[str, pb.InferParameter]) -> dict[str, Any]:
+    return {name: value_of(each) for name, each in given.items()}
+
+
+def _write_tensor(tensor: RawTensor) -> dict[str, Any]:
+    written: dict[str, Any] = {
+        "name": tensor.name,
+        "datatype": tensor.datatype,
+        "shape": list(tensor.shape),
+    }
+    if tensor.datatype == "BYTES":
+        elements = split_bytes(tensor.data)
+        try:
+            written["data"] = [each.decode() for each in elements]
+        except UnicodeDecodeError:
+            written["parameters"] = {"encoding": "base64"}
+            written["data"] = [base64.b64encode(each).decode() for each in elements]
+        return written
+    array = to_array(tensor).reshape(-1)
+    finite = array.dtype.kind != "f" or bool(np.isfinite(array).all())
+    # JSON has no NaN.
+    values = array.tolist()
+    written["data"] = values if finite else [v if np.isfinite(v) else None for v in values]
+    return written

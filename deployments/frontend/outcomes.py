@@ -1,0 +1,63 @@
+"""How a request may end, and what its client is told."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from router.core.events import DropReason
+from router.links.messages import Result
+
+
+class RefusalReason:
+    """Why the frontend itself ends a request; the router's reasons are in `DropReason`."""
+
+    EXPIRED: Final = "expired"
+    """Its time ran out with no word from the backend or the router."""
+    MEMORY: Final = "memory"
+    """Its input would not fit the memory for payloads."""
+    TOO_MANY: Final = "too-many"
+    """The table has no place left."""
+    NO_ROUTER: Final = "no-router"
+    DRAINING: Final = "draining"
+    BAD_INPUT: Final = "bad-input"
+    NOT_FOUND: Final = "not-found"
+    FAILED: Final = "failed"
+    """The model raised an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """No result, and why."""
+
+    status: str
+    """Name of the gRPC status."""
+    reason: str
+    message: str
+    retry_after_ns: int = 0
+    """When to come again; 0 where that would not help."""
+
+
+Outcome = Result | Refusal
+
+_STATUSES = {
+    DropReason.LATE: ("DEADLINE_EXCEEDED", "no batch could still end before its deadline"),
+    DropReason.WINDOW: (
+        "RESOURCE_EXHAUSTED",
+        "overload: serving it would have made the requests behind it late",
+    ),
+    DropReason.SHED: ("RESOURCE_EXHAUSTED", "overload: its stream has had its share"),
+    DropReason.SUPERSEDED: ("CANCELLED", "a newer frame of its stream took its place"),
+    DropReason.CANCELLED: ("CANCELLED", "its client cancelled it"),
+    "unknown-application": ("NOT_FOUND", "the router does not serve this application"),
+    RefusalReason.FAILED: ("INTERNAL", "the model failed"),
+    DropReason.LOST: ("UNAVAILABLE", "its backend died and no time was left to run it again"),
+}
+RETRY_AFTER_NS = 100_000_000
+"""The hint for overload and outages where nobody knows better."""
+
+
+def drop_refusal(reason: str, retry_after_ns: int = 0) -> Refusal:
+    """What to tell a client whose request the router dropped."""
+    status, message = _STATUSES.get(reason, ("UNAVAILABLE", "the router could not serve it"))
+    if status in ("RESOURCE_EXHAUSTED", "UNAVAILABLE"):
+        retry_after_ns = retry_after_ns or RETRY_AFTER_NS
+    return Refusal(status, reason, f"{reason}: {message}", retry_after_ns)

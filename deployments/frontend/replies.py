@@ -1,0 +1,97 @@
+"""From an outcome to a message."""
+
+import numpy as np
+
+from clients.wire import parameters as names
+from clients.wire.open_inference_pb2 import (
+    InferParameter,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
+from clients.wire.tensors import FLOATS, RawTensor, join_bytes, to_array
+from deployments.frontend.intake import Intake
+from deployments.frontend.outcomes import Outcome, Refusal
+from deployments.models.picture import reduction
+from router.links.messages import Result
+
+
+def response_of(intake: Intake, result: Result, queue_ns: int) -> ModelInferResponse:
+    """The answer of a unary call."""
+    response = ModelInferResponse(
+        model_name=intake.model.name, model_version=intake.version, id=intake.request_id
+    )
+    _fill(response, intake, result, queue_ns)
+    return response
+
+
+def stream_response_of(intake: Intake, outcome: Outcome, queue_ns: int) -> ModelStreamInferResponse:
+    """The answer within a stream; a refusal is data there, not the end of the stream."""
+    if isinstance(outcome, Refusal):
+        return stream_refusal(intake.model.name, intake.request_id, outcome)
+    message = ModelStreamInferResponse()
+    response = message.infer_response
+    response.model_name = intake.model.name
+    response.model_version = intake.version
+    if intake.request_id:
+        response.id = intake.request_id
+    _fill(response, intake, outcome, queue_ns)
+    return message
+
+
+def stream_refusal(model: str, request_id: str, refusal: Refusal) -> ModelStreamInferResponse:
+    """A refusal within a stream: the id tells of what, the parameters what to do."""
+    given = {
+        names.STATUS: InferParameter(string_param=refusal.status),
+        names.REASON: InferParameter(string_param=refusal.reason),
+    }
+    if refusal.retry_after_ns:
+        retry_after_us = refusal.retry_after_ns // 1000
+        given[names.RETRY_AFTER_US] = InferParameter(int64_param=retry_after_us)
+    response = ModelInferResponse(model_name=model, id=request_id, parameters=given)
+    return ModelStreamInferResponse(
+        error_message=f"{refusal.status}: {refusal.message}", infer_response=response
+    )
+
+
+def _fill(response: ModelInferResponse, intake: Intake, result: Result, queue_ns: int) -> None:
+    given = response.parameters
+    given[names.VARIANT].string_param = result.variant
+    given[names.BATCH_SIZE].int64_param = result.batch_size
+    given[names.QUEUE_US].int64_param = queue_ns // 1000
+    given[names.RUN_US].int64_param = result.run_ns // 1000
+    wanted = dict(intake.classes)
+    for name, datatype, shape, data in result.tensors:
+        if wanted and name not in wanted:
+            continue
+        if intake.frame[0] and intake.model.image is not None and len(shape) == 2:
+            data = own_pixels(data, shape, intake.frame, intake.model.image.height)
+        if intake.batched:
+            shape = (1, *shape)
+        if wanted.get(name):
+            tensor = RawTensor(name, datatype, shape, data)
+            elements = best_classes(tensor, wanted[name], intake.model.labels)
+            datatype, shape, data = "BYTES", (len(elements),), join_bytes(elements)
+            shape = (1, *shape) if intake.batched else shape
+        response.outputs.add(name=name, datatype=datatype, shape=shape)
+        response.raw_output_contents.append(data)
+
+
+def own_pixels(data: bytes, shape: tuple[int, ...], frame: tuple[int, int], size: int) -> bytes:
+    """Boxes [n, 4 or more] found in a square of `size`, in pixels of the client's frame."""
+    height, width = frame
+    rows = np.frombuffer(data, np.float32).reshape(shape).copy()
+    rows[:, :4] /= np.float32(reduction(height, width, size))
+    rows[:, :4] = np.clip(rows[:, :4], 0, np.array((width, height, width, height), np.float32))
+    return rows.tobytes()
+
+
+def best_classes(tensor: RawTensor, count: int, labels: tuple[str, ...]) -> list[bytes]:
+    """`score:index:label` of the best classes, as Triton's classification extension has it."""
+    scores = to_array(tensor).reshape(-1)
+    order = np.argsort(-scores.astype(np.float64), kind="stable")[:count]
+    found: list[bytes] = []
+    for index in order.tolist():
+        score = f"{scores[index]:f}" if tensor.datatype in FLOATS else str(scores[index])
+        label = f":{labels[index]}" if index < len(labels) else ""
+        found.append(f"{score}:{index}{label}".encode())
+    return found

@@ -1,0 +1,169 @@
+"""The Open Inference Protocol over HTTP, and health for load balancers."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from clients.wire import open_inference_pb2 as pb
+from clients.wire.errors import BadRequestError
+from deployments.frontend import catalog
+from deployments.frontend.intake import take_in
+from deployments.frontend.json_tensors import read_request, write_response
+from deployments.frontend.models import UnknownModelError
+from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
+from deployments.frontend.replies import response_of
+from deployments.frontend.service import InferenceService
+
+STATUSES = {
+    "INVALID_ARGUMENT": 400,
+    "NOT_FOUND": 404,
+    "CANCELLED": 499,
+    "RESOURCE_EXHAUSTED": 429,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+"""HTTP statuses of gRPC's; what is not listed is 500."""
+BINARY_HEADER = "inference-header-content-length"
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Rest:
+    """Routes onto the same desk and catalog that gRPC uses."""
+
+    def __init__(self, service: InferenceService, body_bytes_max: int) -> None:
+        self.service = service
+        self.body_bytes_max = body_bytes_max
+
+    def app(self, extra: tuple[Route, ...] = ()) -> Starlette:
+        """The ASGI application; `extra` routes (metrics) come with it."""
+        infer = Route("/v2/models/{model}/infer", _guard(self.infer), methods=["POST"])
+        versioned = Route(
+            "/v2/models/{model}/versions/{version}/infer", _guard(self.infer), methods=["POST"]
+        )
+        routes = [
+            Route("/v2", _guard(self.server)),
+            Route("/v2/health/live", _guard(self.live)),
+            Route("/v2/health/ready", _guard(self.ready)),
+            Route("/v2/models/{model}", _guard(self.model)),
+            Route("/v2/models/{model}/ready", _guard(self.model_ready)),
+            Route("/v2/models/{model}/versions/{version}", _guard(self.model)),
+            infer,
+            versioned,
+            *extra,
+        ]
+        return Starlette(routes=routes)
+
+    async def server(self, request: Request) -> Response:
+        metadata = catalog.server_metadata()
+        return JSONResponse(
+            {
+                "name": metadata.name,
+                "version": metadata.version,
+                "extensions": [*metadata.extensions, "binary_tensor_data"],
+            }
+        )
+
+    async def live(self, request: Request) -> Response:
+        return PlainTextResponse("live\n")
+
+    async def ready(self, request: Request) -> Response:
+        if self.service.ready:
+            return PlainTextResponse("ready\n")
+        return PlainTextResponse("no router is linked, or draining\n", 503)
+
+    async def model_ready(self, request: Request) -> Response:
+        self.service.registry.find(request.path_params["model"])
+        return await self.ready(request)
+
+    async def model(self, request: Request) -> Response:
+        version = request.path_params.get("version", "")
+        model, _ = self.service.registry.find(request.path_params["model"], version)
+        metadata = catalog.model_metadata(model)
+        return JSONResponse(
+            {
+                "name": metadata.name,
+                "versions": list(metadata.versions),
+                "platform": metadata.platform,
+                "inputs": [_tensor(each) for each in metadata.inputs],
+                "outputs": [_tensor(each) for each in metadata.outputs],
+                "parameters": {
+                    "slo_ms": model.slo_ns / 1e6,
+                    "hard_limit_ms": model.hard_limit_ns / 1e6,
+                    "variants": list(model.variants),
+                },
+            }
+        )
+
+    async def infer(self, request: Request) -> Response:
+        body = await self._body(request)
+        header = request.headers.get(BINARY_HEADER, str(len(body)))
+        if not header.isdecimal() or int(header) > len(body):
+            raise BadRequestError(f"{BINARY_HEADER}={header}, the body has {len(body)} bytes")
+        parts = request.path_params
+        message = read_request(parts["model"], parts.get("version", ""), body, int(header))
+        intake = take_in(message, self.service.registry)
+        arrived_at_ns = time.monotonic_ns()
+        outcome = await _while_connected(request, self.service.desk.infer(intake))
+        if isinstance(outcome, Refusal):
+            return _refusal(outcome)
+        queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
+        return JSONResponse(write_response(response_of(intake, outcome, queue_ns)))
+
+    async def _body(self, request: Request) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        async for part in request.stream():
+            size += len(part)
+            if size > self.body_bytes_max:
+                raise BadRequestError(
+                    f"the body is larger than {self.body_bytes_max} bytes: send less, or raise "
+                    "message_mb"
+                )
+            parts.append(part)
+        return b"".join(parts)
+
+
+async def _while_connected(request: Request, serving: Awaitable[Outcome]) -> Outcome:
+    """The outcome; a client that hangs up before gives its place in the queue back."""
+    task = asyncio.ensure_future(serving)
+    gone = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            return Refusal("CANCELLED", "cancelled", "the client has hung up")
+        return task.result()
+    finally:
+        gone.cancel()
+
+
+def _guard(handler: Handler) -> Handler:
+    async def guarded(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except (BadRequestError, UnknownModelError) as error:
+            return _refusal(Refusal(error.grpc_status, RefusalReason.BAD_INPUT, str(error)))
+
+    return guarded
+
+
+def _refusal(refusal: Refusal) -> Response:
+    headers = {}
+    if refusal.retry_after_ns:
+        # HTTP counts in whole seconds; the exact hint stands beside it.
+        headers["Retry-After"] = str(-(-refusal.retry_after_ns // 1_000_000_000))
+        headers["Retry-After-Ms"] = str(max(1, refusal.retry_after_ns // 1_000_000))
+    body = {"error": refusal.message, "status": refusal.status, "reason": refusal.reason}
+    return JSONResponse(body, STATUSES.get(refusal.status, 500), headers)
+
+
+def _tensor(given: pb.ModelMetadataResponse.TensorMetadata) -> dict[str, Any]:
+    return {"name": given.name, "datatype": given.datatype, "shape": list(given.shape)}

@@ -1,0 +1,134 @@
+"""The sockets that clients connect to: gRPC and HTTP, both onto one service."""
+
+import asyncio
+import socket
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import grpc
+import uvicorn
+from starlette.routing import Route
+
+from clients.wire.service import handler
+from deployments.frontend.rest import Rest
+from deployments.frontend.service import InferenceService
+from profiles.errors import ConfigError
+from router.core.units import seconds
+
+BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Where to listen, and what to put up with."""
+
+    host: str = "127.0.0.1"
+    grpc_port: int = 8001
+    """0 takes a free one."""
+    http_port: int = 8080
+    """0 takes a free one, -1 goes without HTTP."""
+    reuse_port: bool = False
+    """Several frontends share the ports; the kernel spreads connections over them."""
+    message_bytes_max: int = 16 << 20
+    connection_age_ns_max: int = seconds(600)
+    """Then clients are told to connect anew (GOAWAY), so that they spread over new frontends."""
+    drain_ns: int = seconds(5)
+    """What is under way at shutdown may take so long."""
+
+
+class FrontendServer:
+    """Both servers of one process, on its loop."""
+
+    def __init__(
+        self, service: InferenceService, options: ServerOptions, extra: tuple[Route, ...] = ()
+    ) -> None:
+        self.service = service
+        self.options = options
+        self.extra = extra
+        self.grpc_port = 0
+        self.http_port = 0
+        self._http: uvicorn.Server | None = None
+        self._http_task: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen; afterwards `grpc_port` and `http_port` say where."""
+        options = self.options
+        self._grpc = grpc.aio.server(options=grpc_options(options))
+        self._grpc.add_generic_rpc_handlers((handler(self.service),))
+        address = f"{options.host}:{options.grpc_port}"
+        try:
+            self.grpc_port = self._grpc.add_insecure_port(address)
+        except RuntimeError as error:
+            raise ConfigError(
+                f"{address} cannot be listened on ({error}): free it or set another grpc_port"
+            ) from None
+        if options.http_port >= 0:
+            self._start_http()
+        await self._grpc.start()
+        self._watch = asyncio.ensure_future(self.service.watch())
+
+    def _start_http(self) -> None:
+        options = self.options
+        listener = listen(options.host, options.http_port, options.reuse_port)
+        self.http_port = listener.getsockname()[1]
+        app = Rest(self.service, options.message_bytes_max).app(self.extra)
+        config = uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False)
+        self._http = _Http(config)
+        self._http_task = asyncio.ensure_future(self._http.serve(sockets=[listener]))
+
+    async def stop(self) -> None:
+        """Take nothing new, let what is under way finish, close."""
+        self.service.drain()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._http is not None and self._http_task is not None:
+            self._http.should_exit = True
+            await self._http_task
+        await self._grpc.stop(self.options.drain_ns / 1e9)
+
+
+class _Http(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        # Ctrl-C belongs to whoever runs this process.
+        yield
+
+
+def grpc_options(options: ServerOptions) -> list[tuple[str, int]]:
+    """Channel arguments of the gRPC server."""
+    age_ms = options.connection_age_ns_max // 1_000_000
+    return [
+        ("grpc.max_receive_message_length", options.message_bytes_max),
+        ("grpc.max_send_message_length", options.message_bytes_max),
+        ("grpc.so_reuseport", int(options.reuse_port)),
+        ("grpc.max_connection_age_ms", age_ms),
+        # Streams of that age end by themselves; this is for calls that hang.
+        ("grpc.max_connection_age_grace_ms", 60_000),
+        # A client that vanished without a word gives its place back.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        # Streaming clients may ping as often as this without being cut.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+    ]
+
+
+def listen(host: str, port: int, reuse_port: bool) -> socket.socket:
+    """A listening TCP socket."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if reuse_port:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"{host}:{port} cannot be listened on ({error.strerror}): free it or set another port"
+        ) from None
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,162 @@
+"""The gRPC methods. Each is thin: the desk serves, the catalog describes."""
+
+import asyncio
+import secrets
+import time
+from typing import Any
+
+import grpc
+
+from clients.wire import open_inference_pb2 as pb
+from clients.wire.errors import BadRequestError
+from deployments.frontend import catalog
+from deployments.frontend.desk import Desk
+from deployments.frontend.intake import CLIENT_BITS, take_in
+from deployments.frontend.models import Registry, ServedModel, UnknownModelError
+from deployments.frontend.outcomes import Refusal
+from deployments.frontend.replies import response_of
+from deployments.frontend.streams import Stream, StreamLimits
+from router.core.units import NEVER
+
+LOOK_S = 1.0
+"""How often streams are checked for clients that do not read."""
+
+
+class InferenceService:
+    """`inference.GRPCInferenceService`."""
+
+    def __init__(self, desk: Desk, registry: Registry, limits: StreamLimits) -> None:
+        self.desk = desk
+        self.registry = registry
+        self.limits = limits
+        self.streams: dict[Stream, asyncio.Task[Any]] = {}
+        self.stalled = 0
+        """Streams cut because their client did not read."""
+
+    @property
+    def ready(self) -> bool:
+        """Requests that come now can be scheduled."""
+        table = self.desk.table
+        return table.epoch >= 0 and not table.draining
+
+    # Inference
+
+    async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> Any:  # noqa: N802
+        left_s = context.time_remaining()
+        left_ns = NEVER if left_s is None else int(left_s * 1e9)
+        try:
+            intake = take_in(request, self.registry, left_ns)
+        except (BadRequestError, UnknownModelError) as error:
+            await context.abort(grpc.StatusCode[error.grpc_status], str(error))
+            return None
+        arrived_at_ns = time.monotonic_ns()
+        outcome = await self.desk.infer(intake)
+        if isinstance(outcome, Refusal):
+            await refuse(context, outcome)
+            return None
+        queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
+        return response_of(intake, outcome, queue_ns)
+
+    async def ModelStreamInfer(self, requests: object, context: Any) -> None:  # noqa: N802
+        number = secrets.randbits(CLIENT_BITS)
+        stream = Stream(self.desk, self.registry, context, number, self.limits)
+        task = asyncio.current_task()
+        assert task is not None
+        self.streams[stream] = task
+        try:
+            await stream.run()
+        finally:
+            del self.streams[stream]
+
+    def drain(self) -> None:
+        """Take nothing new; streams end when they have their answers."""
+        self.desk.table.on_drain()
+        for stream in self.streams:
+            stream.retire("this frontend shuts down")
+
+    async def watch(self) -> None:
+        """Cut clients that do not read, for as long as the server runs."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now_ns = time.monotonic_ns()
+            for stream, task in list(self.streams.items()):
+                if stream.stalled(now_ns):
+                    self.stalled += 1
+                    task.cancel()
+
+    # Health and description
+
+    async def ServerLive(self, request: Any, context: Any) -> pb.ServerLiveResponse:  # noqa: N802
+        return pb.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: Any, context: Any) -> pb.ServerReadyResponse:  # noqa: N802
+        return pb.ServerReadyResponse(ready=self.ready)
+
+    async def ServerMetadata(self, request: Any, context: Any) -> pb.ServerMetadataResponse:  # noqa: N802
+        return catalog.server_metadata()
+
+    async def ModelReady(  # noqa: N802
+        self, request: pb.ModelReadyRequest, context: Any
+    ) -> pb.ModelReadyResponse:
+        await self._find(request.name, request.version, context)
+        return pb.ModelReadyResponse(ready=self.ready)
+
+    async def ModelMetadata(  # noqa: N802
+        self, request: pb.ModelMetadataRequest, context: Any
+    ) -> pb.ModelMetadataResponse:
+        model, _ = await self._find(request.name, request.version, context)
+        return catalog.model_metadata(model)
+
+    async def ModelConfig(  # noqa: N802
+        self, request: pb.ModelConfigRequest, context: Any
+    ) -> pb.ModelConfigResponse:
+        model, _ = await self._find(request.name, request.version, context)
+        return catalog.model_config(model)
+
+    async def ModelStatistics(  # noqa: N802
+        self, request: pb.ModelStatisticsRequest, context: Any
+    ) -> pb.ModelStatisticsResponse:
+        models = [
+            (model, version)
+            for model in self.registry.models.values()
+            for version in model.versions
+        ]
+        if request.name:
+            models = [await self._find(request.name, request.version, context)]
+        return catalog.statistics(models, self.desk.table.tally)
+
+    async def RepositoryIndex(  # noqa: N802
+        self, request: pb.RepositoryIndexRequest, context: Any
+    ) -> pb.RepositoryIndexResponse:
+        if request.ready and not self.ready:
+            return pb.RepositoryIndexResponse()
+        return catalog.repository_index(self.registry, self.ready)
+
+    async def RepositoryModelLoad(self, request: Any, context: Any) -> None:  # noqa: N802
+        await self._placed(context)
+
+    async def RepositoryModelUnload(self, request: Any, context: Any) -> None:  # noqa: N802
+        await self._placed(context)
+
+    async def _placed(self, context: Any) -> None:
+        message = "models are placed by the configuration and its plan: change those"
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
+
+    async def _find(self, name: str, version: str, context: Any) -> tuple[ServedModel, str]:
+        try:
+            return self.registry.find(name, version)
+        except UnknownModelError as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+            raise
+
+
+async def refuse(context: Any, refusal: Refusal) -> None:
+    """End a unary call with a refusal; the hint goes where gRPC's own retries look for it."""
+    metadata: tuple[tuple[str, str], ...] = (("fermata-reason", refusal.reason),)
+    if refusal.retry_after_ns:
+        retry_after_ms = str(max(1, refusal.retry_after_ns // 1_000_000))
+        metadata += (
+            ("retry-after-ms", retry_after_ms),
+            ("grpc-retry-pushback-ms", retry_after_ms),
+        )
+    await context.abort(grpc.StatusCode[refusal.status], refusal.message, metadata)

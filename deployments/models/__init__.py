@@ -1,0 +1,1 @@
+"""Models that install from a package index and load offline; see `catalog.open_model`."""

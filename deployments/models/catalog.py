@@ -1,0 +1,78 @@
+"""Every model by one name: `digits:small`, `imagenet:lite0@224`, `module:function`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deployments.models import detector, digits, imagenet, text
+from deployments.models.model import Model, pick
+from deployments.models.network import load_function, load_torchvision
+from profiles.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """`family:name@size` in parts; for a Python function, family and name are its path."""
+
+    family: str
+    name: str
+    size: int | None = None
+    """Side of its images in pixels, or its length in tokens."""
+
+
+Loader = Callable[[str, int | None, str], Model]
+
+FAMILIES: dict[str, Loader] = {
+    "digits": lambda name, _size, device: digits.load(name, device),
+    "imagenet": imagenet.load,
+    "text": text.load,
+    "faces": detector.load,
+    "torchvision": load_torchvision,
+}
+NAMES = {
+    "digits": digits.NAMES,
+    "imagenet": imagenet.NAMES,
+    "text": text.NAMES,
+    "faces": detector.NAMES,
+}
+"""What each family holds; torchvision's names are known once it is imported."""
+EMBEDDED = (
+    *(f"digits:{name}" for name in digits.NAMES),
+    *(f"imagenet:{name}@{size}" for name, size in imagenet.NATIVE.items()),
+    *(f"text:{name}@{text.LENGTH}" for name in text.NAMES),
+    *(f"faces:{name}@{detector.SIZE}" for name in detector.NAMES),
+)
+"""Models with real weights that need nothing but installed packages."""
+
+
+def parse_name(given: str) -> ModelName:
+    """The parts of a model's name, or a ConfigError in one line."""
+    family, colon, rest = given.partition(":")
+    if not colon or not family or not rest:
+        raise ConfigError(
+            f"model {given!r} must be FAMILY:NAME[@SIZE] or module:function; "
+            f"families: {', '.join(FAMILIES)}"
+        )
+    if family not in FAMILIES:
+        return ModelName(family, rest)
+    name, at, size = rest.partition("@")
+    if at and not (size.isdecimal() and len(size) < 6):
+        raise ConfigError(f"model {given!r}: size {size!r} must be a whole number, as in @224")
+    if at and family == "digits":
+        raise ConfigError(f"model {given!r}: digits are always 8x8; leave out @{size}")
+    if family in NAMES:
+        pick(family, name, NAMES[family])
+    return ModelName(family, name, int(size) if at else None)
+
+
+def open_model(
+    given: str, device: str = "cpu", input_shape: tuple[int, ...] | None = None
+) -> Model:
+    """A model ready to run on `device`; `input_shape` is for functions whose model has no card."""
+    parts = parse_name(given)
+    loader = FAMILIES.get(parts.family)
+    if loader is None:
+        return load_function(f"{parts.family}:{parts.name}", input_shape, device)
+    try:
+        return loader(parts.name, parts.size, device)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"model {given!r} needs pip install {error.name}") from None

@@ -1,0 +1,100 @@
+"""Models by name from torchvision, and from any Python function."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from deployments.models.model import Card, Model, TorchModel
+from profiles.errors import ConfigError
+
+SIZE = 224
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def load_torchvision(name: str, size: int | None = None, device: str = "cpu") -> TorchModel:
+    """A torchvision classifier for float32 [b, 3, size, size].
+
+    It has its weights where torch's hub folder already holds them. Nothing is downloaded: without
+    them the network is random, and its card says so.
+    """
+    try:
+        import torch
+        from torchvision import models
+    except ImportError:
+        raise ConfigError(f"torchvision:{name} needs pip install torch torchvision") from None
+    # Detectors and segmenters answer with structures, not with rows of scores.
+    known = models.list_models(module=models)
+    if name not in known:
+        near = ", ".join(each for each in known if each[:3] == name[:3]) or ", ".join(known[:8])
+        raise ConfigError(f"no model torchvision:{name}; close: {near}")
+    side = SIZE if size is None else size
+    weights = models.get_model_weights(name).DEFAULT
+    file = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]
+    network = models.get_model(name)
+    if file.exists():
+        network.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
+    network.requires_grad_(False)
+    labels = tuple(weights.meta["categories"])
+    card = Card(
+        f"torchvision:{name}@{side}",
+        (3, side, side),
+        "float32",
+        (len(labels),),
+        labels=labels,
+        mean=IMAGENET_MEAN,
+        std=IMAGENET_STD,
+        file_bytes=file.stat().st_size if file.exists() else 0,
+        trained=file.exists(),
+    )
+    model = TorchModel(card, network, lambda batch: network(batch.to(_kind(network))))
+    return model.to(device)
+
+
+def load_function(path: str, input_shape: tuple[int, ...] | None, device: str) -> Model:
+    """What `module:function` returns; `function(device)` where it takes an argument.
+
+    The model needs a `card`, or the caller says the shape of one float32 input.
+    """
+    module_name, _, function_name = path.partition(":")
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{path}: no module {error.name!r} on the path") from None
+    except AttributeError:
+        raise ConfigError(f"{path}: module {module_name} has no {function_name}") from None
+    if not callable(function):
+        raise ConfigError(f"{path}: is a {type(function).__name__}, not a function")
+    model = function(device) if _takes_argument(function) else function()
+    if not callable(model):
+        raise ConfigError(f"{path}: returned a {type(model).__name__}, which cannot be called")
+    if isinstance(getattr(model, "card", None), Card):
+        return model  # type: ignore[no-any-return]
+    if input_shape is None:
+        raise ConfigError(f"{path}: give its model a card, or the shape of one input (3x224x224)")
+    return Plain(Card(path, input_shape, "float32", (-1,)), model)
+
+
+class Plain:
+    """A bare function of a batch, with a card made for it."""
+
+    def __init__(self, card: Card, function: Any) -> None:
+        self.card = card
+        self._function = function
+
+    def __call__(self, batch: Any) -> Any:
+        return self._function(batch)
+
+
+def _takes_argument(function: Any) -> bool:
+    import inspect
+
+    try:
+        given = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(each.kind in positional for each in given)
+
+
+def _kind(network: Any) -> Any:
+    return next(network.parameters()).dtype

@@ -1,0 +1,109 @@
+"""From a configuration and measured profiles to what each process is told."""
+
+from collections.abc import Mapping
+
+from deployments.backend.loaders import ModelSpec
+from deployments.config import ApplicationConfig, DeploymentConfig, VariantConfig
+from deployments.frontend.models import ImageSpec, Registry, ServedModel, TensorSpec
+from profiles.errors import ConfigError
+from profiles.profile import Profile
+from router.assembly import RouterConfig, ServedApplication, ServedVariant
+from router.core.units import ms
+
+Profiles = Mapping[str, Profile]
+"""By variant."""
+
+
+def known_profiles(config: DeploymentConfig) -> dict[str, Profile]:
+    """Those that the configuration itself says; the others have to be measured."""
+    found: dict[str, Profile] = {}
+    for _, variant in variants(config):
+        profile = variant.known_profile()
+        if profile is not None:
+            found[variant.name] = profile
+    return found
+
+
+def variants(config: DeploymentConfig) -> list[tuple[ApplicationConfig, VariantConfig]]:
+    """Every variant with its application."""
+    return [(each, variant) for each in config.applications for variant in each.variants]
+
+
+def router_config(config: DeploymentConfig, profiles: Profiles) -> RouterConfig:
+    """What the router serves; refuses an SLO that no batch of 1 can meet."""
+    return RouterConfig(
+        applications=tuple(_application(each, profiles) for each in config.applications),
+        policy=config.router.policy,
+        policy_options=config.router.options(),
+    )
+
+
+def _application(application: ApplicationConfig, profiles: Profiles) -> ServedApplication:
+    served = tuple(_variant(variant, profiles) for variant in application.variants)
+    fastest = min(served, key=lambda variant: variant.p50_ns[0])
+    if fastest.p50_ns[0] > ms(application.slo_ms):
+        raise ConfigError(
+            f"slo_ms={application.slo_ms:g} of {application.name} is below "
+            f"{fastest.p50_ns[0] / 1e6:.3g} ms, the run time of {fastest.name} at batch 1; raise it"
+        )
+    return ServedApplication(
+        name=application.name,
+        slo_ns=ms(application.slo_ms),
+        variants=served,
+        streams=True,
+        newest=application.newest,
+    )
+
+
+def _variant(variant: VariantConfig, profiles: Profiles) -> ServedVariant:
+    profile = profiles[variant.name]
+    p50_ns = tuple(profile.table_ns(variant.batch_size_max))
+    p99_ns = None
+    if profile.linear_ns is None:
+        p99_ns = tuple(profile.table_ns_p99(len(p50_ns)))
+    return ServedVariant(variant.name, p50_ns, p99_ns, profile.swap_in_ns)
+
+
+def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]:
+    """What every backend loads."""
+    specs: list[ModelSpec] = []
+    for application, variant in variants(config):
+        table_ns: tuple[int, ...] = ()
+        if variant.model == "emulated":
+            table_ns = tuple(profiles[variant.name].table_ns(variant.batch_size_max))
+        specs.append(
+            ModelSpec(
+                variant.name,
+                variant.model,
+                variant.batch_size_max,
+                tuple(application.input.shape),
+                application.input.dtype,
+                table_ns,
+            )
+        )
+    return specs
+
+
+def registry(config: DeploymentConfig) -> Registry:
+    """What the frontends offer to clients."""
+    return Registry.of(_served_model(each) for each in config.applications)
+
+
+def _served_model(application: ApplicationConfig) -> ServedModel:
+    given = application.input
+    image = None
+    if given.image:
+        if len(given.shape) != 3:
+            raise ConfigError(
+                f"input.shape={given.shape} of {application.name} must be channels, height, width"
+            )
+        image = ImageSpec(given.shape[1], given.shape[2], tuple(given.mean), tuple(given.std))
+    return ServedModel(
+        name=application.name,
+        input=TensorSpec(given.name, given.dtype, tuple(given.shape)),
+        slo_ns=ms(application.slo_ms),
+        hard_limit_ns=ms(application.hard_limit_ms or application.slo_ms),
+        image=image,
+        variants=tuple(variant.name for variant in application.variants),
+        labels=tuple(application.labels),
+    )

@@ -1,0 +1,122 @@
+"""The router as a Ray actor: it starts, restarts and names the process; requests pass it by."""
+
+import asyncio
+import time
+from typing import Any
+
+import ray
+
+from router.assembly import RouterConfig
+from router.links.heart import Heart
+from router.links.session import LinkError
+from router.links.transport import LinkOptions, LinkServer, Resolve
+from router.live import LiveRouter, quiet_gc
+from router.snapshot import snapshot
+from router.wake import wake_timer
+
+RESTART_BITS = 44
+"""Milliseconds since 1970 fit until the year 2527."""
+
+
+def epoch_of(generation: int, wall_ms: int) -> int:
+    """A number that grows with every start: of a new generation, or of the same one by Ray.
+
+    Ray restarts an actor with the arguments it was created with, so the generation alone would
+    not tell the new process from the one whose place it takes.
+    """
+    return (generation << RESTART_BITS) | wall_ms
+
+
+class RouterActor:
+    """Runs a `LiveRouter` on the actor's own event loop; see `create_router`."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        generation: int,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        options: LinkOptions | None = None,
+    ) -> None:
+        self.options = options or LinkOptions()
+        self.config = config
+        self.epoch = epoch_of(generation, time.time_ns() // 1_000_000)
+        self.host = host
+        self.port = port
+        self.heart = Heart(self.options.beat_ns)
+        self.starting: asyncio.Task[str] | None = None
+
+    async def address(self) -> str:
+        """host:port for links; the router listens from the first call on."""
+        if self.starting is None:
+            self.starting = asyncio.get_running_loop().create_task(self._start())
+        return await asyncio.shield(self.starting)
+
+    async def _start(self) -> str:
+        loop = asyncio.get_running_loop()
+        self.live = LiveRouter(
+            self.config,
+            self.epoch,
+            time.monotonic_ns,
+            loop.call_soon,
+            lambda call: wake_timer(loop, call),
+        )
+        self.server = LinkServer(self.live.hello, self.live, self.heart, self.options)
+        port = await self.server.start(self.host, self.port)
+        quiet_gc()
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{port}"
+
+    async def snapshot(self) -> dict[str, Any]:
+        """Counters and signals; see `router.snapshot`."""
+        await self.address()
+        return snapshot(self.live)
+
+    async def stop(self, reason: str = "router shuts down") -> None:
+        """Say goodbye to everyone; whoever created the actor then kills it."""
+        if self.starting is None:
+            return
+        await self.starting
+        await self.server.stop(reason)
+        self.live.stop()
+        self.heart.stop()
+
+
+def create_router(
+    name: str,
+    config: RouterConfig,
+    generation: int,
+    *,
+    namespace: str | None = None,
+    host: str = "127.0.0.1",
+    options: LinkOptions | None = None,
+    resources: dict[str, float] | None = None,
+) -> Any:
+    """The handle of a new detached router. Whoever creates it must `stop` and `ray.kill` it.
+
+    Start Ray with RAY_worker_niceness=0: by default its workers yield to every other process.
+    """
+    actor = ray.remote(RouterActor)
+    return actor.options(
+        name=name,
+        namespace=namespace,
+        lifetime="detached",
+        max_restarts=-1,
+        max_task_retries=-1,
+        max_concurrency=1000,
+        num_cpus=0,
+        resources=resources,
+    ).remote(config, generation, host, 0, options)
+
+
+def find_router(name: str, namespace: str | None = None) -> Resolve:
+    """What `Reconnecting` asks at each attempt: where the router of that name listens now."""
+
+    async def resolve() -> str:
+        try:
+            handle = ray.get_actor(name, namespace=namespace)
+            return str(await handle.address.remote())
+        except (ValueError, ray.exceptions.RayError) as error:
+            raise LinkError(f"router {name!r} is not there: {error}") from None
+
+    return resolve

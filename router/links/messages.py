@@ -1,0 +1,195 @@
+"""What travels on links. Times on the wire are durations: monotonic clocks differ between hosts.
+
+A frame is a list of messages, everything that one loop tick has to say to one peer. Requests are
+known by `rid`, unique in the cluster: the frontend's number in the upper bits, a counter below.
+"""
+
+import msgspec
+
+PROTOCOL = 1
+"""Raised when a message changes its meaning; peers of another number are refused by name."""
+RID_BITS = 40
+"""A frontend's own counter; its number stands above."""
+
+
+def frontend_of(rid: int) -> int:
+    return rid >> RID_BITS
+
+
+class Hello(msgspec.Struct, tag=1, array_like=True, frozen=True):
+    """First on every link, both ways."""
+
+    protocol: int
+    role: str
+    """`frontend`, `router` or `backend`."""
+    number: int
+    """Which one of its role; a frontend's is part of its rids."""
+    epoch: int
+    """Of the router; 0 from others that have not met one. A lower one than known is refused."""
+    address: str = ""
+    """host:port where this process itself takes links; empty where it takes none."""
+    node: str = ""
+    """Processes of one node share memory."""
+
+
+class Heartbeat(msgspec.Struct, tag=2, array_like=True, frozen=True):
+    """I live; sent by a thread of its own, so that a busy loop is not taken for a dead one."""
+
+    sent_at_ns: int
+
+
+class Goodbye(msgspec.Struct, tag=3, array_like=True, frozen=True):
+    """The link ends on purpose."""
+
+    reason: str
+
+
+# Frontend -> router
+
+
+class Submit(msgspec.Struct, tag=10, array_like=True, frozen=True):
+    """A request to be scheduled."""
+
+    rid: int
+    application: str
+    slo_ns: int
+    """Left until its deadline, reply delay already taken off."""
+    hard_limit_ns: int
+    """Left until it expires."""
+    client: int = 0
+    priority: int = 0
+
+
+class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):
+    """Its client has left."""
+
+    rid: int
+
+
+class Evidence(msgspec.Struct, tag=12, array_like=True, frozen=True):
+    """Expected accuracy of each variant on this very request."""
+
+    rid: int
+    accuracies: tuple[float, ...]
+
+
+# Router -> frontend
+
+
+class Dropped(msgspec.Struct, tag=20, array_like=True, frozen=True):
+    """The request ends without a result."""
+
+    rid: int
+    reason: str
+    retry_after_ns: int = 0
+
+
+# Router -> backend
+
+
+class Run(msgspec.Struct, tag=30, array_like=True, frozen=True):
+    """Run these requests together, after what you have been given before."""
+
+    batch: int
+    variant: str
+    rids: tuple[int, ...]
+    start_in_ns: int
+    plan_ns: int
+
+
+class Frontend(msgspec.Struct, tag=31, array_like=True, frozen=True):
+    """Where the frontend of that number takes links; sent before the first batch that needs it."""
+
+    number: int
+    address: str
+    node: str
+
+
+class LoadVariant(msgspec.Struct, tag=32, array_like=True, frozen=True):
+    variant: str
+
+
+class UnloadVariant(msgspec.Struct, tag=33, array_like=True, frozen=True):
+    variant: str
+
+
+# Backend -> router
+
+
+class Ready(msgspec.Struct, tag=40, array_like=True, frozen=True):
+    """Loaded and warm: may be given batches of these variants."""
+
+    kind: str
+    """Accelerator type."""
+    variants: tuple[str, ...]
+
+
+class Done(msgspec.Struct, tag=41, array_like=True, frozen=True):
+    """A batch has ended."""
+
+    batch: int
+    run_ns: int
+    """How long it ran."""
+    start_late_ns: int
+    """How much later than planned it could start, the previous batch aside."""
+    failed: str = ""
+    """Why it gave no results; its requests are told by the backend."""
+
+
+# Backend -> frontend, and back
+
+
+class Fetch(msgspec.Struct, tag=50, array_like=True, frozen=True):
+    """Send me the inputs of these requests as soon as they are ready."""
+
+    batch: int
+    rids: tuple[int, ...]
+
+
+class Payload(msgspec.Struct, tag=51, array_like=True, frozen=True):
+    """One request's input: bytes, or a place in the frontend's shared memory."""
+
+    rid: int
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes = b""
+    segment: str = ""
+    """Name of the shared memory; empty where `data` holds the input itself."""
+    offset: int = 0
+    length: int = 0
+    missing: bool = False
+    """The request has ended meanwhile: leave it out of the batch."""
+
+
+class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):
+    """One request's output tensors, or why there are none."""
+
+    rid: int
+    variant: str
+    batch_size: int
+    queue_ns: int
+    """From dispatch to start of the run on the backend."""
+    run_ns: int
+    tensors: tuple[tuple[str, str, tuple[int, ...], bytes], ...] = ()
+    """(name, dtype, shape, data) of each output."""
+    error: str = ""
+
+
+Message = (
+    Hello
+    | Heartbeat
+    | Goodbye
+    | Submit
+    | Cancel
+    | Evidence
+    | Dropped
+    | Run
+    | Frontend
+    | LoadVariant
+    | UnloadVariant
+    | Ready
+    | Done
+    | Fetch
+    | Payload
+    | Result
+)

@@ -1,0 +1,350 @@
+"""The IO shell of links: TCP on asyncio, one frame a peer and loop tick."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from router.core.units import ms
+from router.links.heart import Heart
+from router.links.messages import Heartbeat, Hello, Message
+from router.links.session import FRAME_BYTES_MAX, SILENCE_NS, LinkError, Session, encode
+
+Me = Callable[[], Hello]
+"""Asked at each new link, since the highest known epoch changes over time."""
+Resolve = Callable[[], Awaitable[str]]
+"""Asked at each attempt: a router that was restarted listens elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    """What both ends of a link should agree on, roughly."""
+
+    silence_ns: int = SILENCE_NS
+    """A peer that said nothing for so long is dead."""
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    buffer_bytes_max: int = 256 << 20
+    """What may wait for a peer that does not read; then it is cut."""
+    connect_ns: int = ms(2000)
+    """From the first attempt to the peer's hello."""
+    backoff_ns_min: int = ms(20)
+    backoff_ns_max: int = ms(1000)
+
+    @property
+    def beat_ns(self) -> int:
+        return self.silence_ns // 4
+
+
+class LinkEvents(Protocol):
+    """Whoever uses links; called on the loop, never from within `send`."""
+
+    def on_up(self, link: "Link") -> None:
+        """The peer has said hello (`link.peer`)."""
+
+    def on_messages(self, link: "Link", messages: list[Message]) -> None:
+        """Everything that arrived together."""
+
+    def on_down(self, link: "Link", reason: str) -> None:
+        """Once for each link that was up."""
+
+    def on_refused(self, link: "Link", reason: str) -> None:
+        """The link ended before it was up."""
+
+
+class Link(asyncio.Protocol):
+    """One connection to one peer. `send` from the loop's thread only."""
+
+    def __init__(self, me: Me, events: LinkEvents, heart: Heart, options: LinkOptions) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.events = events
+        self.heart = heart
+        self.options = options
+        self.session = Session(
+            me(), time.monotonic_ns(), options.silence_ns, options.frame_bytes_max
+        )
+        self.lock = threading.Lock()
+        """Held around every write: the heart's thread writes too."""
+        self.outbox: list[Message] = []
+        self.fd = -1
+        self.backlog = False
+        """Bytes wait in the transport; until they have gone, all others queue up behind them."""
+        self.spoke = False
+        """Something went out since the last heartbeat."""
+        self.tail = b""
+        """Rest of a heartbeat that the socket took only in part."""
+        self.ended: asyncio.Future[str] = self.loop.create_future()
+
+    @property
+    def peer(self) -> Hello:
+        assert self.session.peer is not None, "the link is not up"
+        return self.session.peer
+
+    @property
+    def open(self) -> bool:
+        return self.session.closed is None
+
+    # Out
+
+    def send(self, message: Message) -> None:
+        """Say this to the peer, in one frame with all else of this loop tick."""
+        if not self.outbox:
+            self.loop.call_soon(self.flush)
+        self.outbox.append(message)
+
+    def send_all(self, messages: Sequence[Message]) -> None:
+        if messages and not self.outbox:
+            self.loop.call_soon(self.flush)
+        self.outbox.extend(messages)
+
+    def flush(self) -> None:
+        """Send what has been said so far, without waiting for the end of the tick."""
+        messages = self.outbox
+        if not messages:
+            return
+        self.outbox = []
+        if self.session.closed is not None:
+            return
+        for frame in encode(messages, self.options.frame_bytes_max):
+            self._write(frame)
+
+    def _write(self, frame: bytes) -> None:
+        with self.lock:
+            if self.fd < 0:
+                return
+            self.spoke = True
+            if self.tail:
+                frame, self.tail = self.tail + frame, b""
+            if not self.backlog:
+                sent = self._push(frame)
+                if sent == len(frame):
+                    return
+                frame = frame[sent:]
+            self.transport.write(frame)
+            waiting = self.transport.get_write_buffer_size()
+            self.backlog = waiting > 0
+        if waiting > self.options.buffer_bytes_max:
+            self.close(f"cut: the peer does not read, {waiting} bytes wait for it", at_once=True)
+
+    def _push(self, data: bytes) -> int:
+        """Give the socket what it takes now."""
+        try:
+            return os.write(self.fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            # The transport will see the same error, or an end of file, and end the link.
+            return len(data)
+
+    def beat(self) -> None:
+        """Say that this process lives; called by the heart's thread."""
+        with self.lock:
+            if self.spoke or self.backlog or self.tail or self.fd < 0:
+                self.spoke = False
+                return
+            frame = encode([Heartbeat(time.monotonic_ns())])[0]
+            sent = self._push(frame)
+            # A socket that takes nothing at all is full of what will tell the peer as much.
+            if 0 < sent < len(frame):
+                self.tail = frame[sent:]
+
+    def close(self, reason: str, at_once: bool = False) -> None:
+        """End the link; the peer is told why, unless it would not listen."""
+        if self.session.closed is not None:
+            return
+        self.flush()
+        if at_once:
+            self.session.close(reason)
+            self.transport.abort()
+        else:
+            self._write(self.session.farewell(reason))
+            self.transport.close()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        # Every byte that waits counts as backlog, so that none is overtaken.
+        self.transport.set_write_buffer_limits(high=0)
+        # A descriptor of our own stays ours until we close it, whatever the transport does.
+        self.fd = os.dup(transport.get_extra_info("socket").fileno())
+        self._write(self.session.greeting())
+        self.heart.join(self)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        session = self.session
+        was_up = session.peer is not None
+        messages = session.receive(time.monotonic_ns(), data)
+        if not was_up and session.peer is not None:
+            self.events.on_up(self)
+        if messages:
+            self.events.on_messages(self, messages)
+        if session.closed is not None and not self.transport.is_closing():
+            self._end()
+
+    def resume_writing(self) -> None:
+        self.backlog = False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.heart.leave(self)
+        with self.lock:
+            os.close(self.fd)
+            self.fd = -1
+        self.session.close("lost: " + (str(exc) if exc else "end of file"))
+        reason = self.session.closed or ""
+        self.watch.cancel()
+        self.ended.set_result(reason)
+        if self.session.peer is not None:
+            self.events.on_down(self, reason)
+        else:
+            self.events.on_refused(self, reason)
+
+    def _watch(self) -> None:
+        if self.session.check(time.monotonic_ns()):
+            self.watch = self.loop.call_later(self.options.beat_ns / 1e9, self._watch)
+        elif not self.transport.is_closing():
+            self._end()
+
+    def _end(self) -> None:
+        """The session has ended by itself: tell the peer, unless it was the one to say so."""
+        reason = self.session.closed or ""
+        if reason.startswith("goodbye"):
+            self.transport.close()
+        elif reason.startswith("silent"):
+            self.transport.abort()
+        else:
+            self._write(self.session.farewell(reason))
+            self.transport.close()
+
+
+class LinkServer:
+    """Takes links."""
+
+    def __init__(self, me: Me, events: LinkEvents, heart: Heart, options: LinkOptions) -> None:
+        self.me = me
+        self.events = events
+        self.heart = heart
+        self.options = options
+        self.links: set[Link] = set()
+
+    async def start(self, host: str, port: int = 0) -> int:
+        """Listen; returns the port, which the system chooses where 0 is given."""
+        loop = asyncio.get_running_loop()
+        self.server = await loop.create_server(self._take, host, port)
+        return cast(int, self.server.sockets[0].getsockname()[1])
+
+    def _take(self) -> Link:
+        link = Link(self.me, self.events, self.heart, self.options)
+        self.links.add(link)
+        link.ended.add_done_callback(lambda _: self.links.discard(link))
+        return link
+
+    async def stop(self, reason: str) -> None:
+        """Listen no more, and say goodbye to everyone."""
+        self.server.close()
+        links = tuple(self.links)
+        for link in links:
+            link.close(reason)
+        await asyncio.gather(*(link.ended for link in links))
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """(host, port) of `host:port`; IPv6 hosts stand in brackets."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise LinkError(f"{address!r} is no address; write host:port")
+    return host.strip("[]"), int(port)
+
+
+async def connect(
+    address: str, me: Me, events: LinkEvents, heart: Heart, options: LinkOptions
+) -> Link:
+    """A link that is up, or a LinkError that says why not."""
+    host, port = split_address(address)
+    loop = asyncio.get_running_loop()
+    greeted: asyncio.Future[str] = loop.create_future()
+    gate = _Gate(events, greeted)
+    try:
+        async with asyncio.timeout(options.connect_ns / 1e9):
+            _, link = await loop.create_connection(
+                lambda: Link(me, gate, heart, options), host, port
+            )
+            refusal = await greeted
+    except (OSError, TimeoutError) as error:
+        raise LinkError(f"{address} cannot be reached: {error or 'no answer'}") from None
+    if refusal:
+        raise LinkError(f"{address} did not take the link: {refusal}")
+    return link
+
+
+class _Gate:
+    """Hands a link's events on, and tells `connect` how its greeting went."""
+
+    def __init__(self, events: LinkEvents, greeted: asyncio.Future[str]) -> None:
+        self.events = events
+        self.greeted = greeted
+
+    def on_up(self, link: Link) -> None:
+        if self.greeted.done():
+            # Whoever asked has given up: it shall not hear of this link at all.
+            link.close("too late")
+            return
+        link.events = self.events
+        self.greeted.set_result("")
+        self.events.on_up(link)
+
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
+        pass
+
+    def on_down(self, link: Link, reason: str) -> None:
+        pass
+
+    def on_refused(self, link: Link, reason: str) -> None:
+        if not self.greeted.done():
+            self.greeted.set_result(reason)
+        self.events.on_refused(link, reason)
+
+
+class Reconnecting:
+    """Keeps a link to one peer, wherever it may move."""
+
+    def __init__(
+        self, resolve: Resolve, me: Me, events: LinkEvents, heart: Heart, options: LinkOptions
+    ) -> None:
+        self.resolve = resolve
+        self.me = me
+        self.events = events
+        self.heart = heart
+        self.options = options
+        self.link: Link | None = None
+        self.trouble = ""
+        """Why the last attempt failed; empty while the link is up."""
+
+    def start(self) -> None:
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self, reason: str) -> None:
+        self.task.cancel()
+        if self.link is not None:
+            self.link.close(reason)
+            await self.link.ended
+
+    async def _run(self) -> None:
+        wait_ns = self.options.backoff_ns_min
+        while True:
+            try:
+                address = await self.resolve()
+                link = await connect(address, self.me, self.events, self.heart, self.options)
+            except LinkError as error:
+                self.trouble = str(error)
+                await asyncio.sleep(wait_ns / 1e9)
+                wait_ns = min(2 * wait_ns, self.options.backoff_ns_max)
+                continue
+            self.link, self.trouble = link, ""
+            wait_ns = self.options.backoff_ns_min
+            self.trouble = await asyncio.shield(link.ended)
+            self.link = None
+            await asyncio.sleep(wait_ns / 1e9)

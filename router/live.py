@@ -1,0 +1,350 @@
+"""The live router: the third driver of the engine. It decides nothing; it only carries out."""
+
+import gc
+from collections.abc import Callable
+from typing import Protocol
+
+from router.assembly import RouterConfig, assemble
+from router.core.admission import WINDOW_NS
+from router.core.engine import Engine
+from router.core.events import Batch, Dispatch, Drop, DropReason, Load, Request, Unload
+from router.core.rank import BackendState
+from router.lead import LeadTime
+from router.links.messages import (
+    PROTOCOL,
+    RID_BITS,
+    Cancel,
+    Done,
+    Dropped,
+    Evidence,
+    Frontend,
+    Hello,
+    LoadVariant,
+    Message,
+    Ready,
+    Run,
+    Submit,
+    UnloadVariant,
+)
+from router.wake import Wake
+
+UNKNOWN = "unknown-application"
+FAILED = "failed"
+
+
+class Speaker(Protocol):
+    """What the router needs of a link."""
+
+    @property
+    def peer(self) -> Hello: ...
+    def send(self, message: Message) -> None: ...
+    def flush(self) -> None: ...
+    def close(self, reason: str) -> None: ...
+
+
+class BackendPeer:
+    """A backend's link, and what the router has told it."""
+
+    __slots__ = ("link", "met", "sent")
+
+    def __init__(self, link: Speaker) -> None:
+        self.link = link
+        self.met: set[int] = set()
+        """Frontends whose address it has been given."""
+        self.sent: dict[int, tuple[int, int, bool]] = {}
+        """(when, planned start from then, whether it was idle) of each batch it has."""
+
+
+class LiveRouter:
+    """Feeds one engine from links and a clock, and sends its effects out (`LinkEvents`).
+
+    Nothing here is durable: when it dies, backends announce themselves and frontends submit anew.
+    """
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        epoch: int,
+        clock: Callable[[], int],
+        call_soon: Callable[[Callable[[], None]], object],
+        make_wake: Callable[[Callable[[], None]], Wake],
+    ) -> None:
+        self.config = config
+        self.epoch = epoch
+        self.clock = clock
+        self.call_soon = call_soon
+        built = assemble(config)
+        self.engine: Engine = built.engine
+        self.built = built
+        self.frontends: dict[int, Speaker] = {}
+        self.backends: dict[int, BackendPeer] = {}
+        self.dispatched: set[int] = set()
+        """Requests that a backend has: a frontend that reconnects may submit them once more."""
+        self.lead = LeadTime(config.lead_ns, config.lead_ns_max)
+        self.received = [0] * len(config.applications)
+        self.unknown = 0
+        self.strays = 0
+        """Messages that made no sense from who sent them."""
+        self.sizes: list[dict[int, int]] = [{} for _ in built.variants]
+        """Batches dispatched, by variant and size."""
+        self.touched: set[Speaker] = set()
+        self.settling = False
+        self.stale = ""
+        """Why this router must not go on: a newer one has been met."""
+        self.started_at_ns = clock()
+        for rank in self.engine.ranks:
+            rank.settled_at_ns = self.started_at_ns
+        self.wake = make_wake(self._on_wake)
+
+    def hello(self, address: str = "", node: str = "") -> Hello:
+        """What this router says first on every link."""
+        return Hello(PROTOCOL, "router", 0, self.epoch, address, node)
+
+    # Links
+
+    def on_up(self, link: Speaker) -> None:
+        number, role = link.peer.number, link.peer.role
+        if role == "frontend":
+            before = self.frontends.get(number)
+            self.frontends[number] = link
+            for backend in self.backends.values():
+                backend.met.discard(number)
+            if before is not None:
+                before.close(f"frontend {number} has come anew")
+        elif role != "backend":
+            link.close(f"a router takes frontends and backends, not a {role}")
+
+    def on_down(self, link: Speaker, reason: str) -> None:
+        number, role = link.peer.number, link.peer.role
+        now_ns = self.clock()
+        if role == "frontend" and self.frontends.get(number) is link:
+            del self.frontends[number]
+            queued = self.engine.outbox.queued
+            for rid in [rid for rid in queued if rid >> RID_BITS == number]:
+                self.engine.on_cancel(now_ns, rid)
+        elif role == "backend":
+            backend = self.backends.get(number)
+            if backend is not None and backend.link is link:
+                self._lose(now_ns, number)
+        self._settle_soon()
+
+    def on_refused(self, link: Speaker, reason: str) -> None:
+        if "this router's epoch" in reason:
+            self.stale = reason
+
+    def on_messages(self, link: Speaker, messages: list[Message]) -> None:
+        now_ns = self.clock()
+        if link.peer.role == "frontend":
+            for message in messages:
+                if isinstance(message, Submit):
+                    self._submit(now_ns, link, message)
+                elif isinstance(message, Cancel):
+                    self.engine.on_cancel(now_ns, message.rid)
+                elif isinstance(message, Evidence):
+                    self.engine.on_update(now_ns, message.rid, message.accuracies)
+                else:
+                    self._stray(link, message)
+        else:
+            for message in messages:
+                if isinstance(message, Done):
+                    self._done(now_ns, link, message)
+                elif isinstance(message, Ready):
+                    self._ready(now_ns, link, message)
+                else:
+                    self._stray(link, message)
+        self._settle_soon()
+
+    def _stray(self, link: Speaker, message: Message) -> None:
+        self.strays += 1
+        link.close(f"malformed: {type(message).__name__} from a {link.peer.role}")
+
+    # Frontends
+
+    def _submit(self, now_ns: int, link: Speaker, submit: Submit) -> None:
+        application = self.built.applications.get(submit.application)
+        if application is None:
+            self.unknown += 1
+            link.send(Dropped(submit.rid, UNKNOWN))
+            self.touched.add(link)
+            return
+        rid = submit.rid
+        if rid in self.engine.outbox.queued or rid in self.dispatched:
+            return
+        self.received[application] += 1
+        deadline_ns = now_ns + submit.slo_ns
+        self.engine.on_request(
+            now_ns,
+            Request(
+                rid,
+                application,
+                now_ns,
+                deadline_ns,
+                max(deadline_ns, now_ns + submit.hard_limit_ns),
+                submit.client,
+                submit.priority,
+            ),
+        )
+
+    # Backends
+
+    def _ready(self, now_ns: int, link: Speaker, ready: Ready) -> None:
+        number = link.peer.number
+        names = set(ready.variants)
+        resident = frozenset(
+            variant for variant, name in enumerate(self.built.variants) if name in names
+        )
+        whole = None if len(resident) == len(self.built.variants) else resident
+        known = self.backends.get(number)
+        if known is not None and known.link is link:
+            if names:
+                self._state(number).resident = whole
+            else:
+                self.engine.on_drain(now_ns, number)
+            return
+        if known is not None:
+            # It came back before its old link was seen to end.
+            self._lose(now_ns, number)
+        self.backends[number] = BackendPeer(link)
+        self.engine.on_backend_up(now_ns, number, owner=self.built.owner, resident=whole)
+
+    def _state(self, backend: int) -> BackendState:
+        return self.engine.backend_rank[backend].backends[backend]
+
+    def _lose(self, now_ns: int, number: int) -> None:
+        del self.backends[number]
+        state = self._state(number)
+        for batch in (state.running, state.queued):
+            if batch is not None:
+                self.dispatched.difference_update(request.rid for request in batch.requests)
+        self.engine.on_backend_down(now_ns, number)
+
+    def _done(self, now_ns: int, link: Speaker, done: Done) -> None:
+        number = link.peer.number
+        backend = self.backends.get(number)
+        if backend is None or backend.link is not link:
+            self.strays += 1
+            return
+        running = self._state(number).running
+        if running is None or running.batch_id != done.batch:
+            self.strays += 1
+            link.close(f"malformed: batch {done.batch} ended, which does not run here")
+            return
+        sent_at_ns, start_in_ns, idle = backend.sent.pop(done.batch)
+        away_ns = now_ns - sent_at_ns - done.run_ns if idle else None
+        ran = not done.failed and done.run_ns > 0
+        if ran:
+            self.lead.on_batch(start_in_ns + done.start_late_ns, away_ns)
+            self._set_lead()
+        # What did not run teaches nothing about run times: it is entered as it was expected.
+        run_ns = done.run_ns if ran else self._expected_ns(running)
+        self.dispatched.difference_update(request.rid for request in running.requests)
+        self.engine.on_done(now_ns, number, run_ns)
+        if done.failed:
+            self._count_failed(now_ns, running)
+
+    def _expected_ns(self, batch: Batch) -> int:
+        return self.engine.costs.of(batch.variant).p50_ns[len(batch.requests)]
+
+    def _count_failed(self, now_ns: int, batch: Batch) -> None:
+        """The ledger took the batch for a good one: its requests have been told otherwise."""
+        for request in batch.requests:
+            count = self.engine.ledger.applications[request.application]
+            if request.deadline_ns >= now_ns:
+                count.good -= 1
+            else:
+                count.late -= 1
+            count.drops[FAILED] = count.drops.get(FAILED, 0) + 1
+
+    def _set_lead(self) -> None:
+        lead_ns = self.lead.lead_ns()
+        for rank in self.engine.ranks:
+            rank.lead_start_ns = lead_ns
+
+    # Time and effects
+
+    def _settle_soon(self) -> None:
+        """Once for all that this loop tick brings, so that a burst is batched together."""
+        if not self.settling:
+            self.settling = True
+            self.call_soon(self._settle)
+
+    def _on_wake(self) -> None:
+        due_ns = self.engine.wake_at_ns()
+        late_ns = self.clock() - due_ns
+        if late_ns >= 0:
+            self.lead.on_timer(late_ns)
+        self._settle()
+
+    def _settle(self) -> None:
+        self.settling = False
+        now_ns = self.clock()
+        self.engine.on_time(now_ns)
+        if self.engine.outbox.effects:
+            self._carry_out(now_ns)
+        for link in self.touched:
+            link.flush()
+        self.touched.clear()
+        self.wake.set(self.engine.wake_at_ns())
+
+    def _carry_out(self, now_ns: int) -> None:
+        for effect in self.engine.take_effects():
+            if isinstance(effect, Dispatch):
+                self._dispatch(now_ns, effect.backend, effect.batch)
+            elif isinstance(effect, Drop):
+                self._tell_dropped(effect)
+            elif isinstance(effect, Load | Unload):
+                name = self.built.variants[effect.variant]
+                say = LoadVariant(name) if isinstance(effect, Load) else UnloadVariant(name)
+                self._say(self.backends[effect.backend].link, say)
+
+    def _say(self, link: Speaker, message: Message) -> None:
+        link.send(message)
+        self.touched.add(link)
+
+    def _dispatch(self, now_ns: int, number: int, batch: Batch) -> None:
+        backend = self.backends[number]
+        rids = tuple([request.rid for request in batch.requests])
+        for frontend in {rid >> RID_BITS for rid in rids} - backend.met:
+            link = self.frontends.get(frontend)
+            if link is not None:
+                backend.met.add(frontend)
+                backend.link.send(Frontend(frontend, link.peer.address, link.peer.node))
+        self.dispatched.update(rids)
+        start_in_ns = batch.start_at_ns - now_ns
+        idle = self._state(number).running is batch
+        backend.sent[batch.batch_id] = (now_ns, start_in_ns, idle)
+        sizes = self.sizes[batch.variant]
+        sizes[len(rids)] = sizes.get(len(rids), 0) + 1
+        name = self.built.variants[batch.variant]
+        self._say(backend.link, Run(batch.batch_id, name, rids, start_in_ns, batch.plan_ns))
+
+    def _tell_dropped(self, drop: Drop) -> None:
+        # Who cancelled knows; nobody waits for the word.
+        if drop.reason == DropReason.CANCELLED:
+            return
+        request = drop.request
+        link = self.frontends.get(request.rid >> RID_BITS)
+        if link is not None:
+            retry_after_ns = self._retry_after_ns(drop.reason, request.application)
+            self._say(link, Dropped(request.rid, drop.reason, retry_after_ns))
+
+    def _retry_after_ns(self, reason: str, application: int) -> int:
+        """When trying again may help: admission reviews its share then, or a batch has passed."""
+        if reason == DropReason.SUPERSEDED:
+            return 0
+        if reason == DropReason.SHED:
+            return WINDOW_NS
+        source = self.engine.sources[application]
+        serving = self.engine.costs.of(self.built.serving[application])
+        return int(source.desk.signals.wait_ns) + serving.p50_ns[serving.size_max]
+
+    def stop(self) -> None:
+        self.wake.close()
+
+
+def quiet_gc() -> None:
+    """Keep the collector out of the way: the core makes no cycles, and a full collection among
+    100,000 queued requests takes longer than many an SLO."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 1000)

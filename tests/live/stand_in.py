@@ -1,0 +1,233 @@
+"""A router and a backend on the links layer that answer by a simple rule, for frontend tests."""
+
+import asyncio
+import io
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from clients.wire import open_inference_pb2 as pb
+from clients.wire.tensors import (
+    RawTensor,
+    add_input,
+    from_array,
+    join_bytes,
+    response_tensors,
+    to_array,
+)
+from deployments.frontend.models import ImageSpec, Registry, ServedModel, TensorSpec
+from deployments.frontend.process import FrontendOptions, FrontendProcess
+from deployments.frontend.server import ServerOptions
+from router.core.units import ms
+from router.links.heart import Heart
+from router.links.messages import (
+    PROTOCOL,
+    Cancel,
+    Dropped,
+    Fetch,
+    Hello,
+    Message,
+    Payload,
+    Result,
+    Submit,
+)
+from router.links.transport import Link, LinkOptions, LinkServer, connect
+
+LINKS = LinkOptions(silence_ns=ms(5000))
+MODELS = (
+    ServedModel(
+        "sum",
+        TensorSpec("input", "FP32", (4,)),
+        ms(2000),
+        ms(2000),
+        (TensorSpec("output", "FP32", (3,)),),
+        versions=("1", "2"),
+        labels=("sum", "least", "most"),
+    ),
+    ServedModel("bytes", TensorSpec("input", "UINT8", (20_000,)), ms(2000), ms(2000)),
+    ServedModel("large", TensorSpec("input", "FP32", (-1,)), ms(2000), ms(2000)),
+    ServedModel(
+        "picture",
+        TensorSpec("input", "FP32", (3, 32, 32)),
+        ms(2000),
+        ms(2000),
+        image=ImageSpec(32, 32, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    ),
+    ServedModel(
+        "letters",
+        TensorSpec("input", "FP32", (2,)),
+        ms(2000),
+        ms(2000),
+        read=lambda data: np.array([len(data), int(data.decode())], np.float32),
+    ),
+    ServedModel("silent", TensorSpec("input", "FP32", (4,)), ms(100), ms(100)),
+    ServedModel("shed", TensorSpec("input", "FP32", (4,)), ms(2000), ms(2000)),
+)
+
+
+class StandIn:
+    """Both at once: what is submitted is fetched at once, in batches of one tick."""
+
+    def __init__(self, node: str, delay_s: float = 0.0) -> None:
+        self.node = node
+        self.delay_s = delay_s
+        self.heart = Heart(LINKS.beat_ns)
+        self.server = LinkServer(self._router_hello, self, self.heart, LINKS)
+        self.backend: Link | None = None
+        self.held: set[int] = set()
+        self.cancelled: list[int] = []
+        self.segments: dict[str, SharedMemory] = {}
+        self.inline = 0
+        self.epoch = 1
+
+    def _router_hello(self) -> Hello:
+        return Hello(PROTOCOL, "router", 0, self.epoch, "", self.node)
+
+    async def start(self) -> str:
+        return f"127.0.0.1:{await self.server.start('127.0.0.1')}"
+
+    async def stop(self) -> None:
+        if self.backend is not None:
+            self.backend.close("done")
+        await self.server.stop("done")
+        self.heart.stop()
+        for segment in self.segments.values():
+            segment.close()
+
+    def on_up(self, link: Link) -> None:
+        if link.peer.role == "frontend" and self.backend is None:
+            self.joining = asyncio.ensure_future(self._join(link.peer.address))
+
+    async def _join(self, address: str) -> None:
+        me = Hello(PROTOCOL, "backend", 5, self.epoch, "", self.node)
+        self.backend = await connect(address, lambda: me, self, self.heart, LINKS)
+
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
+        fetch: list[int] = []
+        for message in messages:
+            if isinstance(message, Submit):
+                self.held.add(message.rid)
+                if message.application == "shed":
+                    link.send(Dropped(message.rid, "shed", ms(70)))
+                elif message.application != "silent":
+                    fetch.append(message.rid)
+            elif isinstance(message, Cancel):
+                self.held.discard(message.rid)
+                self.cancelled.append(message.rid)
+            elif isinstance(message, Payload):
+                asyncio.get_running_loop().call_later(self.delay_s, self._run, message)
+        if fetch:
+            assert self.backend is not None
+            self.backend.send(Fetch(1, tuple(fetch)))
+
+    def _run(self, payload: Payload) -> None:
+        if payload.missing or self.backend is None:
+            return
+        data = payload.data
+        if payload.segment:
+            segment = self.segments.get(payload.segment)
+            if segment is None:
+                segment = self.segments[payload.segment] = SharedMemory(payload.segment)
+            assert segment.buf is not None
+            data = bytes(segment.buf[payload.offset : payload.offset + payload.length])
+        else:
+            self.inline += 1
+        kind = {"FP32": np.float32, "UINT8": np.uint8}[payload.dtype]
+        array = np.frombuffer(data, kind).reshape(payload.shape).astype(np.float32)
+        output = np.array([array.sum(), array.min(), array.max()], np.float32)
+        tensors = (("output", "FP32", (3,), output.tobytes()),)
+        self.held.discard(payload.rid)
+        self.backend.send(Result(payload.rid, "exact", 1, 0, ms(1), tensors))
+
+    def on_down(self, link: Link, reason: str) -> None:
+        if link is self.backend:
+            self.backend = None
+
+    def on_refused(self, link: Link, reason: str) -> None:
+        pass
+
+
+class Running:
+    """A frontend with its stand-in, on a loop in a thread."""
+
+    def __init__(self, make: Callable[[], FrontendOptions], delay_s: float = 0.0) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.call(self._start(make(), delay_s))
+
+    def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    async def _start(self, options: FrontendOptions, delay_s: float) -> None:
+        self.stand_in = StandIn("here", delay_s)
+        address = await self.stand_in.start()
+
+        async def resolve() -> str:
+            return address
+
+        self.frontend = FrontendProcess(options, Registry.of(MODELS), resolve)
+        await self.frontend.start()
+        while self.stand_in.backend is None or 5 not in self.frontend.backends:
+            await asyncio.sleep(0.005)
+
+    async def _stop(self) -> None:
+        await self.frontend.stop()
+        await self.stand_in.stop()
+
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.frontend.server.grpc_port}"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.frontend.server.http_port}"
+
+    def close(self) -> None:
+        self.call(self._stop())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(10)
+        self.loop.close()
+
+
+NUMBERS = from_array("input", np.arange(4, dtype=np.float32))
+
+
+def options(**changes: Any) -> FrontendOptions:
+    server = ServerOptions(grpc_port=0, http_port=0, message_bytes_max=1 << 20, drain_ns=ms(500))
+    given = {"number": 1, "node": "here", "server": server, "links": LINKS}
+    return FrontendOptions(**(given | changes))
+
+
+def ask(model: str, tensor: RawTensor = NUMBERS, **given: int) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name=model, id="7")
+    for name, value in given.items():
+        request.parameters[name].int64_param = value
+    add_input(request, tensor)
+    return request
+
+
+def jpeg(width: int = 64, height: int = 48) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (width, height), (255, 0, 0)).save(out, "JPEG", quality=95)
+    return out.getvalue()
+
+
+def picture(data: bytes) -> RawTensor:
+    return RawTensor("input", "BYTES", (1,), join_bytes([data]))
+
+
+def numbers(response: pb.ModelInferResponse) -> list[float]:
+    return [float(each) for each in to_array(response_tensors(response)[0]).reshape(-1)]
+
+
+def wait_for(condition: Any, timeout_s: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.005)

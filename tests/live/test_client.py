@@ -1,0 +1,151 @@
+"""Our own clients, as commands, against a real frontend with stand-ins behind it."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+pytest.importorskip("uvicorn")
+
+from stand_in import Running, StandIn, jpeg, options
+
+from clients.pending import FrameResult
+from clients.stream import FrameStream, StreamOptions
+from commands.load import load
+from commands.stream import stream
+from deployments.frontend.streams import StreamLimits
+from profiles.errors import ConfigError
+from router.core.units import ms, seconds
+
+pytestmark = pytest.mark.live
+
+app = typer.Typer()
+app.command()(load)
+app.command()(stream)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    system = Running(options, delay_s=0.005)
+    yield system
+    system.close()
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def measure(running: Running, *more: str) -> dict[str, object]:
+    common = ("--server", running.target, "--duration-s", "1", "--warmup-s", "0.3", "--json")
+    found: dict[str, object] = json.loads(run("load", *common, *more))
+    return found
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("--processes", "2"),
+        ("--unary",),
+        ("--arrivals", "gamma"),
+        ("--arrivals", "cameras", "--fps", "20"),
+    ],
+)
+def test_load_counts_every_request_once(running: Running, how: tuple[str, ...]) -> None:
+    found = measure(running, "--model", "bytes", "--rate", "200", "--slo-ms", "500", *how)
+    assert found["requests"] == pytest.approx(200, rel=0.4)
+    assert found["bad_rate"] == 0
+    assert (found["lost"], found["duplicates"], found["strangers"]) == (0, 0, 0)
+
+
+def test_load_does_not_slow_down_with_the_server(running: Running) -> None:
+    """A server that answers nothing gets every request all the same, and each is counted bad."""
+    started_at = time.monotonic()
+    found = measure(running, "--model", "silent", "--rate", "100", "--slo-ms", "300")
+    assert time.monotonic() - started_at < 10
+    assert found["offered_rps"] == pytest.approx(100, rel=0.4)
+    assert found["refused"] == {"DEADLINE_EXCEEDED": found["requests"]}
+    assert found["bad_rate"] == 1
+
+
+def test_load_names_what_is_wrong(running: Running) -> None:
+    with pytest.raises(ConfigError, match="'none' is not served here"):
+        run("load", "--server", running.target, "--model", "none")
+    with pytest.raises(ConfigError, match="give --model"):
+        run("load", "--server", running.target)
+
+
+def test_a_video_is_streamed_and_answered(running: Running, tmp_path: Path) -> None:
+    av = pytest.importorskip("av")
+    path = tmp_path / "grey.mp4"
+    with av.open(str(path), "w") as container:
+        track = container.add_stream("mpeg4", rate=25)
+        track.width, track.height = 64, 48
+        for index in range(20):
+            frame = np.full((48, 64, 3), index * 10, np.uint8)
+            for packet in track.encode(av.VideoFrame.from_ndarray(frame, "rgb24")):
+                container.mux(packet)
+        for packet in track.encode():
+            container.mux(packet)
+    common = ("--model", "picture", "--server", running.target, "--slo-ms", "1000")
+    found = json.loads(run("stream", str(path), *common, "--json"))
+    assert found["statuses"] == {"OK": 20}
+    brightest = [frame["outputs"]["output"][2] for frame in found["frames"]]
+    assert brightest == sorted(brightest)
+    assert brightest[-1] == pytest.approx(190 / 255, abs=0.03)
+    shown = run("stream", str(path), *common, "--fps", "0", "--frames", "5")
+    assert "5 of 5 frames within 1000 ms" in shown
+    with pytest.raises(ConfigError, match="takes FP32 tensors, not pictures"):
+        run("stream", str(path), "--model", "sum", "--server", running.target)
+
+
+def test_frame_stream_yields_in_order_and_survives_a_reconnect() -> None:
+    system = Running(lambda: options(streams=StreamLimits(age_ns_max=ms(400))), delay_s=0.01)
+    frames = [np.full((48, 64, 3), index, np.uint8) for index in range(40)]
+    stream = FrameStream(
+        system.target, "picture", frames, StreamOptions(slo_ns=seconds(2), fps=50, client="cam")
+    )
+    results: list[FrameResult] = list(stream)
+    assert [each.index for each in results] == list(range(40))
+    assert all(each.ok for each in results), [each.message for each in results if not each.ok]
+    assert stream.connects > 1
+    assert results[20].outputs["output"][2] == pytest.approx(20 / 255, abs=0.01)
+    system.close()
+
+
+def test_frame_stream_ends_every_frame_when_nobody_serves() -> None:
+    options_ = StreamOptions(slo_ns=ms(100), fps=0)
+    results = list(FrameStream("127.0.0.1:1", "picture", [jpeg()] * 3, options_))
+    assert [each.status for each in results] == ["DEADLINE_EXCEEDED"] * 3
+
+
+def test_requests_survive_a_router_that_comes_back() -> None:
+    system = Running(options, delay_s=0.005)
+
+    async def restart() -> None:
+        port = system.stand_in.server.server.sockets[0].getsockname()[1]
+        await system.stand_in.stop()
+        await asyncio.sleep(0.5)
+        system.stand_in = StandIn("here", 0.005)
+        system.stand_in.epoch = 2
+        await system.stand_in.server.start("127.0.0.1", port)
+
+    future = asyncio.run_coroutine_threadsafe(later(restart), system.loop)
+    found = measure(system, "--model", "bytes", "--rate", "50", "--slo-ms", "1900")
+    future.result(10)
+    assert (found["lost"], found["duplicates"]) == (0, 0)
+    assert found["bad_rate"] == pytest.approx(0, abs=0.05), found
+    assert system.frontend.epoch == 2
+    system.close()
+
+
+async def later(work: object) -> None:
+    await asyncio.sleep(0.8)
+    await work()  # type: ignore[operator]

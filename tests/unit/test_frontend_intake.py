@@ -1,0 +1,196 @@
+"""From messages to requests, pictures to tensors, outcomes to messages."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from clients.wire import open_inference_pb2 as pb
+from clients.wire.errors import BadRequestError
+from clients.wire.tensors import (
+    RawTensor,
+    add_input,
+    from_array,
+    join_bytes,
+    response_tensors,
+    to_array,
+)
+from deployments.frontend.images import decode, fit, write
+from deployments.frontend.intake import Intake, take_in
+from deployments.frontend.json_tensors import read_request, write_response
+from deployments.frontend.models import (
+    ImageSpec,
+    Registry,
+    ServedModel,
+    TensorSpec,
+    UnknownModelError,
+)
+from deployments.frontend.replies import best_classes, response_of
+from profiles.errors import ConfigError
+from router.core.units import ms
+from router.links.messages import Result
+
+REGISTRY = Registry.of(
+    [
+        ServedModel(
+            "resnet",
+            TensorSpec("input", "FP32", (3, 8, 8)),
+            ms(50),
+            ms(80),
+            versions=("1", "2"),
+            image=ImageSpec(8, 8),
+        ),
+        ServedModel("words", TensorSpec("text", "INT64", (-1,)), ms(50), ms(50)),
+    ]
+)
+
+
+def ask(model: str, tensor: RawTensor, version: str = "", **given: int | str) -> Intake:
+    request = pb.ModelInferRequest(model_name=model, model_version=version)
+    for name, value in given.items():
+        if isinstance(value, int):
+            request.parameters[name].int64_param = value
+        else:
+            request.parameters[name].string_param = value
+    add_input(request, tensor)
+    return take_in(request, REGISTRY, stream=77)
+
+
+WORDS = from_array("text", np.arange(5))
+
+
+def test_a_timeout_is_the_slo_and_keeps_what_the_hard_limit_allows_on_top() -> None:
+    jpeg = RawTensor("input", "BYTES", (1,), join_bytes([b"\xff\xd8"]))
+    arrival = ask("resnet", jpeg).arrival
+    assert (arrival.slo_ns, arrival.hard_limit_ns) == (ms(50), ms(80))
+    arrival = ask("resnet", jpeg, timeout=20_000).arrival
+    assert (arrival.slo_ns, arrival.hard_limit_ns) == (ms(20), ms(50))
+    # The encoded picture and the tensor it becomes.
+    assert arrival.size_bytes == 6 + 3 * 8 * 8 * 4
+
+
+def test_clients_are_numbers_names_or_the_stream_itself() -> None:
+    assert ask("words", WORDS).arrival.client == 77
+    assert ask("words", WORDS, client=5).arrival.client == 5
+    assert ask("words", WORDS, sequence_id=6).arrival.client == 6
+    named = ask("words", WORDS, client="camera-a").arrival.client
+    assert named == ask("words", WORDS, client="camera-a").arrival.client
+    assert named != ask("words", WORDS, client="camera-b").arrival.client
+    assert 0 < named < 1 << 63
+
+
+def test_versions_are_asked_for_either_way() -> None:
+    tensor = from_array("input", np.zeros((3, 8, 8), np.float32))
+    assert ask("resnet", tensor).arrival.application == "resnet"
+    assert ask("resnet", tensor, "2").arrival.application == "resnet"
+    assert ask("resnet", tensor, "1").arrival.application == "resnet@1"
+    assert ask("resnet@1", tensor).arrival.application == "resnet@1"
+    with pytest.raises(UnknownModelError, match="no version '3': use one of 1, 2"):
+        ask("resnet", tensor, "3")
+
+
+def test_a_picture_may_come_as_bytes_pixels_or_tensor() -> None:
+    pixels = from_array("input", np.zeros((1, 20, 30, 3), np.uint8))
+    assert (ask("resnet", pixels).encoded, ask("resnet", pixels).batched) == (True, True)
+    tensor = from_array("input", np.zeros((1, 3, 8, 8), np.float32))
+    assert (ask("resnet", tensor).encoded, ask("resnet", tensor).batched) == (False, True)
+    two = RawTensor("input", "BYTES", (2,), join_bytes([b"a", b"b"]))
+    with pytest.raises(BadRequestError, match="send one element"):
+        ask("resnet", two)
+    with pytest.raises(BadRequestError, match="or a picture: BYTES"):
+        ask("resnet", from_array("input", np.zeros((3, 8, 9), np.float32)))
+
+
+def test_priorities_and_shared_memory_are_checked() -> None:
+    assert ask("words", WORDS, priority=1).arrival.priority == 1
+    with pytest.raises(BadRequestError, match="priority=-1"):
+        ask("words", WORDS, priority=-1)
+    request = pb.ModelInferRequest(model_name="words")
+    add_input(request, WORDS)
+    request.inputs[0].parameters["shared_memory_region"].string_param = "mine"
+    with pytest.raises(BadRequestError, match="names shared memory"):
+        take_in(request, REGISTRY)
+
+
+def encoded(kind: str, width: int, height: int) -> bytes:
+    out = io.BytesIO()
+    Image.new("RGB", (width, height), (0, 128, 255)).save(out, kind)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_picture_is_decoded_unless_cut_off_or_too_large(kind: str) -> None:
+    data = encoded(kind, 30, 20)
+    assert decode(data, 600).shape == (20, 30, 3)
+    with pytest.raises(BadRequestError, match="30x20 pixels, at most 599"):
+        decode(data, 599)
+    for cut in (len(data) // 2, 5):
+        with pytest.raises(BadRequestError):
+            decode(data[:cut], 600)
+
+
+def test_pixels_are_scaled_cropped_and_normalised() -> None:
+    pixels = np.zeros((20, 40, 3), np.uint8)
+    pixels[:, 10:30] = (0, 128, 255)
+    # The middle half of the picture, as the crop takes it, has one colour.
+    spec = ImageSpec(8, 8, (0.5, 0.5, 0.5), (0.5, 0.25, 0.5), fit="crop", resize=8)
+    out = np.empty((3, 8, 8), np.float32)
+    write(fit(pixels, spec), spec, out)
+    assert out[:, 4, 4] == pytest.approx([-1, (128 / 255 - 0.5) / 0.25, 1], abs=1e-6)
+    flat = np.empty((8, 8, 3), np.uint8)
+    stretched = ImageSpec(8, 8, channels_last=True)
+    write(fit(pixels, stretched), stretched, flat)
+    assert flat[4, 4].tolist() == [0, 128, 255]
+    assert flat[4, 0].tolist() == [0, 0, 0]
+
+
+def test_boxes_come_back_in_pixels_of_the_clients_frame() -> None:
+    faces = ServedModel(
+        "faces",
+        TensorSpec("input", "UINT8", (3, 32, 32)),
+        ms(50),
+        ms(50),
+        image=ImageSpec(32, 32, fit="whole"),
+        boxes=True,
+    )
+    request = pb.ModelInferRequest(model_name="faces")
+    data = encoded("JPEG", 64, 48)
+    add_input(request, RawTensor("input", "BYTES", (1,), join_bytes([data])))
+    intake = take_in(request, Registry.of([faces]))
+    assert intake.frame == (48, 64)
+    # The square shows the frame at half its size; what lies below its 24 rows is cut.
+    rows = np.array([[1, 2, 3, 30, 0.9, 0]], np.float32)
+    result = Result(1, "v", 1, 0, 0, (("output", "FP32", (1, 6), rows.tobytes()),))
+    (found,) = response_tensors(response_of(intake, result, 0))
+    assert to_array(found).tolist() == [[2, 4, 6, 48, pytest.approx(0.9), 0]]
+    with pytest.raises(ConfigError, match="makes squares"):
+        ImageSpec(8, 9, fit="centre")
+
+
+def test_json_becomes_the_same_message_and_back() -> None:
+    body = b'{"id": "x", "parameters": {"timeout": 5}, "inputs": [%s]}'
+    one = b'{"name": "a", "datatype": "INT8", "shape": [2], "data": [[-1], [2]]}'
+    request = read_request("m", "", body % one, 1000)
+    assert request.raw_input_contents[0] == b"\xff\x02"
+    assert request.parameters["timeout"].int64_param == 5
+    for bad, says in (
+        (one.replace(b"2]]", b"300]]"), "cannot hold"),
+        (one.replace(b"2]]", b"2.5]]"), "its data are float64"),
+        (one.replace(b"2]]", b'"b"]]'), "its data are"),
+        (one.replace(b"[2]", b"[3]"), "takes 3"),
+        (one.replace(b"[2]", b"[2.0]"), "shape of integers"),
+        (b"7", "is no object"),
+    ):
+        with pytest.raises(BadRequestError, match=says):
+            read_request("m", "", body % bad, 1000)
+    response = pb.ModelInferResponse(model_name="m")
+    response.outputs.add(name="y", datatype="FP32", shape=[2])
+    response.raw_output_contents.append(np.array([1.5, np.nan], "<f4").tobytes())
+    assert write_response(response)["outputs"][0]["data"] == [1.5, None]
+
+
+def test_classes_are_named_as_triton_does() -> None:
+    scores = from_array("y", np.array([0.25, 0.5, 0.125], np.float32))
+    assert best_classes(scores, 2, ("cat", "dog")) == [b"0.500000:1:dog", b"0.250000:0:cat"]
+    assert best_classes(scores, 9, ())[2] == b"0.125000:2"

@@ -1,0 +1,348 @@
+"""The request table: one answer for each request, in time, whatever happens around it."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from deployments.frontend.entry import Answer, Arrival, Release, ToBackend, ToRouter
+from deployments.frontend.outcomes import Refusal
+from deployments.frontend.table import RequestTable, TableLimits
+from router.core.units import NEVER, ms, seconds
+from router.links.messages import RID_BITS, Cancel, Dropped, Fetch, Payload, Result, Submit
+
+LIMITS = TableLimits(payload_bytes_max=1000, grace_ns=ms(20), reply_ns=ms(1))
+
+
+def make(router: bool = True, limits: TableLimits = LIMITS) -> RequestTable:
+    table = RequestTable(7, limits)
+    if router:
+        table.on_router_up(0, 1)
+    return table
+
+
+def arrival(slo_ns: int = ms(50), left_ns: int = NEVER, size: int = 100) -> Arrival:
+    return Arrival("resnet", slo_ns, slo_ns, size, left_ns=left_ns)
+
+
+def admit(table: RequestTable, now_ns: int, given: Arrival) -> int:
+    rid = table.admit(now_ns, given)
+    assert isinstance(rid, int)
+    return rid
+
+
+def payload(rid: int) -> Payload:
+    return Payload(rid, "UINT8", (4,), b"abcd")
+
+
+def result(rid: int, error: str = "") -> Result:
+    return Result(rid, "r50", 8, 0, ms(5), error=error)
+
+
+def answers(table: RequestTable) -> list[tuple[int, str]]:
+    """(rid, status) of what was answered since the last look."""
+    found = [each for each in table.take_effects() if isinstance(each, Answer)]
+    return [
+        (each.rid, each.outcome.status if isinstance(each.outcome, Refusal) else "OK")
+        for each in found
+    ]
+
+
+def to_router(table: RequestTable) -> list[Submit | Cancel]:
+    return [each.message for each in table.take_effects() if isinstance(each, ToRouter)]
+
+
+def test_a_request_is_submitted_with_the_reply_taken_off() -> None:
+    table = make()
+    rid = admit(table, ms(3), arrival(ms(50)))
+    assert rid == 7 << RID_BITS
+    assert to_router(table) == [Submit(rid, "resnet", ms(49), ms(49))]
+
+
+def test_the_grpc_deadline_bounds_slo_and_hard_limit() -> None:
+    table = make()
+    rid = admit(table, 0, Arrival("resnet", ms(50), ms(200), 1, left_ns=ms(30)))
+    assert to_router(table) == [Submit(rid, "resnet", ms(29), ms(29))]
+    rid = admit(table, 0, Arrival("resnet", ms(50), ms(200), 1, left_ns=ms(100)))
+    assert to_router(table) == [Submit(rid, "resnet", ms(49), ms(99))]
+
+
+def test_a_result_answers_and_frees_memory_once() -> None:
+    table = make()
+    rid = admit(table, 0, arrival(size=600))
+    table.on_payload(ms(1), rid, payload(rid))
+    table.take_effects()
+    table.on_result(ms(20), result(rid))
+    effects = table.take_effects()
+    assert effects == [Answer(rid, result(rid)), Release(payload(rid))]
+    assert table.payload_bytes == 0
+    table.on_result(ms(21), result(rid))
+    table.on_dropped(ms(21), Dropped(rid, "late"))
+    table.on_cancel(ms(21), rid)
+    table.on_time(seconds(1))
+    assert table.take_effects() == []
+    assert table.tally.of("resnet").good == 1
+    assert table.tally.stale_results == 1
+
+
+def test_a_fetch_before_the_payload_waits_for_it() -> None:
+    table = make()
+    rid = admit(table, 0, arrival())
+    table.take_effects()
+    table.on_fetch(ms(1), 3, Fetch(1, (rid,)))
+    assert table.take_effects() == []
+    table.on_payload(ms(2), rid, payload(rid))
+    assert table.take_effects() == [ToBackend(3, payload(rid))]
+
+
+def test_a_fetch_of_an_ended_request_is_told_so() -> None:
+    table = make()
+    rid = admit(table, 0, arrival())
+    table.on_fetch(ms(1), 3, Fetch(1, (rid,)))
+    table.take_effects()
+    table.on_cancel(ms(2), rid)
+    gone = Payload(rid, "", (), missing=True)
+    effects = table.take_effects()
+    assert effects[0] == ToRouter(Cancel(rid))
+    assert effects[1] == ToBackend(3, gone)
+    table.on_fetch(ms(3), 4, Fetch(2, (rid,)))
+    assert table.take_effects() == [ToBackend(4, gone)]
+
+
+def test_silence_ends_in_deadline_exceeded_within_the_grace() -> None:
+    table = make()
+    rid = admit(table, 0, arrival(ms(50)))
+    table.take_effects()
+    assert table.wake_at_ns() == ms(70)
+    table.on_time(ms(70) - 1)
+    assert table.take_effects() == []
+    table.on_time(ms(70))
+    effects = table.take_effects()
+    assert effects[0] == ToRouter(Cancel(rid))
+    assert isinstance(effects[1], Answer)
+    assert isinstance(effects[1].outcome, Refusal)
+    assert effects[1].outcome.message == "expired: its input was still being decoded after 70 ms"
+    assert table.wake_at_ns() == NEVER
+
+
+def test_each_reason_has_its_status_and_overload_a_retry_hint() -> None:
+    wanted = {
+        "late": "DEADLINE_EXCEEDED",
+        "window": "RESOURCE_EXHAUSTED",
+        "shed": "RESOURCE_EXHAUSTED",
+        "superseded": "CANCELLED",
+        "cancelled": "CANCELLED",
+        "backend-lost": "UNAVAILABLE",
+        "something new": "UNAVAILABLE",
+    }
+    table = make()
+    for reason, status in wanted.items():
+        rid = admit(table, 0, arrival())
+        table.on_dropped(0, Dropped(rid, reason))
+        (answer,) = [each for each in table.take_effects() if isinstance(each, Answer)]
+        assert isinstance(answer.outcome, Refusal)
+        assert answer.outcome.status == status
+        assert answer.outcome.message.startswith(f"{reason}: ")
+        hinted = answer.outcome.retry_after_ns > 0
+        assert hinted == (status in ("RESOURCE_EXHAUSTED", "UNAVAILABLE"))
+    assert table.tally.of("resnet").refused == dict.fromkeys(wanted, 1)
+
+
+def test_a_model_error_and_a_bad_input_are_told_apart() -> None:
+    table = make()
+    failed, bad = admit(table, 0, arrival()), admit(table, 0, arrival())
+    table.on_result(0, result(failed, "out of memory"))
+    table.on_bad_payload(0, bad, "no JPEG")
+    assert answers(table) == [(failed, "INTERNAL"), (bad, "INVALID_ARGUMENT")]
+
+
+def test_memory_is_bounded_and_the_excess_told_when_to_come_back() -> None:
+    table = make()
+    admit(table, 0, arrival(ms(50), size=600))
+    refused = table.admit(ms(10), arrival(size=401))
+    assert isinstance(refused, Refusal)
+    assert refused.status == "RESOURCE_EXHAUSTED"
+    assert refused.retry_after_ns == ms(60)
+    assert isinstance(table.admit(ms(10), arrival(size=400)), int)
+
+
+def test_bad_slos_and_hopeless_deadlines_are_refused_on_arrival() -> None:
+    table = make()
+    for slo_ns in (0, -ms(1), LIMITS.slo_ns_max + 1):
+        refused = table.admit(0, arrival(slo_ns))
+        assert isinstance(refused, Refusal)
+        assert refused.status == "INVALID_ARGUMENT"
+    late = table.admit(0, arrival(left_ns=ms(1)))
+    assert isinstance(late, Refusal)
+    assert late.status == "DEADLINE_EXCEEDED"
+
+
+def test_a_returning_router_gets_what_no_backend_has_and_time_allows() -> None:
+    table = make()
+    running, queued = admit(table, 0, arrival(ms(900))), admit(table, 0, arrival(ms(900)))
+    admit(table, 0, arrival(ms(50)))
+    table.on_fetch(ms(1), 3, Fetch(1, (running,)))
+    table.on_router_down(ms(10))
+    table.take_effects()
+    held = admit(table, ms(20), arrival(ms(500)))
+    assert table.take_effects() == []
+    table.on_router_up(ms(100), 2)
+    assert to_router(table) == [
+        Submit(queued, "resnet", ms(799), ms(799)),
+        Submit(held, "resnet", ms(419), ms(419)),
+    ]
+    # The new router has never heard of the batch that dies here, so its request comes from us.
+    table.on_backend_down(ms(200), 3)
+    assert to_router(table) == [Submit(running, "resnet", ms(699), ms(699))]
+    # Of this loss it knows, and retries by itself.
+    table.on_fetch(ms(250), 4, Fetch(2, (running,)))
+    table.on_backend_down(ms(300), 4)
+    assert to_router(table) == []
+
+
+def test_without_a_router_requests_end_unavailable() -> None:
+    table = make(router=False)
+    refused = table.admit(0, arrival())
+    assert isinstance(refused, Refusal)
+    assert (refused.status, refused.reason) == ("UNAVAILABLE", "no-router")
+    table = make()
+    table.on_router_down(ms(1))
+    rid = admit(table, ms(2), arrival(ms(50)))
+    table.on_time(ms(72))
+    assert answers(table) == [(rid, "UNAVAILABLE")]
+
+
+def test_a_draining_table_finishes_what_it_has() -> None:
+    table = make()
+    rid = admit(table, 0, arrival())
+    table.on_drain()
+    refused = table.admit(0, arrival())
+    assert isinstance(refused, Refusal)
+    assert refused.reason == "draining"
+    table.on_result(ms(1), result(rid))
+    assert answers(table) == [(rid, "OK")]
+
+
+def test_timers_of_answered_requests_do_not_pile_up() -> None:
+    table = make()
+    first = admit(table, 0, arrival(seconds(500), size=0))
+    for _ in range(3000):
+        rid = admit(table, 0, arrival(seconds(600), size=0))
+        table.on_result(0, result(rid))
+    assert table.wake_at_ns() == seconds(500) + LIMITS.grace_ns
+    assert len(table._timers) == 1
+    assert first in table.entries
+
+
+class EveryRequestEndsOnce(RuleBasedStateMachine):
+    """Events in any order, duplicates and strangers included."""
+
+    @initialize()
+    def start(self) -> None:
+        self.now_ns = 0
+        self.epoch = 1
+        self.table = make(limits=TableLimits(payload_bytes_max=500, grace_ns=ms(20)))
+        self.due_ns: dict[int, int] = {}
+        self.ended: dict[int, int] = {}
+        self.released: list[int] = []
+
+    def pick(self, index: int) -> int:
+        """Some request that ever was, or a stranger."""
+        known = list(self.due_ns)
+        return known[index % len(known)] if known else 99
+
+    def absorb(self) -> None:
+        for effect in self.table.take_effects():
+            if isinstance(effect, Answer):
+                assert effect.rid not in self.ended, "answered twice"
+                self.ended[effect.rid] = self.now_ns
+            elif isinstance(effect, Release):
+                self.released.append(effect.payload.rid)
+            elif isinstance(effect, ToRouter):
+                assert self.table.epoch >= 0, "nobody listens"
+
+    @rule(slo=st.integers(-1, 200), left=st.integers(-1, 200), size=st.integers(0, 300))
+    def arrive(self, slo: int, left: int, size: int) -> None:
+        given = Arrival("a", ms(slo), ms(2 * slo), size, left_ns=ms(left))
+        rid = self.table.admit(self.now_ns, given)
+        if isinstance(rid, int):
+            self.due_ns[rid] = self.now_ns + min(ms(2 * slo), ms(left))
+        self.absorb()
+
+    @rule(index=st.integers(0, 50))
+    def decode(self, index: int) -> None:
+        rid = self.pick(index)
+        entry = self.table.entries.get(rid)
+        if entry is None or entry.payload is None:
+            self.table.on_payload(self.now_ns, rid, payload(rid))
+        self.absorb()
+
+    @rule(index=st.integers(0, 50), backend=st.integers(1, 3))
+    def fetch(self, index: int, backend: int) -> None:
+        self.table.on_fetch(self.now_ns, backend, Fetch(1, (self.pick(index), 12345)))
+        self.absorb()
+
+    @rule(index=st.integers(0, 50), error=st.sampled_from(["", "broken"]))
+    def answer(self, index: int, error: str) -> None:
+        self.table.on_result(self.now_ns, result(self.pick(index), error))
+        self.absorb()
+
+    @rule(index=st.integers(0, 50), reason=st.sampled_from(["late", "shed", "odd"]))
+    def drop(self, index: int, reason: str) -> None:
+        self.table.on_dropped(self.now_ns, Dropped(self.pick(index), reason))
+        self.absorb()
+
+    @rule(index=st.integers(0, 50), bad=st.booleans())
+    def leave(self, index: int, bad: bool) -> None:
+        if bad:
+            self.table.on_bad_payload(self.now_ns, self.pick(index), "no image")
+        else:
+            self.table.on_cancel(self.now_ns, self.pick(index))
+        self.absorb()
+
+    @rule(up=st.booleans())
+    def move_router(self, up: bool) -> None:
+        if up:
+            self.epoch += 1
+            self.table.on_router_up(self.now_ns, self.epoch)
+        else:
+            self.table.on_router_down(self.now_ns)
+        self.absorb()
+
+    @rule(backend=st.integers(1, 3))
+    def lose_backend(self, backend: int) -> None:
+        self.table.on_backend_down(self.now_ns, backend)
+        self.absorb()
+
+    @rule(step=st.integers(0, 60))
+    def pass_time(self, step: int) -> None:
+        until_ns = self.now_ns + ms(step)
+        while (wake_at_ns := self.table.wake_at_ns()) <= until_ns:
+            self.now_ns = max(self.now_ns, wake_at_ns)
+            self.table.on_time(self.now_ns)
+            self.absorb()
+        self.now_ns = until_ns
+
+    @invariant()
+    def all_is_accounted_for(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        table = self.table
+        assert set(table.entries) | set(self.ended) == set(self.due_ns)
+        assert not set(table.entries) & set(self.ended)
+        assert table.payload_bytes == sum(each.size_bytes for each in table.entries.values())
+        assert table.payload_bytes <= 500
+        for rid, due_ns in self.due_ns.items():
+            assert self.ended.get(rid, self.now_ns) <= due_ns + ms(50)
+        # A payload is released when, and only when, its request has ended.
+        for rid in self.released:
+            assert rid not in table.entries
+
+    def teardown(self) -> None:
+        if hasattr(self, "table"):
+            self.pass_time(10_000)
+            assert not self.table.entries
+            assert set(self.ended) == set(self.due_ns)
+
+
+TestEveryRequestEndsOnce = EveryRequestEndsOnce.TestCase
+TestEveryRequestEndsOnce.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -1,0 +1,307 @@
+"""The live router on links, clock and timer of the test's own; l(b) = 4 + b ms."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from profiles.errors import ConfigError
+from router.assembly import RouterConfig, ServedApplication, ServedVariant
+from router.core.units import NEVER, ms
+from router.lead import LeadTime, QuantileWindow
+from router.links.messages import (
+    PROTOCOL,
+    RID_BITS,
+    Cancel,
+    Done,
+    Dropped,
+    Frontend,
+    Hello,
+    Message,
+    Ready,
+    Run,
+    Submit,
+)
+from router.live import FAILED, UNKNOWN, LiveRouter
+from router.snapshot import snapshot
+
+Kind = TypeVar("Kind")
+TABLE = tuple(ms(4 + size) for size in range(1, 17))
+
+
+class FakeLink:
+    def __init__(self, role: str, number: int) -> None:
+        self.peer = Hello(PROTOCOL, role, number, 0, f"host:{number}", "node")
+        self.said: list[Message] = []
+        self.closed = ""
+
+    def send(self, message: Message) -> None:
+        self.said.append(message)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self, reason: str) -> None:
+        self.closed = reason
+
+    def take(self, kind: type[Kind]) -> list[Kind]:
+        """What of this kind has been said since the last call."""
+        taken: list[Kind] = [message for message in self.said if isinstance(message, kind)]
+        self.said = [message for message in self.said if not isinstance(message, kind)]
+        return taken
+
+
+class FakeWake:
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call = call
+        self.at_ns = NEVER
+
+    def set(self, at_ns: int) -> None:
+        self.at_ns = at_ns
+
+    def close(self) -> None:
+        self.at_ns = NEVER
+
+
+class World:
+    """A router in virtual time."""
+
+    def __init__(self, policy: str = "deferred", hold: str = "deferred") -> None:
+        self.now_ns = ms(1000)
+        self.soon: list[Callable[[], None]] = []
+        options: dict[str, object] = {"hold": hold} if policy == "deferred" else {}
+        application = ServedApplication("cats", ms(20), (ServedVariant("v", TABLE),))
+        config = RouterConfig((application,), policy, options, lead_ns=0)
+        self.wakes: list[FakeWake] = []
+        self.router = LiveRouter(config, 3, lambda: self.now_ns, self.soon.append, self._wake)
+        self.frontend = self.link("frontend", 2)
+        self.backend = self.link("backend", 5)
+        self.hear(self.backend, Ready("emulated", ("v",)))
+
+    def _wake(self, call: Callable[[], None]) -> FakeWake:
+        self.wakes.append(FakeWake(call))
+        return self.wakes[0]
+
+    def link(self, role: str, number: int) -> FakeLink:
+        link = FakeLink(role, number)
+        self.router.on_up(link)
+        return link
+
+    def hear(self, link: FakeLink, *messages: Message) -> None:
+        self.router.on_messages(link, list(messages))
+        self.settle()
+
+    def settle(self) -> None:
+        while self.soon:
+            self.soon.pop(0)()
+
+    def submit(self, *counters: int, slo_ns: int = ms(20), application: str = "cats") -> None:
+        rids = [rid(counter) for counter in counters]
+        self.hear(self.frontend, *(Submit(each, application, slo_ns, slo_ns) for each in rids))
+
+    def advance(self, by_ns: int) -> None:
+        until_ns = self.now_ns + by_ns
+        while self.wakes[0].at_ns <= until_ns:
+            self.now_ns = max(self.now_ns, self.wakes[0].at_ns)
+            self.wakes[0].at_ns = NEVER
+            self.wakes[0].call()
+            self.settle()
+        self.now_ns = until_ns
+
+    def application(self) -> dict[str, object]:
+        found: dict[str, object] = snapshot(self.router)["applications"]["cats"]
+        return found
+
+
+def rid(counter: int, frontend: int = 2) -> int:
+    return (frontend << RID_BITS) + counter
+
+
+def test_holds_until_one_more_would_not_fit_then_tells_the_backend_whom_to_ask() -> None:
+    world = World()
+    world.submit(1, 2, 3)
+    # Deadline 20 ms less l(4) = 8 ms.
+    world.advance(ms(12) - 1)
+    assert world.backend.said == []
+    world.advance(1)
+    assert world.backend.said == [
+        Frontend(2, "host:2", "node"),
+        Run(1, "v", (rid(1), rid(2), rid(3)), 0, ms(7)),
+    ]
+
+
+def test_burst_of_one_tick_is_one_batch_even_when_nothing_is_held() -> None:
+    world = World(policy="eager")
+    link = world.link("frontend", 9)
+    world.router.on_messages(world.frontend, [Submit(rid(1), "cats", ms(20), ms(20))])
+    world.router.on_messages(link, [Submit(rid(1, 9), "cats", ms(20), ms(20))])
+    world.now_ns += 10
+    world.settle()
+    [run] = world.backend.take(Run)
+    assert run.rids == (rid(1), rid(1, 9))
+
+
+def test_done_frees_the_backend_and_counts() -> None:
+    world = World(policy="eager")
+    world.submit(1)
+    world.advance(1)
+    [first] = world.backend.take(Run)
+    world.submit(2)
+    world.advance(ms(5))
+    world.hear(world.backend, Done(first.batch, ms(5), 0))
+    assert [run.rids for run in world.backend.take(Run)] == [(rid(2),)]
+    assert world.backend.take(Frontend) == [Frontend(2, "host:2", "node")]
+    assert world.application() == {"requests": 2, "good": 1, "late": 0, "dropped": {}}
+
+
+def test_done_of_another_batch_cuts_the_link() -> None:
+    world = World(policy="eager")
+    world.submit(1)
+    world.advance(1)
+    world.hear(world.backend, Done(99, ms(5), 0))
+    assert world.backend.closed == "malformed: batch 99 ended, which does not run here"
+
+
+def test_hopeless_requests_are_dropped_with_a_hint() -> None:
+    world = World()
+    world.submit(1, slo_ns=ms(3))
+    [dropped] = world.frontend.take(Dropped)
+    assert (dropped.rid, dropped.reason) == (rid(1), "late")
+    assert dropped.retry_after_ns == ms(20)
+
+
+def test_unknown_application_is_told_at_once() -> None:
+    world = World()
+    world.submit(1, application="dogs")
+    assert world.frontend.take(Dropped) == [Dropped(rid(1), UNKNOWN)]
+
+
+def test_cancel_frees_the_place_without_a_word() -> None:
+    world = World()
+    world.submit(1, 2)
+    world.hear(world.frontend, Cancel(rid(1)))
+    world.advance(ms(20))
+    assert [run.rids for run in world.backend.take(Run)] == [(rid(2),)]
+    assert world.frontend.said == []
+
+
+def test_lost_frontend_takes_its_queued_requests_with_it() -> None:
+    world = World()
+    other = world.link("frontend", 9)
+    world.hear(other, Submit(rid(1, 9), "cats", ms(20), ms(20)))
+    world.submit(1)
+    world.router.on_down(world.frontend, "end of file")
+    world.advance(ms(20))
+    assert [run.rids for run in world.backend.take(Run)] == [(rid(1, 9),)]
+
+
+def test_lost_backend_has_its_batch_run_elsewhere() -> None:
+    world = World(policy="eager")
+    spare = world.link("backend", 6)
+    world.hear(spare, Ready("emulated", ("v",)))
+    world.submit(1)
+    world.advance(1)
+    assert len(world.backend.take(Run)) == 1
+    world.router.on_down(world.backend, "end of file")
+    world.settle()
+    world.advance(1)
+    assert [run.rids for run in spare.take(Run)] == [(rid(1),)]
+
+
+def test_frontend_that_submits_once_more_is_not_run_twice() -> None:
+    world = World(policy="eager")
+    world.submit(1)
+    world.advance(1)
+    again = world.link("frontend", 2)
+    assert world.frontend.closed == "frontend 2 has come anew"
+    world.router.on_down(world.frontend, "closed")
+    world.hear(again, Submit(rid(1), "cats", ms(15), ms(15)))
+    world.advance(ms(15))
+    assert len(world.backend.take(Run)) == 1
+
+
+def test_backend_that_comes_back_before_its_end_was_seen_starts_afresh() -> None:
+    world = World(policy="eager")
+    world.submit(1)
+    world.advance(1)
+    again = world.link("backend", 5)
+    world.hear(again, Ready("emulated", ("v",)))
+    world.advance(1)
+    assert [run.rids for run in again.take(Run)] == [(rid(1),)]
+    world.router.on_down(world.backend, "end of file")
+    world.hear(again, Done(2, ms(5), 0))
+    assert world.application()["good"] == 1
+
+
+def test_ready_for_nothing_drains() -> None:
+    world = World(policy="eager")
+    world.hear(world.backend, Ready("emulated", ()))
+    world.submit(1)
+    world.advance(ms(20))
+    assert world.backend.take(Run) == []
+    assert world.frontend.take(Dropped)[0].reason == "late"
+
+
+def test_failed_batch_counts_as_failed() -> None:
+    world = World(policy="eager")
+    world.submit(1)
+    world.advance(1)
+    world.hear(world.backend, Done(1, ms(1), 0, "boom"))
+    assert world.application()["dropped"] == {FAILED: 1}
+    assert world.application()["good"] == 0
+    assert snapshot(world.router)["variants"][0]["margin_factor"] == 1.0
+
+
+def test_lead_time_is_learnt_from_late_starts_and_the_way_there() -> None:
+    world = World(policy="eager")
+    world.submit(1)
+    world.advance(1)
+    # Fetched in 2 ms; 3 ms more went by than run and fetch explain: 1.5 each way.
+    world.advance(ms(10) - 1)
+    world.hear(world.backend, Done(1, ms(5), ms(2)))
+    assert snapshot(world.router)["lead_ns"] == pytest.approx(ms(3.5), abs=1000)
+
+
+def test_only_its_own_words_are_taken_from_a_peer() -> None:
+    world = World()
+    world.hear(world.frontend, Ready("emulated", ("v",)))
+    assert world.frontend.closed == "malformed: Ready from a frontend"
+
+
+def test_router_that_is_told_of_a_newer_one_knows_that_it_is_stale() -> None:
+    world = World()
+    world.router.on_refused(world.backend, "refused: this router's epoch 3 is stale: ...")
+    assert snapshot(world.router)["stale"] != ""
+
+
+def test_lead_is_bounded_and_takes_timer_lateness_in() -> None:
+    lead = LeadTime(ms(1), ms(20))
+    assert lead.lead_ns() == ms(1)
+    lead.on_timer(ms(2))
+    assert lead.lead_ns() == ms(3)
+    lead.on_batch(ms(500), None)
+    assert lead.lead_ns() == ms(20)
+
+
+def test_quantiles_forget() -> None:
+    window = QuantileWindow(size=2)
+    for value in (9, 1, 2):
+        window.add(value)
+    assert (window.quantile(0.0), window.quantile(1.0)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("applications", "word"),
+    [
+        ((), "applications is empty"),
+        ((ServedApplication("a", 1, ()),), "has no variants"),
+        ((ServedApplication("a", 1, (ServedVariant("v", ()),)),), "has no run times"),
+        ((ServedApplication("a", 1, (ServedVariant("v", TABLE),), "w"),), "serving='w'"),
+        ((ServedApplication("a", 1, (ServedVariant("v", TABLE),)),) * 2, "there twice"),
+    ],
+)
+def test_configuration_that_cannot_work_is_refused(
+    applications: tuple[ServedApplication, ...], word: str
+) -> None:
+    with pytest.raises(ConfigError, match=word):
+        LiveRouter(RouterConfig(applications), 1, lambda: 0, print, FakeWake)

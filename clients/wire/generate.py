@@ -8,8 +8,8 @@ refuse a protobuf runtime older than the compiler, while a descriptor loads in a
 import argparse
 import sys
 import tempfile
-from collections.abc import Iterable
 from base64 import b64encode
+from collections.abc import Iterable
 from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import (

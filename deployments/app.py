@@ -72,7 +72,8 @@ class ControlPlane:
 
     async def snapshot(self) -> dict[str, Any]:
         """Counters and signals of the router."""
-        await self.starting
+        # Shielded: a caller that gives up must not take the start down with it.
+        await asyncio.shield(self.starting)
         return dict(await self.router.snapshot.remote())
 
     async def check_health(self) -> None:

@@ -29,7 +29,6 @@ from router.links.messages import (
 from router.wake import Wake
 
 UNKNOWN = "unknown-application"
-FAILED = "failed"
 
 
 class Speaker(Protocol):
@@ -235,25 +234,10 @@ class LiveRouter:
         if ran:
             self.lead.on_batch(start_in_ns + done.start_late_ns, away_ns)
             self._set_lead()
-        # What did not run teaches nothing about run times: it is entered as it was expected.
-        run_ns = done.run_ns if ran else self._expected_ns(running)
         self.dispatched.difference_update(request.rid for request in running.requests)
-        self.engine.on_done(now_ns, number, run_ns)
-        if done.failed:
-            self._count_failed(now_ns, running)
-
-    def _expected_ns(self, batch: Batch) -> int:
-        return self.engine.costs.of(batch.variant).p50_ns[len(batch.requests)]
-
-    def _count_failed(self, now_ns: int, batch: Batch) -> None:
-        """The ledger took the batch for a good one: its requests have been told otherwise."""
-        for request in batch.requests:
-            count = self.engine.ledger.applications[request.application]
-            if request.deadline_ns >= now_ns:
-                count.good -= 1
-            else:
-                count.late -= 1
-            count.drops[FAILED] = count.drops.get(FAILED, 0) + 1
+        # What did not run teaches nothing about run times.
+        size = -1 if ran else 0
+        self.engine.on_done(now_ns, number, done.run_ns, size, failed=bool(done.failed))
 
     def _set_lead(self) -> None:
         lead_ns = self.lead.lead_ns()

@@ -27,7 +27,8 @@ class Goodput:
 
     def to_dict(self) -> dict[str, object]:
         at = self.at.to_dict()
-        return {"goodput_rps": self.goodput_rps, "rates_tried": list(self.rates_tried), **at}
+        found = {"goodput_rps": self.goodput_rps, "rates_tried": list(self.rates_tried)}
+        return {**found, **at, "simulate": at}
 
 
 class _Search:

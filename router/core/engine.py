@@ -132,11 +132,21 @@ class Engine:
         lanes = source.on_request(now_ns, request)
         source.desk.refresh(now_ns, source, lanes)
 
-    def on_done(self, now_ns: int, backend: int, run_ns: int) -> Batch:
-        """The batch that ran on this backend has ended; returns it."""
+    def on_done(
+        self, now_ns: int, backend: int, run_ns: int, size: int = -1, failed: bool = False
+    ) -> Batch:
+        """The batch that ran on this backend has ended; returns it.
+
+        `size` is how many of its requests really ran, where some had ended before: run times are
+        learnt for that size. A batch that failed teaches nothing, and its requests count as such.
+        """
         rank = self.backend_rank[backend]
-        batch = rank.finish(backend, run_ns)
-        self.ledger.on_done(now_ns, batch)
+        batch = rank.finish(backend, run_ns, 0 if failed else size)
+        if failed:
+            for request in batch.requests:
+                self.ledger.on_drop(request, DropReason.FAILED)
+        else:
+            self.ledger.on_done(now_ns, batch)
         source = self.sources[batch.requests[0].application]
         lanes = source.on_done(now_ns, backend, batch, run_ns)
         rank.go_on(now_ns, backend)

@@ -18,6 +18,8 @@ class DropReason:
     """A newer frame of its stream took its place."""
     CANCELLED: Final = "cancelled"
     """Its client has left."""
+    FAILED: Final = "failed"
+    """Its batch raised an error on the backend."""
     LOST: Final = "backend-lost"
     """Its backend died and there was no time left to run it again."""
 

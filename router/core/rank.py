@@ -266,15 +266,18 @@ class RankThread(Desk):
         self.signals.uptime_ns += self.signals.backends * (now_ns - self.settled_at_ns)
         self.settled_at_ns = now_ns
 
-    def finish(self, backend: int, run_ns: int) -> Batch:
-        """The running batch has ended after `run_ns`: learn from it."""
+    def finish(self, backend: int, run_ns: int, size: int = -1) -> Batch:
+        """The running batch has ended after `run_ns`: learn from it, if so many of it ran."""
         state = self.backends[backend]
         batch = state.running
         assert batch is not None
         state.running = None
         self.signals.busy_ns += run_ns
-        run_ns = max(1, run_ns - batch.swap_in_ns)
-        self.costs.observe(batch.variant, state.kind, backend, len(batch.requests), run_ns)
+        if size < 0:
+            size = len(batch.requests)
+        if size > 0:
+            run_ns = max(1, run_ns - batch.swap_in_ns)
+            self.costs.observe(batch.variant, state.kind, backend, size, run_ns)
         return batch
 
     def go_on(self, now_ns: int, backend: int) -> None:

@@ -58,6 +58,10 @@ class Slot:
         self.resident = resident
         self.factor = self.costs.backend_factor.get(backend, 1.0)
 
+    def runs(self, variant: int) -> bool:
+        """Whether the variant is there, or can be swapped in."""
+        return self.resident is None or variant in self.resident or variant in self.costs.swap_in_ns
+
     def plain(self, variant: int) -> bool:
         """Whether the variant's table for kind 0 holds here as it stands."""
         return self.kind == 0 and self.factor == 1.0 and self.swap_in_ns(variant) == 0

@@ -99,7 +99,7 @@ class BatchQueues(Source):
         bid.expires_at_ns = min(latest_start_ns, hopeless_at_ns)
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
-        size = self._largest_full(slot.start_at_ns, slot)
+        size = self._largest_full(slot.start_at_ns, slot) if slot.runs(self.variant) else 0
         if size == 0:
             return None
         end_at_ns = slot.start_at_ns + slot.plan_ns(self.variant, size)

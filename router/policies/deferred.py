@@ -95,6 +95,8 @@ class ModelThread(Source):
         return bid if self.size > 0 else None
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
+        if not slot.runs(self.variant):
+            return None
         waiting = len(self.queue)
         size = self._prune(slot.start_at_ns, spare=self.desk.free_backends() > 1)
         if size > 0 and not slot.plain(self.variant):

@@ -70,6 +70,7 @@ def test_goodput_prints_what_it_tried(small: Path) -> None:
     assert figures["goodput_rps"] in figures["rates_tried"]
     assert figures["worst_bad_rate"] <= 0.01
     assert set(figures) >= SIMULATE_KEYS
+    assert set(figures["simulate"]) >= SIMULATE_KEYS
 
 
 def test_plots_are_drawn(small: Path, tmp_path: Path) -> None:

@@ -498,3 +498,12 @@ def test_ranks_do_not_share_backends() -> None:
     send(engine, 1, application=1)
     assert ran(engine) == [(5, 0, [1])]
     assert engine.ranks[0].signals.backends == 0
+
+
+def test_failed_batch_teaches_nothing_and_is_counted_so() -> None:
+    engine = make(Told())
+    send(engine, 0)
+    engine.on_done(ms(50), 0, ms(50), failed=True)
+    assert engine.costs.of(0).ratios.ordered == []
+    assert engine.ledger.applications[0].drops == {DropReason.FAILED: 1}
+    assert engine.ledger.applications[0].good == 0

@@ -466,3 +466,15 @@ def test_a_margin_that_lets_nothing_run_is_doubted() -> None:
                 engine.on_done(now_ns + ms(5), 0, ms(5))
     # Ten times the profile is above the SLO; it is forgotten after forty refusals.
     assert ran >= 50
+
+
+def test_a_backend_without_the_model_is_passed_over() -> None:
+    costs = Costs()
+    costs.add(0, [ms(5)])
+    engine = Engine(costs)
+    engine.add_application(ModelThread(0, DeferredOptions(hold="eager")))
+    engine.on_backend_up(0, 0, resident=frozenset())
+    engine.on_backend_up(0, 1)
+    engine.on_request(0, Request(0, 0, 0, ms(20)))
+    engine.on_time(1)
+    assert [effect.backend for effect in engine.take_effects()] == [1]  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ import pytest
 
 from profiles.errors import ConfigError
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
+from router.core.events import DropReason
 from router.core.units import NEVER, ms
 from router.lead import LeadTime, QuantileWindow
 from router.links.messages import (
@@ -22,7 +23,7 @@ from router.links.messages import (
     Run,
     Submit,
 )
-from router.live import FAILED, UNKNOWN, LiveRouter
+from router.live import UNKNOWN, LiveRouter
 from router.snapshot import snapshot
 
 Kind = TypeVar("Kind")
@@ -247,7 +248,7 @@ def test_failed_batch_counts_as_failed() -> None:
     world.submit(1)
     world.advance(1)
     world.hear(world.backend, Done(1, ms(1), 0, "boom"))
-    assert world.application()["dropped"] == {FAILED: 1}
+    assert world.application()["dropped"] == {DropReason.FAILED: 1}
     assert world.application()["good"] == 0
     assert snapshot(world.router)["variants"][0]["margin_factor"] == 1.0
 

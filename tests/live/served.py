@@ -1,0 +1,126 @@
+"""A `fermata serve` for tests: started as a user starts it, stopped by Ctrl-C."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+START_S = 90
+STOP_S = 40
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return str(answer.read().decode())
+
+
+def wait_until(ready: Callable[[], bool], seconds: float) -> None:
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        try:
+            if ready():
+                return
+        except (OSError, ValueError):
+            pass
+        time.sleep(0.2)
+    raise AssertionError(f"not ready within {seconds} s")
+
+
+def ray_processes() -> set[str]:
+    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True)
+    marks = ("ray::", "raylet", "gcs_server")
+    return {line for line in listed.stdout.splitlines() if any(mark in line for mark in marks)}
+
+
+def segments() -> set[str]:
+    return {path.name for path in Path("/dev/shm").glob("fermata-*")}
+
+
+class Server:
+    """A `fermata serve` of its own, on ports of its own."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        self.grpc_port, self.http_port = free_port(), free_port()
+        config = {**config, "frontend": {"grpc_port": self.grpc_port, "http_port": self.http_port}}
+        path = folder / "config.yaml"
+        path.write_text(yaml.safe_dump(config))
+        self.log = (folder / "log").open("w+")
+        # A session of its own, and Ctrl-C as a terminal gives it.
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "commands.main", "serve", str(path)],
+            cwd=ROOT,
+            # Ray's workers find the user's own modules there.
+            env={**os.environ, "PYTHONPATH": str(folder)},
+            stdout=self.log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+
+    def status(self) -> dict[str, Any]:
+        return dict(json.loads(get("http://127.0.0.1:8000/status")))
+
+    def wait(self, backends: int) -> None:
+        def up() -> bool:
+            assert self.process.poll() is None, self.said()
+            status = self.status()
+            return len(status["backends"]) == backends and bool(status["frontends"])
+
+        wait_until(up, START_S)
+
+    def said(self) -> str:
+        self.log.seek(0)
+        return self.log.read()[-3000:]
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGINT)
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            raise
+        finally:
+            self.log.close()
+
+
+@contextmanager
+def serving(folder: Path, config: dict[str, Any], backends: int) -> Iterator[Server]:
+    """A server that is up; afterwards no process and no shared memory of it is left."""
+    before, held = ray_processes(), segments()
+    one = Server(folder, config)
+    try:
+        one.wait(backends)
+        yield one
+    finally:
+        one.stop()
+    wait_until(lambda: ray_processes() <= before, STOP_S)
+    assert segments() <= held
+
+
+def load(server: Server, model: str, rate: float, seconds: float) -> dict[str, Any]:
+    """What `fermata load` says."""
+    command = [
+        *(sys.executable, "-m", "commands.main", "load", "--model", model, "--json"),
+        *("--server", f"127.0.0.1:{server.grpc_port}"),
+        *("--rate", str(rate), "--duration-s", str(seconds)),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))

@@ -2,14 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
 from profiles.check import check_number, check_positive, refuse
 from profiles.fields import Fields
 from router.core.units import SECOND, seconds
-
-if TYPE_CHECKING:
-    from simulator.scenario import Application
 
 PROCESSES = ("poisson", "gamma", "map", "trace", "periodic")
 PHASES = ("locked", "staggered", "random")
@@ -39,14 +34,6 @@ class ArrivalSpec:
     step_ns: int = SECOND
     phase: str = "locked"
     """Periodic streams: `locked` all send at once, `staggered` in turn, `random` when they may."""
-
-    def knows_rate(self, applications: "tuple[Application, ...]") -> bool:
-        """Whether the process itself says how many requests arrive."""
-        if self.process == "periodic":
-            streams = [client for application in applications for client in application.clients]
-            covered = all(application.clients for application in applications)
-            return covered and all(client.fps is not None for client in streams)
-        return self.process in ("trace", "map")
 
 
 def read_arrivals(top: Fields) -> ArrivalSpec:

@@ -63,7 +63,7 @@ def _of_application(
     scenario: Scenario, index: int, first_client: int, rng: np.random.Generator
 ) -> _Part:
     application = scenario.applications[index]
-    if scenario.shares[index] <= 0.0 and not scenario.arrivals.knows_rate(scenario.applications):
+    if scenario.shares[index] <= 0.0 and not scenario.knows_rate():
         nobody = np.zeros(0, np.int64)
         return _Part(nobody, nobody, nobody, nobody)
     if scenario.arrivals.process == "periodic":
@@ -227,7 +227,7 @@ def _streams(
         return [_rate(scenario, scenario.shares[index])], [application.slo_ns], [0]
     fps = [group.fps or 1.0 for group in groups for _ in range(group.count)]
     if scenario.rate_rps is not None:
-        if scenario.arrivals.knows_rate(scenario.applications):
+        if scenario.knows_rate():
             natural = sum(
                 (group.fps or 1.0) * group.count
                 for each in scenario.applications

@@ -111,11 +111,24 @@ class Scenario:
     """Of each application in the whole rate."""
     faults: tuple[Fault, ...] = ()
 
+    def knows_rate(self) -> bool:
+        """Whether the arrivals themselves say how many there are, so that no rate is needed."""
+        return knows_rate(self.arrivals, self.applications)
+
     def at_rate(self, rate_rps: float) -> "Scenario":
         return replace(self, rate_rps=rate_rps)
 
     def lasting(self, duration_ns: int) -> "Scenario":
         return replace(self, duration_ns=duration_ns)
+
+
+def knows_rate(arrivals: ArrivalSpec, applications: tuple[Application, ...]) -> bool:
+    """A trace and a MAP know their rate, and so do periodic clients that all have one."""
+    if arrivals.process == "periodic":
+        streams = [client for application in applications for client in application.clients]
+        covered = all(application.clients for application in applications)
+        return covered and all(client.fps is not None for client in streams)
+    return arrivals.process in ("trace", "map")
 
 
 def load_scenario(path: Path | str) -> Scenario:
@@ -140,7 +153,7 @@ def read_scenario(data: object) -> Scenario:
     read_options(policy, options)
     arrivals = read_arrivals(top)
     rate_rps = top.positive("rate_rps")
-    if rate_rps is None and not arrivals.knows_rate(applications):
+    if rate_rps is None and not knows_rate(arrivals, applications):
         refuse("rate_rps", None, f"is needed with process {arrivals.process}; requests per second")
     duration_s = top.positive("duration_s")
     duration_ns = seconds(30 if duration_s is None else duration_s)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+
 from profiles.check import check_number, check_positive, refuse
 from profiles.fields import Fields
 from router.core.units import SECOND, seconds

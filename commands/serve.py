@@ -1,14 +1,13 @@
 """`fermata serve`: the whole system on this machine, until Ctrl-C."""
 
+import logging
 import os
-import shutil
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from deployments.config import load_config
+from deployments.config import DeploymentConfig, load_config
 from profiles.errors import ConfigError
 
 ConfigPath = Annotated[
@@ -20,20 +19,42 @@ ROOT = Path(__file__).parent.parent
 def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
     """Serve what a configuration names, on Ray Serve, until Ctrl-C.
 
-    The same as `serve run deployments.app:build config=CONFIG`, with the configuration checked
-    first and Ray's workers at full priority.
+    As `serve run deployments.app:build config=CONFIG`, with the configuration checked first and
+    Ray's workers at full priority.
     """
     loaded = load_config(config)
-    command = shutil.which("serve", path=os.fspath(Path(sys.executable).parent))
-    if command is None:
-        raise ConfigError("Ray Serve is not installed; pip install 'fermata[serve]'")
-    frontend = loaded.frontend
-    names = ", ".join(each.name for each in loaded.applications)
-    print(f"serving {names}: gRPC {frontend.host}:{frontend.grpc_port}, ", end="")
-    print(f"REST {frontend.host}:{frontend.http_port}, status http://127.0.0.1:8000/status")
-    sys.stdout.flush()
-    path = os.pathsep.join(filter(None, (os.fspath(ROOT), os.environ.get("PYTHONPATH"))))
     # Ray starts its workers at niceness 15 otherwise, and they would yield to everybody.
-    environment = {**os.environ, "RAY_worker_niceness": "0", "PYTHONPATH": path}
-    arguments = ["serve", "run", "deployments.app:build", f"config={config.resolve()}"]
-    os.execve(command, arguments, environment)
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        filter(None, (os.fspath(ROOT), os.environ.get("PYTHONPATH")))
+    )
+    try:
+        import ray
+        from ray import serve as ray_serve
+
+        from deployments.app import build
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is missing; pip install 'fermata[serve]'") from None
+    ray.init(logging_level=logging.WARNING, log_to_driver=False)
+    control = loaded.control
+    ray_serve.start(
+        http_options={"host": control.host, "port": control.port},
+        logging_config={"log_level": "WARNING"},
+    )
+    typer.echo(_where(loaded))
+    try:
+        ray_serve.run(build({"config": loaded.model_dump()}), name=loaded.name, blocking=True)
+    finally:
+        # Replicas drain and give back what they hold before Ray ends their processes.
+        ray_serve.shutdown()
+        ray.shutdown()
+
+
+def _where(config: DeploymentConfig) -> str:
+    frontend, control = config.frontend, config.control
+    names = ", ".join(each.name for each in config.applications)
+    return (
+        f"serving {names}: gRPC {frontend.host}:{frontend.grpc_port}, "
+        f"REST http://{frontend.host}:{frontend.http_port}/v2, "
+        f"status http://{control.host}:{control.port}/status; Ctrl-C ends it"
+    )

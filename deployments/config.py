@@ -166,6 +166,15 @@ class RouterConfig(Section):
         return {**preset, **self.policy_options}
 
 
+class ControlConfig(Section):
+    """The control plane's page for operators, served by Ray Serve's own proxy."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    """For `/status` and `/metrics`; `serve run` and `serve deploy` have options of their own."""
+
+
 class DeploymentConfig(Section):
     """A whole deployment."""
 
@@ -179,6 +188,8 @@ class DeploymentConfig(Section):
     """Processes that run batches."""
     router: RouterConfig = RouterConfig()
     """The process that decides."""
+    control: ControlConfig = ControlConfig()
+    """Where operators look."""
 
     @model_validator(mode="after")
     def _names(self) -> "DeploymentConfig":

@@ -4,6 +4,7 @@ from router.core.events import DropReason, Request
 from router.core.source import Outbox
 
 WINDOW_NS = 500_000_000
+QUIET_NS = 4 * WINDOW_NS
 NO_STREAM = 0
 """The client of requests that stand alone; they share one turn, and none replaces another."""
 LOSS_TOLERATED = 0.005
@@ -69,9 +70,12 @@ class StreamAdmission(Admission):
         self.streams: dict[int, Stream] = {}
         self.shed = 0.0
         """Share of frames refused on arrival."""
-        self.window_ends_at_ns = -1
+        self.window_ends_at_ns = 0
+        self.offered = 0
         self.admitted = 0
         self.lost = 0
+        self.capacity = 0.0
+        """Requests per nanosecond that were served when the queue last lost some."""
         self.starved = False
         """Some stream has lost frames in the queue again and again."""
         self.sweep_at = STREAMS_KEPT
@@ -79,7 +83,7 @@ class StreamAdmission(Admission):
 
     def admit(self, now_ns: int, request: Request) -> str | None:
         if now_ns >= self.window_ends_at_ns:
-            self._adjust()
+            self._adjust(now_ns - (self.window_ends_at_ns - WINDOW_NS))
             if len(self.streams) >= self.sweep_at:
                 self._sweep(now_ns)
             self.window_ends_at_ns = now_ns + WINDOW_NS
@@ -88,6 +92,7 @@ class StreamAdmission(Admission):
             weight = self.weights.get(request.client, 1.0)
             stream = self.streams[request.client] = Stream(request.client, weight)
         stream.on_frame(now_ns)
+        self.offered += 1
         if self.newest and stream.period_ns and request.client != NO_STREAM:
             request.start_by_ns = now_ns + int(START_WITHIN * stream.period_ns)
         # Triton's 1 is the highest priority and is never refused here; 0 is the default.
@@ -128,14 +133,20 @@ class StreamAdmission(Admission):
         }
         self.sweep_at = max(STREAMS_KEPT, 2 * len(self.streams))
 
-    def _adjust(self) -> None:
-        if self.admitted:
+    def _adjust(self, elapsed_ns: int) -> None:
+        """Refuse more while the queue loses requests, less while it does not, and none once what
+        is offered is no more than could be served."""
+        if elapsed_ns > QUIET_NS:
+            # Nothing has come for a while: whatever overload there was is over.
+            self.shed = 0.0
+        elif self.admitted and (self.lost > LOSS_TOLERATED * self.admitted or self.starved):
             loss = min(1.0, self.lost / self.admitted)
-            if loss > LOSS_TOLERATED or self.starved:
-                step = max(loss, LOSS_TOLERATED)
-                self.shed = min(SHED_MAX, self.shed + (1.0 - self.shed) * step)
-            else:
-                self.shed = self.shed * EASE if self.shed > 0.001 else 0.0
+            self.capacity = (self.admitted - min(self.lost, self.admitted)) / elapsed_ns
+            self.shed = min(SHED_MAX, self.shed + (1.0 - self.shed) * max(loss, LOSS_TOLERATED))
+        elif self.shed > 0.0:
+            excess = 1.0 - self.capacity * elapsed_ns / self.offered if self.offered else 0.0
+            self.shed = max(0.0, min(EASE * self.shed, excess))
+        self.offered = 0
         self.admitted = 0
         self.lost = 0
         self.starved = False

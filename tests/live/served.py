@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,22 +43,38 @@ def wait_until(ready: Callable[[], bool], seconds: float) -> None:
     raise AssertionError(f"not ready within {seconds} s")
 
 
-def ray_processes() -> set[str]:
-    listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True)
-    marks = ("ray::", "raylet", "gcs_server")
-    return {line for line in listed.stdout.splitlines() if any(mark in line for mark in marks)}
+def descendants(root: int) -> set[int]:
+    """Every process that this one has started, and theirs."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    found: set[int] = set()
+    todo = [root]
+    while todo:
+        for child in children.get(todo.pop(), ()):
+            found.add(child)
+            todo.append(child)
+    return found
 
 
 def segments() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob("fermata-*")}
+    """Shared memory whose process is gone; the name says which it was."""
+    names = {path.name for path in Path("/dev/shm").glob("fermata-*")}
+    return {name for name in names if not Path(f"/proc/{name.split('-')[1]}").exists()}
 
 
 class Server:
     """A `fermata serve` of its own, on ports of its own."""
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        self.grpc_port, self.http_port = free_port(), free_port()
-        config = {**config, "frontend": {"grpc_port": self.grpc_port, "http_port": self.http_port}}
+        self.grpc_port, self.http_port, self.port = free_port(), free_port(), free_port()
+        config = {
+            **config,
+            "frontend": {"grpc_port": self.grpc_port, "http_port": self.http_port},
+            "control": {"port": self.port},
+        }
         path = folder / "config.yaml"
         path.write_text(yaml.safe_dump(config))
         self.log = (folder / "log").open("w+")
@@ -75,7 +91,11 @@ class Server:
         )
 
     def status(self) -> dict[str, Any]:
-        return dict(json.loads(get("http://127.0.0.1:8000/status")))
+        return dict(json.loads(self.page("status")))
+
+    def page(self, name: str) -> str:
+        """What the control plane says."""
+        return get(f"http://127.0.0.1:{self.port}/{name}")
 
     def wait(self, backends: int) -> None:
         def up() -> bool:
@@ -104,14 +124,16 @@ class Server:
 @contextmanager
 def serving(folder: Path, config: dict[str, Any], backends: int) -> Iterator[Server]:
     """A server that is up; afterwards no process and no shared memory of it is left."""
-    before, held = ray_processes(), segments()
+    held = segments()
     one = Server(folder, config)
+    started: set[int] = set()
     try:
         one.wait(backends)
+        started = descendants(one.process.pid)
         yield one
     finally:
         one.stop()
-    wait_until(lambda: ray_processes() <= before, STOP_S)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), STOP_S)
     assert segments() <= held
 
 

@@ -34,7 +34,7 @@ def test_the_router_counts_what_it_served(server: Server) -> None:
     load(server, "emulated", rate=50, seconds=1)
     counts = server.status()["applications"]["emulated"]
     assert counts["requests"] == counts["good"] + counts["late"] + sum(counts["dropped"].values())
-    text = get("http://127.0.0.1:8000/metrics")
+    text = server.page("metrics")
     assert f'fermata_requests_total{{application="emulated"}} {counts["requests"]}' in text
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 pytest.importorskip("ray")
-from served import ROOT, Server, get, serving
+from served import ROOT, Server, serving
 
 pytestmark = pytest.mark.live
 
@@ -44,6 +44,7 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("command", commands())
 def test_commands_for_a_running_server_work(server: Server, command: str) -> None:
     command = command.replace("localhost:8080", f"localhost:{server.http_port}")
+    command = command.replace("localhost:8000", f"localhost:{server.port}")
     words = shlex.split(command.replace(".venv/bin/fermata", f"{sys.executable} -m commands.main"))
     if "load" in words:
         words += ["--server", f"127.0.0.1:{server.grpc_port}"]
@@ -76,6 +77,6 @@ def test_digits_are_read_as_offline(server: Server) -> None:
 
 
 def test_the_page_of_metrics_names_every_application(server: Server) -> None:
-    text = get("http://127.0.0.1:8000/metrics")
+    text = server.page("metrics")
     for name in ("digits", "doubler"):
         assert f'application="{name}"' in text

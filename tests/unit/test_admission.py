@@ -6,7 +6,7 @@ from router.core.admission import WINDOW_NS, Admission, StreamAdmission
 from router.core.costs import Costs
 from router.core.engine import Engine
 from router.core.events import Dispatch, Drop, DropReason, Request
-from router.core.units import NEVER, ms
+from router.core.units import NEVER, ms, seconds
 from router.policies.deferred import ModelThread
 from router.policies.deferred_options import DeferredOptions
 
@@ -193,10 +193,13 @@ def test_losses_in_the_queue_raise_the_share_and_quiet_eases_it() -> None:
     admission.admit(WINDOW_NS, frame(100, 0, client=1))
     raised = admission.shed
     assert 0.15 < raised <= 0.2
-    admission.admit(2 * WINDOW_NS, frame(101, 0, client=1))
+    # As much is offered as before, and nothing is lost: a little less is refused.
+    for rid in range(1, 100):
+        admission.admit(WINDOW_NS, frame(100 + rid, 0, client=rid))
+    admission.admit(2 * WINDOW_NS, frame(300, 0, client=1))
     assert admission.shed == pytest.approx(0.95 * raised)
-    for window in range(3, 120):
-        admission.admit(window * WINDOW_NS, frame(window + 100, 0, client=1, priority=1))
+    # Then one request in a window where 80 were served: no more than there is room for.
+    admission.admit(3 * WINDOW_NS, frame(301, 0, client=1))
     assert admission.shed == 0.0
 
 
@@ -233,3 +236,17 @@ def test_streams_that_have_ended_are_forgotten() -> None:
         admission.admit(client * ms(100), frame(client, client * ms(100), client))
     # One frame each, ten streams a second: after 200 s only the last minute's can matter.
     assert len(admission.streams) <= 1000
+
+
+def test_nobody_is_refused_once_the_load_has_fallen() -> None:
+    engine = Engine(Costs())
+    admission = StreamAdmission(engine.outbox, newest=False, weights={})
+    for rid in range(200):
+        request = Request(rid, 0, rid * ms(5), rid * ms(5) + ms(100), client=1)
+        if admission.admit(rid * ms(5), request) is None and rid % 2:
+            admission.on_lost(request)
+    assert admission.shed > 0.3
+    # An hour later one request comes; what could be served then was far more.
+    late_ns = seconds(3600)
+    assert admission.admit(late_ns, Request(900, 0, late_ns, late_ns + ms(100), client=1)) is None
+    assert admission.shed == 0.0

@@ -3,7 +3,7 @@
 import logging
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,11 +30,13 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
     )
     try:
         import ray
-        from ray import serve as ray_serve
+        import ray.serve
 
         from deployments.app import build
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is missing; pip install 'fermata[serve]'") from None
+    # Parts of Serve come without types.
+    ray_serve: Any = ray.serve
     ray.init(logging_level=logging.WARNING, log_to_driver=False)
     control = loaded.control
     ray_serve.start(

@@ -69,9 +69,9 @@ class Executor:
         errors: dict[int, str],
     ) -> None:
         """Stage these inputs, given with their place in the batch, and run them in turn."""
-        alike: dict[tuple[str, tuple[int, ...]], list[tuple[int, Array]]] = {}
+        alike: dict[tuple[Any, tuple[int, ...]], list[tuple[int, Array]]] = {}
         for place, item in items:
-            alike.setdefault((item.dtype.name, item.shape), []).append((place, item))
+            alike.setdefault((item.dtype, item.shape), []).append((place, item))
         groups = []
         for members in alike.values():
             arrays = [item for _, item in members]

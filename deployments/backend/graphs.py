@@ -4,6 +4,7 @@ Launches, not arithmetic, are the fixed cost of a small batch: on an H200 ResNet
 with a graph and 5.7 ms without. A batch is padded to the next captured size.
 """
 
+import logging
 import queue
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ import numpy as np
 from deployments.backend.runner import check_item
 from deployments.backend.tensors import Array, Outputs
 from deployments.models.model import TorchModel
-from profiles.errors import ConfigError
 
+LOG = logging.getLogger("fermata")
 Tensor = Any
 """torch is imported at run time, and only where there is a GPU: its types are not known here."""
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -64,9 +65,10 @@ class GraphRunner:
         self.input = self._buffer(on_device=True)
         """What every graph reads: its first rows."""
         self.graphs: dict[int, tuple[Any, Tensor]] = {}
-        """By size: the graph and where it leaves its output."""
-        self._capture()
-        output = self.graphs[batch_size_max][1]
+        """By size: the graph and where it leaves its output; empty where none can be captured."""
+        self.eager = ""
+        """Why its kernels are launched one by one; empty where graphs run."""
+        output = self._capture()
         self.answers = torch.empty(output.shape, dtype=output.dtype, pin_memory=True)
 
     def _buffer(self, on_device: bool) -> Tensor:
@@ -77,14 +79,20 @@ class GraphRunner:
             return torch.zeros(shape, dtype=kind, device=self.model.device)
         return torch.zeros(shape, dtype=kind, pin_memory=True)
 
-    def _capture(self) -> None:
-        """Largest first, so that the smaller ones fit into the memory that it took."""
+    def _capture(self) -> Tensor:
+        """Largest first, so that the smaller ones fit into the memory that it took.
+
+        Returns an output of the largest size. A network that cannot be captured, since it looks at
+        its values or allocates outside torch, runs without graphs, at the cost of its launches.
+        """
         torch = self.torch
         pool: Any = None
+        first: Tensor = None
         with torch.inference_mode(), torch.cuda.stream(self.running):
             for size in reversed(self.sizes):
                 for _ in range(WARM_UPS):
-                    self._forward(size)
+                    output = self._forward(size)
+                first = output if first is None else first
                 graph: Any = torch.cuda.CUDAGraph()
                 try:
                     # Other models of this process may be at work in their own threads.
@@ -96,12 +104,14 @@ class GraphRunner:
                     ):
                         output = self._forward(size)
                 except RuntimeError as error:
-                    reason = str(error).splitlines()[0]
-                    name = self.model.card.name
-                    raise ConfigError(f"{name} cannot be captured as a graph: {reason}") from None
+                    self.eager = str(error).splitlines()[0]
+                    LOG.warning("%s runs without graphs: %s", self.model.card.name, self.eager)
+                    self.graphs.clear()
+                    break
                 pool = pool or graph.pool()
                 self.graphs[size] = (graph, output)
         self.running.synchronize()
+        return first
 
     def _forward(self, size: int) -> Tensor:
         batch = self.input[:size]
@@ -130,11 +140,14 @@ class GraphRunner:
 
     def run(self, staged: Staged) -> Outputs:
         torch, size = self.torch, staged.size
-        graph, output = self.graphs[self.sizes[bisect_left(self.sizes, size)]]
         with torch.inference_mode(), torch.cuda.stream(self.running):
             self.running.wait_event(staged.there)
             self.input[:size].copy_(staged.device[:size])
-            graph.replay()
+            if self.eager:
+                output = self._forward(size)
+            else:
+                graph, output = self.graphs[self.sizes[bisect_left(self.sizes, size)]]
+                graph.replay()
             self.answers[:size].copy_(output[:size], non_blocking=True)
         self.running.synchronize()
         self.free.put(staged)

@@ -1,0 +1,203 @@
+"""Starts a server for a benchmark, and stops it with all that it started, whatever happens."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+STATUS_PORT = 8000
+STATUS = f"http://127.0.0.1:{STATUS_PORT}/status"
+START_S = 90.0
+STOP_S = 30.0
+LINGER_S = 5.0
+"""For what the server has left behind to go by itself."""
+LOOK_S = 0.2
+SHARED = Path("/dev/shm")
+EMULATED = {
+    "name": "emulated",
+    "slo_ms": 50,
+    "input": {"name": "input", "dtype": "UINT8", "shape": [20_000]},
+    "variants": [{"name": "emulated-1", "model": "emulated", "alpha_ms": 1, "beta_ms": 5}],
+}
+"""l(b) = 5 + b ms, SLO 50 ms, inputs of 20 KB."""
+ROLES = {"frontend": ":Frontend", "router": "RouterActor", "backend": ":Backend"}
+"""What Ray calls the processes that requests pass."""
+
+
+class ServerError(RuntimeError):
+    """A server did not start; says what it printed last."""
+
+
+class Running:
+    """A server under way, in a session of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+        self.process = process
+        self.port = port
+        """Of its gRPC server."""
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def family(self) -> list[int]:
+        """Process ids of the server and of whatever it started."""
+        children: dict[int, list[int]] = {}
+        for pid, parent in _parents():
+            children.setdefault(parent, []).append(pid)
+        found = [self.process.pid]
+        for pid in found:
+            found += children.get(pid, [])
+        return found
+
+    def cpu_s(self) -> dict[str, float]:
+        """CPU time so far of the processes that requests pass, by role."""
+        spent = dict.fromkeys(ROLES, 0.0)
+        for pid in self.family():
+            title = _title(pid)
+            for role, mark in ROLES.items():
+                if title.startswith("ray::") and mark in title:
+                    spent[role] += _cpu_s(pid)
+        return spent
+
+    def status(self) -> dict[str, Any]:
+        """Counters and signals of the router."""
+        with urllib.request.urlopen(STATUS, timeout=5) as answer:
+            return dict(json.loads(answer.read()))
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc/PID/stat from the state on; none where the process is gone."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal() and (fields := _stat(int(folder.name))):
+            yield int(folder.name), int(fields[1])
+
+
+def _title(pid: int) -> str:
+    with suppress(OSError):
+        return (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
+    return ""
+
+
+def _cpu_s(pid: int) -> float:
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _check_free(port: int) -> None:
+    """Else the figures would be those of a server that somebody else runs here."""
+    with socket.socket() as one:
+        if one.connect_ex(("127.0.0.1", port)) == 0:
+            raise ServerError(f"port {port} is taken: stop the server that runs there")
+
+
+@contextmanager
+def fermata(**changes: Any) -> Iterator[Running]:
+    """`fermata serve` on two emulated backends; `changes` replace sections of its configuration."""
+    _check_free(STATUS_PORT)
+    port = free_port()
+    config: dict[str, Any] = {
+        "applications": [EMULATED],
+        "backend": {"count": 2, "device": "emulated", "cpus": 0.1},
+        "frontend": {"grpc_port": port, "http_port": free_port()},
+    }
+    config.update(changes)
+
+    def ready(running: Running) -> bool:
+        status = running.status()
+        return len(status["backends"]) == config["backend"]["count"] and bool(status["frontends"])
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.yaml"
+        path.write_text(yaml.safe_dump(config))
+        command = [sys.executable, "-m", "commands.main", "serve", str(path)]
+        with started(command, port, ready) as running:
+            yield running
+
+
+@contextmanager
+def started(
+    command: list[str], port: int, ready: Any, environment: Mapping[str, str] | None = None
+) -> Iterator[Running]:
+    """Run a server until the block ends; `ready` says when it may be used."""
+    # Being told to end is no reason to leave a server behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            # A cluster of its own: never one that somebody else runs here.
+            env={**os.environ, "RAY_ADDRESS": "local", **(environment or {})},
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        running = Running(process, port)
+        try:
+            _wait(running, ready, log)
+            yield running
+        finally:
+            _stop(running)
+
+
+def _wait(running: Running, ready: Any, log: Any) -> None:
+    end_s = time.monotonic() + START_S
+    while time.monotonic() < end_s and running.process.poll() is None:
+        with suppress(OSError, ValueError, KeyError):
+            if ready(running):
+                return
+        time.sleep(LOOK_S)
+    log.seek(0)
+    said = log.read().decode(errors="replace")[-2000:]
+    raise ServerError(f"the server is not up after {START_S:g} s: {said}")
+
+
+def _stop(running: Running) -> None:
+    """Ctrl-C, as a user would; then by force whoever is left of its family."""
+    family = running.family()
+    if running.process.poll() is None:
+        os.killpg(running.process.pid, signal.SIGINT)
+    with suppress(subprocess.TimeoutExpired):
+        running.process.wait(STOP_S)
+    end_s = time.monotonic() + LINGER_S
+    while (left := [pid for pid in family if _alive(pid)]) and time.monotonic() < end_s:
+        time.sleep(LOOK_S)
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    running.process.wait(LINGER_S)
+    for pid in family:
+        for segment in SHARED.glob(f"fermata-{pid}-*"):
+            segment.unlink(missing_ok=True)
+
+
+def _alive(pid: int) -> bool:
+    fields = _stat(pid)
+    return bool(fields) and fields[0] != "Z"

@@ -50,7 +50,6 @@ def _application(application: ApplicationConfig, profiles: Profiles) -> ServedAp
         name=application.name,
         slo_ns=ms(application.slo_ms),
         variants=served,
-        streams=True,
         newest=application.newest,
     )
 

@@ -61,6 +61,7 @@ class World:
     def __init__(self) -> None:
         self.heart = Heart(OPTIONS.beat_ns)
         self.router_address = ""
+        self.routers: list[LiveRouter] = []
 
     async def resolve(self) -> str:
         if not self.router_address:
@@ -79,6 +80,7 @@ class World:
             loop.call_soon,
             lambda call: wake_timer(loop, call),
         )
+        self.routers.append(router)
         server = LinkServer(router.hello, router, self.heart, OPTIONS)
         self.router_address = f"{HOST}:{await server.start(HOST)}"
         return router, server
@@ -185,6 +187,9 @@ async def served(
         for process in processes:
             await process.stop()
         await server.stop("done")
+        for one in world.routers:
+            # uvloop may wait for ever for a timer that is still on its poll.
+            one.stop()
         world.heart.stop()
 
 

@@ -1,0 +1,13 @@
+"""On a GPU box: rates that one GPU serves within 25 ms, and answers against offline inference.
+
+Starts and stops servers of its own; clients are on the same box. docs/gpu.md says how to bring it
+to a box without a package index.
+"""
+
+from benchmarks.figures import run
+
+if __name__ == "__main__":
+    # Not above: processes of a load import this module anew, and those imports take seconds.
+    from benchmarks.gpu_figures import measure
+
+    run("One GPU", measure)

@@ -1,0 +1,292 @@
+"""Figures of one GPU: rates served within 25 ms, and answers against offline inference."""
+
+import multiprocessing
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from rich.console import Console
+
+from benchmarks.figures import Figure
+from benchmarks.gpu_models import SHAPE, Offline, frames, pixels, prepare
+from benchmarks.gpu_plain import sweep
+from benchmarks.gpu_server import GpuServer, Spent
+from clients.frames import encode_jpeg
+from clients.load.arrivals import Arrivals, poisson
+from clients.load.ledger import OK, Ledger
+from clients.load.report import LoadReport, report
+from clients.load.run import run_load
+from clients.load.sender import SenderOptions, Target
+from clients.wire import open_inference_pb2 as pb
+from clients.wire.service import InferenceStub
+from clients.wire.tensors import (
+    RawTensor,
+    add_input,
+    from_array,
+    join_bytes,
+    response_tensors,
+    to_array,
+)
+from router.core.units import ms, seconds
+
+MODELS = ("resnet50", "mobilenet_v3_large", "vit_b_16")
+SLO_MS = 25.0
+GOOD = 0.99
+BATCH = 128
+FRONTENDS = 5
+SENDERS = 6
+STREAMS = 32
+"""Of each sender: the kernel spreads connections over frontends by chance, so there are many."""
+WARMUP_S = 1.0
+STEP = 1.3
+IMAGES = 32
+PLAIN_ONE = 950
+"""req/s of plain Ray Serve with ResNet-50 at its best on an H200 (docs/gpu.md)."""
+ASK_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What one rate gave."""
+
+    rate: float
+    load: LoadReport
+    worst: float
+    """Share of good answers of the model that fared worst."""
+    spent: Spent
+
+    @property
+    def good(self) -> bool:
+        return self.worst >= GOOD
+
+    def line(self) -> str:
+        load, spent = self.load, self.spent
+        p50, p99 = load.latency_ms["p50"] or 0.0, load.latency_ms["p99"] or 0.0
+        cores = ", ".join(f"{name} {value:.2f}" for name, value in spent.cores.items())
+        busiest = ", ".join(f"{name} {value:.2f}" for name, value in spent.busiest.items())
+        return (
+            f"{self.rate:,.0f}/s: {self.worst:.2%} good, p50 {p50:.1f}, p99 {p99:.1f} ms, batch "
+            f"{load.mean_batch or 0:.1f}, late {load.late}, unsent {load.unsent}, "
+            f"lost {load.lost}, refused {load.refused}, "
+            f"sent late {load.pacing_ms_p99 or 0:.1f} ms; "
+            f"cores: {cores}; busiest thread: {busiest}; {spent.router}"
+        )
+
+
+def say(text: str) -> None:
+    Console(stderr=True, width=400).print(text, highlight=False)
+
+
+def target(model: str, tensor: RawTensor) -> Target:
+    # The highest priority: admission sheds for many seconds after an overload, and a probe is not
+    # to be answered for the one before it. All requests have it, so none gains on another.
+    return Target(model, tensor, ms(SLO_MS), priority=1)
+
+
+def raw(index: int) -> RawTensor:
+    return from_array("input", pixels(1, seed=index)[0])
+
+
+def encoded(index: int) -> RawTensor:
+    frame = frames(1, seed=index)[0]
+    return RawTensor("input", "BYTES", (1,), join_bytes([encode_jpeg(frame)]))
+
+
+def due(rate: float, total_ns: int, targets: int, seed: int) -> Arrivals:
+    """Poisson arrivals, each of which goes to any target with the same chance."""
+    rng = np.random.default_rng(seed)
+    at_ns = poisson(rate, total_ns, rng)
+    return Arrivals(at_ns, rng.integers(0, targets, len(at_ns)), np.zeros(len(at_ns), np.int64))
+
+
+def worst_share(ledger: Ledger, targets: Sequence[Target], from_ns: int) -> float:
+    """Of good answers, of the target that fared worst."""
+    latency_ns = ledger.answered_ns - ledger.scheduled_ns
+    counted = ledger.scheduled_ns >= from_ns
+    shares: list[float] = []
+    for number, target in enumerate(targets):
+        mine = counted & (ledger.target == number)
+        good = mine & ledger.mask(OK) & (latency_ns <= target.slo_ns)
+        shares.append(float(good.sum() / max(1, mine.sum())))
+    return min(shares)
+
+
+def probe(server: GpuServer, targets: list[Target], duration_s: float, rate: float) -> Probe:
+    from_ns, total_ns = seconds(WARMUP_S), seconds(WARMUP_S + duration_s)
+    options = SenderOptions(server.grpc, STREAMS)
+    arrivals = due(rate, total_ns, len(targets), seed=round(rate))
+    with server.watch(rate, duration_s) as spent:
+        ledger = run_load(options, targets, arrivals, SENDERS)
+    slo_ns = np.array([target.slo_ns for target in targets])
+    load = report(ledger, slo_ns, from_ns, total_ns)
+    found = Probe(rate, load, worst_share(ledger, targets, from_ns), spent)
+    say("  " + found.line())
+    return found
+
+
+def highest(ask: Any, first: float, tolerance: float) -> Probe | None:
+    """The highest rate that is still good, to within `tolerance`; None where none is."""
+    low: Probe | None = None
+    rate, failed = first, 0.0
+    while not failed or (low is None and rate > first / 8):
+        found: Probe = ask(rate)
+        if found.good:
+            low = found
+            rate *= STEP
+        else:
+            failed = rate
+            if low is None:
+                rate /= STEP
+    while low is not None and failed / low.rate > 1 + tolerance:
+        found = ask((low.rate * failed) ** 0.5)
+        if found.good:
+            low = found
+        else:
+            failed = found.rate
+    return low
+
+
+def config(latency_ms: dict[str, list[float]], models: Sequence[str]) -> dict[str, Any]:
+    """A deployment of these models, with the run times that were just measured."""
+    applications = [
+        {
+            "name": model,
+            "slo_ms": SLO_MS,
+            "input": {"dtype": "UINT8", "shape": list(SHAPE), "image": True},
+            "variants": [
+                {
+                    "name": f"{model}-fp16",
+                    "model": f"torchvision:{model}",
+                    "latency_ms": latency_ms[model],
+                    "batch_size_max": BATCH,
+                }
+            ],
+        }
+        for model in models
+    ]
+    return {
+        "applications": applications,
+        "frontend": {"processes": FRONTENDS},
+        "backend": {"count": 1, "device": "cuda", "cpus": 1},
+    }
+
+
+def answers(server: GpuServer, model: str, tensors: list[RawTensor]) -> Any:
+    """Scores of each input, through the whole path."""
+    rows = []
+    with grpc.insecure_channel(server.grpc) as channel:
+        stub = InferenceStub(channel)
+        for tensor in tensors:
+            request = pb.ModelInferRequest(model_name=model)
+            add_input(request, tensor)
+            for attempt in range(3):
+                try:
+                    response = stub.ModelInfer(request, timeout=ASK_S)
+                    break
+                except grpc.RpcError:
+                    # The first requests meet cold caches; a missed deadline is no wrong answer.
+                    if attempt == 2:
+                        raise
+            rows.append(to_array(response_tensors(response)[0]).reshape(-1))
+    return np.stack(rows)
+
+
+def softmax(logits: Any) -> Any:
+    raised = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return raised / raised.sum(axis=1, keepdims=True)
+
+
+def compare(name: str, got: Any, offline: tuple[Any, Any]) -> Iterator[Figure]:
+    wanted, half = offline
+    same = float((got.argmax(axis=1) == wanted.argmax(axis=1)).mean())
+    gap = float(np.abs(softmax(got) - softmax(wanted)).max())
+    gap_half = float(np.abs(softmax(got) - softmax(half)).max())
+    say(f"  {name}: largest score {softmax(wanted).max():.3f}, logits within "
+        f"{np.abs(got - wanted).max():.4f} of up to {np.abs(wanted).max():.2f}")  # fmt: skip
+    yield Figure(f"{name}: same class as offline fp32", same, "share", 1.0)
+    yield Figure(f"{name}: scores off offline fp16 by", gap_half, "", 1e-2, at_most=True)
+    yield Figure(f"{name}: scores off offline fp32 by", gap, "", 1e-2, at_most=True)
+
+
+def one_model(
+    folder: Path, latency_ms: dict[str, list[float]], offline: Offline, quick: bool
+) -> Iterator[Figure]:
+    model = MODELS[0]
+    with GpuServer(folder, config(latency_ms, [model])) as server:
+        server.wait(FRONTENDS)
+        yield from compare(
+            "raw pixels", answers(server, model, [raw(n) for n in range(IMAGES)]), offline.raw
+        )
+        yield from compare(
+            "640x360 JPEG", answers(server, model, [encoded(n) for n in range(IMAGES)]),
+            offline.encoded,
+        )  # fmt: skip
+        targets = [target(model, raw(0))]
+        ask = partial(probe, server, targets, 2.0 if quick else 5.0)
+        ask(1_000)
+        best = highest(ask, 5_000, 0.15 if quick else 0.05)
+        name = f"ResNet-50 fp16, SLO {SLO_MS:g} ms, 150 KB pixels"
+        yield Figure(name, best.load.goodput_rps if best else 0.0, "req/s", 5_000)
+        if best is not None:
+            yield Figure("  over plain Ray Serve", best.load.goodput_rps / PLAIN_ONE, "x", 5)
+            for role, cores in best.spent.cores.items():
+                yield Figure(
+                    f"  CPU of {role}", 1e6 * cores / best.rate, "us/request", 500, at_most=True
+                )
+        targets = [target(model, encoded(0))]
+        ask = partial(probe, server, targets, 2.0 if quick else 4.0)
+        best = highest(ask, 1_200, 0.2 if quick else 0.15)
+        name = f"ResNet-50 fp16, SLO {SLO_MS:g} ms, 640x360 JPEG"
+        yield Figure(name, best.load.goodput_rps if best else 0.0, "req/s", PLAIN_ONE)
+
+
+def three_models(folder: Path, latency_ms: dict[str, list[float]], quick: bool) -> float:
+    """The highest total rate at which each of them is good."""
+    with GpuServer(folder, config(latency_ms, MODELS)) as server:
+        server.wait(FRONTENDS)
+        targets = [target(model, raw(0)) for model in MODELS]
+        ask = partial(probe, server, targets, 2.0 if quick else 5.0)
+        ask(1_000)
+        best = highest(ask, 4_000, 0.15 if quick else 0.05)
+    return best.load.goodput_rps if best else 0.0
+
+
+def three_plain(folder: Path, quick: bool) -> float:
+    """The same of plain Ray Serve, over its replicas."""
+    best = 0.0
+    replicas, rates = (2, 4), (400, 600, 800, 900, 1_000, 1_200)
+    found = sweep(folder, MODELS, replicas[:1] if quick else replicas, rates, SLO_MS, 3.0)
+    for count, rate, share in found:
+        say(f"  plain Ray Serve, {count} replicas each: {rate:,.0f}/s: {share:.2%} good")
+        if share >= GOOD:
+            best = max(best, rate)
+    return best
+
+
+def three_figures(
+    folder: Path, latency_ms: dict[str, list[float]], quick: bool
+) -> Iterator[Figure]:
+    ours = three_models(folder, latency_ms, quick)
+    names = f"{', '.join(MODELS)}, equal rates, SLO {SLO_MS:g} ms"
+    yield Figure(names, ours, "req/s", 5_000)
+    plain = three_plain(folder, quick)
+    yield Figure("  plain Ray Serve, through handles", plain, "req/s", 0)
+    yield Figure("  over plain Ray Serve", ours / plain if plain else 0.0, "x", 5)
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        # A process of its own: what it holds of the GPU goes when it ends.
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            latency_ms, offline = pool.apply(prepare, (folder, MODELS, BATCH, IMAGES))
+        for model, table in latency_ms.items():
+            shown = ", ".join(f"{size}: {table[size - 1]:.2f}" for size in (1, 8, 32, 64, 96, 128))
+            say(f"  {model}, ms by batch size: {shown}")
+        yield from one_model(folder, latency_ms, offline, quick)
+        yield from three_figures(folder, latency_ms, quick)

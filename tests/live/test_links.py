@@ -338,7 +338,9 @@ def test_busy_loop_is_not_taken_for_dead_but_a_silent_peer_is() -> None:
         assert busy.open
         silent = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), still, options)
         await until(lambda: events.down)
-        assert events.down[0].startswith("silent: nothing heard for 4")
+        # From 400 ms on; a machine that is busy looks a little later.
+        heard_ms = int(events.down[0].removeprefix("silent: nothing heard for ").split()[0])
+        assert 400 <= heard_ms < 1000
         await until(lambda: not silent.open)
         await server.stop("done")
         heart.stop()

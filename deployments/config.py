@@ -86,6 +86,13 @@ class InputConfig(Section):
     """Then divided by this."""
 
 
+def check_policy(policy: str, given: dict[str, Any]) -> None:
+    """Refuse a policy that there is not, and options that it has not."""
+    if policy not in POLICIES:
+        raise ValueError(f"policy={policy!r} must be one of {', '.join(POLICIES)}")
+    read_options(policy, given)
+
+
 class ApplicationConfig(Section):
     """A task with an SLO: what clients call a model."""
 
@@ -102,12 +109,33 @@ class ApplicationConfig(Section):
     labels: list[str] = []
     """Names of the classes of the first output, for clients that ask for them."""
     variants: Annotated[list[VariantConfig], Field(min_length=1)]
-    """What can serve it; the first one does unless the policy chooses."""
+    """What can serve it."""
+    serving: str | None = None
+    """The variant that serves unless the policy chooses; the first where absent."""
+    policy: str | None = None
+    """A policy of its own, in place of the router's; see docs/scenarios.md."""
+    policy_options: dict[str, Any] = {}
+    """Options of that policy."""
+    backend_share: Positive = 1
+    """Its part of the backends, where policies need backends of their own."""
+    accuracy_floor: Fraction = 0
+    """Policies that choose never take a variant below it."""
 
     @model_validator(mode="after")
     def _limits(self) -> "ApplicationConfig":
         if self.hard_limit_ms is not None and self.hard_limit_ms < self.slo_ms:
             raise ValueError(f"hard_limit_ms={self.hard_limit_ms} is below slo_ms={self.slo_ms}")
+        return self
+
+    @model_validator(mode="after")
+    def _policy(self) -> "ApplicationConfig":
+        names = [variant.name for variant in self.variants]
+        if self.serving is not None and self.serving not in names:
+            raise ValueError(f"serving={self.serving!r} must be one of {', '.join(names)}")
+        if self.policy is not None:
+            check_policy(self.policy, self.policy_options)
+        elif self.policy_options:
+            raise ValueError("policy_options needs policy beside it")
         return self
 
 
@@ -155,15 +183,8 @@ class RouterConfig(Section):
 
     @model_validator(mode="after")
     def _policy(self) -> "RouterConfig":
-        if self.policy not in POLICIES:
-            raise ValueError(f"policy={self.policy!r} must be one of {', '.join(POLICIES)}")
-        read_options(self.policy, self.policy_options)
+        check_policy(self.policy, self.policy_options)
         return self
-
-    def options(self) -> dict[str, Any]:
-        """With the default that a fixed fleet wants."""
-        preset = {"hold": "auto"} if self.policy == "deferred" else {}
-        return {**preset, **self.policy_options}
 
 
 class ControlConfig(Section):

@@ -1,6 +1,7 @@
 """From a configuration and measured profiles to what each process is told."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from deployments.backend.loaders import ModelSpec
 from deployments.config import ApplicationConfig, DeploymentConfig, VariantConfig
@@ -34,8 +35,14 @@ def router_config(config: DeploymentConfig, profiles: Profiles) -> RouterConfig:
     return RouterConfig(
         applications=tuple(_application(each, profiles) for each in config.applications),
         policy=config.router.policy,
-        policy_options=config.router.options(),
+        policy_options=_options(config.router.policy, config.router.policy_options),
     )
+
+
+def _options(policy: str, given: dict[str, Any]) -> dict[str, Any]:
+    """With the default that a fixed fleet wants."""
+    preset = {"hold": "auto"} if policy == "deferred" else {}
+    return {**preset, **given}
 
 
 def _application(application: ApplicationConfig, profiles: Profiles) -> ServedApplication:
@@ -51,6 +58,11 @@ def _application(application: ApplicationConfig, profiles: Profiles) -> ServedAp
         slo_ns=ms(application.slo_ms),
         variants=served,
         newest=application.newest,
+        serving=application.serving or "",
+        policy=application.policy or "",
+        policy_options=_options(application.policy or "", application.policy_options),
+        share=application.backend_share,
+        accuracy_floor=application.accuracy_floor,
     )
 
 
@@ -60,7 +72,10 @@ def _variant(variant: VariantConfig, profiles: Profiles) -> ServedVariant:
     p99_ns = None
     if profile.linear_ns is None:
         p99_ns = tuple(profile.table_ns_p99(len(p50_ns)))
-    return ServedVariant(variant.name, p50_ns, p99_ns, profile.swap_in_ns)
+    accuracy = variant.accuracy if variant.accuracy is not None else profile.accuracy
+    return ServedVariant(
+        variant.name, p50_ns, p99_ns, profile.swap_in_ns, accuracy, profile.input_size or 0
+    )
 
 
 def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]:

@@ -8,8 +8,11 @@ from profiles.errors import ConfigError
 from router.core.admission import StreamAdmission
 from router.core.costs import Costs
 from router.core.engine import Engine
+from router.core.source import Source
 from router.core.units import ms
+from router.ownership import Ownership
 from router.policies.catalog import POLICIES, build_sources
+from router.policies.family import Family
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,10 @@ class ServedVariant:
     p99_ns: tuple[int, ...] | None = None
     """Seeds the margin until execution has taught a better one."""
     swap_in_ns: int = 0
+    accuracy: float | None = None
+    """Fraction of right answers; policies that choose need it."""
+    input_size: int = 0
+    """The side of the picture it takes; 0 where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,13 @@ class ServedApplication:
     """A new frame replaces the queued one of its stream."""
     weights: Mapping[int, float] = field(default_factory=dict)
     """Of streams, by client; 1 where absent."""
+    policy: str = ""
+    """Empty: the router's, with the router's options."""
+    policy_options: Mapping[str, object] = field(default_factory=dict)
+    share: float = 1.0
+    """Of the backends, where policies need backends of their own."""
+    accuracy_floor: float = 0.0
+    """Variants below it are never chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +78,10 @@ class Assembly:
     applications: dict[str, int]
     variants: tuple[str, ...]
     """By the engine's number."""
-    serving: tuple[int, ...]
-    """The serving variant's number, by application."""
-    owner: int | None
-    """The application whose source runs every backend by itself; None for the pool."""
+    families: tuple[Family, ...]
+    """By application."""
+    ownership: Ownership
+    """Whose source runs a backend by itself."""
 
 
 def assemble(config: RouterConfig) -> Assembly:
@@ -76,17 +90,14 @@ def assemble(config: RouterConfig) -> Assembly:
     costs = Costs()
     engine = Engine(costs)
     names: list[str] = []
-    serving: list[int] = []
+    families: list[Family] = []
     for application in config.applications:
-        served = application.serving or application.variants[0].name
+        families.append(_family(len(families), application, len(names)))
         for variant in application.variants:
-            if variant.name == served:
-                serving.append(len(names))
             p99_ns = None if variant.p99_ns is None else list(variant.p99_ns)
             costs.add(len(names), list(variant.p50_ns), p99_ns, swap_in_ns=variant.swap_in_ns)
             names.append(variant.name)
-    rng = random.Random(config.seed)
-    sources = build_sources(config.policy, config.policy_options, serving, rng)
+    sources = _build_all(config, families)
     for application, source in zip(config.applications, sources, strict=True):
         admission = None
         if application.streams or application.newest:
@@ -99,28 +110,91 @@ def assemble(config: RouterConfig) -> Assembly:
         engine,
         {application.name: number for number, application in enumerate(config.applications)},
         tuple(names),
-        tuple(serving),
-        0 if sources[0].owns_backends else None,
+        tuple(families),
+        _ownership(config, sources),
     )
+
+
+def _family(number: int, application: ServedApplication, first: int) -> Family:
+    """The application's variants have the engine's numbers from `first` on."""
+    names = [variant.name for variant in application.variants]
+    known = [variant.accuracy for variant in application.variants if variant.accuracy is not None]
+    return Family(
+        application=number,
+        name=application.name,
+        slo_ns=application.slo_ns,
+        variants=tuple(range(first, first + len(names))),
+        serving=first + (names.index(application.serving) if application.serving else 0),
+        accuracy=tuple(known) if len(known) == len(names) else (),
+        input_sizes=tuple(variant.input_size for variant in application.variants),
+        accuracy_floor=application.accuracy_floor,
+    )
+
+
+def _build_all(config: RouterConfig, families: list[Family]) -> list[Source]:
+    """Applications with the same policy and options are built together."""
+    groups: dict[str, list[int]] = {}
+    for number, application in enumerate(config.applications):
+        policy, options = policy_of(config, application)
+        groups.setdefault(f"{policy} {sorted(options.items())}", []).append(number)
+    rng = random.Random(config.seed)
+    sources: dict[int, Source] = {}
+    for numbers in groups.values():
+        policy, options = policy_of(config, config.applications[numbers[0]])
+        built = build_sources(policy, options, [families[number] for number in numbers], rng)
+        sources.update(zip(numbers, built, strict=True))
+    return [sources[number] for number in range(len(families))]
+
+
+def policy_of(
+    config: RouterConfig, application: ServedApplication
+) -> tuple[str, Mapping[str, object]]:
+    """The policy that serves an application, and its options as users write them."""
+    if application.policy:
+        return application.policy, application.policy_options
+    return config.policy, config.policy_options
+
+
+def _ownership(config: RouterConfig, sources: list[Source]) -> Ownership:
+    shares: dict[int | None, float] = {}
+    for application, source in zip(config.applications, sources, strict=True):
+        owner = sources.index(source) if source.owns_backends else None
+        shares[owner] = shares.get(owner, 0.0) + application.share
+    return Ownership(shares)
 
 
 def check(config: RouterConfig) -> None:
     """Refuse what cannot work, in the operator's words."""
     if not config.applications:
         raise ConfigError("applications is empty; serve at least one")
-    if config.policy not in POLICIES:
-        raise ConfigError(f"policy={config.policy!r} is unknown; one of {', '.join(POLICIES)}")
     seen: set[str] = set()
     for application in config.applications:
         if application.name in seen:
             raise ConfigError(f"application {application.name!r} is there twice; rename one")
         seen.add(application.name)
         _check_application(application)
+        _check_policy(config, application)
+
+
+def _check_policy(config: RouterConfig, application: ServedApplication) -> None:
+    policy, _ = policy_of(config, application)
+    if policy not in POLICIES:
+        raise ConfigError(f"policy={policy!r} is unknown; one of {', '.join(POLICIES)}")
+    if not POLICIES[policy].chooses:
+        return
+    for variant in application.variants:
+        if variant.accuracy is None:
+            raise ConfigError(
+                f"application {application.name!r}: variant {variant.name!r} has no accuracy; "
+                f"policy {policy} chooses by it, so give one"
+            )
 
 
 def _check_application(application: ServedApplication) -> None:
     where = f"application {application.name!r}"
     names = [variant.name for variant in application.variants]
+    if not application.share > 0:
+        raise ConfigError(f"{where}: share={application.share}; must be above 0")
     if not names:
         raise ConfigError(f"{where} has no variants; give at least one")
     if application.serving and application.serving not in names:

@@ -204,7 +204,8 @@ class LiveRouter:
             # It came back before its old link was seen to end.
             self._lose(now_ns, number)
         self.backends[number] = BackendPeer(link)
-        self.engine.on_backend_up(now_ns, number, owner=self.built.owner, resident=whole)
+        owner = self.built.ownership.take(number)
+        self.engine.on_backend_up(now_ns, number, owner=owner, resident=whole)
 
     def _state(self, backend: int) -> BackendState:
         return self.engine.backend_rank[backend].backends[backend]
@@ -215,6 +216,7 @@ class LiveRouter:
         for batch in (state.running, state.queued):
             if batch is not None:
                 self.dispatched.difference_update(request.rid for request in batch.requests)
+        self.built.ownership.release(number)
         self.engine.on_backend_down(now_ns, number)
 
     def _done(self, now_ns: int, link: Speaker, done: Done) -> None:
@@ -319,7 +321,7 @@ class LiveRouter:
         if reason == DropReason.SHED:
             return WINDOW_NS
         source = self.engine.sources[application]
-        serving = self.engine.costs.of(self.built.serving[application])
+        serving = self.engine.costs.of(self.built.families[application].serving)
         return int(source.desk.signals.wait_ns) + serving.p50_ns[serving.size_max]
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ from profiles.profile import Profile
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.assembly import assemble as assemble_router
 from router.core.engine import Engine
+from router.ownership import Ownership
 from simulator.scenario import Application, Scenario
 
 BATCH_SIZE_MAX = 1024
@@ -19,8 +20,8 @@ class Assembly:
     engine: Engine
     accuracy: list[float | None]
     """By variant."""
-    owner: int | None
-    """The application whose source runs every backend by itself; None for the pool."""
+    ownership: Ownership
+    """Whose source runs a backend by itself."""
 
 
 def assemble(scenario: Scenario, weights: dict[int, float]) -> Assembly:
@@ -35,9 +36,9 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> Assembly:
         )
     )
     for backend in range(scenario.backends):
-        built.engine.on_backend_up(0, backend, owner=built.owner)
+        built.engine.on_backend_up(0, backend, owner=built.ownership.take(backend))
     accuracy = [variant.accuracy for each in scenario.applications for variant in each.variants]
-    return Assembly(built.engine, accuracy, built.owner)
+    return Assembly(built.engine, accuracy, built.ownership)
 
 
 def _served(application: Application, weights: dict[int, float]) -> ServedApplication:
@@ -48,6 +49,11 @@ def _served(application: Application, weights: dict[int, float]) -> ServedApplic
         streams=bool(application.clients),
         newest=application.newest,
         weights=weights,
+        serving=application.serving,
+        policy=application.policy,
+        policy_options=application.policy_options,
+        share=application.backend_share,
+        accuracy_floor=application.accuracy_floor,
     )
 
 
@@ -56,7 +62,9 @@ def _variant(profile: Profile, slo_ns_max: int) -> ServedVariant:
     p99_ns = None
     if profile.linear_ns is None:
         p99_ns = tuple(profile.table_ns_p99(len(p50_ns)))
-    return ServedVariant(profile.name, p50_ns, p99_ns, profile.swap_in_ns)
+    return ServedVariant(
+        profile.name, p50_ns, p99_ns, profile.swap_in_ns, profile.accuracy, profile.input_size or 0
+    )
 
 
 def _batch_size_max(profile: Profile, slo_ns_max: int) -> int:

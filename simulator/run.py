@@ -55,7 +55,7 @@ class Driver:
         assembly = assemble(scenario, self.arrivals.weights)
         self.engine: Engine = assembly.engine
         self.accuracy = assembly.accuracy
-        self.owner = assembly.owner
+        self.ownership = assembly.ownership
         self.cluster = EmulatedCluster(
             scenario.backends,
             self.engine.costs,
@@ -152,11 +152,13 @@ class Driver:
         elif kind == START_FAULT:
             fault = self.cluster.begin_fault(now_ns, subject)
             if fault.kind == "crash":
+                self.ownership.release(fault.backend)
                 self.engine.on_backend_down(now_ns, fault.backend)
         else:
             fault = self.cluster.end_fault(subject)
             if fault.kind == "crash":
-                self.engine.on_backend_up(now_ns, fault.backend, owner=self.owner)
+                owner = self.ownership.take(fault.backend)
+                self.engine.on_backend_up(now_ns, fault.backend, owner=owner)
 
     def _record(
         self, now_ns: int, backend: int, requests: list[Request], started_at_ns: int

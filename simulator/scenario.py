@@ -41,6 +41,11 @@ APPLICATION_KEYS = (
     "newest",
     "clients",
     "variants",
+    "serving",
+    "policy",
+    "policy_options",
+    "backend_share",
+    "accuracy_floor",
 )
 VARIANT_KEYS = ("name", "alpha_ms", "beta_ms", "latency_ms", "profile", "accuracy", "swap_in_ms")
 CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority")
@@ -74,6 +79,15 @@ class Application:
     newest: bool
     clients: tuple[Clients, ...]
     variants: tuple[Profile, ...]
+    serving: str = ""
+    """The variant that serves where the policy does not choose; empty: the first."""
+    policy: str = ""
+    """Empty: the scenario's, with the scenario's options."""
+    policy_options: Mapping[str, object] = field(default_factory=dict)
+    backend_share: float = 1.0
+    """Of the backends, where policies need backends of their own."""
+    accuracy_floor: float = 0.0
+    """Variants below it are never chosen."""
 
     @property
     def slo_ns_max(self) -> int:
@@ -238,7 +252,35 @@ def _read_application(row: Fields) -> Application:
     newest = row.flag("newest")
     if newest and not clients:
         refuse(row.name("newest"), True, "needs clients, whose frames supersede one another")
-    return Application(name, slo_ns, ms(hard_limit_ms), weight, newest, clients, variants)
+    serving = row.text("serving", "")
+    if serving and serving not in [variant.name for variant in variants]:
+        refuse(row.name("serving"), serving, "is not among the variants")
+    backend_share = row.number("backend_share", 1)
+    check_positive(row.name("backend_share"), backend_share)
+    return Application(
+        name=name,
+        slo_ns=slo_ns,
+        hard_limit_ns=ms(hard_limit_ms),
+        weight=weight,
+        newest=newest,
+        clients=clients,
+        variants=variants,
+        serving=serving,
+        policy=_read_policy(row),
+        policy_options=row.mapping("policy_options"),
+        backend_share=backend_share,
+        accuracy_floor=row.fraction("accuracy_floor") or 0.0,
+    )
+
+
+def _read_policy(row: Fields) -> str:
+    if not row.has("policy"):
+        if row.has("policy_options"):
+            refuse(row.name("policy_options"), row.data["policy_options"], "needs policy beside it")
+        return ""
+    policy = row.choice("policy", POLICIES)
+    read_options(policy, row.mapping("policy_options"))
+    return policy
 
 
 def _check_reachable(name: str, slo_ms: float, fastest_ns: int) -> None:

@@ -11,36 +11,40 @@ from router.core.units import ms
 from router.policies.batch_queues import BatchQueues, BatchQueuesOptions
 from router.policies.deferred import ModelThread
 from router.policies.deferred_options import EAGER, HOLDS, PUBLISHED, DeferredOptions
+from router.policies.family import Family
 from router.policies.partitioned import Partitioned, PartitionedOptions
 from router.policies.timeout import TimeoutBatching, TimeoutOptions
 
-Build = Callable[[Sequence[int], Any, random.Random], list[Source]]
+Build = Callable[[Sequence[Family], Any, random.Random], list[Source]]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How to make the sources of a policy: one for each application, in order."""
+    """How to make the sources of a policy: one for each application, in order. Applications that
+    share a policy and its options are built together, and may share a source."""
 
     defaults: Any
     build: Build
     fixed: frozenset[str] = frozenset()
     """Options that make the policy what it is, and so cannot be set."""
+    chooses: bool = False
+    """It picks variants, and so needs the accuracy of each."""
 
 
-def _deferred(variants: Sequence[int], options: Any, rng: random.Random) -> list[Source]:
-    return [ModelThread(variant, options) for variant in variants]
+def _deferred(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [ModelThread(family.serving, options) for family in families]
 
 
-def _batch_queues(variants: Sequence[int], options: Any, rng: random.Random) -> list[Source]:
-    return [BatchQueues(variant, options) for variant in variants]
+def _batch_queues(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [BatchQueues(family.serving, options) for family in families]
 
 
-def _timeout(variants: Sequence[int], options: Any, rng: random.Random) -> list[Source]:
-    return [TimeoutBatching(variants, options, rng)] * len(variants)
+def _timeout(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [TimeoutBatching(families, options, rng)] * len(families)
 
 
-def _partitioned(variants: Sequence[int], options: Any, rng: random.Random) -> list[Source]:
-    return [Partitioned(variants, options)] * len(variants)
+def _partitioned(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [Partitioned(families, options)] * len(families)
 
 
 POLICIES: dict[str, Policy] = {
@@ -97,7 +101,7 @@ def _read(where: str, key: str, value: object, default: object) -> object:
 
 
 def build_sources(
-    policy: str, given: Mapping[str, object], variants: Sequence[int], rng: random.Random
+    policy: str, given: Mapping[str, object], families: Sequence[Family], rng: random.Random
 ) -> list[Source]:
-    """The source of each application; `variants` names the one that serves it."""
-    return POLICIES[policy].build(variants, read_options(policy, given), rng)
+    """The source of each of these applications, in order."""
+    return POLICIES[policy].build(families, read_options(policy, given), rng)

@@ -10,6 +10,7 @@ from router.core.deadline_queue import DeadlineQueue
 from router.core.events import Batch, DropReason, Request
 from router.core.source import NO_LANES, Bid, Desk, Slot, Source, own_lane
 from router.core.units import NEVER, SECOND
+from router.policies.family import Family
 from router.policies.sizing import learn_slo_ns, size_for_half
 from router.policies.stranded import Stranded
 
@@ -204,8 +205,8 @@ class Partitioned(Source):
 
     owns_backends = True
 
-    def __init__(self, variants: Sequence[int], options: PartitionedOptions) -> None:
-        self.variants = variants
+    def __init__(self, families: Sequence[Family], options: PartitionedOptions) -> None:
+        self.variants = {family.application: family.serving for family in families}
         self.options = options
         self.workers: dict[int, Worker] = {}
         self.routes: dict[int, Route] = {}
@@ -213,11 +214,11 @@ class Partitioned(Source):
         self.everyone: Route | None = None
         self.stale = False
         """Backends have come or gone since the last placement."""
-        self.counts = [0] * len(variants)
+        self.counts = dict.fromkeys(self.variants, 0)
         """Arrivals since the last plan."""
-        self.rps = [0.0] * len(variants)
-        self.slo_ns = [0] * len(variants)
-        self.sizes = [1] * len(variants)
+        self.rps = dict.fromkeys(self.variants, 0.0)
+        self.slo_ns = dict.fromkeys(self.variants, 0)
+        self.sizes = dict.fromkeys(self.variants, 1)
         self.began_at_ns = -1
         self.planned_at_ns = 0
         self.replan_at_ns = -1
@@ -225,7 +226,10 @@ class Partitioned(Source):
 
     def attach(self, desk: Desk) -> None:
         super().attach(desk)
-        self.tables = [desk.costs.of(variant).plan_ns for variant in self.variants]
+        self.tables = {
+            application: desk.costs.of(variant).plan_ns
+            for application, variant in self.variants.items()
+        }
 
     # Events
 
@@ -301,7 +305,7 @@ class Partitioned(Source):
         elapsed_ns = now_ns - self.planned_at_ns
         age_ns = now_ns - self.began_at_ns
         weight = elapsed_ns / max(elapsed_ns, min(age_ns, 2 * self.options.epoch_ns))
-        for application, count in enumerate(self.counts):
+        for application, count in self.counts.items():
             rps = count * SECOND / elapsed_ns
             self.rps[application] += weight * (rps - self.rps[application])
             self.counts[application] = 0
@@ -315,7 +319,7 @@ class Partitioned(Source):
         workers = sorted(self.workers.values(), key=lambda worker: worker.backend)
         self.everyone = Route([(worker, 1.0) for worker in workers]) if workers else None
         self.routes = {}
-        loads = [self._load(application) for application, rps in enumerate(self.rps) if rps > 0.0]
+        loads = [self._load(application) for application, rps in self.rps.items() if rps > 0.0]
         if not loads or not workers:
             return
         shares: dict[int, list[tuple[Worker, float]]] = {}

@@ -8,6 +8,7 @@ from random import Random
 from router.core.events import Batch, DropReason, Request
 from router.core.source import NO_LANES, Bid, Desk, Slot, Source, own_lane
 from router.core.units import NEVER
+from router.policies.family import Family
 from router.policies.sizing import learn_slo_ns, size_for_half
 from router.policies.stranded import Stranded
 
@@ -44,19 +45,22 @@ class TimeoutBatching(Source):
 
     owns_backends = True
 
-    def __init__(self, variants: Sequence[int], options: TimeoutOptions, rng: Random) -> None:
-        self.variants = variants
+    def __init__(self, families: Sequence[Family], options: TimeoutOptions, rng: Random) -> None:
+        self.variants = {family.application: family.serving for family in families}
         self.options = options
         self.rng = rng
         self.replicas: dict[int, Replica] = {}
         self.up: list[Replica] = []
-        self.slo_ns = [0] * len(variants)
-        self.size_max = [1] * len(variants)
+        self.slo_ns = dict.fromkeys(self.variants, 0)
+        self.size_max = dict.fromkeys(self.variants, 1)
         self.stranded = Stranded(self)
 
     def attach(self, desk: Desk) -> None:
         super().attach(desk)
-        self.tables = [desk.costs.of(variant).plan_ns for variant in self.variants]
+        self.tables = {
+            application: desk.costs.of(variant).plan_ns
+            for application, variant in self.variants.items()
+        }
 
     # Events
 

@@ -17,6 +17,7 @@ from router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source, own_lane
 from router.core.units import NEVER, ms
 from router.policies.catalog import POLICIES
 from router.policies.deferred import ModelThread
+from router.policies.family import alone
 from router.policies.stranded import Stranded
 
 SIZE_MAX = 12
@@ -150,7 +151,7 @@ Build = Callable[[Sequence[int], random.Random], list[Source]]
 def from_catalog(name: str, **changes: object) -> Build:
     policy = POLICIES[name]
     options = replace(policy.defaults, **changes) if changes else policy.defaults
-    return lambda variants, rng: policy.build(variants, options, rng)
+    return lambda variants, rng: policy.build(alone(variants), options, rng)
 
 
 SOURCES: dict[str, Build] = {

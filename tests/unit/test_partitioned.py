@@ -7,6 +7,7 @@ from router.core.costs import Costs
 from router.core.engine import Engine
 from router.core.events import Dispatch, Drop, DropReason, Request
 from router.core.units import SECOND, ms
+from router.policies.family import alone
 from router.policies.partitioned import (
     Bin,
     Load,
@@ -81,7 +82,7 @@ def make(backends: int = 1, models: int = 1) -> tuple[Engine, Partitioned]:
     for variant in range(models):
         costs.add(variant, TABLE[1:])
     engine = Engine(costs)
-    source = Partitioned(range(models), PartitionedOptions())
+    source = Partitioned(alone(range(models)), PartitionedOptions())
     for _ in range(models):
         engine.add_application(source)
     for backend in range(backends):

@@ -6,6 +6,7 @@ from router.core.costs import Costs
 from router.core.engine import Engine
 from router.core.events import Dispatch, Drop, DropReason, Request
 from router.core.units import NEVER, ms
+from router.policies.family import alone
 from router.policies.timeout import TimeoutBatching, TimeoutOptions
 
 
@@ -16,7 +17,7 @@ def make(
     for variant in range(models):
         costs.add(variant, [ms(4 + size) for size in range(1, 17)])
     engine = Engine(costs)
-    source = TimeoutBatching(range(models), TimeoutOptions(wait_ns, size_max), Random(1))
+    source = TimeoutBatching(alone(range(models)), TimeoutOptions(wait_ns, size_max), Random(1))
     for _ in range(models):
         engine.add_application(source)
     for backend in range(backends):
@@ -77,7 +78,7 @@ def test_by_default_a_full_batch_takes_half_the_slo() -> None:
     engine, source = make()
     send(engine, 0, 0, slo_ns=ms(14))
     send(engine, 1, 0, slo_ns=ms(14))
-    assert source.size_max == [3]
+    assert source.size_max == {0: 3}
     assert ran(engine) == []
     send(engine, 2, 0, slo_ns=ms(14))
     assert ran(engine) == [[0, 1, 2]]

@@ -1,0 +1,32 @@
+"""An application as its policy sees it: an SLO and the variants it may choose from."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The variants of one application, in the order of the configuration."""
+
+    application: int
+    """The engine's number, as in `Request.application`."""
+    name: str
+    slo_ns: int
+    variants: tuple[int, ...]
+    """The engine's numbers, as in `Batch.variant`."""
+    serving: int
+    """The variant that runs where the policy does not choose."""
+    accuracy: tuple[float, ...] = ()
+    """Of each variant; policies that choose are built only where all are known."""
+    input_sizes: tuple[int, ...] = ()
+    """The side of the picture that each variant takes; 0 where it is not a picture."""
+    accuracy_floor: float = 0.0
+    """Variants below it are never chosen."""
+
+
+def alone(variants: Iterable[int], slo_ns: int = 0) -> list[Family]:
+    """Applications 0, 1, 2 and so on, each with one variant."""
+    return [
+        Family(application, f"application {application}", slo_ns, (variant,), variant)
+        for application, variant in enumerate(variants)
+    ]

@@ -1,0 +1,56 @@
+"""Backends and the policies that need some of their own."""
+
+import pytest
+
+from profiles.errors import ConfigError
+from router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from router.core.units import ms
+from router.ownership import Ownership
+
+
+def application(name: str, policy: str = "", share: float = 1.0) -> ServedApplication:
+    variant = ServedVariant(f"{name}-model", (ms(5), ms(6)))
+    return ServedApplication(name, ms(50), (variant,), policy=policy, share=share)
+
+
+def test_backends_are_given_by_share() -> None:
+    ownership = Ownership({None: 3.0, 7: 1.0})
+    owners = [ownership.take(backend) for backend in range(8)]
+    assert owners.count(None) == 6
+    assert owners.count(7) == 2
+
+
+def test_the_successor_of_a_lost_backend_goes_to_whoever_misses_it() -> None:
+    ownership = Ownership({None: 1.0, 0: 1.0})
+    owners = {backend: ownership.take(backend) for backend in range(4)}
+    lost = next(backend for backend, owner in owners.items() if owner == 0)
+    ownership.release(lost)
+    assert ownership.take(9) == 0
+
+
+def test_a_single_pool_takes_every_backend() -> None:
+    built = assemble(RouterConfig((application("a"), application("b"))))
+    assert {built.ownership.take(backend) for backend in range(3)} == {None}
+
+
+def test_each_application_may_have_its_own_policy() -> None:
+    applications = (
+        application("pooled"),
+        application("alone", policy="timeout"),
+        application("too", policy="timeout"),
+    )
+    built = assemble(RouterConfig(applications))
+    sources = built.engine.sources
+    assert sources[1] is sources[2]
+    assert sources[0] is not sources[1]
+    assert sorted(str(built.ownership.take(backend)) for backend in range(3)) == ["1", "1", "None"]
+
+
+def test_an_unknown_policy_of_an_application_is_refused() -> None:
+    with pytest.raises(ConfigError, match="policy='lottery' is unknown; one of deferred"):
+        assemble(RouterConfig((application("a", policy="lottery"),)))
+
+
+def test_a_share_of_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="share=0; must be above 0"):
+        assemble(RouterConfig((application("a", share=0),)))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.calm import undisturbed
 from benchmarks.figures import Figure, run
 from benchmarks.live_server import Running, fermata
 from benchmarks.plain_serve import Knobs, plain_serve
@@ -32,10 +33,18 @@ BAD_RATE_MAX = 0.01
 STEP = 1.3
 WARMUP_S = 1.5
 STREAMS = 8
-STEADY_RPS = 1_000
+STEADY_RPS = 1_370
+"""What two such backends serve with 64 requests in flight."""
 LOW_RATES_RPS = (20, 60, 200)
 TARGET = Target("emulated", RawTensor("input", "UINT8", (20_000,), bytes(20_000)), SLO_NS)
-PEERS = (Knobs(), Knobs(optimized=True), Knobs(replicas=4, wait_ms=10, optimized=True))
+PEERS = (
+    Knobs(),
+    Knobs(optimized=True),
+    Knobs(batch_size=24, wait_ms=8, optimized=True),
+    Knobs(replicas=4, wait_ms=3, optimized=True),
+    Knobs(replicas=4, batch_size=8, wait_ms=8, optimized=True),
+    Knobs(replicas=8, wait_ms=3, optimized=True),
+)
 """Plain Ray Serve's configurations; each by stream and by unary calls."""
 SCENARIO = {
     "seed": 1,
@@ -97,7 +106,11 @@ def _rank(server: Running) -> dict[str, int]:
 
 
 def load(server: Running, rate_rps: float, seconds_s: float, unary: bool = False) -> Load:
-    """Poisson arrivals at that rate."""
+    """Poisson arrivals at that rate, on a machine that is left alone."""
+    return undisturbed(lambda: _load(server, rate_rps, seconds_s, unary))
+
+
+def _load(server: Running, rate_rps: float, seconds_s: float, unary: bool) -> Load:
     total_ns = seconds(WARMUP_S + seconds_s)
     due = single(poisson(rate_rps, total_ns, np.random.default_rng(int(rate_rps))))
     found = run_load(SenderOptions(server.address, STREAMS, unary), [TARGET], due)
@@ -106,11 +119,14 @@ def load(server: Running, rate_rps: float, seconds_s: float, unary: bool = False
 
 
 def watched(server: Running, rate_rps: float, seconds_s: float) -> Watch:
-    # The sender's process has to start first.
-    watch = Watch(server, WARMUP_S + 1 + START_NS / 1e9, seconds_s - 1)
-    load(server, rate_rps, seconds_s + 0.5)
-    watch.thread.join()
-    return watch
+    def probe() -> Watch:
+        # The sender's process has to start first.
+        watch = Watch(server, WARMUP_S + 1 + START_NS / 1e9, seconds_s - 1)
+        _load(server, rate_rps, seconds_s + 0.5, unary=False)
+        watch.thread.join()
+        return watch
+
+    return undisturbed(probe)
 
 
 Good = Callable[[float], bool]

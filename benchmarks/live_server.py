@@ -17,8 +17,6 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
-STATUS_PORT = 8000
-STATUS = f"http://127.0.0.1:{STATUS_PORT}/status"
 START_S = 90.0
 STOP_S = 30.0
 LINGER_S = 5.0
@@ -43,10 +41,11 @@ class ServerError(RuntimeError):
 class Running:
     """A server under way, in a session of its own."""
 
-    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], port: int, status_port: int) -> None:
         self.process = process
         self.port = port
         """Of its gRPC server."""
+        self.status_port = status_port
 
     @property
     def address(self) -> str:
@@ -74,7 +73,8 @@ class Running:
 
     def status(self) -> dict[str, Any]:
         """Counters and signals of the router."""
-        with urllib.request.urlopen(STATUS, timeout=5) as answer:
+        url = f"http://127.0.0.1:{self.status_port}/status"
+        with urllib.request.urlopen(url, timeout=5) as answer:
             return dict(json.loads(answer.read()))
 
 
@@ -110,22 +110,15 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _check_free(port: int) -> None:
-    """Else the figures would be those of a server that somebody else runs here."""
-    with socket.socket() as one:
-        if one.connect_ex(("127.0.0.1", port)) == 0:
-            raise ServerError(f"port {port} is taken: stop the server that runs there")
-
-
 @contextmanager
 def fermata(**changes: Any) -> Iterator[Running]:
     """`fermata serve` on two emulated backends; `changes` replace sections of its configuration."""
-    _check_free(STATUS_PORT)
-    port = free_port()
+    port, status_port = free_port(), free_port()
     config: dict[str, Any] = {
         "applications": [EMULATED],
         "backend": {"count": 2, "device": "emulated", "cpus": 0.1},
         "frontend": {"grpc_port": port, "http_port": free_port()},
+        "control": {"port": status_port},
     }
     config.update(changes)
 
@@ -137,13 +130,17 @@ def fermata(**changes: Any) -> Iterator[Running]:
         path = Path(folder) / "config.yaml"
         path.write_text(yaml.safe_dump(config))
         command = [sys.executable, "-m", "commands.main", "serve", str(path)]
-        with started(command, port, ready) as running:
+        with started(command, port, ready, status_port=status_port) as running:
             yield running
 
 
 @contextmanager
 def started(
-    command: list[str], port: int, ready: Any, environment: Mapping[str, str] | None = None
+    command: list[str],
+    port: int,
+    ready: Any,
+    environment: Mapping[str, str] | None = None,
+    status_port: int = 0,
 ) -> Iterator[Running]:
     """Run a server until the block ends; `ready` says when it may be used."""
     # Being told to end is no reason to leave a server behind.
@@ -159,7 +156,7 @@ def started(
             start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
-        running = Running(process, port)
+        running = Running(process, port, status_port)
         try:
             _wait(running, ready, log)
             yield running

@@ -96,7 +96,10 @@ def _scores(torch: Any, network: Any, given: Any) -> Any:
     torch.backends.cudnn.allow_tf32 = False
     with torch.inference_mode():
         batch = _normalised(torch, given).to(next(network.parameters()).dtype)
-        return network(batch).float().cpu().numpy()
+        # One at a time, as they are asked: other batch sizes have other kernels, which round
+        # otherwise in half precision.
+        rows = [network(batch[index : index + 1]) for index in range(len(batch))]
+        return torch.cat(rows).float().cpu().numpy()
 
 
 def _decoded(frame: Any) -> Any:

@@ -4,9 +4,14 @@ from bisect import bisect_left, insort_right
 from collections import deque
 
 RATIO_WINDOW = 256
-"""Batches remembered per variant and kind of backend."""
+"""Batches remembered for each octave of sizes, per variant and kind of backend."""
 RATIO_WINDOW_MIN = 16
-"""Below this many samples the profile's own p99 still counts."""
+"""Below this many samples a quantile says little, and the profile's own p99 still counts."""
+OWN_MIN = 3
+"""Below this many samples an octave has no opinion: one alone may be an accident."""
+MEMORY = 2048
+"""Batches of a variant, of whatever size, after which a sample is forgotten. A margin that keeps
+its octave from running at all would never be refuted otherwise."""
 FACTOR_STEP = 0.002
 """The planned times are rewritten only when the factor has moved by this much."""
 BACKEND_WINDOW = 8
@@ -18,56 +23,157 @@ BACKEND_TOLERANCE = 0.05
 class RatioWindow:
     """The recent ratios of actual to profiled run time, kept sorted for quantiles."""
 
-    __slots__ = ("ordered", "recent", "seed")
+    __slots__ = ("ordered", "recent")
 
-    def __init__(self, seed: float) -> None:
-        self.seed = seed
-        self.recent: deque[float] = deque()
+    def __init__(self) -> None:
+        self.recent: deque[tuple[int, float]] = deque()
+        """(batch number, ratio)."""
         self.ordered: list[float] = []
 
-    def add(self, ratio: float) -> None:
-        self.recent.append(ratio)
+    def add(self, batch: int, ratio: float) -> None:
+        self.recent.append((batch, ratio))
         insort_right(self.ordered, ratio)
         if len(self.recent) > RATIO_WINDOW:
-            oldest = self.recent.popleft()
-            del self.ordered[bisect_left(self.ordered, oldest)]
+            self._forget_oldest()
 
-    def doubt(self) -> None:
-        """Forget the largest ratio, or trust the seed less where there is none."""
-        if self.ordered:
-            self.recent.remove(self.ordered.pop())
-        else:
-            self.seed = max(1.0, 0.9 * self.seed)
+    def forget_before(self, batch: int) -> bool:
+        """Drop what is older than that batch; whether anything was."""
+        dropped = False
+        while self.recent and self.recent[0][0] < batch:
+            self._forget_oldest()
+            dropped = True
+        return dropped
+
+    def forget_largest(self) -> None:
+        largest = self.ordered.pop()
+        for index, (_, ratio) in enumerate(self.recent):
+            if ratio == largest:
+                del self.recent[index]
+                return
+
+    def _forget_oldest(self) -> None:
+        _, ratio = self.recent.popleft()
+        del self.ordered[bisect_left(self.ordered, ratio)]
 
     def quantile(self, share: float) -> float:
         count = len(self.ordered)
-        if count == 0:
-            return self.seed
-        learnt = self.ordered[min(count - 1, int(share * count))]
-        return max(learnt, self.seed) if count < RATIO_WINDOW_MIN else learnt
+        return self.ordered[min(count - 1, int(share * count))]
+
+
+class Octave:
+    """Batch sizes from 2^n to 2^(n+1) - 1, which share a margin."""
+
+    __slots__ = ("borrowed_ns", "factor", "first", "last", "ratios")
+
+    def __init__(self, first: int, last: int, factor: float) -> None:
+        self.first = first
+        self.last = last
+        self.ratios = RatioWindow()
+        self.factor = factor
+        """Times the profile's median; what the plan is."""
+        self.borrowed_ns = 0
+        """On top of that: a delay seen on other sizes."""
 
 
 class VariantCost:
-    """Run times of one variant on one kind of backend, by batch size; index 0 is unused."""
+    """Run times of one variant on one kind of backend, by batch size; index 0 is unused.
 
-    __slots__ = ("beta_ns", "factor", "p50_ns", "plan_ns", "ratios", "size_max")
+    Margins are learnt by octave. A hiccup of the machine doubles a batch of 1 ms and is nothing to
+    one of 20 ms: one factor for all sizes would let small batches forbid the large ones, which
+    carry the load. Sizes that have not run yet take over the delay of those that have, as it is.
+    """
+
+    __slots__ = ("batches", "beta_ns", "octaves", "p50_ns", "plan_ns", "seed", "size_max")
 
     def __init__(self, p50_ns: list[int], seed: float) -> None:
         self.p50_ns = [0, *p50_ns]
         self.size_max = len(p50_ns)
-        self.ratios = RatioWindow(seed)
-        self.factor = 1.0
+        self.seed = seed
+        """From the profile; what counts until batches have run."""
+        self.batches = 0
+        self.octaves: list[Octave] = []
+        first = 1
+        while first <= self.size_max:
+            self.octaves.append(Octave(first, min(2 * first - 1, self.size_max), seed))
+            first *= 2
         self.plan_ns = list(self.p50_ns)
-        """Planned run times; rewritten in place, so that sources may hold on to the list."""
+        """Planned run times, never falling; rewritten in place, so that sources may hold on to
+        the list."""
         self.beta_ns = fixed_cost_ns(p50_ns)
-        self.set_factor(seed)
+        self._rewrite()
 
-    def set_factor(self, factor: float) -> None:
-        self.factor = factor
-        if factor == 1.0:
-            self.plan_ns[:] = self.p50_ns
+    @property
+    def factor(self) -> float:
+        """The largest margin of any size, relative to the profile."""
+        ends = [octave.last for octave in self.octaves]
+        return max(self.plan_ns[size] / self.p50_ns[size] for size in ends)
+
+    def ratio(self) -> float | None:
+        """The median of what has run most."""
+        most = max(self.octaves, key=lambda octave: len(octave.ratios.ordered)).ratios.ordered
+        return most[len(most) // 2] if most else None
+
+    def learn(self, size: int, ratio: float, share: float) -> None:
+        """A batch of that size took so many times its profiled time."""
+        self.batches += 1
+        octave = self.octaves[size.bit_length() - 1]
+        octave.ratios.add(self.batches, ratio)
+        changed = len(octave.ratios.ordered) <= RATIO_WINDOW_MIN
+        for each in self.octaves:
+            if each.ratios.forget_before(self.batches - MEMORY) and each is not octave:
+                changed = True
+        if not changed:
+            # Take a rise as it comes, a fall only when it is worth rewriting the table.
+            learnt = octave.ratios.quantile(share)
+            changed = learnt > octave.factor or octave.factor - learnt > FACTOR_STEP
+        if changed:
+            self.plan(share)
+
+    def doubt(self, share: float) -> None:
+        """Make the margin of the smallest batch a little smaller."""
+        smallest = self.octaves[0].ratios
+        if smallest.ordered:
+            smallest.forget_largest()
         else:
-            self.plan_ns[:] = [int(latency_ns * factor) for latency_ns in self.p50_ns]
+            self.seed = max(1.0, 0.9 * self.seed)
+            for octave in self.octaves:
+                if octave.ratios.ordered:
+                    octave.ratios.forget_largest()
+        self.plan(share)
+
+    def plan(self, share: float) -> None:
+        """Set every octave's margin from what has run, and the table from the margins."""
+        taught = [
+            octave for octave in self.octaves if len(octave.ratios.ordered) >= RATIO_WINDOW_MIN
+        ]
+        for octave in taught:
+            octave.factor, octave.borrowed_ns = octave.ratios.quantile(share), 0
+        for octave in self.octaves:
+            if octave not in taught:
+                self._borrow(octave, taught)
+        self._rewrite()
+
+    def _borrow(self, octave: Octave, taught: list[Octave]) -> None:
+        """The margin of sizes that have hardly run."""
+        ordered = octave.ratios.ordered
+        own = ordered[len(ordered) // 2] if len(ordered) >= OWN_MIN else 1.0
+        octave.factor, octave.borrowed_ns = max(own, self.seed), 0
+        if not taught:
+            if ordered:
+                octave.factor = max(ordered[-1], self.seed)
+            return
+        nearest = min(taught, key=lambda other: abs(other.first - octave.first))
+        octave.factor = own
+        delay_ns = int((nearest.factor - 1.0) * self.p50_ns[nearest.last])
+        octave.borrowed_ns = max(0, delay_ns - int((own - 1.0) * self.p50_ns[octave.last]))
+
+    def _rewrite(self) -> None:
+        highest_ns = 0
+        for octave in self.octaves:
+            factor, more_ns = octave.factor, octave.borrowed_ns
+            for size in range(octave.first, octave.last + 1):
+                highest_ns = max(highest_ns, int(self.p50_ns[size] * factor) + more_ns)
+                self.plan_ns[size] = highest_ns
 
 
 def fixed_cost_ns(p50_ns: list[int]) -> int:
@@ -124,16 +230,12 @@ class Costs:
         """A batch ran for that long: refine the variant's margin and the backend's own factor."""
         cost = self.by_kind[kind][variant]
         ratio = run_ns / cost.p50_ns[size]
-        ordered = cost.ratios.ordered
-        if ordered:
+        usual = cost.ratio()
+        if usual is not None:
             # Relative to the median of its peers, so that a model whose profile is wrong
             # everywhere does not look like a slow backend.
-            self._compare(backend, ratio / ordered[len(ordered) // 2])
-        cost.ratios.add(ratio / self.backend_factor.get(backend, 1.0))
-        learnt = cost.ratios.quantile(self.margin_quantile)
-        # Take a rise as it comes, a fall only when it is worth rewriting the table.
-        if learnt > cost.factor or cost.factor - learnt > FACTOR_STEP:
-            cost.set_factor(learnt)
+            self._compare(backend, ratio / usual)
+        cost.learn(size, ratio / self.backend_factor.get(backend, 1.0), self.margin_quantile)
 
     def doubt(self, variant: int) -> None:
         """A request had no chance from the start, only for the margin's sake.
@@ -144,8 +246,7 @@ class Costs:
         for costs in self.by_kind:
             cost = costs.get(variant)
             if cost is not None:
-                cost.ratios.doubt()
-                cost.set_factor(cost.ratios.quantile(self.margin_quantile))
+                cost.doubt(self.margin_quantile)
 
     def forget(self, backend: int) -> None:
         """A backend has gone for good; one of the same number starts afresh."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.core.costs import Costs, RatioWindow, fixed_cost_ns
+from router.core.costs import MEMORY, Costs, RatioWindow, fixed_cost_ns
 from router.core.source import Slot
 from router.core.units import ms
 
@@ -33,7 +33,8 @@ def test_a_slower_run_raises_the_plan_at_once() -> None:
     costs = costs_of([5, 6], [6, 6.6])
     table = costs.of(0).plan_ns
     observe(costs, 1.5)
-    assert table == [0, ms(7.5), ms(9)]
+    # Nothing is known of a batch of 2, but that it takes no less.
+    assert table == [0, ms(7.5), ms(7.5)]
 
 
 def test_the_seed_counts_until_there_are_sixteen_samples() -> None:
@@ -56,20 +57,66 @@ def test_one_slow_run_in_fifty_is_within_the_margin() -> None:
 
 
 def test_small_falls_do_not_rewrite_the_table() -> None:
-    costs = costs_of([5], [5.005])
-    observe(costs, 1.0, times=16)
+    costs = costs_of([5])
+    observe(costs, 1.001, times=17)
+    observe(costs, 1.0, times=300)
     assert costs.of(0).factor == pytest.approx(1.001)
 
 
+def run(costs: Costs, size: int, ratio: float, times: int) -> None:
+    for _ in range(times):
+        costs.observe(0, 0, 0, size, int(costs.of(0).p50_ns[size] * ratio))
+
+
+def test_a_hiccup_of_small_batches_is_small_to_large_ones() -> None:
+    costs = costs_of([1, 1, 1, 10, 10, 10, 10])
+    run(costs, 1, 1.0, times=20)
+    run(costs, 1, 2.0, times=1)
+    # Twice the run time of one request, but only 1 ms more for those that have not run yet.
+    assert costs.of(0).plan_ns == [0, ms(2), ms(2), ms(2), ms(11), ms(11), ms(11), ms(11)]
+
+
+def test_sizes_that_run_have_a_margin_of_their_own() -> None:
+    costs = costs_of([1, 1, 1, 10])
+    run(costs, 1, 2.0, times=20)
+    run(costs, 4, 1.1, times=20)
+    assert costs.of(0).plan_ns == [0, ms(2), ms(2), ms(2), ms(11)]
+
+
+def test_one_slow_run_of_a_size_that_hardly_runs_is_an_accident() -> None:
+    costs = costs_of([1, 1, 1, 10])
+    run(costs, 1, 1.0, times=20)
+    run(costs, 4, 3.0, times=2)
+    assert costs.of(0).plan_ns[4] == ms(10)
+    run(costs, 4, 3.0, times=1)
+    assert costs.of(0).plan_ns[4] == ms(30)
+
+
+def test_a_margin_that_keeps_its_sizes_from_running_is_forgotten() -> None:
+    costs = costs_of([1, 1, 1, 10])
+    run(costs, 4, 5.0, times=20)
+    run(costs, 1, 1.0, times=MEMORY - 20)
+    assert costs.of(0).plan_ns[4] == ms(50)
+    run(costs, 1, 1.0, times=21)
+    assert costs.of(0).plan_ns[4] == ms(10)
+
+
+def test_plans_never_fall_with_the_size() -> None:
+    costs = costs_of([1, 1, 1, 1.5])
+    run(costs, 1, 3.0, times=20)
+    run(costs, 4, 1.0, times=20)
+    assert costs.of(0).plan_ns == [0, ms(3), ms(3), ms(3), ms(3)]
+
+
 def test_only_the_last_256_ratios_are_remembered() -> None:
-    window = RatioWindow(1.0)
-    for _ in range(256):
-        window.add(3.0)
-    for _ in range(250):
-        window.add(1.0)
+    window = RatioWindow()
+    for batch in range(256):
+        window.add(batch, 3.0)
+    for batch in range(250):
+        window.add(256 + batch, 1.0)
     assert window.quantile(0.98) == 3.0
-    for _ in range(6):
-        window.add(1.0)
+    for batch in range(6):
+        window.add(506 + batch, 1.0)
     assert window.quantile(0.98) == 1.0
     assert len(window.recent) == len(window.ordered) == 256
 

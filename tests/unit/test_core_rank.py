@@ -504,6 +504,6 @@ def test_failed_batch_teaches_nothing_and_is_counted_so() -> None:
     engine = make(Told())
     send(engine, 0)
     engine.on_done(ms(50), 0, ms(50), failed=True)
-    assert engine.costs.of(0).ratios.ordered == []
+    assert engine.costs.of(0).batches == 0
     assert engine.ledger.applications[0].drops == {DropReason.FAILED: 1}
     assert engine.ledger.applications[0].good == 0

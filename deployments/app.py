@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import logging
 from typing import Any
 
 import ray
@@ -10,15 +9,14 @@ from ray import serve
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from deployments.backend.loaders import MemoryBudget, load_runner, pick_device
 from deployments.backend.process import BackendProcess, BackendSettings, tune
+from deployments.backend.stock import Loaded, Stock
 from deployments.config import DeploymentConfig, load_config, read_config
 from deployments.frontend.process import FrontendOptions, FrontendProcess, node_name
 from deployments.frontend.server import ServerOptions
 from deployments.frontend.table import TableLimits
 from deployments.metrics import prometheus_text
-from deployments.plan import known_profiles, model_specs, registry, router_config, variants
-from deployments.profiling import measure_variant
+from deployments.plan import known_profiles, registry, router_config
 from profiles.profile import Profile
 from router.actor import create_router, find_router
 from router.core.units import ms
@@ -28,7 +26,6 @@ GENERATION = 1
 """Of routers: raised when a later one must win over an earlier whatever their clocks say."""
 NUMBER_BITS = 20
 """Of a frontend's or backend's number: a digest of its replica's name, which Ray keeps unique."""
-LOG = logging.getLogger("fermata")
 
 
 def _number() -> int:
@@ -43,22 +40,18 @@ def _router_name(config: DeploymentConfig) -> str:
 
 @serve.deployment(num_replicas=1, ray_actor_options={"num_cpus": 0.1})
 class ControlPlane:
-    """Creates the router and reaps it, measures what has no profile, and tells how things are."""
+    """Creates the router and reaps it, and tells how things are."""
 
     def __init__(self, config: dict[str, Any], backends: Any, frontends: Any) -> None:
         self.config = read_config(config)
+        self.backends = backends
         self.router: Any = None
         self.starting = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
-        config = self.config
-        profiles = known_profiles(config)
-        for application, variant in variants(config):
-            if variant.name not in profiles:
-                LOG.info("measuring %s", variant.name)
-                profiles[variant.name] = await _measure(config, application.name, variant.name)
-        plan = router_config(config, profiles)
-        name = _router_name(config)
+        profiles = await self.backends.profiles.remote()
+        plan = router_config(self.config, profiles)
+        name = _router_name(self.config)
         self._reap(name)
         self.router = create_router(name, plan, GENERATION, namespace=NAMESPACE)
         await self.router.address.remote()
@@ -69,6 +62,15 @@ class ControlPlane:
             ray.kill(ray.get_actor(name, namespace=NAMESPACE))
         except ValueError:
             return
+
+    async def progress(self) -> tuple[str, str]:
+        """(`loading`, at what), (`ready`, ``) or (`failed`, why)."""
+        if not self.starting.done():
+            return "loading", str(await self.backends.progress.remote())
+        error = self.starting.exception()
+        if error is None:
+            return "ready", ""
+        return "failed", str(getattr(error, "cause", None) or error)
 
     async def snapshot(self) -> dict[str, Any]:
         """Counters and signals of the router."""
@@ -94,34 +96,48 @@ class ControlPlane:
             ray.kill(self.router)
 
 
-async def _measure(config: DeploymentConfig, application: str, variant: str) -> Profile:
-    """In a process of its own, with what a backend gets; the control plane stays small."""
-    task = ray.remote(measure_variant).options(num_cpus=config.backend.cpus)
-    return await task.remote(config.model_dump(), application, variant)
-
-
 @serve.deployment
 class Backend:
     """One accelerator, or an emulated one."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = read_config(config)
-        self.starting = asyncio.get_running_loop().create_task(self._start())
+        self.at = "starting"
+        loop = asyncio.get_running_loop()
+        self.loading = loop.create_task(self._load())
+        self.starting = loop.create_task(self._start())
+
+    async def _load(self) -> Loaded:
+        """Every model, warm, with its run times: those of a GPU are measured where it is held."""
+        self.stock = Stock(self.config)
+        found = Loaded({}, known_profiles(self.config))
+        specs = self.stock.specs
+        for index, spec in enumerate(specs.values()):
+            self.at = f"loading {spec.name} ({index + 1} of {len(specs)})"
+            found.runners[spec.name] = await asyncio.to_thread(self.stock.load, spec.name)
+            if spec.name not in found.profiles:
+                self.at = f"measuring {spec.name} ({index + 1} of {len(specs)})"
+                runner = found.runners[spec.name]
+                profile = await asyncio.to_thread(self.stock.measure, spec.name, runner)
+                found.profiles[spec.name] = profile
+        self.at = "loaded"
+        return found
 
     async def _start(self) -> None:
-        config = self.config
         tune()
-        device = pick_device(config.backend.device)
-        memory_mb = config.backend.memory_mb
-        budget = MemoryBudget(None if memory_mb is None else int(memory_mb * 2**20))
-        specs = model_specs(config, known_profiles(config))
-        runners = {
-            spec.name: await asyncio.to_thread(load_runner, spec, device, budget) for spec in specs
-        }
-        settings = BackendSettings(_number(), kind=device, node=node_name())
-        resolve = find_router(_router_name(config), NAMESPACE)
-        self.process = BackendProcess(settings, runners, resolve)
+        loaded = await asyncio.shield(self.loading)
+        settings = BackendSettings(_number(), kind=self.stock.device, node=node_name())
+        resolve = find_router(_router_name(self.config), NAMESPACE)
+        self.process = BackendProcess(settings, loaded.runners, resolve)
         await self.process.start()
+
+    async def progress(self) -> str:
+        """What it is at."""
+        return self.at
+
+    async def profiles(self) -> dict[str, Profile]:
+        """Run times of every variant, once all are loaded."""
+        return (await asyncio.shield(self.loading)).profiles
 
     async def check_health(self) -> None:
         if self.starting.done():

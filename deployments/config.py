@@ -80,6 +80,9 @@ class InputConfig(Section):
     """Without the batch dimension."""
     image: bool = False
     """Encoded JPEG in a BYTES tensor is decoded, resized to `shape` and normalised."""
+    fit: Literal["stretch", "crop", "centre", "whole"] = "stretch"
+    """How a picture gets that size: `stretch` ignores its proportions, `crop` is torchvision's
+    middle, `centre` EfficientNet's, `whole` keeps all of it in the top left of a square."""
     mean: list[float] = [0.485, 0.456, 0.406]
     """Subtracted from each channel of an image, on a scale of 0 to 1."""
     std: list[Positive] = [0.229, 0.224, 0.225]
@@ -104,10 +107,11 @@ class ApplicationConfig(Section):
     """An answer after it is worthless and not computed; `slo_ms` where absent."""
     newest: bool = False
     """A new frame of a stream replaces the queued one."""
-    input: InputConfig = InputConfig()
-    """What a request holds."""
+    input: InputConfig | None = None
+    """What a request holds; an embedded model knows its own."""
     labels: list[str] = []
-    """Names of the classes of the first output, for clients that ask for them."""
+    """Names of the classes of the first output, for clients that ask for them; an embedded model
+    knows its own."""
     variants: Annotated[list[VariantConfig], Field(min_length=1)]
     """What can serve it."""
     serving: str | None = None
@@ -169,6 +173,9 @@ class BackendConfig(Section):
     """Budget for models on one accelerator; what does not fit is refused by name."""
     cpus: Annotated[float, Field(ge=0)] = 1
     """CPU cores that Ray sets aside for each."""
+    measure: Literal["once", "always", "never"] = "once"
+    """Run times of variants without any: `once` at their first start on a machine, kept in the
+    cache; `always` at every start; `never` refuses such variants."""
 
 
 class RouterConfig(Section):

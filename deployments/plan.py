@@ -4,8 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from deployments.backend.loaders import ModelSpec
-from deployments.config import ApplicationConfig, DeploymentConfig, VariantConfig
-from deployments.frontend.models import ImageSpec, Registry, ServedModel, TensorSpec
+from deployments.backend.tensors import NAMES, OUTPUT
+from deployments.config import ApplicationConfig, DeploymentConfig, InputConfig, VariantConfig
+from deployments.frontend.models import ImageSpec, Reader, Registry, ServedModel, TensorSpec
+from deployments.models.catalog import describe
+from deployments.models.minilm import Tokens
+from deployments.models.model import Array, Card
 from profiles.errors import ConfigError
 from profiles.profile import Profile
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
@@ -82,6 +86,8 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
     """What every backend loads."""
     specs: list[ModelSpec] = []
     for application, variant in variants(config):
+        given = input_of(application)
+        _check_input(application, variant, given)
         table_ns: tuple[int, ...] = ()
         if variant.model == "emulated":
             table_ns = tuple(profiles[variant.name].table_ns(variant.batch_size_max))
@@ -90,12 +96,44 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 variant.name,
                 variant.model,
                 variant.batch_size_max,
-                tuple(application.input.shape),
-                application.input.dtype,
+                tuple(given.shape),
+                given.dtype,
                 table_ns,
             )
         )
     return specs
+
+
+def input_of(application: ApplicationConfig) -> InputConfig:
+    """What a request holds: as configured, or as the model that serves says of itself."""
+    card = describe(_serving(application).model)
+    if application.input is not None or card is None:
+        return application.input or InputConfig()
+    return InputConfig(
+        dtype=NAMES[card.input_dtype],  # type: ignore[arg-type]
+        shape=list(card.input_shape),
+        image=bool(card.fit),
+        fit=card.fit or "stretch",  # type: ignore[arg-type]
+    )
+
+
+def _serving(application: ApplicationConfig) -> VariantConfig:
+    """The variant that serves unless the policy chooses."""
+    for variant in application.variants:
+        if variant.name == application.serving:
+            return variant
+    return application.variants[0]
+
+
+def _check_input(
+    application: ApplicationConfig, variant: VariantConfig, given: InputConfig
+) -> None:
+    card = describe(variant.model)
+    if card is not None and card.input_shape != tuple(given.shape):
+        raise ConfigError(
+            f"{variant.name} takes inputs of {list(card.input_shape)}, {application.name} gives it "
+            f"{given.shape}; give it an application of its own"
+        )
 
 
 def registry(config: DeploymentConfig) -> Registry:
@@ -104,20 +142,46 @@ def registry(config: DeploymentConfig) -> Registry:
 
 
 def _served_model(application: ApplicationConfig) -> ServedModel:
-    given = application.input
-    image = None
-    if given.image:
-        if len(given.shape) != 3:
-            raise ConfigError(
-                f"input.shape={given.shape} of {application.name} must be channels, height, width"
-            )
-        image = ImageSpec(given.shape[1], given.shape[2], tuple(given.mean), tuple(given.std))
+    given = input_of(application)
+    card = describe(_serving(application).model)
+    outputs: tuple[TensorSpec, ...] = ()
+    labels = tuple(application.labels)
+    if card is not None:
+        outputs = (TensorSpec(OUTPUT, "FP32", card.output_shape),)
+        labels = labels or card.labels
     return ServedModel(
         name=application.name,
         input=TensorSpec(given.name, given.dtype, tuple(given.shape)),
         slo_ns=ms(application.slo_ms),
         hard_limit_ns=ms(application.hard_limit_ms or application.slo_ms),
-        image=image,
+        outputs=outputs,
+        image=_image(application, given),
+        read=_reader(card),
+        boxes=card is not None and card.boxes and given.fit == "whole",
         variants=tuple(variant.name for variant in application.variants),
-        labels=tuple(application.labels),
+        labels=labels,
     )
+
+
+def _image(application: ApplicationConfig, given: InputConfig) -> ImageSpec | None:
+    if not given.image:
+        return None
+    if len(given.shape) != 3:
+        raise ConfigError(
+            f"input.shape={given.shape} of {application.name} must be channels, height, width"
+        )
+    mean, std = tuple(given.mean), tuple(given.std)
+    return ImageSpec(given.shape[1], given.shape[2], mean, std, given.fit)
+
+
+def _reader(card: Card | None) -> Reader | None:
+    """From a sentence to token ids, where the model takes those."""
+    if card is None or not card.text:
+        return None
+    tokens = Tokens(card.input_shape[0])
+
+    def read(sentence: bytes) -> Array:
+        ids: Array = tokens([sentence.decode()])[0]
+        return ids
+
+    return read

@@ -47,11 +47,20 @@ def model_config(model: ServedModel) -> pb.ModelConfigResponse:
         "slo_ms": f"{model.slo_ns / 1e6:g}",
         "hard_limit_ms": f"{model.hard_limit_ns / 1e6:g}",
         "variants": ",".join(model.variants),
+        "takes": _takes(model),
+        "answers": "boxes" if model.boxes else "tensors",
         "labels": str(len(model.labels)),
     }
     for name, value in facts.items():
         config.parameters[name].string_value = value
     return pb.ModelConfigResponse(config=config)
+
+
+def _takes(model: ServedModel) -> str:
+    """What a client puts into the input: BYTES alone does not tell a picture from a sentence."""
+    if model.image is not None:
+        return "pictures"
+    return "text" if model.read is not None else "tensors"
 
 
 def _data_type(datatype: str) -> int:

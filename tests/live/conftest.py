@@ -1,0 +1,33 @@
+"""One server for every test that needs the whole system: Ray takes its time to start."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+import yaml
+from served import ROOT, Server, serving
+
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    """What the README shows in that language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """What `make serve` serves, the emulated sample, and the README's own model."""
+    pytest.importorskip("ray")
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("serve")
+    (own,) = [block for block in blocks("python") if "def load" in block]
+    (folder / "my_models.py").write_text(own)
+    config = yaml.safe_load((ROOT / "deployments/local.yaml").read_text())
+    emulated = yaml.safe_load((ROOT / "deployments/emulated.yaml").read_text())
+    (entry,) = blocks("yaml")
+    config["applications"] += emulated["applications"]
+    config["applications"] += yaml.safe_load(entry)["applications"]
+    config["frontend"] = {"processes": 2}
+    with serving(folder, config, backends=1) as one:
+        yield one

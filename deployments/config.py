@@ -30,9 +30,9 @@ class VariantConfig(Section):
     name: str
     """Unique in the deployment; clients see it in answers."""
     model: str = "emulated"
-    """What to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`, a path to a
-    TorchScript, exported or ONNX file, `module:function`, or `emulated` (runs for the profiled
-    time and returns zeros)."""
+    """What to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`,
+    `transformers:distilbert@128`, a path to a TorchScript, exported or ONNX file,
+    `module:function`, or `emulated` (runs for the profiled time and returns zeros)."""
     profile: str | None = None
     """Name in the zoo (`TABLE/NAME`) of its run times; measured at start where absent."""
     alpha_ms: Positive | None = None

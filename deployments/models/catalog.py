@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from deployments.models import detector, digits, imagenet, text
 from deployments.models.model import Card, Model, pick
-from deployments.models.network import load_function, load_torchvision
+from deployments.models.network import load_function, load_torchvision, load_transformers
 from profiles.errors import ConfigError
 
 
@@ -27,6 +27,7 @@ FAMILIES: dict[str, Loader] = {
     "text": text.load,
     "faces": detector.load,
     "torchvision": load_torchvision,
+    "transformers": load_transformers,
 }
 DESCRIPTIONS: dict[str, Callable[[str, int | None], Card]] = {
     "digits": lambda name, _size: digits.describe(name),

@@ -9,14 +9,15 @@ from ray import serve
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from deployments.backend.process import BackendProcess, BackendSettings, tune
+from deployments.backend.executor import tune
+from deployments.backend.process import BackendProcess, BackendSettings
 from deployments.backend.stock import Loaded, Stock
 from deployments.config import DeploymentConfig, load_config, read_config
 from deployments.frontend.process import FrontendOptions, FrontendProcess, node_name
 from deployments.frontend.server import ServerOptions
 from deployments.frontend.table import TableLimits
 from deployments.metrics import prometheus_text
-from deployments.plan import known_profiles, registry, router_config
+from deployments.plan import known_profiles, measured_costs, registry, router_config
 from profiles.profile import Profile
 from router.actor import create_router, find_router
 from router.core.units import ms
@@ -49,8 +50,8 @@ class ControlPlane:
         self.starting = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
-        profiles = await self.backends.profiles.remote()
-        plan = router_config(self.config, profiles)
+        kind, profiles = await self.backends.profiles.remote()
+        plan = router_config(self.config, profiles, kind)
         name = _router_name(self.config)
         self._reap(name)
         self.router = create_router(name, plan, GENERATION, namespace=NAMESPACE)
@@ -112,32 +113,45 @@ class Backend:
         self.stock = Stock(self.config)
         found = Loaded({}, known_profiles(self.config))
         specs = self.stock.specs
-        for index, spec in enumerate(specs.values()):
-            self.at = f"loading {spec.name} ({index + 1} of {len(specs)})"
-            found.runners[spec.name] = await asyncio.to_thread(self.stock.load, spec.name)
-            if spec.name not in found.profiles:
-                self.at = f"measuring {spec.name} ({index + 1} of {len(specs)})"
-                runner = found.runners[spec.name]
-                profile = await asyncio.to_thread(self.stock.measure, spec.name, runner)
-                found.profiles[spec.name] = profile
+        for index, name in enumerate(specs):
+            count = f"({index + 1} of {len(specs)})"
+            later = name in self.stock.later
+            if later and name in found.profiles:
+                continue
+            self.at = f"loading {name} {count}"
+            runner = await asyncio.to_thread(self.stock.load, name)
+            if name not in found.profiles:
+                self.at = f"measuring {name} {count}"
+                found.profiles[name] = await asyncio.to_thread(self.stock.measure, name, runner)
+            if later:
+                runner.close()
+                self.stock.give_back(name)
+            else:
+                found.runners[name] = runner
         self.at = "loaded"
         return found
 
     async def _start(self) -> None:
         tune()
         loaded = await asyncio.shield(self.loading)
-        settings = BackendSettings(_number(), kind=self.stock.device, node=node_name())
+        settings = BackendSettings(
+            _number(),
+            kind=self.stock.kind,
+            costs=measured_costs(self.config, loaded.profiles),
+            node=node_name(),
+        )
         resolve = find_router(_router_name(self.config), NAMESPACE)
-        self.process = BackendProcess(settings, loaded.runners, resolve)
+        self.process = BackendProcess(settings, loaded.runners, resolve, self.stock)
         await self.process.start()
 
     async def progress(self) -> str:
         """What it is at."""
         return self.at
 
-    async def profiles(self) -> dict[str, Profile]:
-        """Run times of every variant, once all are loaded."""
-        return (await asyncio.shield(self.loading)).profiles
+    async def profiles(self) -> tuple[str, dict[str, Profile]]:
+        """Its kind, and run times of every variant there, once all are loaded."""
+        loaded = await asyncio.shield(self.loading)
+        return self.stock.kind, loaded.profiles
 
     async def check_health(self) -> None:
         if self.starting.done():
@@ -161,6 +175,7 @@ class Frontend:
         config, given = self.config, self.config.frontend
         options = FrontendOptions(
             number=_number(),
+            repository_open=config.repository == "open",
             table=TableLimits(
                 payload_bytes_max=int(given.payload_mb * 2**20), reply_ns=ms(given.reply_ms)
             ),

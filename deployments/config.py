@@ -101,6 +101,11 @@ class ApplicationConfig(Section):
 
     name: str
     """The model name that clients use."""
+    version: Annotated[int, Field(ge=1)] = 1
+    """Versions of one name serve side by side; requests that name none go to the highest one that
+    is loaded."""
+    load: Literal["start", "asked"] = "start"
+    """`asked`: not before a client asks for it (RepositoryModelLoad; needs `repository: open`)."""
     slo_ms: Positive
     """Target from arrival to answer, unless a request asks for less with `timeout`."""
     hard_limit_ms: Positive | None = None
@@ -218,11 +223,16 @@ class DeploymentConfig(Section):
     """The process that decides."""
     control: ControlConfig = ControlConfig()
     """Where operators look."""
+    repository: Literal["fixed", "open"] = "fixed"
+    """`open` lets clients load and unload what is configured here."""
 
     @model_validator(mode="after")
     def _names(self) -> "DeploymentConfig":
+        closed = [each.name for each in self.applications if each.load == "asked"]
+        if closed and self.repository == "fixed":
+            raise ValueError(f"load=asked of {closed[0]} needs repository: open")
         for kind, names in (
-            ("application", [each.name for each in self.applications]),
+            ("application", [f"{each.name}@{each.version}" for each in self.applications]),
             ("variant", [one.name for each in self.applications for one in each.variants]),
         ):
             for name in names:

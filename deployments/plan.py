@@ -34,12 +34,20 @@ def variants(config: DeploymentConfig) -> list[tuple[ApplicationConfig, VariantC
     return [(each, variant) for each in config.applications for variant in each.variants]
 
 
-def router_config(config: DeploymentConfig, profiles: Profiles) -> RouterConfig:
-    """What the router serves; refuses an SLO that no batch of 1 can meet."""
+def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") -> RouterConfig:
+    """What the router serves; refuses an SLO that no batch of 1 can meet.
+
+    `kind` is that of the backends which the profiles were measured on.
+    """
+    names = router_names(config)
     return RouterConfig(
-        applications=tuple(_application(each, profiles) for each in config.applications),
+        applications=tuple(
+            _application(each, name, profiles, swaps=config.repository == "fixed")
+            for each, name in zip(config.applications, names, strict=True)
+        ),
         policy=config.router.policy,
         policy_options=_options(config.router.policy, config.router.policy_options),
+        kind=kind,
     )
 
 
@@ -49,8 +57,19 @@ def _options(policy: str, given: dict[str, Any]) -> dict[str, Any]:
     return {**preset, **given}
 
 
-def _application(application: ApplicationConfig, profiles: Profiles) -> ServedApplication:
-    served = tuple(_variant(variant, profiles) for variant in application.variants)
+def router_names(config: DeploymentConfig) -> list[str]:
+    """What the router calls each application: versions are applications of their own there."""
+    given = [each.name for each in config.applications]
+    return [
+        each.name if given.count(each.name) == 1 else f"{each.name}@{each.version}"
+        for each in config.applications
+    ]
+
+
+def _application(
+    application: ApplicationConfig, name: str, profiles: Profiles, swaps: bool
+) -> ServedApplication:
+    served = tuple(_variant(variant, profiles, swaps) for variant in application.variants)
     fastest = min(served, key=lambda variant: variant.p50_ns[0])
     if fastest.p50_ns[0] > ms(application.slo_ms):
         raise ConfigError(
@@ -58,7 +77,7 @@ def _application(application: ApplicationConfig, profiles: Profiles) -> ServedAp
             f"{fastest.p50_ns[0] / 1e6:.3g} ms, the run time of {fastest.name} at batch 1; raise it"
         )
     return ServedApplication(
-        name=application.name,
+        name=name,
         slo_ns=ms(application.slo_ms),
         variants=served,
         newest=application.newest,
@@ -70,16 +89,31 @@ def _application(application: ApplicationConfig, profiles: Profiles) -> ServedAp
     )
 
 
-def _variant(variant: VariantConfig, profiles: Profiles) -> ServedVariant:
+def _variant(variant: VariantConfig, profiles: Profiles, swaps: bool) -> ServedVariant:
+    """`swaps`: a variant that is not there may be brought in; not where a client took it away."""
     profile = profiles[variant.name]
     p50_ns = tuple(profile.table_ns(variant.batch_size_max))
     p99_ns = None
     if profile.linear_ns is None:
         p99_ns = tuple(profile.table_ns_p99(len(p50_ns)))
     accuracy = variant.accuracy if variant.accuracy is not None else profile.accuracy
+    swap_in_ns = profile.swap_in_ns if swaps else 0
     return ServedVariant(
-        variant.name, p50_ns, p99_ns, profile.swap_in_ns, accuracy, profile.input_size or 0
+        variant.name, p50_ns, p99_ns, swap_in_ns, accuracy, profile.input_size or 0
     )
+
+
+def measured_costs(
+    config: DeploymentConfig, profiles: Profiles
+) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]:
+    """(variant, p50, p99 by batch size) of what the configuration does not say itself."""
+    known = known_profiles(config)
+    found: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
+    for _, variant in variants(config):
+        if variant.name not in known:
+            served = _variant(variant, profiles, swaps=False)
+            found.append((variant.name, served.p50_ns, served.p99_ns or served.p50_ns))
+    return tuple(found)
 
 
 def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]:
@@ -138,10 +172,22 @@ def _check_input(
 
 def registry(config: DeploymentConfig) -> Registry:
     """What the frontends offer to clients."""
-    return Registry.of(_served_model(each) for each in config.applications)
+    names = router_names(config)
+    given = sorted(zip(config.applications, names, strict=True), key=lambda pair: pair[0].version)
+    versions: dict[str, tuple[str, ...]] = {}
+    for application, _ in given:
+        versions[application.name] = (
+            *versions.get(application.name, ()),
+            str(application.version),
+        )
+    return Registry.of(
+        _served_model(application, name, versions[application.name]) for application, name in given
+    )
 
 
-def _served_model(application: ApplicationConfig) -> ServedModel:
+def _served_model(
+    application: ApplicationConfig, router_name: str, versions: tuple[str, ...]
+) -> ServedModel:
     given = input_of(application)
     card = describe(_serving(application).model)
     outputs: tuple[TensorSpec, ...] = ()
@@ -155,6 +201,9 @@ def _served_model(application: ApplicationConfig) -> ServedModel:
         slo_ns=ms(application.slo_ms),
         hard_limit_ns=ms(application.hard_limit_ms or application.slo_ms),
         outputs=outputs,
+        versions=versions,
+        version=str(application.version),
+        router_name=router_name,
         image=_image(application, given),
         read=_reader(card),
         boxes=card is not None and card.boxes and given.fit == "whole",

@@ -7,8 +7,9 @@ from deployments.backend.loaders import MemoryBudget, load_runner, pick_device
 from deployments.backend.runner import Runner
 from deployments.config import DeploymentConfig
 from deployments.models.cache import cache_folder
-from deployments.plan import known_profiles, model_specs
+from deployments.plan import known_profiles, model_specs, variants
 from deployments.profiling import profile_runner
+from profiles.devices import Cuda
 from profiles.profile import Profile
 
 
@@ -27,13 +28,24 @@ class Stock:
         given = config.backend
         self.config = config
         self.device = pick_device(given.device)
+        self.kind = Cuda().name if self.device == "cuda" else self.device
+        """What run times depend on: backends of one kind share them."""
         limit = None if given.memory_mb is None else int(given.memory_mb * 2**20)
         self.budget = MemoryBudget(limit)
         self.specs = {spec.name: spec for spec in model_specs(config, known_profiles(config))}
 
+        self.later = {
+            variant.name for application, variant in variants(config) if application.load == "asked"
+        }
+        """Variants that are loaded when a client asks for them."""
+
     def load(self, variant: str) -> Runner:
         """The variant, warm; ConfigError where it cannot be had or does not fit."""
         return load_runner(self.specs[variant], self.device, self.budget)
+
+    def give_back(self, variant: str) -> None:
+        """It is not held any more."""
+        self.budget.give(variant)
 
     def measure(self, variant: str, runner: Runner) -> Profile:
         """Its run times here."""

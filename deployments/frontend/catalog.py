@@ -68,12 +68,19 @@ def _data_type(datatype: str) -> int:
     return number
 
 
-def repository_index(registry: Registry, ready: bool) -> pb.RepositoryIndexResponse:
+def repository_index(
+    registry: Registry, ready: bool, ready_only: bool = False
+) -> pb.RepositoryIndexResponse:
+    """Every version of every model, and why one cannot be asked."""
     response = pb.RepositoryIndexResponse()
-    state = "READY" if ready else "UNAVAILABLE"
-    for model in registry.models.values():
-        for version in model.versions:
-            response.models.add(name=model.name, version=version, state=state)
+    for model, version in registry.every():
+        reason = registry.absent.get(model.application(version), "")
+        if not ready:
+            reason = reason or "no router is linked, or this frontend drains"
+        if reason and ready_only:
+            continue
+        state = "UNAVAILABLE" if reason else "READY"
+        response.models.add(name=model.name, version=version, state=state, reason=reason)
     return response
 
 

@@ -64,7 +64,8 @@ def load_transformers(name: str, length: int | None = None, device: str = "cpu")
     tokens = LENGTH if length is None else length
     maker: Any = transformers.AutoModelForSequenceClassification
     # transformers tells of progress and of heads that are new, on standard error.
-    transformers.logging.set_verbosity_error()
+    quiet: Any = transformers.logging
+    quiet.set_verbosity_error()
     trained = name not in transformers.CONFIG_MAPPING
     try:
         if trained:

@@ -7,6 +7,28 @@ import pytest
 import yaml
 from served import ROOT, Server, serving
 
+LATER = [
+    {
+        "name": "pair",
+        "slo_ms": 200,
+        "variants": [{"name": "pair-one", "model": "digits:small", "batch_size_max": 4}],
+    },
+    {
+        "name": "pair",
+        "version": 2,
+        "load": "asked",
+        "slo_ms": 200,
+        "variants": [{"name": "pair-two", "model": "digits:large", "batch_size_max": 4}],
+    },
+    {
+        "name": "broken",
+        "load": "asked",
+        "slo_ms": 200,
+        "input": {"shape": [4]},
+        "variants": [{"name": "broken-1", "model": "nowhere.pt", "alpha_ms": 1, "beta_ms": 1}],
+    },
+]
+"""What is loaded when a client asks for it, if at all."""
 README = (ROOT / "README.md").read_text()
 
 
@@ -17,7 +39,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """What `make serve` serves, the emulated sample, and the README's own model."""
+    """What `make serve` serves, the emulated sample, the README's own model, and `LATER`."""
     pytest.importorskip("ray")
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("serve")
@@ -29,5 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     config["applications"] += emulated["applications"]
     config["applications"] += yaml.safe_load(entry)["applications"]
     config["frontend"] = {"processes": 2}
+    config["repository"] = "open"
+    config["applications"] += LATER
     with serving(folder, config, backends=1) as one:
         yield one

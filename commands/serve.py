@@ -49,7 +49,7 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
         logging_config={"log_level": "WARNING"},
     )
     try:
-        handle = ray_serve.run(build({"config": loaded.model_dump()}), name=loaded.name)
+        handle = _run(ray_serve, build({"config": loaded.model_dump()}), loaded.name)
         _wait_until_ready(handle)
         typer.echo(_where(loaded))
         while True:
@@ -58,6 +58,13 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
         # Replicas drain and give back what they hold before Ray ends their processes.
         ray_serve.shutdown()
         ray.shutdown()
+
+
+def _run(ray_serve: Any, application: Any, name: str) -> Any:
+    try:
+        return ray_serve.run(application, name=name)
+    except RuntimeError as error:
+        raise ConfigError(f"Ray Serve cannot run it: {' '.join(str(error).split())}") from None
 
 
 def _wait_until_ready(handle: Any) -> None:

@@ -18,6 +18,7 @@ from deployments.frontend.server import ServerOptions
 from deployments.frontend.table import TableLimits
 from deployments.metrics import prometheus_text
 from deployments.plan import known_profiles, measured_costs, registry, router_config
+from profiles.errors import ConfigError
 from profiles.profile import Profile
 from router.actor import create_router, find_router
 from router.core.units import ms
@@ -37,6 +38,19 @@ def _number() -> int:
 
 def _router_name(config: DeploymentConfig) -> str:
     return f"{config.name}-router"
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """What was raised, where Ray has wrapped it on its way here."""
+    return getattr(error, "cause", None) or error
+
+
+def check_start(starting: asyncio.Task[None]) -> None:
+    """Raise what a start has died of, so that Serve tries again; not what only the operator can
+    mend, which would fail in the same way: that is told by the control plane."""
+    error = starting.exception() if starting.done() else None
+    if error is not None and not isinstance(cause_of(error), ConfigError):
+        raise error
 
 
 @serve.deployment(num_replicas=1, ray_actor_options={"num_cpus": 0.1})
@@ -69,9 +83,7 @@ class ControlPlane:
         if not self.starting.done():
             return "loading", str(await self.backends.progress.remote())
         error = self.starting.exception()
-        if error is None:
-            return "ready", ""
-        return "failed", str(getattr(error, "cause", None) or error)
+        return ("failed", str(cause_of(error))) if error is not None else ("ready", "")
 
     async def snapshot(self) -> dict[str, Any]:
         """Counters and signals of the router."""
@@ -80,11 +92,13 @@ class ControlPlane:
         return dict(await self.router.snapshot.remote())
 
     async def check_health(self) -> None:
-        if self.starting.done():
-            self.starting.result()
+        check_start(self.starting)
 
     async def __call__(self, request: HttpRequest) -> Response:
         """`/metrics` for Prometheus, `/status` as JSON."""
+        state, reason = await self.progress()
+        if state == "failed":
+            return PlainTextResponse(f"{reason}\n", status_code=503)
         if request.url.path.endswith("/metrics"):
             return PlainTextResponse(prometheus_text(await self.snapshot()))
         if request.url.path.endswith("/status"):
@@ -154,8 +168,7 @@ class Backend:
         return self.stock.kind, loaded.profiles
 
     async def check_health(self) -> None:
-        if self.starting.done():
-            self.starting.result()
+        check_start(self.starting)
 
     async def __del__(self) -> None:
         if self.starting.done() and self.starting.exception() is None:
@@ -192,8 +205,7 @@ class Frontend:
         await self.process.start()
 
     async def check_health(self) -> None:
-        if self.starting.done():
-            self.starting.result()
+        check_start(self.starting)
 
     async def __del__(self) -> None:
         if self.starting.done() and self.starting.exception() is None:

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import yaml
 from served import ROOT, Server, serving
 
-LATER = [
+LATER: list[dict[str, Any]] = [
     {
         "name": "pair",
         "slo_ms": 200,
@@ -25,7 +26,7 @@ LATER = [
         "load": "asked",
         "slo_ms": 200,
         "input": {"shape": [4]},
-        "variants": [{"name": "broken-1", "model": "nowhere.pt", "alpha_ms": 1, "beta_ms": 1}],
+        "variants": [{"name": "broken-1", "model": "notes.pt", "alpha_ms": 1, "beta_ms": 1}],
     },
 ]
 """What is loaded when a client asks for it, if at all."""
@@ -53,5 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     config["frontend"] = {"processes": 2}
     config["repository"] = "open"
     config["applications"] += LATER
+    (folder / "notes.pt").write_bytes(b"These are notes, not weights.\n" * 20)
+    LATER[-1]["variants"][0]["model"] = str(folder / "notes.pt")
     with serving(folder, config, backends=1) as one:
         yield one

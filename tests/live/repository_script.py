@@ -79,7 +79,7 @@ def main(target: str) -> None:
     assert served_by(client) == ("1", "pair-one")
     print("whole")
 
-    with pytest.raises(InferenceServerException, match="there is no file"):
+    with pytest.raises(InferenceServerException, match="is no TorchScript file"):
         client.load_model("broken")
     with pytest.raises(InferenceServerException, match="'nothing' is not served here"):
         client.load_model("nothing")

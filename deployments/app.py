@@ -16,9 +16,9 @@ from deployments.config import DeploymentConfig, load_config, read_config
 from deployments.frontend.process import FrontendOptions, FrontendProcess, node_name
 from deployments.frontend.server import ServerOptions
 from deployments.frontend.table import TableLimits
+from deployments.health import cause_of, check_start
 from deployments.metrics import prometheus_text
 from deployments.plan import known_profiles, measured_costs, registry, router_config
-from profiles.errors import ConfigError
 from profiles.profile import Profile
 from router.actor import create_router, find_router
 from router.core.units import ms
@@ -38,19 +38,6 @@ def _number() -> int:
 
 def _router_name(config: DeploymentConfig) -> str:
     return f"{config.name}-router"
-
-
-def cause_of(error: BaseException) -> BaseException:
-    """What was raised, where Ray has wrapped it on its way here."""
-    return getattr(error, "cause", None) or error
-
-
-def check_start(starting: asyncio.Task[None]) -> None:
-    """Raise what a start has died of, so that Serve tries again; not what only the operator can
-    mend, which would fail in the same way: that is told by the control plane."""
-    error = starting.exception() if starting.done() else None
-    if error is not None and not isinstance(cause_of(error), ConfigError):
-        raise error
 
 
 @serve.deployment(num_replicas=1, ray_actor_options={"num_cpus": 0.1})

@@ -7,10 +7,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import yaml
 
 pytest.importorskip("ray")
-from served import ROOT, Server, free_port, get, load
+from served import ROOT, Server, get, load
 
 pytestmark = pytest.mark.live
 
@@ -40,25 +39,6 @@ def test_rest_answers_too(server: Server) -> None:
     with urllib.request.urlopen(asked, timeout=10) as answer:
         parameters = json.loads(answer.read())["parameters"]
     assert parameters["variant"] == "emulated-1"
-
-
-def test_a_model_file_that_is_none_ends_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "notes.pt").write_bytes(b"These are notes, not weights.\n" * 20)
-    variant = {"name": "notes", "model": str(tmp_path / "notes.pt")}
-    application = {"name": "n", "slo_ms": 50, "input": {"shape": [4]}, "variants": [variant]}
-    ports = {"grpc_port": free_port(), "http_port": free_port()}
-    config = {"applications": [application], "frontend": ports, "control": {"port": free_port()}}
-    path = tmp_path / "config.yaml"
-    path.write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "commands.main", "serve", str(path)]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=150
-    )
-    assert done.returncode == 2
-    # Ray has its own lines; ours is the last of them.
-    said = [line for line in done.stderr.splitlines() if line.startswith("fermata: ")]
-    assert said
-    assert "notes.pt is no TorchScript file" in said[-1]
 
 
 def test_a_bad_configuration_ends_in_one_line(tmp_path: Path) -> None:

@@ -110,10 +110,13 @@ _POOL.AddSerializedFile(
     )
 )
 
+_CLASSES = []  # The pool itself forgets those that nobody holds, and makes them anew.
+
 
 def _at_home(descriptor, path):
     """Its class, which says where it lives: picklers would copy it by its parts otherwise."""
     message = GetMessageClass(descriptor)
+    _CLASSES.append(message)
     message.__module__, message.__qualname__ = __name__, path
     for nested in descriptor.nested_types:
         if not nested.GetOptions().map_entry:

@@ -18,7 +18,13 @@ from deployments.frontend.server import ServerOptions
 from deployments.frontend.table import TableLimits
 from deployments.health import cause_of, check_start
 from deployments.metrics import prometheus_text
-from deployments.plan import known_profiles, measured_costs, registry, router_config
+from deployments.plan import (
+    gpus_each,
+    known_profiles,
+    measured_costs,
+    registry,
+    router_config,
+)
 from profiles.profile import Profile
 from router.actor import create_router, find_router
 from router.core.units import ms
@@ -199,12 +205,19 @@ class Frontend:
             await self.process.stop()
 
 
+def _gpus_in_cluster() -> float:
+    """0 where no cluster is there yet, as in `serve build`."""
+    # Ray's own functions are without types in part.
+    cluster: Any = ray
+    return float(cluster.cluster_resources().get("GPU", 0)) if cluster.is_initialized() else 0
+
+
 def build(arguments: dict[str, Any]) -> serve.Application:
     """The Serve application; `config` is a YAML file's path or the configuration itself."""
     given = arguments.get("config", "deployments/local.yaml")
     config = load_config(given) if isinstance(given, str) else read_config(given)
     plain = config.model_dump()
-    gpus = 1 if config.backend.device == "cuda" else 0
+    gpus = gpus_each(config.backend, _gpus_in_cluster())
     # `serve.deployment` makes something else of a class than its types say.
     backend: Any = Backend
     frontend: Any = Frontend

@@ -5,7 +5,13 @@ from typing import Any
 
 from deployments.backend.loaders import ModelSpec
 from deployments.backend.tensors import NAMES, OUTPUT
-from deployments.config import ApplicationConfig, DeploymentConfig, InputConfig, VariantConfig
+from deployments.config import (
+    ApplicationConfig,
+    BackendConfig,
+    DeploymentConfig,
+    InputConfig,
+    VariantConfig,
+)
 from deployments.frontend.models import ImageSpec, Reader, Registry, ServedModel, TensorSpec
 from deployments.models.catalog import describe
 from deployments.models.minilm import Tokens
@@ -32,6 +38,13 @@ def known_profiles(config: DeploymentConfig) -> dict[str, Profile]:
 def variants(config: DeploymentConfig) -> list[tuple[ApplicationConfig, VariantConfig]]:
     """Every variant with its application."""
     return [(each, variant) for each in config.applications for variant in each.variants]
+
+
+def gpus_each(backend: BackendConfig, in_cluster: float) -> int:
+    """GPUs to ask Ray for, for each backend: what is not asked for is not seen there."""
+    if backend.device == "auto":
+        return int(in_cluster >= backend.count)
+    return int(backend.device == "cuda")
 
 
 def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") -> RouterConfig:

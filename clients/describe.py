@@ -11,7 +11,9 @@ from clients.wire.errors import BadRequestError, RefusedError
 from clients.wire.service import InferenceStub
 from clients.wire.tensors import DTYPES, RawTensor, join_bytes
 
+CONNECT_S = 3.0
 ASK_S = 10.0
+SENTENCE = b"The committee will publish its report on the harbour next week."
 VARYING = 16
 """Size of a dimension that the model leaves open."""
 
@@ -30,16 +32,19 @@ class ModelDescription:
     """0 where the server does not say."""
     labels: int
     """How many classes it can name."""
+    takes: str = "tensors"
+    """`pictures`, `text` or `tensors`."""
+    boxes: bool = False
+    """Answers are rows of x1, y1, x2, y2, score, class in pixels of the frame that was sent."""
 
 
 def describe(server: str, model: str) -> ModelDescription:
     """What the server says of the model; RefusedError when it does not serve it."""
     with grpc.insecure_channel(server) as channel:
+        _wait_for(server, channel)
         stub = InferenceStub(channel)
         try:
-            metadata = stub.ModelMetadata(
-                pb.ModelMetadataRequest(name=model), timeout=ASK_S, wait_for_ready=True
-            )
+            metadata = stub.ModelMetadata(pb.ModelMetadataRequest(name=model), timeout=ASK_S)
             config = stub.ModelConfig(pb.ModelConfigRequest(name=model), timeout=ASK_S).config
         except grpc.RpcError as error:
             said = error.details() or "no answer"
@@ -56,12 +61,29 @@ def describe(server: str, model: str) -> ModelDescription:
         metadata.outputs[0].name if metadata.outputs else "",
         round(float(facts.get("slo_ms", 0)) * 1e6),
         int(facts.get("labels", 0)),
+        # Other servers do not say; what they call BYTES is most often a picture.
+        facts.get("takes", "pictures" if given.datatype == "BYTES" else "tensors"),
+        facts.get("answers") == "boxes",
     )
 
 
+def _wait_for(server: str, channel: grpc.Channel) -> None:
+    """Until somebody listens there; RefusedError with the remedy when nobody does."""
+    try:
+        grpc.channel_ready_future(channel).result(timeout=CONNECT_S)
+    except grpc.FutureTimeoutError:
+        raise RefusedError(
+            "UNAVAILABLE",
+            f"no server answers at {server}: start one with `fermata serve`, or name another with "
+            "--server HOST:PORT",
+        ) from None
+
+
 def sample_input(model: ModelDescription, seed: int, height: int, width: int) -> RawTensor:
-    """Some input the model takes: noise, or a picture of that size."""
+    """Some input the model takes: noise, a sentence, or a picture of that size."""
     rng = np.random.default_rng(seed)
+    if model.takes == "text":
+        return RawTensor(model.input, "BYTES", (1,), join_bytes([SENTENCE]))
     if model.datatype == "BYTES":
         # Smooth, so that it compresses like a photograph rather than like noise.
         coarse = rng.integers(0, 256, (max(1, height // 40), max(1, width // 40), 3), np.uint8)

@@ -30,7 +30,7 @@ def profile(
         typer.Argument(
             metavar="MODEL...",
             help="digits:small, imagenet:lite0@224, text:topics@64, faces:centerface@320, "
-            "torchvision:resnet50, or module:function.",
+            "torchvision:resnet50, transformers:distilbert@128, or module:function.",
         ),
     ],
     output: Annotated[

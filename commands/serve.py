@@ -2,18 +2,21 @@
 
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from deployments.config import DeploymentConfig, load_config
+from deployments.plan import registry
 from profiles.errors import ConfigError
 
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="YAML file; samples are in deployments/.")
 ]
 ROOT = Path(__file__).parent.parent
+LOOK_S = 0.3
 
 
 def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
@@ -23,6 +26,8 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
     Ray's workers at full priority.
     """
     loaded = load_config(config)
+    # What is missing is said here, in one line, and not by a process far away.
+    registry(loaded)
     # Ray starts its workers at niceness 15 otherwise, and they would yield to everybody.
     os.environ.setdefault("RAY_worker_niceness", "0")
     os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -43,13 +48,38 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
         http_options={"host": control.host, "port": control.port},
         logging_config={"log_level": "WARNING"},
     )
-    typer.echo(_where(loaded))
     try:
-        ray_serve.run(build({"config": loaded.model_dump()}), name=loaded.name, blocking=True)
+        handle = _run(ray_serve, build({"config": loaded.model_dump()}), loaded.name)
+        _wait_until_ready(handle)
+        typer.echo(_where(loaded))
+        while True:
+            time.sleep(3600)
     finally:
         # Replicas drain and give back what they hold before Ray ends their processes.
         ray_serve.shutdown()
         ray.shutdown()
+
+
+def _run(ray_serve: Any, application: Any, name: str) -> Any:
+    try:
+        return ray_serve.run(application, name=name)
+    except RuntimeError as error:
+        raise ConfigError(f"Ray Serve cannot run it: {' '.join(str(error).split())}") from None
+
+
+def _wait_until_ready(handle: Any) -> None:
+    """Tell what is being loaded, as it goes on; a ConfigError where it cannot be."""
+    told = ""
+    while True:
+        state, text = handle.progress.remote().result()
+        if state == "failed":
+            raise ConfigError(text)
+        if state == "ready":
+            return
+        if text != told:
+            typer.echo(text, err=True)
+            told = text
+        time.sleep(LOOK_S)
 
 
 def _where(config: DeploymentConfig) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from clients.describe import ModelDescription, describe
 from clients.pending import FrameResult
 from clients.stream import FrameStream, StreamOptions
 from clients.wire.errors import WireError
+from deployments.models.video import NAMES, bundled_video
 from profiles.errors import ConfigError
 from router.core.units import ms
 
@@ -23,9 +25,11 @@ def stream(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="SOURCE", help="Video, picture, folder, camera number or rtsp:// address."
+            metavar="SOURCE",
+            help="Video, picture, folder, camera number, rtsp:// address, or a bundled film: "
+            "carphone_pristine, bikes, bigbuckbunny.",
         ),
-    ],
+    ] = "carphone_pristine",
     model: Annotated[str, typer.Option(help="Model that takes pictures.")] = "imagenet",
     server: Server = "127.0.0.1:8001",
     slo_ms: Annotated[
@@ -42,8 +46,9 @@ def stream(
     """Send the frames of a video to a model and show each answer with its latency."""
     try:
         found = describe(server, model)
-        if found.datatype != "BYTES":
-            raise ConfigError(f"model {model!r} takes {found.datatype} tensors, not pictures")
+        if found.takes != "pictures":
+            kind = found.takes if found.takes == "text" else f"{found.datatype} tensors"
+            raise ConfigError(f"model {model!r} takes {kind}, not pictures")
         slo_ns = ms(slo_ms) if slo_ms is not None else found.slo_ns
         if slo_ns <= 0:
             raise ConfigError(f"slo_ms={slo_ms}: give more than 0")
@@ -53,9 +58,10 @@ def stream(
             client=client,
             input=found.input,
             output=found.output,
-            classes=top if found.labels and found.output else 0,
+            classes=top if found.labels and found.output and not found.boxes else 0,
         )
-        results = _run(FrameStream(server, model, source, options), frames, found, as_json)
+        film = _film(source)
+        results = _run(FrameStream(server, model, film, options), frames, found, as_json)
     except WireError as error:
         raise ConfigError(str(error)) from None
     summary = _summary(results, slo_ns)
@@ -63,6 +69,13 @@ def stream(
         print(json.dumps(summary | {"frames": [_row(each) for each in results]}))
     else:
         _print_summary(summary)
+
+
+def _film(source: str) -> str:
+    """The path of a bundled film; anything else is what it says."""
+    if source not in NAMES or Path(source).exists():
+        return source
+    return str(bundled_video(source))
 
 
 def _run(
@@ -73,7 +86,7 @@ def _run(
     for result in stream:
         results.append(result)
         if not as_json:
-            console.print(_line(result, model))
+            console.print(_line(result, model), soft_wrap=True)
         if frames is not None and len(results) >= frames:
             stream.stop()
             break
@@ -84,7 +97,8 @@ def _line(result: FrameResult, model: ModelDescription) -> str:
     head = f"{result.index:6d} {result.latency_ns / 1e6:7.1f} ms"
     if not result.ok:
         return f"{head}  [red]{result.status}[/red] {result.message[:80]}"
-    said = " ".join(_said(name, array) for name, array in result.outputs.items())
+    say = _boxes if model.boxes else _said
+    said = " ".join(say(name, array) for name, array in result.outputs.items())
     return f"{head}  {result.variant} (batch {result.batch_size})  {said}"
 
 
@@ -98,6 +112,13 @@ def _said(name: str, array: Any) -> str:
         index, _, label = rest.partition(":")
         named.append(f"{label or index} {score[:5]}")
     return ", ".join(named)
+
+
+def _boxes(name: str, array: Any) -> str:
+    """Each box by its corners, with its score."""
+    rows = array.reshape(-1, array.shape[-1])
+    found = [f"({x1:.0f},{y1:.0f})-({x2:.0f},{y2:.0f}) {s:.2f}" for x1, y1, x2, y2, s, *_ in rows]
+    return "  ".join(found) or "nothing"
 
 
 def _row(result: FrameResult) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import logging
 from typing import Any
 
 import ray
@@ -10,15 +9,22 @@ from ray import serve
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from deployments.backend.loaders import MemoryBudget, load_runner, pick_device
-from deployments.backend.process import BackendProcess, BackendSettings, tune
+from deployments.backend.executor import tune
+from deployments.backend.process import BackendProcess, BackendSettings
+from deployments.backend.stock import Loaded, Stock
 from deployments.config import DeploymentConfig, load_config, read_config
 from deployments.frontend.process import FrontendOptions, FrontendProcess, node_name
 from deployments.frontend.server import ServerOptions
 from deployments.frontend.table import TableLimits
+from deployments.health import cause_of, check_start
 from deployments.metrics import prometheus_text
-from deployments.plan import known_profiles, model_specs, registry, router_config, variants
-from deployments.profiling import measure_variant
+from deployments.plan import (
+    gpus_each,
+    known_profiles,
+    measured_costs,
+    registry,
+    router_config,
+)
 from profiles.profile import Profile
 from router.actor import create_router, find_router
 from router.core.units import ms
@@ -28,7 +34,6 @@ GENERATION = 1
 """Of routers: raised when a later one must win over an earlier whatever their clocks say."""
 NUMBER_BITS = 20
 """Of a frontend's or backend's number: a digest of its replica's name, which Ray keeps unique."""
-LOG = logging.getLogger("fermata")
 
 
 def _number() -> int:
@@ -43,22 +48,18 @@ def _router_name(config: DeploymentConfig) -> str:
 
 @serve.deployment(num_replicas=1, ray_actor_options={"num_cpus": 0.1})
 class ControlPlane:
-    """Creates the router and reaps it, measures what has no profile, and tells how things are."""
+    """Creates the router and reaps it, and tells how things are."""
 
     def __init__(self, config: dict[str, Any], backends: Any, frontends: Any) -> None:
         self.config = read_config(config)
+        self.backends = backends
         self.router: Any = None
         self.starting = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
-        config = self.config
-        profiles = known_profiles(config)
-        for application, variant in variants(config):
-            if variant.name not in profiles:
-                LOG.info("measuring %s", variant.name)
-                profiles[variant.name] = await _measure(config, application.name, variant.name)
-        plan = router_config(config, profiles)
-        name = _router_name(config)
+        kind, profiles = await self.backends.profiles.remote()
+        plan = router_config(self.config, profiles, kind)
+        name = _router_name(self.config)
         self._reap(name)
         self.router = create_router(name, plan, GENERATION, namespace=NAMESPACE)
         await self.router.address.remote()
@@ -70,6 +71,13 @@ class ControlPlane:
         except ValueError:
             return
 
+    async def progress(self) -> tuple[str, str]:
+        """(`loading`, at what), (`ready`, ``) or (`failed`, why)."""
+        if not self.starting.done():
+            return "loading", str(await self.backends.progress.remote())
+        error = self.starting.exception()
+        return ("failed", str(cause_of(error))) if error is not None else ("ready", "")
+
     async def snapshot(self) -> dict[str, Any]:
         """Counters and signals of the router."""
         # Shielded: a caller that gives up must not take the start down with it.
@@ -77,11 +85,13 @@ class ControlPlane:
         return dict(await self.router.snapshot.remote())
 
     async def check_health(self) -> None:
-        if self.starting.done():
-            self.starting.result()
+        check_start(self.starting)
 
     async def __call__(self, request: HttpRequest) -> Response:
         """`/metrics` for Prometheus, `/status` as JSON."""
+        state, reason = await self.progress()
+        if state == "failed":
+            return PlainTextResponse(f"{reason}\n", status_code=503)
         if request.url.path.endswith("/metrics"):
             return PlainTextResponse(prometheus_text(await self.snapshot()))
         if request.url.path.endswith("/status"):
@@ -94,38 +104,64 @@ class ControlPlane:
             ray.kill(self.router)
 
 
-async def _measure(config: DeploymentConfig, application: str, variant: str) -> Profile:
-    """In a process of its own, with what a backend gets; the control plane stays small."""
-    task = ray.remote(measure_variant).options(num_cpus=config.backend.cpus)
-    return await task.remote(config.model_dump(), application, variant)
-
-
 @serve.deployment
 class Backend:
     """One accelerator, or an emulated one."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = read_config(config)
-        self.starting = asyncio.get_running_loop().create_task(self._start())
+        self.at = "starting"
+        loop = asyncio.get_running_loop()
+        self.loading = loop.create_task(self._load())
+        self.starting = loop.create_task(self._start())
+
+    async def _load(self) -> Loaded:
+        """Every model, warm, with its run times: those of a GPU are measured where it is held."""
+        self.stock = Stock(self.config)
+        found = Loaded({}, known_profiles(self.config))
+        specs = self.stock.specs
+        for index, name in enumerate(specs):
+            count = f"({index + 1} of {len(specs)})"
+            later = name in self.stock.later
+            if later and name in found.profiles:
+                continue
+            self.at = f"loading {name} {count}"
+            runner = await asyncio.to_thread(self.stock.load, name)
+            if name not in found.profiles:
+                self.at = f"measuring {name} {count}"
+                found.profiles[name] = await asyncio.to_thread(self.stock.measure, name, runner)
+            if later:
+                runner.close()
+                self.stock.give_back(name)
+            else:
+                found.runners[name] = runner
+        self.at = "loaded"
+        return found
 
     async def _start(self) -> None:
-        config = self.config
         tune()
-        device = pick_device(config.backend.device)
-        memory_mb = config.backend.memory_mb
-        budget = MemoryBudget(None if memory_mb is None else int(memory_mb * 2**20))
-        specs = model_specs(config, known_profiles(config))
-        runners = {
-            spec.name: await asyncio.to_thread(load_runner, spec, device, budget) for spec in specs
-        }
-        settings = BackendSettings(_number(), kind=device, node=node_name())
-        resolve = find_router(_router_name(config), NAMESPACE)
-        self.process = BackendProcess(settings, runners, resolve)
+        loaded = await asyncio.shield(self.loading)
+        settings = BackendSettings(
+            _number(),
+            kind=self.stock.kind,
+            costs=measured_costs(self.config, loaded.profiles),
+            node=node_name(),
+        )
+        resolve = find_router(_router_name(self.config), NAMESPACE)
+        self.process = BackendProcess(settings, loaded.runners, resolve, self.stock)
         await self.process.start()
 
+    async def progress(self) -> str:
+        """What it is at."""
+        return self.at
+
+    async def profiles(self) -> tuple[str, dict[str, Profile]]:
+        """Its kind, and run times of every variant there, once all are loaded."""
+        loaded = await asyncio.shield(self.loading)
+        return self.stock.kind, loaded.profiles
+
     async def check_health(self) -> None:
-        if self.starting.done():
-            self.starting.result()
+        check_start(self.starting)
 
     async def __del__(self) -> None:
         if self.starting.done() and self.starting.exception() is None:
@@ -145,6 +181,7 @@ class Frontend:
         config, given = self.config, self.config.frontend
         options = FrontendOptions(
             number=_number(),
+            repository_open=config.repository == "open",
             table=TableLimits(
                 payload_bytes_max=int(given.payload_mb * 2**20), reply_ns=ms(given.reply_ms)
             ),
@@ -161,12 +198,18 @@ class Frontend:
         await self.process.start()
 
     async def check_health(self) -> None:
-        if self.starting.done():
-            self.starting.result()
+        check_start(self.starting)
 
     async def __del__(self) -> None:
         if self.starting.done() and self.starting.exception() is None:
             await self.process.stop()
+
+
+def _gpus_in_cluster() -> float:
+    """0 where no cluster is there yet, as in `serve build`."""
+    # Ray's own functions are without types in part.
+    cluster: Any = ray
+    return float(cluster.cluster_resources().get("GPU", 0)) if cluster.is_initialized() else 0
 
 
 def build(arguments: dict[str, Any]) -> serve.Application:
@@ -174,7 +217,7 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     given = arguments.get("config", "deployments/local.yaml")
     config = load_config(given) if isinstance(given, str) else read_config(given)
     plain = config.model_dump()
-    gpus = 1 if config.backend.device == "cuda" else 0
+    gpus = gpus_each(config.backend, _gpus_in_cluster())
     # `serve.deployment` makes something else of a class than its types say.
     backend: Any = Backend
     frontend: Any = Frontend

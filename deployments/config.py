@@ -30,9 +30,9 @@ class VariantConfig(Section):
     name: str
     """Unique in the deployment; clients see it in answers."""
     model: str = "emulated"
-    """What to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`, a path to a
-    TorchScript, exported or ONNX file, `module:function`, or `emulated` (runs for the profiled
-    time and returns zeros)."""
+    """What to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`,
+    `transformers:distilbert@128`, a path to a TorchScript, exported or ONNX file,
+    `module:function`, or `emulated` (runs for the profiled time and returns zeros)."""
     profile: str | None = None
     """Name in the zoo (`TABLE/NAME`) of its run times; measured at start where absent."""
     alpha_ms: Positive | None = None
@@ -80,6 +80,9 @@ class InputConfig(Section):
     """Without the batch dimension."""
     image: bool = False
     """Encoded JPEG in a BYTES tensor is decoded, resized to `shape` and normalised."""
+    fit: Literal["stretch", "crop", "centre", "whole"] = "stretch"
+    """How a picture gets that size: `stretch` ignores its proportions, `crop` is torchvision's
+    middle, `centre` EfficientNet's, `whole` keeps all of it in the top left of a square."""
     mean: list[float] = [0.485, 0.456, 0.406]
     """Subtracted from each channel of an image, on a scale of 0 to 1."""
     std: list[Positive] = [0.229, 0.224, 0.225]
@@ -98,16 +101,22 @@ class ApplicationConfig(Section):
 
     name: str
     """The model name that clients use."""
+    version: Annotated[int, Field(ge=1)] = 1
+    """Versions of one name serve side by side; requests that name none go to the highest one that
+    is loaded."""
+    load: Literal["start", "asked"] = "start"
+    """`asked`: not before a client asks for it (RepositoryModelLoad; needs `repository: open`)."""
     slo_ms: Positive
     """Target from arrival to answer, unless a request asks for less with `timeout`."""
     hard_limit_ms: Positive | None = None
     """An answer after it is worthless and not computed; `slo_ms` where absent."""
     newest: bool = False
     """A new frame of a stream replaces the queued one."""
-    input: InputConfig = InputConfig()
-    """What a request holds."""
+    input: InputConfig | None = None
+    """What a request holds; an embedded model knows its own."""
     labels: list[str] = []
-    """Names of the classes of the first output, for clients that ask for them."""
+    """Names of the classes of the first output, for clients that ask for them; an embedded model
+    knows its own."""
     variants: Annotated[list[VariantConfig], Field(min_length=1)]
     """What can serve it."""
     serving: str | None = None
@@ -169,6 +178,9 @@ class BackendConfig(Section):
     """Budget for models on one accelerator; what does not fit is refused by name."""
     cpus: Annotated[float, Field(ge=0)] = 1
     """CPU cores that Ray sets aside for each."""
+    measure: Literal["once", "always", "never"] = "once"
+    """Run times of variants without any: `once` at their first start on a machine, kept in the
+    cache; `always` at every start; `never` refuses such variants."""
 
 
 class RouterConfig(Section):
@@ -211,11 +223,16 @@ class DeploymentConfig(Section):
     """The process that decides."""
     control: ControlConfig = ControlConfig()
     """Where operators look."""
+    repository: Literal["fixed", "open"] = "fixed"
+    """`open` lets clients load and unload what is configured here."""
 
     @model_validator(mode="after")
     def _names(self) -> "DeploymentConfig":
+        closed = [each.name for each in self.applications if each.load == "asked"]
+        if closed and self.repository == "fixed":
+            raise ValueError(f"load=asked of {closed[0]} needs repository: open")
         for kind, names in (
-            ("application", [each.name for each in self.applications]),
+            ("application", [f"{each.name}@{each.version}" for each in self.applications]),
             ("variant", [one.name for each in self.applications for one in each.variants]),
         ):
             for name in names:

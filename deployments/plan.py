@@ -4,8 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from deployments.backend.loaders import ModelSpec
-from deployments.config import ApplicationConfig, DeploymentConfig, VariantConfig
-from deployments.frontend.models import ImageSpec, Registry, ServedModel, TensorSpec
+from deployments.backend.tensors import NAMES, OUTPUT
+from deployments.config import (
+    ApplicationConfig,
+    BackendConfig,
+    DeploymentConfig,
+    InputConfig,
+    VariantConfig,
+)
+from deployments.frontend.models import ImageSpec, Reader, Registry, ServedModel, TensorSpec
+from deployments.models.catalog import describe
+from deployments.models.minilm import Tokens
+from deployments.models.model import Array, Card
 from profiles.errors import ConfigError
 from profiles.profile import Profile
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
@@ -30,12 +40,27 @@ def variants(config: DeploymentConfig) -> list[tuple[ApplicationConfig, VariantC
     return [(each, variant) for each in config.applications for variant in each.variants]
 
 
-def router_config(config: DeploymentConfig, profiles: Profiles) -> RouterConfig:
-    """What the router serves; refuses an SLO that no batch of 1 can meet."""
+def gpus_each(backend: BackendConfig, in_cluster: float) -> int:
+    """GPUs to ask Ray for, for each backend: what is not asked for is not seen there."""
+    if backend.device == "auto":
+        return int(in_cluster >= backend.count)
+    return int(backend.device == "cuda")
+
+
+def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") -> RouterConfig:
+    """What the router serves; refuses an SLO that no batch of 1 can meet.
+
+    `kind` is that of the backends which the profiles were measured on.
+    """
+    names = router_names(config)
     return RouterConfig(
-        applications=tuple(_application(each, profiles) for each in config.applications),
+        applications=tuple(
+            _application(each, name, profiles, swaps=config.repository == "fixed")
+            for each, name in zip(config.applications, names, strict=True)
+        ),
         policy=config.router.policy,
         policy_options=_options(config.router.policy, config.router.policy_options),
+        kind=kind,
     )
 
 
@@ -45,8 +70,19 @@ def _options(policy: str, given: dict[str, Any]) -> dict[str, Any]:
     return {**preset, **given}
 
 
-def _application(application: ApplicationConfig, profiles: Profiles) -> ServedApplication:
-    served = tuple(_variant(variant, profiles) for variant in application.variants)
+def router_names(config: DeploymentConfig) -> list[str]:
+    """What the router calls each application: versions are applications of their own there."""
+    given = [each.name for each in config.applications]
+    return [
+        each.name if given.count(each.name) == 1 else f"{each.name}@{each.version}"
+        for each in config.applications
+    ]
+
+
+def _application(
+    application: ApplicationConfig, name: str, profiles: Profiles, swaps: bool
+) -> ServedApplication:
+    served = tuple(_variant(variant, profiles, swaps) for variant in application.variants)
     fastest = min(served, key=lambda variant: variant.p50_ns[0])
     if fastest.p50_ns[0] > ms(application.slo_ms):
         raise ConfigError(
@@ -54,7 +90,7 @@ def _application(application: ApplicationConfig, profiles: Profiles) -> ServedAp
             f"{fastest.p50_ns[0] / 1e6:.3g} ms, the run time of {fastest.name} at batch 1; raise it"
         )
     return ServedApplication(
-        name=application.name,
+        name=name,
         slo_ns=ms(application.slo_ms),
         variants=served,
         newest=application.newest,
@@ -66,22 +102,39 @@ def _application(application: ApplicationConfig, profiles: Profiles) -> ServedAp
     )
 
 
-def _variant(variant: VariantConfig, profiles: Profiles) -> ServedVariant:
+def _variant(variant: VariantConfig, profiles: Profiles, swaps: bool) -> ServedVariant:
+    """`swaps`: a variant that is not there may be brought in; not where a client took it away."""
     profile = profiles[variant.name]
     p50_ns = tuple(profile.table_ns(variant.batch_size_max))
     p99_ns = None
     if profile.linear_ns is None:
         p99_ns = tuple(profile.table_ns_p99(len(p50_ns)))
     accuracy = variant.accuracy if variant.accuracy is not None else profile.accuracy
+    swap_in_ns = profile.swap_in_ns if swaps else 0
     return ServedVariant(
-        variant.name, p50_ns, p99_ns, profile.swap_in_ns, accuracy, profile.input_size or 0
+        variant.name, p50_ns, p99_ns, swap_in_ns, accuracy, profile.input_size or 0
     )
+
+
+def measured_costs(
+    config: DeploymentConfig, profiles: Profiles
+) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]:
+    """(variant, p50, p99 by batch size) of what the configuration does not say itself."""
+    known = known_profiles(config)
+    found: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
+    for _, variant in variants(config):
+        if variant.name not in known:
+            served = _variant(variant, profiles, swaps=False)
+            found.append((variant.name, served.p50_ns, served.p99_ns or served.p50_ns))
+    return tuple(found)
 
 
 def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]:
     """What every backend loads."""
     specs: list[ModelSpec] = []
     for application, variant in variants(config):
+        given = input_of(application)
+        _check_input(application, variant, given)
         table_ns: tuple[int, ...] = ()
         if variant.model == "emulated":
             table_ns = tuple(profiles[variant.name].table_ns(variant.batch_size_max))
@@ -90,34 +143,107 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 variant.name,
                 variant.model,
                 variant.batch_size_max,
-                tuple(application.input.shape),
-                application.input.dtype,
+                tuple(given.shape),
+                given.dtype,
                 table_ns,
             )
         )
     return specs
 
 
+def input_of(application: ApplicationConfig) -> InputConfig:
+    """What a request holds: as configured, or as the model that serves says of itself."""
+    card = describe(_serving(application).model)
+    if application.input is not None or card is None:
+        return application.input or InputConfig()
+    return InputConfig(
+        dtype=NAMES[card.input_dtype],  # type: ignore[arg-type]
+        shape=list(card.input_shape),
+        image=bool(card.fit),
+        fit=card.fit or "stretch",  # type: ignore[arg-type]
+    )
+
+
+def _serving(application: ApplicationConfig) -> VariantConfig:
+    """The variant that serves unless the policy chooses."""
+    for variant in application.variants:
+        if variant.name == application.serving:
+            return variant
+    return application.variants[0]
+
+
+def _check_input(
+    application: ApplicationConfig, variant: VariantConfig, given: InputConfig
+) -> None:
+    card = describe(variant.model)
+    if card is not None and card.input_shape != tuple(given.shape):
+        raise ConfigError(
+            f"{variant.name} takes inputs of {list(card.input_shape)}, {application.name} gives it "
+            f"{given.shape}; give it an application of its own"
+        )
+
+
 def registry(config: DeploymentConfig) -> Registry:
     """What the frontends offer to clients."""
-    return Registry.of(_served_model(each) for each in config.applications)
+    names = router_names(config)
+    given = sorted(zip(config.applications, names, strict=True), key=lambda pair: pair[0].version)
+    versions: dict[str, tuple[str, ...]] = {}
+    for application, _ in given:
+        versions[application.name] = (
+            *versions.get(application.name, ()),
+            str(application.version),
+        )
+    return Registry.of(
+        _served_model(application, name, versions[application.name]) for application, name in given
+    )
 
 
-def _served_model(application: ApplicationConfig) -> ServedModel:
-    given = application.input
-    image = None
-    if given.image:
-        if len(given.shape) != 3:
-            raise ConfigError(
-                f"input.shape={given.shape} of {application.name} must be channels, height, width"
-            )
-        image = ImageSpec(given.shape[1], given.shape[2], tuple(given.mean), tuple(given.std))
+def _served_model(
+    application: ApplicationConfig, router_name: str, versions: tuple[str, ...]
+) -> ServedModel:
+    given = input_of(application)
+    card = describe(_serving(application).model)
+    outputs: tuple[TensorSpec, ...] = ()
+    labels = tuple(application.labels)
+    if card is not None:
+        outputs = (TensorSpec(OUTPUT, "FP32", card.output_shape),)
+        labels = labels or card.labels
     return ServedModel(
         name=application.name,
         input=TensorSpec(given.name, given.dtype, tuple(given.shape)),
         slo_ns=ms(application.slo_ms),
         hard_limit_ns=ms(application.hard_limit_ms or application.slo_ms),
-        image=image,
+        outputs=outputs,
+        versions=versions,
+        version=str(application.version),
+        router_name=router_name,
+        image=_image(application, given),
+        read=_reader(card),
+        boxes=card is not None and card.boxes and given.fit == "whole",
         variants=tuple(variant.name for variant in application.variants),
-        labels=tuple(application.labels),
+        labels=labels,
     )
+
+
+def _image(application: ApplicationConfig, given: InputConfig) -> ImageSpec | None:
+    if not given.image:
+        return None
+    if len(given.shape) != 3:
+        raise ConfigError(
+            f"input.shape={given.shape} of {application.name} must be channels, height, width"
+        )
+    mean, std = tuple(given.mean), tuple(given.std)
+    return ImageSpec(given.shape[1], given.shape[2], mean, std, given.fit)
+
+
+def _reader(card: Card | None) -> Reader | None:
+    """From a sentence to token ids, where the model takes those."""
+    if card is None or not card.text:
+        return None
+    tokens = Tokens(card.input_shape[0])
+
+    def read(sentence: bytes) -> Array:
+        ids: Array = tokens([sentence.decode()])[0]
+        return ids
+
+    return read

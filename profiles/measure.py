@@ -74,15 +74,17 @@ def measure(
     clock: Callable[[], int],
     effort: Effort | None = None,
     on_row: Callable[[Row], None] | None = None,
+    renew: bool = False,
 ) -> Columns:
     """Percentiles of `run(make_batch(size))` for each size; `clock` counts nanoseconds.
 
-    `make_batch` is not timed, so it may stage a batch on the device or capture a CUDA graph.
+    `make_batch` is not timed, so it may stage a batch on the device or capture a CUDA graph. It is
+    called once a size, or with `renew` before every run, where a run uses its batch up.
     """
     check_batches("batches", batches)
     rows: list[Row] = []
     for size in batches:
-        rows.append(_measure_size(run, make_batch, size, device, clock, effort or Effort()))
+        rows.append(_measure_size(run, make_batch, size, device, clock, effort or Effort(), renew))
         if on_row is not None:
             on_row(rows[-1])
     p50_ns, raised_p50 = monotone([row.p50_ns for row in rows])
@@ -112,6 +114,7 @@ def _measure_size(
     device: Device,
     clock: Callable[[], int],
     effort: Effort,
+    renew: bool,
 ) -> Row:
     device.synchronize()
     held = device.used_bytes()
@@ -121,6 +124,7 @@ def _measure_size(
     end_at_ns = clock() + effort.budget_ns
     for _ in range(effort.warm_up):
         run(batch)
+        batch = make_batch(size) if renew else batch
         device.synchronize()
         if clock() >= end_at_ns:
             break
@@ -132,6 +136,7 @@ def _measure_size(
         run(batch)
         device.synchronize()
         taken.append(clock() - started_ns)
+        batch = make_batch(size) if renew else batch
     taken.sort()
     check_positive(f"run time at batch {size}, in ns", taken[0])
     return Row(size, percentile(taken, 50), percentile(taken, 99), len(taken), dynamic)

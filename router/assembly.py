@@ -63,6 +63,8 @@ class RouterConfig:
     policy: str = "deferred"
     policy_options: Mapping[str, object] = field(default_factory=dict)
     """As users write them."""
+    kind: str = ""
+    """Of the backends whose run times these are; empty: of the first to come."""
     lead_ns: int = ms(1)
     """Dispatch and fetch, until they have been measured."""
     lead_ns_max: int = ms(20)

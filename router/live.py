@@ -13,6 +13,7 @@ from router.lead import LeadTime
 from router.links.messages import (
     PROTOCOL,
     RID_BITS,
+    Absent,
     Cancel,
     Done,
     Dropped,
@@ -21,11 +22,13 @@ from router.links.messages import (
     Hello,
     LoadVariant,
     Message,
+    Place,
     Ready,
     Run,
     Submit,
     UnloadVariant,
 )
+from router.presence import Presence
 from router.wake import Wake
 
 UNKNOWN = "unknown-application"
@@ -86,6 +89,11 @@ class LiveRouter:
         """Messages that made no sense from who sent them."""
         self.sizes: list[dict[int, int]] = [{} for _ in built.variants]
         """Batches dispatched, by variant and size."""
+        self.presence = Presence(
+            {each.name: tuple(v.name for v in each.variants) for each in config.applications}
+        )
+        self.kinds: dict[str, int] = {config.kind: 0} if config.kind else {}
+        """The engine's numbers of kinds of backends."""
         self.touched: set[Speaker] = set()
         self.settling = False
         self.stale = ""
@@ -110,6 +118,8 @@ class LiveRouter:
                 backend.met.discard(number)
             if before is not None:
                 before.close(f"frontend {number} has come anew")
+            if self.presence.absent:
+                self._tell_absent(link)
         elif role != "backend":
             link.close(f"a router takes frontends and backends, not a {role}")
 
@@ -141,6 +151,8 @@ class LiveRouter:
                     self.engine.on_cancel(now_ns, message.rid)
                 elif isinstance(message, Evidence):
                     self.engine.on_update(now_ns, message.rid, message.accuracies)
+                elif isinstance(message, Place):
+                    self._place(message)
                 else:
                     self._stray(link, message)
         else:
@@ -184,6 +196,19 @@ class LiveRouter:
             ),
         )
 
+    def _place(self, place: Place) -> None:
+        """Every backend that is here; one that comes later brings what its configuration says."""
+        if self.presence.on_ask(place.application, place.load):
+            for frontend in self.frontends.values():
+                self._tell_absent(frontend)
+        say = LoadVariant if place.load else UnloadVariant
+        for variant in self.presence.variants.get(place.application, ()):
+            for backend in self.backends.values():
+                self._say(backend.link, say(variant))
+
+    def _tell_absent(self, link: Speaker) -> None:
+        self._say(link, Absent(tuple(sorted(self.presence.absent.items()))))
+
     # Backends
 
     def _ready(self, now_ns: int, link: Speaker, ready: Ready) -> None:
@@ -194,9 +219,13 @@ class LiveRouter:
         )
         whole = None if len(resident) == len(self.built.variants) else resident
         known = self.backends.get(number)
+        serves = bool(names) or ready.empty
+        if serves and self.presence.on_ready(number, names, dict(ready.trouble)):
+            for frontend in self.frontends.values():
+                self._tell_absent(frontend)
         if known is not None and known.link is link:
-            if names:
-                self._state(number).resident = whole
+            if serves:
+                self.engine.on_resident(now_ns, number, whole)
             else:
                 self.engine.on_drain(now_ns, number)
             return
@@ -205,13 +234,30 @@ class LiveRouter:
             self._lose(now_ns, number)
         self.backends[number] = BackendPeer(link)
         owner = self.built.ownership.take(number)
-        self.engine.on_backend_up(now_ns, number, owner=owner, resident=whole)
+        kind = self._kind(ready)
+        self.engine.on_backend_up(now_ns, number, kind=kind, owner=owner, resident=whole)
+
+    def _kind(self, ready: Ready) -> int:
+        """The number of its kind; the first of a kind brings the run times that differ there."""
+        if ready.kind in self.kinds:
+            return self.kinds[ready.kind]
+        number = self.kinds[ready.kind] = len(self.kinds)
+        if number == 0:
+            return 0
+        costs = self.engine.costs
+        told = {variant: (list(p50_ns), list(p99_ns)) for variant, p50_ns, p99_ns in ready.costs}
+        for variant, name in enumerate(self.built.variants):
+            # What the configuration says of a variant, it says of every kind.
+            p50_ns, p99_ns = told.get(name, (costs.of(variant).p50_ns[1:], None))
+            costs.add(variant, p50_ns, p99_ns, kind=number)
+        return number
 
     def _state(self, backend: int) -> BackendState:
         return self.engine.backend_rank[backend].backends[backend]
 
     def _lose(self, now_ns: int, number: int) -> None:
         del self.backends[number]
+        self.presence.on_backend_down(number)
         state = self._state(number)
         for batch in (state.running, state.queued):
             if batch is not None:

@@ -110,8 +110,22 @@ _POOL.AddSerializedFile(
     )
 )
 
+_CLASSES = []  # The pool itself forgets those that nobody holds, and makes them anew.
+
+
+def _at_home(descriptor, path):
+    """Its class, which says where it lives: picklers would copy it by its parts otherwise."""
+    message = GetMessageClass(descriptor)
+    _CLASSES.append(message)
+    message.__module__, message.__qualname__ = __name__, path
+    for nested in descriptor.nested_types:
+        if not nested.GetOptions().map_entry:
+            _at_home(nested, f"{path}.{nested.name}")
+    return message
+
+
 DESCRIPTOR = _POOL.FindFileByName("open_inference.proto")
 for _name, _descriptor in DESCRIPTOR.message_types_by_name.items():
-    globals()[_name] = GetMessageClass(_descriptor)
+    globals()[_name] = _at_home(_descriptor, _name)
 for _enum in DESCRIPTOR.enum_types_by_name.values():
     globals().update((_value.name, _value.number) for _value in _enum.values)

@@ -1,6 +1,7 @@
 """One thread runs batches, in order; a second one stages the inputs of the next meanwhile."""
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from deployments.backend.tensors import Array, Outputs
 
 INLINE_BYTES = 1 << 18
 """Less than this is staged by the thread that runs it: another one would take longer to wake."""
+SWITCH_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +120,9 @@ class Executor:
 
 def stage(runner: Runner, arrays: list[Array]) -> tuple[Any, int]:
     return runner.stage(arrays), time.monotonic_ns()
+
+
+def tune() -> None:
+    """For a process that is a backend and nothing else: threads take turns quickly, so that the
+    executor is not kept from starting a batch by a busy loop, nor the loop by a model."""
+    sys.setswitchinterval(SWITCH_S)

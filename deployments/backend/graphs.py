@@ -26,6 +26,16 @@ LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 WARM_UPS = 3
 
 
+def captured_sizes(batch_size_max: int, ladder: Sequence[int] = LADDER) -> list[int]:
+    """Batch sizes to capture, ascending; the largest batch is one of them."""
+    return sorted({size for size in ladder if size < batch_size_max} | {batch_size_max})
+
+
+def padded_size(sizes: Sequence[int], size: int) -> int:
+    """The captured size that a batch of this size runs at."""
+    return sizes[bisect_left(sizes, size)]
+
+
 @dataclass(frozen=True, slots=True)
 class Staged:
     """Inputs on their way to the device, or there."""
@@ -55,7 +65,7 @@ class GraphRunner:
         self.batch_size_max = batch_size_max
         self.shape = model.card.input_shape
         self.dtype = dtype or model.card.input_dtype
-        self.sizes = sorted({size for size in sizes if size < batch_size_max} | {batch_size_max})
+        self.sizes = captured_sizes(batch_size_max, sizes)
         if len(self.shape) == 3:
             network: Any = model.module
             network.to(memory_format=torch.channels_last)
@@ -146,7 +156,7 @@ class GraphRunner:
             if self.eager:
                 output = self._forward(size)
             else:
-                graph, output = self.graphs[self.sizes[bisect_left(self.sizes, size)]]
+                graph, output = self.graphs[padded_size(self.sizes, size)]
                 graph.replay()
             self.answers[:size].copy_(output[:size], non_blocking=True)
         self.running.synchronize()

@@ -184,7 +184,7 @@ def _open_onnx(spec: ModelSpec, path: Path, device: str) -> Model:
     try:
         onnxruntime: Any = import_module("onnxruntime")
     except ImportError:
-        raise ConfigError(f"{spec.name}: ONNX files need pip install onnxruntime") from None
+        raise ConfigError(f"{spec.name}: ONNX files need pip install 'fermata[onnx]'") from None
     wanted = ["CPUExecutionProvider"]
     if device == "cuda":
         wanted.insert(0, "CUDAExecutionProvider")

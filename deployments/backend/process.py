@@ -1,13 +1,12 @@
 """The backend as a process: links, slot and executor wired on one event loop."""
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from deployments.backend.executor import Executor, Outcome
-from deployments.backend.runner import Runner
+from deployments.backend.runner import Runner, RunnerStock
 from deployments.backend.segments import Segments
 from deployments.backend.slot import (
     FETCH_LIMIT_NS,
@@ -40,7 +39,6 @@ from router.links.transport import Link, LinkOptions, Reconnecting, Resolve, con
 from router.wake import LoopTimer
 
 DRAIN_LOOK_S = 0.02
-SWITCH_S = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +53,8 @@ class BackendSettings:
     """Frontends of the same node hand inputs over in shared memory."""
     fetch_limit_ns: int = FETCH_LIMIT_NS
     links: LinkOptions = field(default_factory=LinkOptions)
+    costs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = ()
+    """(variant, p50, p99 by batch size) of what was measured here."""
 
 
 class FrontendPeer:
@@ -76,13 +76,17 @@ class BackendProcess:
         settings: BackendSettings,
         runners: dict[str, Runner],
         resolve: Resolve,
-        load: Callable[[str], Runner] | None = None,
+        stock: RunnerStock | None = None,
     ) -> None:
         self.settings = settings
         self.runners = runners
         """By variant; loaded and warm."""
-        self.load = load
-        """Loads one more variant, in a thread; None where the set is fixed."""
+        self.stock = stock
+        """Where more variants come from, and go to; None where the set is fixed."""
+        self.leaving: set[str] = set()
+        """Variants that get no new batch, and go when those they have are done."""
+        self.trouble: dict[str, str] = {}
+        """Why a variant could not be loaded when last asked for."""
         self.resolve = resolve
         self.slot = Slot(settings.fetch_limit_ns)
         self.segments = Segments()
@@ -164,26 +168,44 @@ class BackendProcess:
         elif isinstance(message, LoadVariant):
             self._start(self._load(message.variant))
         elif isinstance(message, UnloadVariant):
-            runner = self.runners.pop(message.variant, None)
+            if message.variant in self.runners:
+                self.leaving.add(message.variant)
             self._announce()
-            if runner is not None:
-                runner.close()
+            self._let_go()
         else:
             link.close(f"malformed: {type(message).__name__} from a router")
 
     def _announce(self) -> None:
-        """Say which variants may be sent here; none at all says that this backend drains."""
+        """Say which variants may be sent here, or that this backend drains."""
         if self.router is not None and self.slot.announced:
-            variants = () if self.draining else tuple(sorted(self.runners))
-            self.router.send(Ready(self.settings.kind, variants))
+            here = self.runners.keys() - self.leaving
+            variants = () if self.draining else tuple(sorted(here))
+            trouble = tuple(sorted(self.trouble.items()))
+            kind, costs = self.settings.kind, self.settings.costs
+            empty = not here and not self.draining
+            self.router.send(Ready(kind, variants, trouble, costs, empty))
 
     async def _load(self, variant: str) -> None:
-        if variant not in self.runners and self.load is not None:
+        self.leaving.discard(variant)
+        self.trouble.pop(variant, None)
+        if variant not in self.runners and self.stock is not None:
             try:
-                self.runners[variant] = await self.loop.run_in_executor(None, self.load, variant)
+                load = self.stock.load
+                self.runners[variant] = await self.loop.run_in_executor(None, load, variant)
             except ServingError as error:
+                self.trouble[variant] = str(error)
                 self._count(f"{variant}: {error}")
         self._announce()
+
+    def _let_go(self) -> None:
+        """Unload what is to go and has no batch here any more."""
+        busy = {job.run.variant for job in self.slot.jobs}
+        for variant in self.leaving - busy:
+            self.leaving.discard(variant)
+            runner = self.runners.pop(variant)
+            runner.close()
+            if self.stock is not None:
+                self.stock.give_back(variant)
 
     def _count(self, reason: str) -> None:
         self.failures[reason] = self.failures.get(reason, 0) + 1
@@ -309,6 +331,8 @@ class BackendProcess:
                 now_ns, job, outcome.staged_at_ns, outcome.started_at_ns, outcome.run_ns, outputs
             )
         self.carry_out()
+        if self.leaving:
+            self._let_go()
 
 
 def _fill(outputs: list[Tensors | str], outcome: Outcome) -> None:
@@ -372,9 +396,3 @@ class FrontendEvents:
 
     def on_refused(self, link: Link, reason: str) -> None:
         pass
-
-
-def tune() -> None:
-    """For a process that is a backend and nothing else: threads take turns quickly, so that the
-    executor is not kept from starting a batch by a busy loop, nor the loop by a model."""
-    sys.setswitchinterval(SWITCH_S)

@@ -28,6 +28,16 @@ class Runner(Protocol):
         """Give its memory back."""
 
 
+class RunnerStock(Protocol):
+    """Variants that can be had by name."""
+
+    def load(self, variant: str) -> Runner:
+        """Warm; called from a thread. ServingError where it cannot be had."""
+
+    def give_back(self, variant: str) -> None:
+        """Its runner has been closed."""
+
+
 def check_item(item: Array, shape: tuple[int, ...] | None, dtype: str) -> None:
     """Refuse an input that the model would misread or crash on; empty means anything goes."""
     if shape is not None and item.shape != shape:

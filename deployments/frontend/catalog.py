@@ -47,6 +47,8 @@ def model_config(model: ServedModel) -> pb.ModelConfigResponse:
         "slo_ms": f"{model.slo_ns / 1e6:g}",
         "hard_limit_ms": f"{model.hard_limit_ns / 1e6:g}",
         "variants": ",".join(model.variants),
+        "takes": _takes(model),
+        "answers": "boxes" if model.boxes else "tensors",
         "labels": str(len(model.labels)),
     }
     for name, value in facts.items():
@@ -54,17 +56,31 @@ def model_config(model: ServedModel) -> pb.ModelConfigResponse:
     return pb.ModelConfigResponse(config=config)
 
 
+def _takes(model: ServedModel) -> str:
+    """What a client puts into the input: BYTES alone does not tell a picture from a sentence."""
+    if model.image is not None:
+        return "pictures"
+    return "text" if model.read is not None else "tensors"
+
+
 def _data_type(datatype: str) -> int:
     number: int = getattr(pb, "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}")
     return number
 
 
-def repository_index(registry: Registry, ready: bool) -> pb.RepositoryIndexResponse:
+def repository_index(
+    registry: Registry, ready: bool, ready_only: bool = False
+) -> pb.RepositoryIndexResponse:
+    """Every version of every model, and why one cannot be asked."""
     response = pb.RepositoryIndexResponse()
-    state = "READY" if ready else "UNAVAILABLE"
-    for model in registry.models.values():
-        for version in model.versions:
-            response.models.add(name=model.name, version=version, state=state)
+    for model, version in registry.every():
+        reason = registry.absent.get(model.application(version), "")
+        if not ready:
+            reason = reason or "no router is linked, or this frontend drains"
+        if reason and ready_only:
+            continue
+        state = "UNAVAILABLE" if reason else "READY"
+        response.models.add(name=model.name, version=version, state=state, reason=reason)
     return response
 
 

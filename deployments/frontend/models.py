@@ -1,7 +1,7 @@
 """What a frontend serves: plain data that the application builder fills in."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt
@@ -16,6 +16,12 @@ class UnknownModelError(ServingError):
     """No such model, or no such version of it."""
 
     grpc_status: ClassVar[str] = "NOT_FOUND"
+
+
+class UnloadedModelError(UnknownModelError):
+    """No backend has loaded it."""
+
+    grpc_status: ClassVar[str] = "UNAVAILABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,11 @@ class ServedModel:
     outputs: tuple[TensorSpec, ...] = ()
     """Empty where only the backend knows them."""
     versions: tuple[str, ...] = ("1",)
-    """The last one serves requests that name none."""
+    """Every one of its name; the last one serves requests that name none."""
+    version: str = ""
+    """Its own; empty: it is all of them alike."""
+    router_name: str = ""
+    """What the router calls it; empty: as `application` says."""
     image: ImageSpec | None = None
     """Set where inputs are pictures: then encoded ones are decoded here."""
     read: Reader | None = None
@@ -83,33 +93,81 @@ class ServedModel:
         """Clients send encoded inputs."""
         return self.image is not None or self.read is not None
 
+    @property
+    def own_versions(self) -> tuple[str, ...]:
+        return (self.version,) if self.version else self.versions
+
     def application(self, version: str) -> str:
         """What the router calls it: old versions are applications of their own."""
+        if self.router_name:
+            return self.router_name
         return self.name if version in ("", self.versions[-1]) else f"{self.name}@{version}"
 
 
-@dataclass(frozen=True, slots=True)
 class Registry:
-    """Models by name."""
+    """Models by name and version; those that no backend has loaded are known, but not served."""
 
-    models: Mapping[str, ServedModel] = field(default_factory=dict)
+    def __init__(self, models: Iterable[ServedModel] = ()) -> None:
+        self.models: dict[str, dict[str, ServedModel]] = {}
+        """By name, then by version, oldest first."""
+        for model in models:
+            known = self.models.setdefault(model.name, {})
+            known.update(dict.fromkeys(model.own_versions, model))
+        self.absent: dict[str, str] = {}
+        """Why, by what the router calls it."""
+        self.newest: dict[str, tuple[ServedModel, str]] = {}
+        """What serves requests that name no version."""
+        self.set_absent({})
 
     @classmethod
     def of(cls, models: Iterable[ServedModel]) -> "Registry":
-        return cls({model.name: model for model in models})
+        return cls(models)
+
+    def every(self) -> list[tuple[ServedModel, str]]:
+        """Each version of each model."""
+        return [
+            (model, version)
+            for versions in self.models.values()
+            for version, model in versions.items()
+        ]
+
+    def set_absent(self, absent: Mapping[str, str]) -> None:
+        """These applications, as the router calls them, are served by nobody."""
+        self.absent = dict(absent)
+        self.newest.clear()
+        for model, version in self.every():
+            if model.application(version) not in self.absent:
+                self.newest[model.name] = (model, version)
 
     def find(self, name: str, version: str = "") -> tuple[ServedModel, str]:
-        """The model and its version, which a client may also write as `name@version`."""
-        model = self.models.get(name)
-        if model is None and not version:
+        """A loaded model and its version, which a client may also write as `name@version`."""
+        if not version:
+            found = self.newest.get(name)
+            if found is not None:
+                return found
+        model, version = self.known(name, version)
+        reason = self.absent.get(model.application(version))
+        if reason is not None:
+            raise UnloadedModelError(
+                f"model {model.name!r} version {version} is not served: {reason}; "
+                "load it, or ask for another"
+            )
+        return model, version
+
+    def known(self, name: str, version: str = "") -> tuple[ServedModel, str]:
+        """The same, loaded or not; the highest version where none is named."""
+        versions = self.models.get(name)
+        if versions is None and not version:
             stem, _, version = name.rpartition("@")
-            model = self.models.get(stem)
-        if model is None:
+            versions = self.models.get(stem)
+        if versions is None:
             known = ", ".join(sorted(self.models)[:10]) or "none"
             raise UnknownModelError(f"model {name!r} is not served here: use one of {known}")
-        if version and version not in model.versions:
-            known = ", ".join(model.versions)
+        version = version or next(reversed(versions))
+        if version not in versions:
+            known = ", ".join(versions)
+            stem = next(iter(versions.values())).name
             raise UnknownModelError(
-                f"model {model.name!r} has no version {version!r}: use one of {known}"
+                f"model {stem!r} has no version {version!r}: use one of {known}"
             )
-        return model, version or model.versions[-1]
+        return versions[version], version

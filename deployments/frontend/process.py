@@ -13,6 +13,7 @@ from starlette.routing import Route
 from deployments.frontend.desk import Desk
 from deployments.frontend.memory import Arena
 from deployments.frontend.models import Registry
+from deployments.frontend.repository import Repository
 from deployments.frontend.server import FrontendServer, ServerOptions
 from deployments.frontend.service import InferenceService
 from deployments.frontend.streams import StreamLimits
@@ -20,12 +21,14 @@ from deployments.frontend.table import RequestTable, TableLimits
 from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
+    Absent,
     Cancel,
     Dropped,
     Fetch,
     Hello,
     Message,
     Payload,
+    Place,
     Result,
     Submit,
 )
@@ -47,6 +50,8 @@ class FrontendOptions:
     decoders: int = 2
     """Threads that decode pictures."""
     shared_memory: bool = True
+    repository_open: bool = False
+    """Clients may load and unload models."""
     pixels_max: int = 64_000_000
     table: TableLimits = field(default_factory=TableLimits)
     streams: StreamLimits = field(default_factory=StreamLimits)
@@ -95,7 +100,10 @@ class FrontendProcess:
             self.pool = ThreadPoolExecutor(options.decoders, thread_name_prefix="decode")
             undo.callback(self.pool.shutdown, wait=False, cancel_futures=True)
             self.desk = Desk(self.table, self.arena, self.pool, self, options.pixels_max)
-            self.service = InferenceService(self.desk, self.registry, options.streams)
+            self.repository = Repository(self.registry, options.repository_open, self.to_router)
+            self.service = InferenceService(
+                self.desk, self.registry, options.streams, self.repository
+            )
             self.heart = Heart(options.links.beat_ns)
             undo.callback(self.heart.stop)
             self.link_server = LinkServer(self._hello, self, self.heart, options.links)
@@ -145,6 +153,7 @@ class FrontendProcess:
         if peer.role == "router":
             self.epoch = max(self.epoch, peer.epoch)
             self.router = link
+            self.repository.on_router_up()
             self.desk.on_router_up(peer.epoch)
         elif peer.role == "backend":
             before = self.backends.get(peer.number)
@@ -177,13 +186,15 @@ class FrontendProcess:
                 desk.on_fetch(number, message)
             elif isinstance(message, Dropped):
                 desk.on_dropped(message)
+            elif isinstance(message, Absent):
+                self.repository.on_absent(message)
             else:
                 self.strays += 1
         desk.pump()
 
     # Wires
 
-    def to_router(self, message: Submit | Cancel) -> None:
+    def to_router(self, message: Submit | Cancel | Place) -> None:
         if self.router is not None:
             self.router.send(message)
 

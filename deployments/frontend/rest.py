@@ -55,6 +55,7 @@ class Rest:
             Route("/v2/models/{model}", _guard(self.model)),
             Route("/v2/models/{model}/ready", _guard(self.model_ready)),
             Route("/v2/models/{model}/versions/{version}", _guard(self.model)),
+            Route("/v2/models/{model}/versions/{version}/ready", _guard(self.model_ready)),
             infer,
             versioned,
             *extra,
@@ -80,7 +81,8 @@ class Rest:
         return PlainTextResponse("no router is linked, or draining\n", 503)
 
     async def model_ready(self, request: Request) -> Response:
-        self.service.registry.find(request.path_params["model"])
+        version = request.path_params.get("version", "")
+        self.service.registry.find(request.path_params["model"], version)
         return await self.ready(request)
 
     async def model(self, request: Request) -> Response:

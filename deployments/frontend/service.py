@@ -12,10 +12,17 @@ from clients.wire.errors import BadRequestError
 from deployments.frontend import catalog
 from deployments.frontend.desk import Desk
 from deployments.frontend.intake import CLIENT_BITS, take_in
-from deployments.frontend.models import Registry, ServedModel, UnknownModelError
+from deployments.frontend.models import (
+    Registry,
+    ServedModel,
+    UnknownModelError,
+    UnloadedModelError,
+)
 from deployments.frontend.outcomes import Refusal
 from deployments.frontend.replies import response_of
+from deployments.frontend.repository import Repository
 from deployments.frontend.streams import Stream, StreamLimits
+from profiles.errors import ServingError
 from router.core.units import NEVER
 
 LOOK_S = 1.0
@@ -25,9 +32,12 @@ LOOK_S = 1.0
 class InferenceService:
     """`inference.GRPCInferenceService`."""
 
-    def __init__(self, desk: Desk, registry: Registry, limits: StreamLimits) -> None:
+    def __init__(
+        self, desk: Desk, registry: Registry, limits: StreamLimits, repository: Repository
+    ) -> None:
         self.desk = desk
         self.registry = registry
+        self.repository = repository
         self.limits = limits
         self.streams: dict[Stream, asyncio.Task[Any]] = {}
         self.stalled = 0
@@ -98,7 +108,12 @@ class InferenceService:
     async def ModelReady(  # noqa: N802
         self, request: pb.ModelReadyRequest, context: Any
     ) -> pb.ModelReadyResponse:
-        await self._find(request.name, request.version, context)
+        try:
+            self.registry.find(request.name, request.version)
+        except UnloadedModelError:
+            return pb.ModelReadyResponse(ready=False)
+        except UnknownModelError as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         return pb.ModelReadyResponse(ready=self.ready)
 
     async def ModelMetadata(  # noqa: N802
@@ -116,11 +131,7 @@ class InferenceService:
     async def ModelStatistics(  # noqa: N802
         self, request: pb.ModelStatisticsRequest, context: Any
     ) -> pb.ModelStatisticsResponse:
-        models = [
-            (model, version)
-            for model in self.registry.models.values()
-            for version in model.versions
-        ]
+        models = self.registry.every()
         if request.name:
             models = [await self._find(request.name, request.version, context)]
         return catalog.statistics(models, self.desk.table.tally)
@@ -128,25 +139,38 @@ class InferenceService:
     async def RepositoryIndex(  # noqa: N802
         self, request: pb.RepositoryIndexRequest, context: Any
     ) -> pb.RepositoryIndexResponse:
-        if request.ready and not self.ready:
-            return pb.RepositoryIndexResponse()
-        return catalog.repository_index(self.registry, self.ready)
+        return catalog.repository_index(self.registry, self.ready, request.ready)
 
-    async def RepositoryModelLoad(self, request: Any, context: Any) -> None:  # noqa: N802
-        await self._placed(context)
+    async def RepositoryModelLoad(  # noqa: N802
+        self, request: pb.RepositoryModelLoadRequest, context: Any
+    ) -> pb.RepositoryModelLoadResponse:
+        if request.parameters:
+            given = ", ".join(sorted(request.parameters))
+            message = f"{given} cannot be given here: models are described by the configuration"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+        await self._place(request.model_name, True, context)
+        return pb.RepositoryModelLoadResponse()
 
-    async def RepositoryModelUnload(self, request: Any, context: Any) -> None:  # noqa: N802
-        await self._placed(context)
+    async def RepositoryModelUnload(  # noqa: N802
+        self, request: pb.RepositoryModelUnloadRequest, context: Any
+    ) -> pb.RepositoryModelUnloadResponse:
+        await self._place(request.model_name, False, context)
+        return pb.RepositoryModelUnloadResponse()
 
-    async def _placed(self, context: Any) -> None:
-        message = "models are placed by the configuration and its plan: change those"
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, message)
+    async def _place(self, name: str, load: bool, context: Any) -> None:
+        try:
+            await self.repository.place(name, load)
+        except ServingError as error:
+            await context.abort(grpc.StatusCode[error.grpc_status], str(error))
+        except TimeoutError:
+            message = f"{name} is still being loaded: ask again"
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, message)
 
     async def _find(self, name: str, version: str, context: Any) -> tuple[ServedModel, str]:
         try:
             return self.registry.find(name, version)
         except UnknownModelError as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+            await context.abort(grpc.StatusCode[error.grpc_status], str(error))
             raise
 
 

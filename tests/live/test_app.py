@@ -4,23 +4,14 @@ import json
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 pytest.importorskip("ray")
-from served import ROOT, Server, get, load, serving
+from served import ROOT, Server, get, load
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    config = yaml.safe_load((ROOT / "deployments/emulated.yaml").read_text())
-    with serving(tmp_path_factory.mktemp("serve"), config, backends=2) as one:
-        yield one
 
 
 def test_every_request_is_answered_once(server: Server) -> None:

@@ -283,7 +283,8 @@ def test_description_and_statistics(stub: InferenceStub) -> None:
     assert found.inference_stats.success.count == found.inference_count > 0
     with pytest.raises(grpc.RpcError) as caught:
         stub.RepositoryModelLoad(pb.RepositoryModelLoadRequest(model_name="sum"))
-    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED
+    assert "repository: open" in caught.value.details()
 
 
 def test_tritonclient_works_unchanged(running: Running) -> None:

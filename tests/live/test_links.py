@@ -13,8 +13,9 @@ import pytest
 import uvloop
 
 from deployments.backend.emulated import EmulatedGpu, EmulatedModel
-from deployments.backend.process import BackendProcess, BackendSettings, tune
-from deployments.backend.runner import PlainRunner, Runner
+from deployments.backend.executor import tune
+from deployments.backend.process import BackendProcess, BackendSettings
+from deployments.backend.runner import PlainRunner, Runner, RunnerStock
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.core.units import ms
 from router.links.heart import Heart
@@ -89,11 +90,13 @@ class World:
         self.router_address = f"{HOST}:{await server.start(HOST)}"
         return router, server
 
-    async def start_backend(self, number: int, runner: Runner | None = None) -> BackendProcess:
+    async def start_backend(
+        self, number: int, runner: Runner | None = None, stock: RunnerStock | None = None
+    ) -> BackendProcess:
         if runner is None:
             runner = PlainRunner(EmulatedModel(EmulatedGpu(), TABLE_NS), len(TABLE_NS))
         settings = BackendSettings(number, "emulated", NODE, links=OPTIONS)
-        backend = BackendProcess(settings, {"v": runner}, self.resolve)
+        backend = BackendProcess(settings, {"v": runner}, self.resolve, stock)
         await backend.start()
         return backend
 
@@ -176,11 +179,14 @@ async def until(condition: Callable[[], Any]) -> None:
 
 @asynccontextmanager
 async def served(
-    backends: int, make: Callable[[int], Payload], runner: Runner | None = None
+    backends: int,
+    make: Callable[[int], Payload],
+    runner: Runner | None = None,
+    stock: RunnerStock | None = None,
 ) -> AsyncIterator[tuple[LiveRouter, TinyFrontend, World, LinkServer]]:
     world = World()
     router, server = await world.start_router(epoch=1)
-    processes = [await world.start_backend(number, runner) for number in range(backends)]
+    processes = [await world.start_backend(number, runner, stock) for number in range(backends)]
     frontend = TinyFrontend(world, make)
     await frontend.start()
     await until(lambda: len(router.backends) == backends and router.frontends)

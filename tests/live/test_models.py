@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from deployments.models import detector, digits, imagenet, text
-from deployments.models.catalog import EMBEDDED, open_model
+from deployments.models.catalog import EMBEDDED, describe, open_model
 from deployments.models.minilm import Tokens, embed, load_weights, weights_folder
 from deployments.models.model import Array
 from deployments.models.network import load_torchvision
@@ -248,4 +249,9 @@ def test_every_embedded_model_opens_and_answers_each_request(
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
     model = open_model(name)
     assert model.card.name == name
+    described = describe(name)
+    assert described is not None
+    # Training alone tells the rest.
+    learnt = {each: getattr(model.card, each) for each in ("accuracy", "recall", "file_bytes")}
+    assert replace(described, **learnt) == model.card
     assert len(model(model.card.make_batch(3))) == 3

@@ -1,44 +1,24 @@
 """The README's commands against a running server, and its way to serve one's own model."""
 
 import json
-import re
 import shlex
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
 
 import pytest
-import yaml
 
 pytest.importorskip("ray")
-from served import ROOT, Server, serving
+from conftest import blocks
+from served import ROOT, Server
 
 pytestmark = pytest.mark.live
-
-README = (ROOT / "README.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """What `make serve` serves, with the README's own model beside it."""
-    folder = tmp_path_factory.mktemp("readme")
-    (own,) = [block for block in blocks("python") if "def load" in block]
-    (folder / "my_models.py").write_text(own)
-    config = yaml.safe_load((ROOT / "deployments/local.yaml").read_text())
-    (entry,) = blocks("yaml")
-    config["applications"] += yaml.safe_load(entry)["applications"]
-    with serving(folder, config, backends=1) as one:
-        yield one
 
 
 def commands() -> list[str]:
     lines = [line[2:] for block in blocks("console") for line in block.splitlines()]
-    return [line for line in lines if line.startswith("curl ") or " load " in line]
+    asked = ("curl ", ".venv/bin/fermata load", ".venv/bin/fermata stream")
+    return [line for line in lines if line.startswith(asked)]
 
 
 @pytest.mark.parametrize("command", commands())
@@ -46,10 +26,10 @@ def test_commands_for_a_running_server_work(server: Server, command: str) -> Non
     command = command.replace("localhost:8080", f"localhost:{server.http_port}")
     command = command.replace("localhost:8000", f"localhost:{server.port}")
     words = shlex.split(command.replace(".venv/bin/fermata", f"{sys.executable} -m commands.main"))
-    if "load" in words:
+    if "load" in words or "stream" in words:
         words += ["--server", f"127.0.0.1:{server.grpc_port}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "digits" in done.stdout or "req/s" in done.stdout
+    assert any(said in done.stdout for said in ("digits", "req/s", "frames within"))
 
 
 def infer(server: Server, model: str, data: list[float]) -> dict[str, list[float]]:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deployments.config import read_config
+from deployments.plan import registry
 from simulator.scenario import read_scenario
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +55,13 @@ def test_make_has_the_targets_of_the_readme() -> None:
         if command.startswith("make "):
             target = command.split()[1]
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), command
+
+
+def test_yaml_blocks_of_the_page_on_models_are_configurations() -> None:
+    found = blocks((ROOT / "docs/models.md").read_text(), "yaml")
+    assert found
+    for block in found:
+        assert registry(read_config(yaml.safe_load(block))).models
 
 
 def test_yaml_blocks_of_the_scenario_page_are_scenarios() -> None:

@@ -1,104 +1,10 @@
-"""The rank and the engine with a source that bids as it is told; a batch of b runs b + 4 ms."""
+"""The rank: who is granted which backend, and when."""
 
 import pytest
+from told import Told, advance, make, ran, send
 
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Batch, Dispatch, Drop, DropReason, Request
-from router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source
-from router.core.units import NEVER, ms
-
-
-class Told(Source):
-    """Bids for its whole queue with the key it was given; hands back what it was told to."""
-
-    def __init__(self, variant: int = 0, key: int = 0) -> None:
-        self.variant = variant
-        self.key = key
-        self.ripe_at_ns = 0
-        self.expires_at_ns = NEVER // 2
-        self.size_max = 16
-        self.queue: list[Request] = []
-        self.declines: set[int] = set()
-        self.offers: list[tuple[int, int]] = []
-        """(backend, start) of every slot it was offered."""
-        self.evidence: list[tuple[float, ...] | None] = []
-
-    def on_request(self, now_ns: int, request: Request) -> tuple[int, ...]:
-        self.queue.append(request)
-        return POOL_ONLY
-
-    def on_cancel(self, now_ns: int, request: Request) -> tuple[int, ...]:
-        self.queue.remove(request)
-        return POOL_ONLY
-
-    def on_update(self, now_ns: int, request: Request) -> tuple[int, ...]:
-        self.evidence.append(request.accuracies)
-        return NO_LANES
-
-    def bid(self, now_ns: int, lane: int) -> Bid | None:
-        if not self.queue:
-            return None
-        bid = Bid()
-        bid.size = min(len(self.queue), self.size_max)
-        bid.key = self.key
-        bid.ripe_at_ns = self.ripe_at_ns
-        bid.expires_at_ns = self.expires_at_ns
-        return bid
-
-    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
-        self.offers.append((slot.backend, slot.start_at_ns))
-        if slot.backend in self.declines:
-            return None
-        taken, self.queue = self.queue[: self.size_max], self.queue[self.size_max :]
-        return Batch(self.variant, taken)
-
-
-def make(*sources: Told, backends: int = 1, lead_ns: int = 0) -> Engine:
-    costs = Costs()
-    engine = Engine(costs)
-    for variant in range(len(sources)):
-        costs.add(variant, [ms(4 + size) for size in range(1, 17)], swap_in_ns=ms(20))
-    for source in sources:
-        engine.add_application(source)
-    engine.ranks[0].lead_start_ns = lead_ns
-    for backend in range(backends):
-        engine.on_backend_up(0, backend)
-    return engine
-
-
-def send(engine: Engine, rid: int, at_ns: int = 0, application: int = 0) -> None:
-    engine.on_request(at_ns, Request(rid, application, at_ns, at_ns + ms(100)))
-
-
-def advance(engine: Engine, to_ns: int) -> None:
-    """Fire every timer due by then, each at its own time."""
-    while engine.wake_at_ns() <= to_ns:
-        engine.on_time(engine.wake_at_ns())
-
-
-def ran(engine: Engine) -> list[tuple[int, int, list[int]]]:
-    """(backend, planned start in ms, request ids) of what was dispatched since the last call."""
-    return [
-        (
-            effect.backend,
-            effect.batch.start_at_ns // ms(1),
-            [request.rid for request in effect.batch.requests],
-        )
-        for effect in engine.take_effects()
-        if isinstance(effect, Dispatch)
-    ]
-
-
-def dropped(engine: Engine) -> list[tuple[int, str]]:
-    return [
-        (effect.request.rid, effect.reason)
-        for effect in engine.take_effects()
-        if isinstance(effect, Drop)
-    ]
-
-
-# Matching
+from router.core.events import Dispatch
+from router.core.units import ms
 
 
 def test_the_smallest_key_is_granted_first() -> None:
@@ -279,16 +185,6 @@ def test_backend_offered_ahead_has_its_own_place_once_it_is_free() -> None:
     assert ran(engine) == [(0, 2, [0]), (0, 12, [1])]
 
 
-def test_engine_never_asks_to_be_woken_in_the_past() -> None:
-    engine = make(Told(), lead_ns=ms(10))
-    send(engine, 0)
-    send(engine, 1, ms(1))
-    # It runs from 10 to 15 ms and the next one from 15 to 20, so that one is due at 10.
-    advance(engine, ms(15))
-    engine.on_done(ms(15), 0, ms(5))
-    assert engine.wake_at_ns() >= ms(15)
-
-
 def test_batch_sent_ahead_is_planned_for_what_will_then_be_resident() -> None:
     first, second = Told(0), Told(1)
     engine = make(first, second, backends=0, lead_ns=ms(2))
@@ -311,66 +207,6 @@ def test_swap_in_is_paid_once() -> None:
     assert [batch.plan_ns for batch in batches] == [ms(25), ms(5)]
     # The swap is no part of what the margin learns from.
     assert engine.costs.of(0).factor == 1.0
-
-
-# Backends come and go
-
-
-def test_draining_backend_finishes_and_is_given_nothing_more() -> None:
-    engine = make(Told())
-    send(engine, 0)
-    engine.on_drain(ms(1), 0)
-    send(engine, 1, ms(2))
-    assert engine.on_done(ms(5), 0, ms(5)).requests[0].rid == 0
-    advance(engine, ms(10))
-    assert ran(engine) == [(0, 0, [0])]
-    engine.on_backend_down(ms(10), 0)
-    assert dropped(engine) == []
-    engine.on_backend_up(ms(11), 1)
-    assert ran(engine) == [(1, 11, [1])]
-
-
-def test_requests_of_a_lost_backend_run_once_more() -> None:
-    engine = make(Told(), lead_ns=ms(2))
-    send(engine, 0)
-    advance(engine, ms(5))
-    send(engine, 1, ms(5))
-    assert ran(engine) == [(0, 2, [0]), (0, 7, [1])]
-    engine.on_backend_up(ms(6), 1)
-    # Both the running batch and the waiting one come back, the running one first.
-    engine.on_backend_down(ms(6), 0)
-    advance(engine, ms(11))
-    assert ran(engine) == [(1, 8, [0]), (1, 13, [1])]
-    engine.on_done(ms(13), 1, ms(5))
-    engine.on_done(ms(18), 1, ms(5))
-    assert engine.ledger.applications[0].good == 2
-
-
-def test_request_lost_twice_is_dropped() -> None:
-    engine = make(Told(), backends=3)
-    send(engine, 0)
-    engine.on_backend_down(ms(1), 0)
-    assert ran(engine) == [(0, 0, [0]), (1, 1, [0])]
-    engine.on_backend_down(ms(2), 1)
-    assert dropped(engine) == [(0, DropReason.LOST)]
-    assert engine.ledger.applications[0].drops == {DropReason.LOST: 1}
-    assert not engine.outbox.queued
-
-
-def test_request_lost_after_its_deadline_is_dropped() -> None:
-    engine = make(Told(), backends=2)
-    send(engine, 0)
-    engine.take_effects()
-    engine.on_backend_down(ms(100), 0)
-    assert dropped(engine) == [(0, DropReason.LOST)]
-
-
-def test_failed_dispatch_is_a_lost_backend() -> None:
-    engine = make(Told(), backends=2)
-    send(engine, 0)
-    engine.on_dispatch_failed(ms(1), 0)
-    assert ran(engine) == [(0, 0, [0]), (1, 1, [0])]
-    assert list(engine.backend_rank) == [1]
 
 
 def test_uptime_and_busy_time_add_up() -> None:
@@ -416,94 +252,3 @@ def test_ripe_bids_take_no_more_room_than_there_are_bids(backends: int) -> None:
         send(engine, rid, rid)
     # Backends may be away for hours, and each request makes a new key.
     assert len(engine.ranks[0].lanes[0].ripe) <= 64
-
-
-# The engine's account
-
-
-def test_cancelled_request_frees_its_place() -> None:
-    source = Told()
-    engine = make(source, backends=0)
-    send(engine, 0)
-    send(engine, 1)
-    assert engine.on_cancel(ms(1), 0)
-    assert dropped(engine) == [(0, DropReason.CANCELLED)]
-    assert not engine.on_cancel(ms(2), 0)
-    engine.on_backend_up(ms(3), 0)
-    assert ran(engine) == [(0, 3, [1])]
-    # No fault of ours, so not a bad one.
-    assert engine.ledger.applications[0].bad == 0
-
-
-def test_last_cancelled_request_takes_the_bid_with_it() -> None:
-    engine = make(Told(), backends=0)
-    send(engine, 0)
-    engine.on_cancel(ms(1), 0)
-    engine.take_effects()
-    engine.on_backend_up(ms(2), 0)
-    assert engine.take_effects() == []
-    assert engine.wake_at_ns() == NEVER
-
-
-def test_running_request_cannot_be_cancelled() -> None:
-    engine = make(Told())
-    send(engine, 0)
-    assert not engine.on_cancel(ms(1), 0)
-    assert engine.on_done(ms(5), 0, ms(5)).requests[0].rid == 0
-    assert engine.ledger.applications[0].good == 1
-
-
-def test_unknown_request_is_neither_cancelled_nor_updated() -> None:
-    engine = make(Told())
-    assert not engine.on_cancel(0, 99)
-    assert not engine.on_update(0, 99, (0.5,))
-    assert engine.take_effects() == []
-
-
-def test_evidence_reaches_the_source_while_the_request_is_queued() -> None:
-    source = Told()
-    engine = make(source, backends=0)
-    send(engine, 0)
-    assert engine.on_update(ms(1), 0, (0.4, 0.9))
-    assert source.evidence == [(0.4, 0.9)]
-    engine.on_backend_up(ms(2), 0)
-    assert not engine.on_update(ms(3), 0, (0.1, 0.1))
-
-
-def test_ledger_tells_good_from_late() -> None:
-    engine = make(Told())
-    send(engine, 0)
-    send(engine, 1)
-    engine.on_done(ms(100), 0, ms(5))
-    engine.on_done(ms(100) + 1, 0, ms(5))
-    count = engine.ledger.applications[0]
-    assert (count.good, count.late, count.bad) == (1, 1, 1)
-
-
-def test_effects_are_handed_out_once() -> None:
-    engine = make(Told())
-    send(engine, 0)
-    assert len(engine.take_effects()) == 1
-    assert engine.take_effects() == []
-
-
-def test_ranks_do_not_share_backends() -> None:
-    costs = Costs()
-    costs.add(0, [ms(5)])
-    engine = Engine(costs, ranks=2)
-    engine.add_application(Told(), rank=0)
-    engine.add_application(Told(), rank=1)
-    engine.on_backend_up(0, 5, rank=1)
-    send(engine, 0, application=0)
-    send(engine, 1, application=1)
-    assert ran(engine) == [(5, 0, [1])]
-    assert engine.ranks[0].signals.backends == 0
-
-
-def test_failed_batch_teaches_nothing_and_is_counted_so() -> None:
-    engine = make(Told())
-    send(engine, 0)
-    engine.on_done(ms(50), 0, ms(50), failed=True)
-    assert engine.costs.of(0).batches == 0
-    assert engine.ledger.applications[0].drops == {DropReason.FAILED: 1}
-    assert engine.ledger.applications[0].good == 0

@@ -13,17 +13,22 @@ from router.lead import LeadTime, QuantileWindow
 from router.links.messages import (
     PROTOCOL,
     RID_BITS,
+    Absent,
     Cancel,
     Done,
     Dropped,
     Frontend,
     Hello,
+    LoadVariant,
     Message,
+    Place,
     Ready,
     Run,
     Submit,
+    UnloadVariant,
 )
 from router.live import UNKNOWN, LiveRouter
+from router.presence import LOADING, UNLOADED
 from router.snapshot import snapshot
 
 Kind = TypeVar("Kind")
@@ -232,6 +237,57 @@ def test_backend_that_comes_back_before_its_end_was_seen_starts_afresh() -> None
     world.router.on_down(world.backend, "end of file")
     world.hear(again, Done(2, ms(5), 0))
     assert world.application()["good"] == 1
+
+
+def test_each_kind_of_backend_has_run_times_of_its_own() -> None:
+    world = World(policy="eager")
+    slow = tuple(2 * each for each in TABLE)
+    other = world.link("backend", 6)
+    world.hear(other, Ready("slow", ("v",), costs=(("v", slow, slow),)))
+    third = world.link("backend", 7)
+    world.hear(third, Ready("slow", ("v",)))
+    unmeasured = world.link("backend", 8)
+    world.hear(unmeasured, Ready("configured", ("v",)))
+    for counter, link in ((1, world.backend), (2, other), (3, third), (4, unmeasured)):
+        world.submit(counter, slo_ns=ms(100))
+        world.advance(1)
+        (run,) = link.take(Run)
+        assert run.plan_ns == (ms(10) if link in (other, third) else ms(5))
+
+
+def test_an_application_that_no_backend_has_is_told_to_frontends() -> None:
+    world = World(policy="eager")
+    assert world.frontend.take(Absent) == []
+    world.hear(world.frontend, Place("cats", False))
+    assert world.backend.take(UnloadVariant) == [UnloadVariant("v")]
+    assert world.frontend.take(Absent) == [Absent((("cats", UNLOADED),))]
+    late = world.link("frontend", 3)
+    assert late.take(Absent) == [Absent((("cats", UNLOADED),))]
+    world.hear(world.frontend, Place("cats", True))
+    assert world.backend.take(LoadVariant) == [LoadVariant("v")]
+    assert late.take(Absent) == [Absent((("cats", LOADING),))]
+    world.hear(world.backend, Ready("emulated", ("v", "w")))
+    assert late.take(Absent) == [Absent(())]
+
+
+def test_a_backend_with_nothing_loaded_does_not_drain() -> None:
+    world = World(policy="eager")
+    world.hear(world.backend, Ready("emulated", (), empty=True))
+    assert world.frontend.take(Absent) == [Absent((("cats", UNLOADED),))]
+    world.hear(world.backend, Ready("emulated", ("v",)))
+    world.submit(1)
+    world.advance(1)
+    assert [run.rids for run in world.backend.take(Run)] == [(rid(1),)]
+
+
+def test_what_is_loaded_late_runs_what_waited_for_it() -> None:
+    world = World(policy="eager")
+    world.hear(world.backend, Ready("emulated", ("other",)))
+    world.submit(1)
+    world.advance(1)
+    assert world.backend.take(Run) == []
+    world.hear(world.backend, Ready("emulated", ("v",)))
+    assert [run.rids for run in world.backend.take(Run)] == [(rid(1),)]
 
 
 def test_ready_for_nothing_drains() -> None:

@@ -1,6 +1,7 @@
 """The generated protocol: up to date, alone in its pool, and the same as Triton's where shared."""
 
 import importlib.util
+import pickle
 import subprocess
 import sys
 
@@ -50,6 +51,16 @@ for method in ours.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods:
     assert method.client_streaming == other.client_streaming
 print(count)
 """
+
+
+def test_classes_are_pickled_by_where_they_live() -> None:
+    for message in (pb.ModelInferRequest, pb.ModelInferRequest.InferInputTensor):
+        assert message.__module__ == pb.__name__
+        sent = pickle.dumps(message)
+        assert len(sent) < 200
+        assert pickle.loads(sent) is message
+    again = pickle.loads(pickle.dumps(pb.ModelInferRequest(model_name="m")))
+    assert again.model_name == "m"
 
 
 def run(*arguments: str) -> str:

@@ -1,0 +1,83 @@
+"""Loading and unloading for clients: asks the router, and answers when it is so."""
+
+import asyncio
+from collections.abc import Callable
+from typing import ClassVar
+
+from deployments.frontend.models import Registry
+from profiles.errors import ServingError
+from router.links.messages import Absent, Place
+from router.presence import FAILED, LOADING
+
+WAIT_S = 300.0
+"""A large model on a slow disk takes minutes; a client with less patience sets a deadline."""
+
+
+class FixedRepositoryError(ServingError):
+    """The configuration keeps clients from it."""
+
+    grpc_status: ClassVar[str] = "PERMISSION_DENIED"
+
+
+class LoadFailedError(ServingError):
+    """No backend could load it."""
+
+    grpc_status: ClassVar[str] = "FAILED_PRECONDITION"
+
+
+class Repository:
+    """What the registry holds is loaded or not, as the router says."""
+
+    def __init__(self, registry: Registry, is_open: bool, ask: Callable[[Place], None]) -> None:
+        self.registry = registry
+        self.is_open = is_open
+        self.ask = ask
+        self.changed = asyncio.Event()
+
+    def on_router_up(self) -> None:
+        """A router that knows of anything absent says so next."""
+        self.on_absent(Absent(()))
+
+    def on_absent(self, absent: Absent) -> None:
+        self.registry.set_absent(dict(absent.applications))
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    async def place(self, name: str, load: bool) -> None:
+        """Load or unload `name@version`, or every version of `name`; returns when it is done.
+
+        Raises UnknownModelError, FixedRepositoryError, LoadFailedError or TimeoutError.
+        """
+        applications = self._applications(name)
+        if not self.is_open:
+            raise FixedRepositoryError(
+                "models are placed by the configuration: set repository: open there to let "
+                "clients load and unload them"
+            )
+        known = self.registry.absent
+        if load:
+            # What failed before is not the answer to this.
+            tried = {each: LOADING for each in applications if each in known}
+            self.registry.set_absent({**known, **tried})
+        for application in applications:
+            self.ask(Place(application, load))
+        async with asyncio.timeout(WAIT_S):
+            while not self._is_so(applications, load):
+                await self.changed.wait()
+
+    def _applications(self, name: str) -> list[str]:
+        """As the router calls them."""
+        model, version = self.registry.known(name)
+        if name != model.name:
+            return [model.application(version)]
+        versions = self.registry.models[name]
+        return [model.application(version) for version, model in versions.items()]
+
+    def _is_so(self, applications: list[str], load: bool) -> bool:
+        absent = self.registry.absent
+        if not load:
+            return all(each in absent for each in applications)
+        for each in applications:
+            if absent.get(each, "").startswith(FAILED):
+                raise LoadFailedError(f"{each}: {absent[each]}")
+        return not any(each in absent for each in applications)

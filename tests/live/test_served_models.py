@@ -1,0 +1,138 @@
+"""Every embedded model through the whole system: what it answers is what it answers offline."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("ray")
+from served import ROOT, Server
+from test_models import SENTENCES, frames
+
+from clients.frames import encode_jpeg
+from clients.wire import open_inference_pb2 as pb
+from clients.wire.parameters import parameter
+from clients.wire.service import InferenceStub
+from clients.wire.tensors import RawTensor, add_input, join_bytes, response_tensors, to_array
+from deployments.frontend.images import decode
+from deployments.models import detector
+from deployments.models.catalog import open_model
+from deployments.models.minilm import Tokens
+from deployments.models.model import Array
+from deployments.models.picture import Pixels, centre_square, whole_frame
+
+pytestmark = pytest.mark.live
+
+TIMEOUT_US = 8_000_000
+"""The machine that runs tests is small and busy; what is asked here is what comes back."""
+
+
+def ask(server: Server, model: str, data: bytes) -> Array:
+    """The first output for one encoded input, over gRPC."""
+    request = pb.ModelInferRequest(model_name=model)
+    add_input(request, RawTensor("input", "BYTES", (1,), join_bytes([data])))
+    request.parameters["timeout"].CopyFrom(parameter(TIMEOUT_US))
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
+        response = InferenceStub(channel).ModelInfer(request, timeout=10)
+    return to_array(response_tensors(response)[0])
+
+
+def film() -> list[Pixels]:
+    """Two frames of a man who telephones in a car."""
+    return frames("carphone_pristine", 60)[:2]
+
+
+@pytest.mark.parametrize(
+    ("application", "model", "size"),
+    [
+        ("imagenet", "imagenet:lite0", 224),
+        ("imagenet-lite1", "imagenet:lite1", 240),
+        ("imagenet-lite2", "imagenet:lite2", 260),
+    ],
+)
+def test_pictures_are_named_as_offline(
+    server: Server, application: str, model: str, size: int
+) -> None:
+    from sklearn.datasets import load_sample_images
+
+    offline = open_model(model)
+    china, flower = load_sample_images().images
+    for frame in (*film(), china, flower):
+        data = encode_jpeg(frame, 90)
+        (wanted,) = offline(centre_square(decode(data, 10**7), size)[None])
+        found = ask(server, application, data).reshape(-1)
+        assert found.argmax() == np.argmax(wanted)
+        np.testing.assert_allclose(found, wanted, atol=1e-3)
+
+
+def test_the_bundled_film_is_named_by_the_command_line(server: Server) -> None:
+    common = ("--server", f"127.0.0.1:{server.grpc_port}", "--json")
+    paced = ("--frames", "6", "--fps", "3", "--slo-ms", "3000")
+    told = run("stream", "carphone_pristine", *paced, *common)
+    named = [
+        each["outputs"]["output"][0].split(":")[2] for each in told["frames"] if each["outputs"]
+    ]
+    assert len(named) >= 3, told["statuses"]
+    assert set(named) <= {"bow tie", "Windsor tie", "suit", "seat belt"}
+
+
+def run(*words: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "commands.main", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout))
+
+
+def test_sentences_have_the_topics_that_they_have_offline(server: Server) -> None:
+    offline = open_model("text:topics")
+    tokens = Tokens(offline.card.input_shape[0])
+    right = 0
+    asked = SENTENCES[::4]
+    for topic, sentence in asked:
+        (wanted,) = offline(tokens([sentence]))
+        found = ask(server, "topics", sentence.encode()).reshape(-1)
+        np.testing.assert_allclose(found, wanted, atol=1e-3)
+        assert found.argmax() == np.argmax(wanted)
+        right += offline.card.labels[int(found.argmax())] == topic
+    assert right > len(asked) / 2
+
+
+def test_bytes_that_are_no_text_are_the_clients_fault(server: Server) -> None:
+    with pytest.raises(grpc.RpcError) as caught:
+        ask(server, "topics", b"\xff\xfe\xff")
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_faces_are_boxed_in_pixels_of_the_frame_that_was_sent(server: Server) -> None:
+    offline = open_model("faces:centerface")
+    size = offline.card.input_shape[1]
+    small = film()[0]
+    # The same frame twice as large has its boxes twice as far out.
+    large = np.ascontiguousarray(small.repeat(2, axis=0).repeat(2, axis=1))
+    for frame, scale in ((small, 1), (large, 2)):
+        data = encode_jpeg(frame, 90)
+        height, width = frame.shape[:2]
+        seen = whole_frame(decode(data, 10**7), size)
+        wanted = detector.to_frame(np.asarray(offline(seen[None])[0]), height, width, size)
+        found = ask(server, "faces", data).reshape(-1, 6)
+        np.testing.assert_allclose(found, wanted, atol=1e-2)
+        # Read off the frame by eye: between (60, 30) and (118, 105) of 176 x 144.
+        (x1, y1, x2, y2, score, kind) = found[0]
+        assert 55 < x1 / scale < x2 / scale < 122
+        assert 25 < y1 / scale < y2 / scale < 110
+        assert score > 0.8
+        assert kind == 0
+    blank = encode_jpeg(np.zeros((90, 120, 3), np.uint8))
+    assert ask(server, "faces", blank).size == 0
+
+
+@pytest.mark.parametrize("model", ["topics", "faces", "digits"])
+def test_load_knows_what_each_model_takes(server: Server, model: str) -> None:
+    common = ("--server", f"127.0.0.1:{server.grpc_port}", "--json", "--warmup-s", "0")
+    told = run("load", "--model", model, "--rate", "4", "--duration-s", "2", *common)
+    assert told["good"] > 0, told
+    assert "INVALID_ARGUMENT" not in told["refused"]

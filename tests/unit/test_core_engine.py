@@ -1,0 +1,163 @@
+"""The engine: backends that go, requests that are cancelled or lost, and what is counted."""
+
+from told import Told, advance, dropped, make, ran, send
+
+from router.core.costs import Costs
+from router.core.engine import Engine
+from router.core.events import DropReason
+from router.core.units import NEVER, ms
+
+
+def test_engine_never_asks_to_be_woken_in_the_past() -> None:
+    engine = make(Told(), lead_ns=ms(10))
+    send(engine, 0)
+    send(engine, 1, ms(1))
+    # It runs from 10 to 15 ms and the next one from 15 to 20, so that one is due at 10.
+    advance(engine, ms(15))
+    engine.on_done(ms(15), 0, ms(5))
+    assert engine.wake_at_ns() >= ms(15)
+
+
+def test_draining_backend_finishes_and_is_given_nothing_more() -> None:
+    engine = make(Told())
+    send(engine, 0)
+    engine.on_drain(ms(1), 0)
+    send(engine, 1, ms(2))
+    assert engine.on_done(ms(5), 0, ms(5)).requests[0].rid == 0
+    advance(engine, ms(10))
+    assert ran(engine) == [(0, 0, [0])]
+    engine.on_backend_down(ms(10), 0)
+    assert dropped(engine) == []
+    engine.on_backend_up(ms(11), 1)
+    assert ran(engine) == [(1, 11, [1])]
+
+
+def test_requests_of_a_lost_backend_run_once_more() -> None:
+    engine = make(Told(), lead_ns=ms(2))
+    send(engine, 0)
+    advance(engine, ms(5))
+    send(engine, 1, ms(5))
+    assert ran(engine) == [(0, 2, [0]), (0, 7, [1])]
+    engine.on_backend_up(ms(6), 1)
+    # Both the running batch and the waiting one come back, the running one first.
+    engine.on_backend_down(ms(6), 0)
+    advance(engine, ms(11))
+    assert ran(engine) == [(1, 8, [0]), (1, 13, [1])]
+    engine.on_done(ms(13), 1, ms(5))
+    engine.on_done(ms(18), 1, ms(5))
+    assert engine.ledger.applications[0].good == 2
+
+
+def test_request_lost_twice_is_dropped() -> None:
+    engine = make(Told(), backends=3)
+    send(engine, 0)
+    engine.on_backend_down(ms(1), 0)
+    assert ran(engine) == [(0, 0, [0]), (1, 1, [0])]
+    engine.on_backend_down(ms(2), 1)
+    assert dropped(engine) == [(0, DropReason.LOST)]
+    assert engine.ledger.applications[0].drops == {DropReason.LOST: 1}
+    assert not engine.outbox.queued
+
+
+def test_request_lost_after_its_deadline_is_dropped() -> None:
+    engine = make(Told(), backends=2)
+    send(engine, 0)
+    engine.take_effects()
+    engine.on_backend_down(ms(100), 0)
+    assert dropped(engine) == [(0, DropReason.LOST)]
+
+
+def test_failed_dispatch_is_a_lost_backend() -> None:
+    engine = make(Told(), backends=2)
+    send(engine, 0)
+    engine.on_dispatch_failed(ms(1), 0)
+    assert ran(engine) == [(0, 0, [0]), (1, 1, [0])]
+    assert list(engine.backend_rank) == [1]
+
+
+def test_cancelled_request_frees_its_place() -> None:
+    source = Told()
+    engine = make(source, backends=0)
+    send(engine, 0)
+    send(engine, 1)
+    assert engine.on_cancel(ms(1), 0)
+    assert dropped(engine) == [(0, DropReason.CANCELLED)]
+    assert not engine.on_cancel(ms(2), 0)
+    engine.on_backend_up(ms(3), 0)
+    assert ran(engine) == [(0, 3, [1])]
+    # No fault of ours, so not a bad one.
+    assert engine.ledger.applications[0].bad == 0
+
+
+def test_last_cancelled_request_takes_the_bid_with_it() -> None:
+    engine = make(Told(), backends=0)
+    send(engine, 0)
+    engine.on_cancel(ms(1), 0)
+    engine.take_effects()
+    engine.on_backend_up(ms(2), 0)
+    assert engine.take_effects() == []
+    assert engine.wake_at_ns() == NEVER
+
+
+def test_running_request_cannot_be_cancelled() -> None:
+    engine = make(Told())
+    send(engine, 0)
+    assert not engine.on_cancel(ms(1), 0)
+    assert engine.on_done(ms(5), 0, ms(5)).requests[0].rid == 0
+    assert engine.ledger.applications[0].good == 1
+
+
+def test_unknown_request_is_neither_cancelled_nor_updated() -> None:
+    engine = make(Told())
+    assert not engine.on_cancel(0, 99)
+    assert not engine.on_update(0, 99, (0.5,))
+    assert engine.take_effects() == []
+
+
+def test_evidence_reaches_the_source_while_the_request_is_queued() -> None:
+    source = Told()
+    engine = make(source, backends=0)
+    send(engine, 0)
+    assert engine.on_update(ms(1), 0, (0.4, 0.9))
+    assert source.evidence == [(0.4, 0.9)]
+    engine.on_backend_up(ms(2), 0)
+    assert not engine.on_update(ms(3), 0, (0.1, 0.1))
+
+
+def test_ledger_tells_good_from_late() -> None:
+    engine = make(Told())
+    send(engine, 0)
+    send(engine, 1)
+    engine.on_done(ms(100), 0, ms(5))
+    engine.on_done(ms(100) + 1, 0, ms(5))
+    count = engine.ledger.applications[0]
+    assert (count.good, count.late, count.bad) == (1, 1, 1)
+
+
+def test_effects_are_handed_out_once() -> None:
+    engine = make(Told())
+    send(engine, 0)
+    assert len(engine.take_effects()) == 1
+    assert engine.take_effects() == []
+
+
+def test_ranks_do_not_share_backends() -> None:
+    costs = Costs()
+    costs.add(0, [ms(5)])
+    engine = Engine(costs, ranks=2)
+    engine.add_application(Told(), rank=0)
+    engine.add_application(Told(), rank=1)
+    engine.on_backend_up(0, 5, rank=1)
+    send(engine, 0, application=0)
+    send(engine, 1, application=1)
+    assert ran(engine) == [(5, 0, [1])]
+    assert engine.ranks[0].signals.backends == 0
+
+
+def test_failed_batch_teaches_nothing_and_is_counted_so() -> None:
+    engine = make(Told())
+    send(engine, 0)
+    engine.on_done(ms(50), 0, ms(50), failed=True)
+    assert engine.costs.of(0).batches == 0
+    assert engine.ledger.applications[0].drops == {DropReason.FAILED: 1}
+    assert engine.ledger.applications[0].good == 0

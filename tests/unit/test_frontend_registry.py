@@ -1,0 +1,124 @@
+"""Models by name and version, and which of them serve."""
+
+import asyncio
+
+import pytest
+
+from deployments.config import read_config
+from deployments.frontend.models import Registry, UnknownModelError, UnloadedModelError
+from deployments.frontend.repository import FixedRepositoryError, LoadFailedError, Repository
+from deployments.plan import registry
+from profiles.errors import ConfigError
+from router.links.messages import Absent, Place
+from router.presence import FAILED, UNLOADED
+
+
+def entry(name: str, version: int, variant: str) -> dict[str, object]:
+    variants = [{"name": variant, "alpha_ms": 1, "beta_ms": 1}]
+    return {"name": name, "version": version, "slo_ms": 50, "variants": variants}
+
+
+def pair() -> Registry:
+    applications = [entry("m", 2, "two"), entry("m", 1, "one"), entry("n", 1, "other")]
+    return registry(read_config({"applications": applications}))
+
+
+def test_the_highest_version_that_is_loaded_serves() -> None:
+    models = pair()
+    model, version = models.find("m")
+    assert (version, model.variants, model.versions) == ("2", ("two",), ("1", "2"))
+    models.set_absent({"m@2": UNLOADED})
+    model, version = models.find("m")
+    assert (version, model.variants) == ("1", ("one",))
+    assert model.application(version) == "m@1"
+
+
+@pytest.mark.parametrize(("name", "version"), [("m@1", ""), ("m", "1")])
+def test_versions_are_named_in_either_way(name: str, version: str) -> None:
+    model, found = pair().find(name, version)
+    assert (found, model.variants) == ("1", ("one",))
+
+
+def test_a_name_with_one_version_keeps_its_name_with_the_router() -> None:
+    model, version = pair().find("n")
+    assert model.application(version) == "n"
+
+
+def test_what_is_not_loaded_is_known_but_not_served() -> None:
+    models = pair()
+    models.set_absent({"m@2": UNLOADED, "m@1": "of its own will"})
+    with pytest.raises(UnloadedModelError, match="version 2 is not served: it is not loaded"):
+        models.find("m")
+    with pytest.raises(UnloadedModelError, match="of its own will"):
+        models.find("m@1")
+    assert models.known("m")[1] == "2"
+    with pytest.raises(UnknownModelError, match="has no version '3': use one of 1, 2"):
+        models.find("m@3")
+
+
+def test_two_of_one_version_are_refused() -> None:
+    applications = [entry("m", 1, "one"), entry("m", 1, "two")]
+    with pytest.raises(ConfigError, match="two applications are named 'm@1'"):
+        read_config({"applications": applications})
+
+
+def test_a_model_to_be_asked_for_needs_an_open_repository() -> None:
+    given = {**entry("m", 1, "one"), "load": "asked"}
+    with pytest.raises(ConfigError, match="load=asked of m needs repository: open"):
+        read_config({"applications": [given]})
+    assert read_config({"applications": [given], "repository": "open"})
+
+
+def opened() -> tuple[Repository, list[Place]]:
+    asked: list[Place] = []
+    return Repository(pair(), True, asked.append), asked
+
+
+def test_loading_waits_until_the_router_says_that_it_is_there() -> None:
+    async def go() -> None:
+        repository, asked = opened()
+        repository.on_absent(Absent((("m@2", FAILED + "an old story"),)))
+        task = asyncio.ensure_future(repository.place("m@2", load=True))
+        await asyncio.sleep(0)
+        assert asked == [Place("m@2", True)]
+        assert not task.done()
+        repository.on_absent(Absent(()))
+        await task
+
+    asyncio.run(go())
+
+
+def test_every_version_of_a_name_goes_at_once() -> None:
+    async def go() -> None:
+        repository, asked = opened()
+        task = asyncio.ensure_future(repository.place("m", load=False))
+        await asyncio.sleep(0)
+        assert asked == [Place("m@1", False), Place("m@2", False)]
+        repository.on_absent(Absent((("m@1", UNLOADED),)))
+        await asyncio.sleep(0)
+        assert not task.done()
+        repository.on_absent(Absent((("m@1", UNLOADED), ("m@2", UNLOADED))))
+        await task
+
+    asyncio.run(go())
+
+
+def test_why_a_model_cannot_be_loaded_is_told() -> None:
+    async def go() -> None:
+        repository, _ = opened()
+        repository.on_absent(Absent((("m@2", UNLOADED),)))
+        task = asyncio.ensure_future(repository.place("m@2", load=True))
+        await asyncio.sleep(0)
+        repository.on_absent(Absent((("m@2", FAILED + "no such file"),)))
+        with pytest.raises(LoadFailedError, match="no such file"):
+            await task
+
+    asyncio.run(go())
+
+
+def test_a_fixed_repository_says_how_to_open_it() -> None:
+    repository = Repository(pair(), False, lambda place: None)
+    with pytest.raises(FixedRepositoryError, match="set repository: open"):
+        asyncio.run(repository.place("m", load=False))
+    with pytest.raises(UnknownModelError):
+        asyncio.run(repository.place("x", load=False))

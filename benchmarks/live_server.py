@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
-START_S = 90.0
+START_S = 180.0
 STOP_S = 30.0
 LINGER_S = 5.0
 """For what the server has left behind to go by itself."""

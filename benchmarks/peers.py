@@ -63,12 +63,12 @@ class Measurements:
             self.path.write_text(json.dumps(self.scenes, indent=1) + "\n")
 
 
-def sweep(peer: str, venv: Venv, scene: Scene, part: slice, found: Measurements) -> None:
+def sweep(peer: str, venv: Venv, scene: Scene, part: tuple[int, ...], found: Measurements) -> None:
     """Try the configurations of the grid that were not; each gets as close a look as it earns."""
     known = found.of(scene).get(peer, {}).get("sweep", {})
     first_rps = fluid_bound_rps(scene.scenario(1)) / 2
-    for number, knobs in list(enumerate(GRIDS[scene.name][peer]))[part]:
-        if str(number) in known:
+    for number, knobs in enumerate(GRIDS[scene.name][peer]):
+        if str(number) in known or (part and number not in part):
             continue
         best_rps = max((each["limit_rps"] for each in known.values()), default=0.0)
         start = partial(PEERS[peer], venv, scene, knobs)
@@ -88,7 +88,12 @@ def best_known(peer: str, scene: Scene, found: Measurements) -> tuple[Knobs, flo
 
 
 def measure_peer(
-    peer: str, venv: Venv, scene: Scene, effort: Effort, part: slice | None, found: Measurements
+    peer: str,
+    venv: Venv,
+    scene: Scene,
+    effort: Effort,
+    part: tuple[int, ...] | None,
+    found: Measurements,
 ) -> Limit:
     if part is not None:
         sweep(peer, venv, scene, part, found)
@@ -102,7 +107,12 @@ def measure_peer(
 
 
 def peer_figures(
-    peer: str, venv: Venv, scene: Scene, effort: Effort, part: slice | None, found: Measurements
+    peer: str,
+    venv: Venv,
+    scene: Scene,
+    effort: Effort,
+    part: tuple[int, ...] | None,
+    found: Measurements,
 ) -> Iterator[Figure]:
     where = f"{scene.name}: {peer}"
     if reason := venv.missing.get(peer):
@@ -160,12 +170,11 @@ def measure(given: argparse.Namespace, venv: Venv, found: Measurements) -> Itera
         yield from ratio(scene, found)
 
 
-def _part(text: str) -> slice:
-    first, _, last = text.partition(":")
+def _part(text: str) -> tuple[int, ...]:
     try:
-        return slice(int(first or 0), int(last) if last else None)
+        return tuple(int(number) for number in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: write FIRST:END, as in 0:6") from None
+        raise argparse.ArgumentTypeError(f"{text!r}: write numbers, as in 0,3,7") from None
 
 
 def _arguments() -> argparse.Namespace:
@@ -175,7 +184,7 @@ def _arguments() -> argparse.Namespace:
     add("--only", action="append", choices=servers, help="just this server; may be repeated")
     add("--scene", action="append", choices=tuple(SCENES), help="just this scene")
     add("--sweep", action="store_true", help="try every configuration, not just the best known")
-    add("--configs", type=_part, default=slice(None), help="part of the sweep, FIRST:END")
+    add("--configs", type=_part, default=(), help="just these of the grid, by number: 0,3,7")
     add("--results", type=Path, help="JSON file of what is known; read, and added to")
     add("--venv", type=Path, help="the peers' environment, kept; else made and thrown away")
     add("--json", action="store_true", help="print a JSON list and nothing else")

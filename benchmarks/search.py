@@ -7,7 +7,9 @@ STEP = 1.3
 Good = Callable[[float], bool]
 
 
-def highest(good: Good, guess_rps: float, precision: float, probes: int = 16) -> float:
+def highest(
+    good: Good, guess_rps: float, precision: float, probes: int = 16, step: float = STEP
+) -> float:
     """The highest rate that is served, to that precision; 0 where none of so many rates was."""
     low, high, rate = 0.0, 0.0, guess_rps
     for _ in range(probes):
@@ -20,5 +22,5 @@ def highest(good: Good, guess_rps: float, precision: float, probes: int = 16) ->
                 break
             rate = (low * high) ** 0.5
         else:
-            rate = low * STEP if low else high / STEP
+            rate = low * step if low else high / step
     return low

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,9 @@ WARMUP_S = 1.5
 LOOK_S = 0.05
 STALL_S = 0.5
 """A server that takes all of the CPU delays us for less."""
-STOLEN_MAX = 0.03
+STOLEN_MAX = 0.01
+BAD_BY_STOLEN = 20.0
+"""Near its limit a server answers so many requests late for each that stolen time would serve."""
 UNFIT_MAX = 8
 STEAL = 7
 """Column of /proc/stat."""
@@ -37,11 +40,13 @@ class Effort:
     """A hiccup of the machine gets another try."""
     precision: float
     probes: int
+    step: float
+    """By which the search goes on until it has a rate that is served and one that is not."""
 
 
-FULL = Effort(seconds_s=8, tries=2, precision=0.03, probes=16)
-SWEEP = Effort(seconds_s=4, tries=1, precision=0.03, probes=8)
-QUICK = Effort(seconds_s=2, tries=1, precision=0.15, probes=3)
+FULL = Effort(seconds_s=8, tries=2, precision=0.03, probes=16, step=1.1)
+SWEEP = Effort(seconds_s=4, tries=1, precision=0.03, probes=12, step=1.1)
+QUICK = Effort(seconds_s=2, tries=1, precision=0.15, probes=3, step=1.3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +80,10 @@ class Stalls:
             self.longest_s = max(self.longest_s, now_s - last_s - LOOK_S)
             last_s = now_s
 
-    @property
-    def unfit(self) -> bool:
-        return self.longest_s > STALL_S or self.stolen > STOLEN_MAX
+    def explain(self, bad_rate: float) -> bool:
+        """Whether so much may have gone badly without the server's doing."""
+        stolen = self.stolen > STOLEN_MAX and bad_rate < BAD_BY_STOLEN * self.stolen
+        return self.longest_s > STALL_S or stolen
 
     def __enter__(self) -> "Stalls":
         self.before = _ticks()
@@ -108,7 +114,7 @@ def load(served: Served, scene: Scene, rate_rps: float, seconds_s: float) -> Loa
             f"lost {result.lost}), p99 {result.latency_ms['p99']} ms; "
             f"stalled {1e3 * stalls.longest_s:.0f} ms, {100 * stalls.stolen:.1f} % stolen"
         )
-        if result.bad_rate <= BAD_RATE_MAX or not stalls.unfit:
+        if result.bad_rate <= BAD_RATE_MAX or not stalls.explain(result.bad_rate):
             return result
     raise UnfitError(
         f"the machine stood still or lost CPU time in {UNFIT_MAX} loads in a row: try again later"
@@ -144,7 +150,7 @@ def find_limit(
     served: Served, scene: Scene, effort: Effort, guess_rps: float, overload_rps: float
 ) -> Limit:
     """Search, then overload."""
-    limit_rps = highest(serves(served, scene, effort), guess_rps, effort.precision, effort.probes)
+    limit_rps = _highest(serves(served, scene, effort), guess_rps, effort)
     over = load(served, scene, overload_rps, effort.seconds_s)
     return Limit(limit_rps, over.goodput_rps)
 
@@ -154,11 +160,15 @@ def better(
 ) -> float:
     """The limit where it is above the best so far, else 0: who does no better there need not be
     looked at more closely."""
-    good = serves(served, scene, effort)
+    good = cache(serves(served, scene, effort))
     bar_rps = best_rps * (1 + effort.precision) or first_rps
     if best_rps and not good(bar_rps):
         return 0.0
-    return highest(good, bar_rps, effort.precision, effort.probes)
+    return _highest(good, bar_rps, effort)
+
+
+def _highest(good: Good, guess_rps: float, effort: Effort) -> float:
+    return highest(good, guess_rps, effort.precision, effort.probes, effort.step)
 
 
 Starts = Callable[[], AbstractContextManager[Served]]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.calm import STOLEN_MAX, Stolen, wait_for_calm
 from benchmarks.peer_servers.launch import Served
 from benchmarks.peer_servers.scenes import Scene
 from benchmarks.search import Good, highest
@@ -23,12 +23,10 @@ WARMUP_S = 1.5
 LOOK_S = 0.05
 STALL_S = 0.5
 """A server that takes all of the CPU delays us for less."""
-STOLEN_MAX = 0.01
-BAD_BY_STOLEN = 20.0
+BAD_BY_STOLEN = 10.0
 """Near its limit a server answers so many requests late for each that stolen time would serve."""
 UNFIT_MAX = 8
-STEAL = 7
-"""Column of /proc/stat."""
+CALM_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +66,7 @@ class Stalls:
 
     def __init__(self) -> None:
         self.longest_s = 0.0
-        self.stolen = 0.0
-        """Share of the CPU time that the host gave to others."""
+        self.stolen_share = 0.0
         self.ended = threading.Event()
         self.thread = threading.Thread(target=self._look)
 
@@ -82,25 +79,19 @@ class Stalls:
 
     def explain(self, bad_rate: float) -> bool:
         """Whether so much may have gone badly without the server's doing."""
-        stolen = self.stolen > STOLEN_MAX and bad_rate < BAD_BY_STOLEN * self.stolen
+        share = self.stolen_share
+        stolen = share > STOLEN_MAX and bad_rate < BAD_BY_STOLEN * share
         return self.longest_s > STALL_S or stolen
 
     def __enter__(self) -> "Stalls":
-        self.before = _ticks()
+        self.stolen = Stolen()
         self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.ended.set()
         self.thread.join()
-        stolen, total = (now - then for now, then in zip(_ticks(), self.before, strict=True))
-        self.stolen = stolen / total if total else 0.0
-
-
-def _ticks() -> tuple[int, int]:
-    """Of CPU time: stolen, and all."""
-    spent = [int(each) for each in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    return spent[STEAL], sum(spent)
+        self.stolen_share = self.stolen.share()
 
 
 def load(served: Served, scene: Scene, rate_rps: float, seconds_s: float) -> LoadReport:
@@ -112,10 +103,11 @@ def load(served: Served, scene: Scene, rate_rps: float, seconds_s: float) -> Loa
             f"    {rate_rps:6.0f} req/s: {100 * result.bad_rate:5.2f} % bad (late {result.late}, "
             f"refused {sum(result.refused.values())}, unsent {result.unsent}, "
             f"lost {result.lost}), p99 {result.latency_ms['p99']} ms; "
-            f"stalled {1e3 * stalls.longest_s:.0f} ms, {100 * stalls.stolen:.1f} % stolen"
+            f"stalled {1e3 * stalls.longest_s:.0f} ms, {100 * stalls.stolen_share:.1f} % stolen"
         )
         if result.bad_rate <= BAD_RATE_MAX or not stalls.explain(result.bad_rate):
             return result
+        wait_for_calm(CALM_S)
     raise UnfitError(
         f"the machine stood still or lost CPU time in {UNFIT_MAX} loads in a row: try again later"
     )

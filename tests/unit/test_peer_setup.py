@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.peer_servers.knobs import BEST, GRIDS, SPLIT, Knobs
 from benchmarks.peer_servers.launch import PEERS, gpus_of, setup_of
+from benchmarks.peer_servers.limits import Stalls
 from benchmarks.peer_servers.scenes import Model, Scene, eight_models, one_gpu
 from benchmarks.peer_servers.setup import VARIABLE, claim, read_setup
 
@@ -53,3 +54,13 @@ def test_the_best_known_were_swept(scene: str) -> None:
         grid = GRIDS[scene][peer]
         assert len(set(grid)) == len(grid)
         assert BEST[scene][peer] in grid
+
+
+def test_the_machine_is_blamed_only_for_what_it_can_explain() -> None:
+    stalls = Stalls()
+    assert not stalls.explain(0.05)
+    stalls.stolen_share = 0.04
+    assert stalls.explain(0.05)
+    assert not stalls.explain(0.7)  # hopeless, whoever had those 4 %
+    stalls.stolen_share, stalls.longest_s = 0.0, 40.0
+    assert stalls.explain(0.7)

@@ -53,4 +53,4 @@ def _install(venv: Venv, package: str) -> str:
     except subprocess.TimeoutExpired:
         return f"not installed after {INSTALL_S:g} s"
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-    return "" if done.returncode == 0 else (errors or [f"pip ended with {done.returncode}"])[-1]
+    return "" if done.returncode == 0 else (errors or [f"pip ended with {done.returncode}"])[0]

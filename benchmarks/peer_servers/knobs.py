@@ -78,12 +78,12 @@ GRIDS: dict[str, dict[str, tuple[Knobs, ...]]] = {
     },
     "eight": {
         "triton": (
-            *_grid(placement=(SPLIT, SPREAD), batch=(0.35, 0.5, 0.7), queue=(0.5,)),
+            *_grid(placement=(SPLIT, SPREAD), batch=(0.35, 0.5, 0.7), queue=(0.6,)),
             *_grid(placement=(SPLIT, SPREAD), queue=(0.0,)),
-            *_grid(placement=(SPLIT,), wait=(0.1,), queue=(0.5,)),
-            *_grid(placement=(SPLIT,), queue=(0.3,)),
+            *_grid(placement=(SPLIT,), wait=(0.1,), queue=(0.6,)),
+            *_grid(placement=(SPLIT,), queue=(0.8,)),
             # A stream's answers keep the order of its requests, so models wait for one another.
-            *_grid(way=(STREAM,), placement=(SPLIT,), queue=(0.5,)),
+            *_grid(way=(STREAM,), placement=(SPLIT,), queue=(0.6,)),
         ),
         "mosec": (
             *_grid(placement=(SPLIT, SPREAD), batch=(0.35, 0.5, 0.7)),
@@ -108,7 +108,7 @@ BEST: dict[str, dict[str, Knobs]] = {
         "litserve": Knobs(wait=0.1),
     },
     "eight": {
-        "triton": Knobs(placement=SPLIT, queue=0.5),
+        "triton": Knobs(placement=SPLIT, queue=0.6),
         "mosec": Knobs(placement=SPLIT),
         "litserve": Knobs(placement=SPLIT, wait=0.1),
     },

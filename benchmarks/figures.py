@@ -45,17 +45,22 @@ def run(title: str, measure: Measure) -> None:
     parser.add_argument("--json", action="store_true", help="print a JSON list and nothing else")
     parser.add_argument("--quick", action="store_true", help="a reduced run, for CI")
     arguments = parser.parse_args()
+    present(title, measure(arguments.quick), arguments.json)
+
+
+def present(title: str, measured: Iterator[Figure], as_json: bool) -> None:
+    """Print figures: each as it is ready, then all of them."""
     figures: list[Figure] = []
     progress = Console(stderr=True)
     try:
-        for figure in measure(arguments.quick):
+        for figure in measured:
             figures.append(figure)
-            if not arguments.json:
+            if not as_json:
                 progress.print(f"  {figure.figure}: {shown(figure.value)} {figure.unit}")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
-    if arguments.json:
+    if as_json:
         print(json.dumps([figure.to_dict() for figure in figures]))
     else:
         Console().print(_table(title, figures))

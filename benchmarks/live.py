@@ -6,7 +6,7 @@ most 1 % of its requests are refused, lost or later than the SLO, counted from w
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from benchmarks.calm import undisturbed
 from benchmarks.figures import Figure, run
 from benchmarks.live_server import Running, fermata
 from benchmarks.plain_serve import Knobs, plain_serve
+from benchmarks.search import Good, highest
 from clients.load.arrivals import poisson, single
 from clients.load.ledger import OK, Ledger
 from clients.load.report import LoadReport, report
@@ -30,7 +31,6 @@ from simulator.scenario import Scenario, read_scenario
 
 SLO_NS = ms(50)
 BAD_RATE_MAX = 0.01
-STEP = 1.3
 WARMUP_S = 1.5
 STREAMS = 8
 STEADY_RPS = 1_370
@@ -129,9 +129,6 @@ def watched(server: Running, rate_rps: float, seconds_s: float) -> Watch:
     return undisturbed(probe)
 
 
-Good = Callable[[float], bool]
-
-
 def serves(server: Running, seconds_s: float, tries: int, unary: bool = False) -> Good:
     """Whether a rate is served; a hiccup of the machine gets another try."""
 
@@ -142,23 +139,6 @@ def serves(server: Running, seconds_s: float, tries: int, unary: bool = False) -
         )
 
     return good
-
-
-def highest(good: Good, guess_rps: float, precision: float, probes: int = 16) -> float:
-    """The highest rate that is served, to that precision; 0 where none of so many rates was."""
-    low, high, rate = 0.0, 0.0, guess_rps
-    for _ in range(probes):
-        if good(rate):
-            low = rate
-        else:
-            high = rate
-        if low and high:
-            if high <= low * (1 + precision):
-                break
-            rate = (low * high) ** 0.5
-        else:
-            rate = low * STEP if low else high / STEP
-    return low
 
 
 def peer_goodput(seconds_s: float, precision: float, tries: int) -> float:

@@ -141,8 +141,14 @@ def started(
     ready: Any,
     environment: Mapping[str, str] | None = None,
     status_port: int = 0,
+    *,
+    together: bool = True,
 ) -> Iterator[Running]:
-    """Run a server until the block ends; `ready` says when it may be used."""
+    """Run a server until the block ends; `ready` says when it may be used.
+
+    At the end all its processes get Ctrl-C, as in a terminal, or where not `together` the first
+    alone, which then ends the others.
+    """
     # Being told to end is no reason to leave a server behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryFile() as log:
@@ -161,7 +167,7 @@ def started(
             _wait(running, ready, log)
             yield running
         finally:
-            _stop(running)
+            _stop(running, together)
 
 
 def _wait(running: Running, ready: Any, log: Any) -> None:
@@ -176,11 +182,11 @@ def _wait(running: Running, ready: Any, log: Any) -> None:
     raise ServerError(f"the server is not up after {START_S:g} s: {said}")
 
 
-def _stop(running: Running) -> None:
+def _stop(running: Running, together: bool) -> None:
     """Ctrl-C, as a user would; then by force whoever is left of its family."""
     family = running.family()
     if running.process.poll() is None:
-        os.killpg(running.process.pid, signal.SIGINT)
+        (os.killpg if together else os.kill)(running.process.pid, signal.SIGINT)
     with suppress(subprocess.TimeoutExpired):
         running.process.wait(STOP_S)
     end_s = time.monotonic() + LINGER_S

@@ -36,6 +36,17 @@ class Desk(Protocol):
     def answer(self, request_id: str, outcome: str, message: str, batch: int) -> None: ...
 
 
+class Way(Protocol):
+    """To the server."""
+
+    async def connect(self) -> None: ...
+
+    def put(self, index: int) -> None:
+        """Send that request, now or as soon as the server takes it."""
+
+    async def close(self) -> None: ...
+
+
 class Lane(asyncio.Protocol):
     """One stream. What the server does not take yet waits here, and grows old."""
 

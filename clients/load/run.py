@@ -17,9 +17,13 @@ READY_S = 60.0
 
 
 def run_load(
-    options: SenderOptions, targets: list[Target], arrivals: Arrivals, processes: int = 1
+    options: SenderOptions,
+    targets: list[Target],
+    arrivals: Arrivals,
+    processes: int = 1,
+    kind: type[Sender] = Sender,
 ) -> Ledger:
-    """Send all arrivals and return what became of each.
+    """Send all arrivals and return what became of each; `kind` of sender says how they travel.
 
     In processes of their own, be it one: the caller's threads would take the senders' time, and
     grpc.aio does not outlive the loop it was first used on.
@@ -30,7 +34,7 @@ def run_load(
     processes = max(1, processes)
     for index in range(processes):
         ours, theirs = context.Pipe()
-        arguments = (theirs, options, targets, arrivals.part(index, processes))
+        arguments = (theirs, kind, options, targets, arrivals.part(index, processes))
         worker = context.Process(target=_work, args=arguments, daemon=True)
         worker.start()
         theirs.close()
@@ -59,21 +63,24 @@ def run_load(
     return merge(found)
 
 
-def _work(pipe: Connection, options: SenderOptions, targets: list[Target], part: Arrivals) -> None:
+def _work(
+    pipe: Connection,
+    kind: type[Sender],
+    options: SenderOptions,
+    targets: list[Target],
+    part: Arrivals,
+) -> None:
     def wait() -> int:
         pipe.send("ready")
         start_at_ns: int = pipe.recv()
         return start_at_ns
 
     try:
-        pipe.send(asyncio.run(_send(options, targets, part, wait)))
+        pipe.send(asyncio.run(_send(kind(options, targets, part), wait)))
     except (LoadError, OSError) as error:
         pipe.send(str(error))
 
 
-async def _send(
-    options: SenderOptions, targets: list[Target], part: Arrivals, wait: Callable[[], int]
-) -> Ledger:
-    sender = Sender(options, targets, part)
+async def _send(sender: Sender, wait: Callable[[], int]) -> Ledger:
     await sender.connect()
     return await sender.run(wait())

@@ -3,11 +3,12 @@
 import asyncio
 import gc
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from clients.load.arrivals import Arrivals
-from clients.load.lane import Calls, Lane
+from clients.load.lane import Calls, Lane, Way
 from clients.load.ledger import Ledger
 from clients.wire import open_inference_pb2 as pb
 from clients.wire import parameters as names
@@ -81,15 +82,17 @@ class Sender:
 
     async def connect(self) -> None:
         """Before the load starts: connections take their time."""
-        options = self.options
-        kind = Calls if options.unary else Lane
-        self.lanes: list[Lane | Calls] = [
-            kind(self, options.server) for _ in range(max(1, options.streams))
-        ]
+        self.lanes = self.make_lanes()
         await asyncio.gather(*(lane.connect() for lane in self.lanes))
         # Pauses of the collector would look like the server's.
         gc.collect()
         gc.freeze()
+
+    def make_lanes(self) -> Sequence[Way]:
+        """Ways to the server, not yet connected."""
+        options = self.options
+        kind = Calls if options.unary else Lane
+        return [kind(self, options.server) for _ in range(max(1, options.streams))]
 
     async def run(self, start_at_ns: int) -> Ledger:
         """The ledger, once everything is answered or has been waited for."""
@@ -132,6 +135,9 @@ class Sender:
             self.done()
             return None
         self.ledger.send(index, now_ns)
+        return self.compose(index, target)
+
+    def compose(self, index: int, target: int) -> bytes:
         return self.parts[target] + own_part(index, int(self.arrivals.client[index]))
 
     def answer(self, request_id: str, outcome: str, message: str, batch: int) -> None:

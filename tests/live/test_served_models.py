@@ -133,6 +133,8 @@ def test_faces_are_boxed_in_pixels_of_the_frame_that_was_sent(server: Server) ->
 @pytest.mark.parametrize("model", ["topics", "faces", "digits"])
 def test_load_knows_what_each_model_takes(server: Server, model: str) -> None:
     common = ("--server", f"127.0.0.1:{server.grpc_port}", "--json", "--warmup-s", "0")
-    told = run("load", "--model", model, "--rate", "4", "--duration-s", "2", *common)
+    # Time enough on a busy machine: what is asked here is what it takes, not how fast.
+    paced = ("--rate", "2", "--duration-s", "2", "--slo-ms", str(TIMEOUT_US // 1000))
+    told = run("load", "--model", model, *paced, *common)
     assert told["good"] > 0, told
     assert "INVALID_ARGUMENT" not in told["refused"]

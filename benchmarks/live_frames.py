@@ -13,8 +13,9 @@ from PIL import Image
 
 from benchmarks.calm import undisturbed
 from benchmarks.figures import Figure, run
-from benchmarks.live import Load, highest
+from benchmarks.live import Load
 from benchmarks.live_server import Running, fermata
+from benchmarks.search import highest
 from clients.frames import encode_jpeg
 from clients.load.arrivals import poisson, single
 from clients.load.report import report

@@ -4,6 +4,7 @@ A kick disturbs a few workers, lets them settle, and keeps what comes of it unle
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations, pairwise
 from random import Random
 
@@ -64,7 +65,7 @@ def distorted(zoo: Zoo, rng: Random) -> Zoo:
     for low, high in pairwise(zoo.accuracy):
         accuracy += (high - low) * rng.expovariate(1.0) ** 2
         heights.append(accuracy)
-    return Zoo(tuple(heights), zoo.latency_ns, zoo.capacity)
+    return replace(zoo, accuracy=tuple(heights))
 
 
 def _take_some_out(

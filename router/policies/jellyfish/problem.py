@@ -10,6 +10,7 @@ from router.core.units import SECOND
 
 UNITS_PER_FPS = 4
 """Rates need not share a divisor, so they are rounded up, and capacities down, to 1/4 frame/s."""
+FIELD_BITS = 64
 QUEUE_FACTOR = 2
 """Eq. (5): a request waits at most for one batch and runs in the next."""
 
@@ -24,6 +25,15 @@ class Zoo:
     capacity: tuple[tuple[int, ...], ...]
     """By DNN and batch size: the largest load, in units, that batches of at most that size carry;
     index 0 is 0."""
+    fields: tuple[tuple[int, ...], ...]
+    """By DNN and batch size: an integer with a 1 in the field of each batch up to that size. A
+    client's fields over all DNNs are one integer (`Client.fields`), so that a few additions give
+    the load of any set of clients for every DNN and batch at once."""
+
+    @property
+    def stride(self) -> int:
+        """Fields that each DNN has, one for each batch size and one for 0."""
+        return max(len(capacity) for capacity in self.capacity)
 
     def batch_max(self, dnn: int, budget_ns: float) -> int:
         """Eq. (5): the largest batch whose wait and run fit the latency budget; 0 if none does."""
@@ -50,7 +60,19 @@ def make_zoo(accuracy: Sequence[float], latency_ns: Sequence[Sequence[int]]) -> 
                 run_ns = max(run_ns, below_ns[index])
             table.append(max(run_ns, table[-1]) if table else run_ns)
         tables.append(tuple(table))
-    return Zoo(tuple(accuracy), tuple(tables), tuple(_capacities(table) for table in tables))
+    capacity = tuple(_capacities(table) for table in tables)
+    return Zoo(tuple(accuracy), tuple(tables), capacity, _fields(capacity))
+
+
+def _fields(capacity: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    stride = max(map(len, capacity))
+    rows: list[tuple[int, ...]] = []
+    for dnn, of_dnn in enumerate(capacity):
+        row = [0]
+        for batch in range(1, len(of_dnn)):
+            row.append(row[-1] | 1 << FIELD_BITS * (dnn * stride + batch))
+        rows.append(tuple(row))
+    return tuple(rows)
 
 
 def _capacities(table_ns: Sequence[int]) -> tuple[int, ...]:
@@ -72,6 +94,8 @@ class Client:
     batch_max: tuple[int, ...]
     """By DNN: the largest batch that meets its SLO; 0 where none does or its floor or pin forbids
     the DNN."""
+    fields: int
+    """See `Zoo.fields`."""
 
 
 def load_of(fps: float) -> int:
@@ -92,7 +116,8 @@ def make_client(
     for dnn, accuracy in enumerate(zoo.accuracy):
         allowed = accuracy >= floor and pinned in (None, dnn)
         batch_max.append(zoo.batch_max(dnn, budget_ns[dnn]) if allowed else 0)
-    return Client(number, load_of(fps), tuple(batch_max))
+    packed = sum(zoo.fields[dnn][batch] for dnn, batch in enumerate(batch_max))
+    return Client(number, load_of(fps), tuple(batch_max), packed)
 
 
 def servable(zoo: Zoo, client: Client) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import combinations
 from random import Random
 
+from router.policies.jellyfish.contiguous import cut
 from router.policies.jellyfish.problem import Client, Plan, Share, Zoo, make_share
 from router.policies.jellyfish.split import Split, best_split
 
@@ -63,17 +64,12 @@ class Search:
         self.left_out.extend(known.values())
 
     def start_afresh(self) -> None:
-        """Clients with like budgets go together, since the tightest bounds its worker's batch."""
-        ordered = sorted(self.clients, key=lambda client: client.batch_max, reverse=True)
-        total = sum(client.load for client in ordered)
-        passed = 0
-        groups: list[list[Client]] = [[] for _ in self.workers]
-        for client in ordered:
-            middle = passed + client.load / 2
-            groups[min(int(middle * len(groups) / total), len(groups) - 1)].append(client)
-            passed += client.load
-        for worker, group in zip(self.workers, groups, strict=True):
-            self._keep_what_fits(worker, group)
+        """Start from the best runs of clients with like budgets."""
+        runs = cut(self.zoo, self.clients, len(self.workers))
+        served = {client.number for run in runs for client in run}
+        self.left_out = [client for client in self.clients if client.number not in served]
+        for worker, run in zip(self.workers, runs, strict=True):
+            self._keep_what_fits(worker, run)
 
     def _keep_what_fits(self, worker: Worker, clients: list[Client]) -> None:
         """Give the worker these clients and the best DNN for them; who does not fit is left out."""

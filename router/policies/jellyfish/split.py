@@ -9,20 +9,14 @@ that leaves the other no more than it can carry: a subset sum, in one integer's 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.policies.jellyfish.problem import Client, Zoo
+from router.policies.jellyfish.problem import FIELD_BITS, Client, Zoo
 
-
-@dataclass(slots=True)
-class Offer:
-    """A DNN run in batches of a certain size, to these clients."""
-
-    dnn: int
-    accuracy: float
-    capacity: int
-    takes: int
-    """Bit i: client i of the set meets its SLO here."""
-    taken_load: int
-    """Of all those."""
+CLIENTS_MAX = FIELD_BITS - 1
+"""Of a pair of workers: a client is one bit of a field."""
+FIELD_BYTES = FIELD_BITS // 8
+Offer = tuple[float, int, int, int, int]
+"""A DNN run in batches of a certain size, to some clients of a set: its accuracy, its capacity,
+those who meet their SLO there (bit i: client i), their load, the DNN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,64 +34,67 @@ class Split:
 def best_split(zoo: Zoo, clients: Sequence[Client], above: float) -> Split | None:
     """The best way to serve all these clients on two workers; None unless its value is above."""
     load = sum(client.load for client in clients)
-    if zoo.accuracy[-1] * load <= above:
+    if zoo.accuracy[-1] * load <= above or len(clients) > CLIENTS_MAX:
         return None
     offers = make_offers(zoo, clients)
     everyone = (1 << len(clients)) - 1
     sums: dict[int, int] = {}
     best: tuple[Offer, Offer, int] | None = None
     for position, one in enumerate(offers):
-        if one.accuracy * load <= above:
+        accuracy, capacity, takes, taken_load, _ = one
+        if accuracy * load <= above:
             break
-        high = min(one.capacity, one.taken_load)
+        high = min(capacity, taken_load)
+        # What the other must carry at least, and the accuracy at which it would be worth it.
+        need = load - high
+        worth = (above - accuracy * high) / need if need else -1.0
         for other in offers[position:]:
-            if one.accuracy * high + other.accuracy * (load - high) <= above:
+            if other[0] <= worth:
                 break
-            if (
-                one.takes | other.takes != everyone
-                or one.capacity + other.capacity < load
-                or load - one.taken_load > other.capacity
-                or load - other.taken_load > one.capacity
-            ):
+            if other[1] < need or takes | other[2] != everyone or load - other[3] > capacity:
                 continue
-            free = one.takes & other.takes
+            free = takes & other[2]
             reachable = sums.get(free)
             if reachable is None:
                 reachable = sums[free] = subset_sums(clients, free)
-            forced = load - other.taken_load
-            extra = (reachable & ((2 << (one.capacity - forced)) - 1)).bit_length() - 1
+            forced = load - other[3]
+            extra = (reachable & ((2 << (capacity - forced)) - 1)).bit_length() - 1
             rest = load - forced - extra
-            if rest > other.capacity:
+            if rest > other[1]:
                 continue
-            value = one.accuracy * (forced + extra) + other.accuracy * rest
+            value = accuracy * (forced + extra) + other[0] * rest
             if value > above:
                 above, best = value, (one, other, extra)
+                worth = (above - accuracy * high) / need if need else other[0]
     return None if best is None else _carry_out(clients, above, *best)
 
 
 def make_offers(zoo: Zoo, clients: Sequence[Client]) -> list[Offer]:
     """Every DNN and batch size worth trying for some of the clients, most accurate first."""
+    stride = zoo.stride
+    length = len(zoo.accuracy) * stride * FIELD_BYTES
+    packed_takes = packed_load = 0
+    for index, client in enumerate(clients):
+        packed_takes |= client.fields << index
+        packed_load += client.fields * client.load
+    takes = memoryview(packed_takes.to_bytes(length, "little")).cast("Q").tolist()
+    loads = memoryview(packed_load.to_bytes(length, "little")).cast("Q").tolist()
     offers: list[Offer] = []
     for dnn in range(len(zoo.accuracy) - 1, -1, -1):
-        takes: dict[int, int] = {}
-        loads: dict[int, int] = {}
-        for index, client in enumerate(clients):
-            batch = client.batch_max[dnn]
-            if batch:
-                takes[batch] = takes.get(batch, 0) | 1 << index
-                loads[batch] = loads.get(batch, 0) + client.load
-        all_takes = all_load = 0
-        capacity = zoo.capacity[dnn]
-        accuracy = zoo.accuracy[dnn]
-        last: Offer | None = None
-        for batch in sorted(takes, reverse=True):
-            if last is not None and capacity[batch] >= all_load:
+        first = dnn * stride
+        if not takes[first + 1]:
+            continue
+        capacity, accuracy = zoo.capacity[dnn], zoo.accuracy[dnn]
+        before = 0
+        for batch in range(len(capacity) - 1, 0, -1):
+            able = takes[first + batch]
+            if able == before:
+                continue
+            if before and capacity[batch] >= offers[-1][3]:
                 # Whatever the larger batch could be given, the smaller carries too.
                 offers.pop()
-            all_takes |= takes[batch]
-            all_load += loads[batch]
-            last = Offer(dnn, accuracy, capacity[batch], all_takes, all_load)
-            offers.append(last)
+            offers.append((accuracy, capacity[batch], able, loads[first + batch], dnn))
+            before = able
     return offers
 
 
@@ -120,9 +117,9 @@ def _carry_out(
     rows: list[tuple[Client, int]] = []
     reachable = 1
     for index, client in enumerate(clients):
-        if not other.takes >> index & 1:
+        if not other[2] >> index & 1:
             first.append(client)
-        elif not one.takes >> index & 1:
+        elif not one[2] >> index & 1:
             second.append(client)
         else:
             rows.append((client, reachable))
@@ -133,4 +130,4 @@ def _carry_out(
         else:
             first.append(client)
             extra -= client.load
-    return Split(value, one.dnn, tuple(first), other.dnn, tuple(second))
+    return Split(value, one[4], tuple(first), other[4], tuple(second))

@@ -65,7 +65,7 @@ def make_zoo(accuracy: Sequence[float], latency_ns: Sequence[Sequence[int]]) -> 
 
 
 def _fields(capacity: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-    stride = max(map(len, capacity))
+    stride = max(map(len, capacity), default=0)
     rows: list[tuple[int, ...]] = []
     for dnn, of_dnn in enumerate(capacity):
         row = [0]

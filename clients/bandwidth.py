@@ -72,9 +72,14 @@ class BandwidthEstimator:
             break
         return known_bps
 
-    def backlog_bits(self) -> int:
-        """Sent and not acknowledged."""
-        return sum(bits for _, bits in self.in_flight.values())
+    def backlog_bits(self, now_ns: int, bandwidth_bps: float) -> float:
+        """Of the frames sent, what a network of this bandwidth has not carried yet."""
+        if not self.in_flight:
+            return 0.0
+        total = sum(bits for _, bits in self.in_flight.values())
+        sent_at_ns = next(iter(self.in_flight.values()))[0]
+        start_ns = max(sent_at_ns, self.acknowledged_at_ns - self.round_trip_ns)
+        return max(0.0, total - bandwidth_bps * (now_ns - start_ns) / SECOND_NS)
 
 
 def harmonic_bps(samples: list[tuple[int, int, int]]) -> float:

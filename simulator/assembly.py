@@ -7,6 +7,7 @@ from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.assembly import assemble as assemble_router
 from router.core.engine import Engine
 from router.ownership import Ownership
+from router.policies.family import Family
 from simulator.scenario import Application, Scenario
 
 BATCH_SIZE_MAX = 1024
@@ -22,6 +23,8 @@ class Assembly:
     """By variant."""
     ownership: Ownership
     """Whose source runs a backend by itself."""
+    families: tuple[Family, ...]
+    """By application."""
 
 
 def assemble(scenario: Scenario, weights: dict[int, float]) -> Assembly:
@@ -38,7 +41,7 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> Assembly:
     for backend in range(scenario.backends):
         built.engine.on_backend_up(0, backend, owner=built.ownership.take(backend))
     accuracy = [variant.accuracy for each in scenario.applications for variant in each.variants]
-    return Assembly(built.engine, accuracy, built.ownership)
+    return Assembly(built.engine, accuracy, built.ownership, built.families)
 
 
 def _served(application: Application, weights: dict[int, float]) -> ServedApplication:

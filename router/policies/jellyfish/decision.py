@@ -76,11 +76,13 @@ class Decider:
                 ]
             )
         search.settle()
-        for _ in range(self.effort.kicks if workers > 1 else 0):
+        # Two workers are solved exactly as they are.
+        for _ in range(self.effort.kicks if workers > 2 else 0):
             if expired():
                 break
             kick(search)
-        search.settle()
+        if workers > 2:
+            search.settle()
         self._take_turns(search)
         return search.plan()
 

@@ -54,6 +54,14 @@ class KnownClient:
         sending_ns = self.frame_bits(input_size) / bandwidth_bps * SECOND
         return sending_ns + self.last.round_trip_ns
 
+    def _budget_ns(self, input_size: int, left_ns: int) -> float:
+        """What the network leaves for waiting and running; nothing where it could not even carry
+        the frames as fast as they come, for then each would be later than the last."""
+        last = self.last
+        if self.frame_bits(input_size) * last.fps > last.bandwidth_bps:
+            return 0.0
+        return left_ns - self.network_ns(input_size)
+
     def demand(
         self,
         zoo: Zoo,
@@ -68,9 +76,9 @@ class KnownClient:
         pinned = None
         if last.pinned >= 0:
             pinned = variants.index(last.pinned) if last.pinned in variants else len(variants)
-        budgets = [last.slo_ns - spent_ns - self.network_ns(side) for side in input_sizes]
+        budgets = [self._budget_ns(side, last.slo_ns - spent_ns) for side in input_sizes]
         if last.bandwidth_bps <= 0:
             # Until it has measured its network it is given the smallest input.
-            budgets[1:] = [0.0] * (len(budgets) - 1)
+            budgets = [float(last.slo_ns - spent_ns), *[0.0] * (len(budgets) - 1)]
         fps = max(last.fps, 1.0) * (1.0 + headroom)
         return make_client(zoo, last.client, fps, budgets, max(floor, last.accuracy_floor), pinned)

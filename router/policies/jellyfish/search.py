@@ -12,6 +12,8 @@ NEIGHBOURS = 4
 """Beyond that many workers on either side, by accuracy, a pair is tried by chance only: what two
 workers can gain from each other they mostly gain from those like them."""
 ALL_PAIRS_UP_TO = 12
+SWEEPS_MAX = 10
+"""So that the work grows with the workers only; most of the gain is in the first few."""
 NOTHING = -1.0
 """Any value is above it."""
 
@@ -103,7 +105,9 @@ class Search:
     def settle(self) -> None:
         """Improve until no pair of workers can, or the time is over."""
         self.serve_left_out()
-        while not self.expired() and (self.sweep(self._pairs()) or self._exchange()):
+        for _ in range(SWEEPS_MAX):
+            if self.expired() or not (self.sweep(self._pairs()) or self._exchange()):
+                break
             self.serve_left_out()
 
     def _pairs(self) -> list[tuple[int, int]]:

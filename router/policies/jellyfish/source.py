@@ -71,6 +71,7 @@ class Jellyfish(Source):
     backend's queue by deadline. It owns the backends of one application."""
 
     owns_backends = True
+    maps_clients = True
 
     def __init__(self, family: Family, options: JellyfishOptions, rng: Random) -> None:
         self.options = options

@@ -1,30 +1,13 @@
-"""Clocks are never assumed synchronised: what a frame has spent is told as a duration."""
+"""Clocks are never assumed synchronised: a frame says what it has left, not when it was made."""
+
+SECOND_NS = 1_000_000_000
 
 
-class ClockOffset:
-    """The server's clock less ours, from small probes. The quickest one is the best: whatever
-    delayed the others, delayed one way more than the other."""
+def time_left_ns(left_ns: int, waiting_bits: float, bandwidth_bps: float, way_ns: int = 0) -> int:
+    """The paper's O - s / W: what will be left of an SLO once the frame is at the server.
 
-    def __init__(self) -> None:
-        self.round_trip_ns = -1
-        """Of the quickest probe; -1 before the first."""
-        self.offset_ns = 0
-
-    def on_probe(self, sent_at_ns: int, server_at_ns: int, back_at_ns: int) -> None:
-        """A probe left us, was at the server and came back; the server's time is on its clock."""
-        round_trip_ns = back_at_ns - sent_at_ns
-        if self.round_trip_ns < 0 or round_trip_ns <= self.round_trip_ns:
-            self.round_trip_ns = round_trip_ns
-            self.offset_ns = server_at_ns - (sent_at_ns + back_at_ns) // 2
-
-    def on_server(self, local_ns: int) -> int:
-        """Our point in time on the server's clock; off by half the quickest round trip at most."""
-        return local_ns + self.offset_ns
-
-
-def time_left_ns(slo_ns: int, frame_bits: float, bandwidth_bps: float, spent_ns: int = 0) -> int:
-    """The paper's O - s / W: what is left of an SLO once the frame has come over the network,
-    where no clock says it better; `spent_ns` went by before it was sent."""
+    `left_ns` is left now; `waiting_bits` go before it or are its own; `way_ns` is the distance.
+    """
     if bandwidth_bps <= 0:
-        return slo_ns - spent_ns
-    return slo_ns - spent_ns - int(frame_bits / bandwidth_bps * 1_000_000_000)
+        return left_ns - way_ns
+    return left_ns - way_ns - int(waiting_bits / bandwidth_bps * SECOND_NS)

@@ -83,6 +83,9 @@ class ServedModel:
     boxes: bool = False
     """Answers are rows of x1, y1, x2, y2, ... in input pixels of a `whole` picture; clients get
     them in pixels of their own."""
+    sides: Mapping[str, int] = field(default_factory=dict)
+    """By variant: the side of its pictures, where these differ. Pictures then keep the size that
+    they come with, and the backend fits them to the variant that it runs."""
     variants: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     """Names of the classes of the first output."""

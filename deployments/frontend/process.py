@@ -22,6 +22,7 @@ from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
     Absent,
+    Advice,
     Cancel,
     Dropped,
     Fetch,
@@ -29,6 +30,7 @@ from router.links.messages import (
     Message,
     Payload,
     Place,
+    Report,
     Result,
     Submit,
 )
@@ -188,13 +190,15 @@ class FrontendProcess:
                 desk.on_dropped(message)
             elif isinstance(message, Absent):
                 self.repository.on_absent(message)
+            elif isinstance(message, Advice):
+                desk.on_advice(message)
             else:
                 self.strays += 1
         desk.pump()
 
     # Wires
 
-    def to_router(self, message: Submit | Cancel | Place) -> None:
+    def to_router(self, message: Submit | Cancel | Place | Report) -> None:
         if self.router is not None:
             self.router.send(message)
 

@@ -80,6 +80,22 @@ class Place(msgspec.Struct, tag=13, array_like=True, frozen=True):
     load: bool
 
 
+class Report(msgspec.Struct, tag=14, array_like=True, frozen=True):
+    """What a client says of itself and of its network; see `router.core.events.ClientReport`."""
+
+    application: str
+    client: int
+    slo_ns: int
+    fps: float
+    bandwidth_bps: float
+    input_size: int
+    frame_bits: int
+    round_trip_ns: int
+    accuracy_floor: float = 0.0
+    pinned: str = ""
+    """Name of the only variant that may serve it; empty: any."""
+
+
 # Router -> frontend
 
 
@@ -95,6 +111,15 @@ class Absent(msgspec.Struct, tag=21, array_like=True, frozen=True):
     """Applications that no backend has loaded, each with why; every other one is served."""
 
     applications: tuple[tuple[str, str], ...]
+
+
+class Advice(msgspec.Struct, tag=22, array_like=True, frozen=True):
+    """Tell this client which input size to send; see `router.core.events.Advise`."""
+
+    client: int
+    input_size: int
+    network_ns: int
+    served: bool
 
 
 # Router -> backend
@@ -202,8 +227,10 @@ Message = (
     | Cancel
     | Evidence
     | Place
+    | Report
     | Dropped
     | Absent
+    | Advice
     | Run
     | Frontend
     | LoadVariant

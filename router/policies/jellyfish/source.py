@@ -1,7 +1,7 @@
 """Jellyfish's worker side: a queue for each backend, fed by the clients mapped to it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from router.core.deadline_queue import DeadlineQueue
@@ -94,6 +94,10 @@ class Jellyfish(Source):
         self.due_at_ns = NEVER
         self.timer = SourceTimer(self)
         self.stranded = Stranded(self)
+
+    def plan_elsewhere(self) -> None:
+        """From now on somebody else asks `question` and answers with `take_plan`."""
+        self.options = replace(self.options, replan_here=False)
 
     # Clients
 

@@ -12,7 +12,7 @@ NEIGHBOURS = 4
 """Beyond that many workers on either side, by accuracy, a pair is tried by chance only: what two
 workers can gain from each other they mostly gain from those like them."""
 ALL_PAIRS_UP_TO = 12
-SWEEPS_MAX = 10
+SWEEPS_MAX = 6
 """So that the work grows with the workers only; most of the gain is in the first few."""
 NOTHING = -1.0
 """Any value is above it."""
@@ -161,10 +161,16 @@ class Search:
         """Try to serve whoever is left out, those who ask least first; on these workers only."""
         waiting = sorted(self.left_out, key=lambda client: (client.load, client.number))
         self.left_out = []
-        indices = range(len(self.workers)) if only is None else only
         for client in waiting:
-            if not (self._add_to_one(client, indices) or self._add_to_pair(client, only)):
+            indices = self._some_workers() if only is None else only
+            if not (self._add_to_one(client, indices) or self._add_to_pair(client, indices)):
                 self.left_out.append(client)
+
+    def _some_workers(self) -> Sequence[int]:
+        """All of a small cluster; of a large one some, or each client would be tried on all."""
+        count = len(self.workers)
+        everyone = range(count)
+        return everyone if count <= ALL_PAIRS_UP_TO else self.rng.sample(everyone, ALL_PAIRS_UP_TO)
 
     def _add_to_one(self, client: Client, indices: Sequence[int]) -> bool:
         """Add it to the worker where that costs least accuracy."""
@@ -183,8 +189,8 @@ class Search:
         self.set(worker, best[2], (*worker.clients, client))
         return True
 
-    def _add_to_pair(self, client: Client, only: Sequence[int] | None) -> bool:
-        for one, other in self._pairs() if only is None else combinations(only, 2):
+    def _add_to_pair(self, client: Client, indices: Sequence[int]) -> bool:
+        for one, other in combinations(indices, 2):
             if self.expired():
                 return False
             first, second = self.workers[one], self.workers[other]

@@ -255,10 +255,10 @@ class Jellyfish(Source):
         alone_ns = self._alone_ns(worker.dnn) + self.desk.lead_ns(1)
         hopeless_at_ns = NEVER
         for queue in (worker.queue, worker.spare):
-            while len(queue) > 0 and queue.first().expires_at_ns < now_ns + alone_ns:
+            while len(queue) > 0 and queue.first().deadline_ns < now_ns + alone_ns:
                 self.outbox.drop(queue.pop(), DropReason.LATE)
             if len(queue) > 0:
-                hopeless_at_ns = min(hopeless_at_ns, queue.first().expires_at_ns - alone_ns)
+                hopeless_at_ns = min(hopeless_at_ns, queue.first().deadline_ns - alone_ns)
         waiting = len(worker.queue) + len(worker.spare)
         if waiting == 0:
             return None
@@ -273,10 +273,10 @@ class Jellyfish(Source):
         """The first requests by deadline, as many as end in time together: more than the planned
         batch where a burst asks for it and every deadline allows."""
         worker = self.workers[slot.backend]
-        variant = self.variants[worker.dnn]
+        variant = self._resident(worker, slot)
         for queue in (worker.queue, worker.spare):
             while len(queue) > 0:
-                budget_ns = queue.first().expires_at_ns - slot.start_at_ns
+                budget_ns = queue.first().deadline_ns - slot.start_at_ns
                 size = min(len(queue), slot.size_that_fits(variant, budget_ns))
                 if size > 0:
                     taken = queue.pop_many(size)
@@ -286,15 +286,23 @@ class Jellyfish(Source):
                 self.outbox.drop(queue.pop(), DropReason.LATE)
         return None
 
+    def _resident(self, worker: Worker, slot: Slot) -> int:
+        """The variant it is to run or, until that is loaded, the nearest one that is there."""
+        order = sorted(range(len(self.variants)), key=lambda dnn: (abs(dnn - worker.dnn), dnn))
+        for dnn in order if not slot.runs(self.variants[worker.dnn]) else ():
+            if slot.runs(self.variants[dnn]):
+                return self.variants[dnn]
+        return self.variants[worker.dnn]
+
     def _fill(
         self, worker: Worker, slot: Slot, variant: int, taken: Sequence[Request]
     ) -> list[Request]:
         """Requests of clients left out, where the planned batch has room and all stay in time."""
         filling: list[Request] = []
         spare = worker.spare
-        until_ns = taken[0].expires_at_ns
+        until_ns = taken[0].deadline_ns
         while len(spare) > 0 and len(taken) + len(filling) < worker.batch:
-            until_ns = min(until_ns, spare.first().expires_at_ns)
+            until_ns = min(until_ns, spare.first().deadline_ns)
             size = len(taken) + len(filling) + 1
             if slot.start_at_ns + slot.plan_ns(variant, size) > until_ns:
                 break

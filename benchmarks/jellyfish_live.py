@@ -54,7 +54,7 @@ def config(accuracy: Sequence[float]) -> dict[str, Any]:
                     "shape": [3, SIDES[-1], SIDES[-1]],
                     "image": True,
                     "fit": "whole",
-                    "boxes": True,
+                    "sized": True,
                 },
                 "variants": [
                     {

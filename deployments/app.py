@@ -64,7 +64,7 @@ class ControlPlane:
         self._reap(name)
         self.router = create_router(name, plan, GENERATION, namespace=NAMESPACE)
         await self.router.address.remote()
-        replanner = Replanner(self.router, mapping_options(config))
+        replanner = Replanner(self.router, mapping_options(self.config))
         self.replanning = asyncio.get_running_loop().create_task(replanner.run())
 
     def _reap(self, name: str) -> None:

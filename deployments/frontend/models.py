@@ -1,7 +1,7 @@
 """What a frontend serves: plain data that the application builder fills in."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt

@@ -155,9 +155,7 @@ def from_catalog(name: str, **changes: object) -> Build:
         return lambda variants, rng: policy.build(alone(variants), options, rng)
 
     def build(variants: Sequence[int], rng: random.Random) -> list[Source]:
-        known = [
-            replace(each, accuracy=(0.5,), input_sizes=(128,)) for each in alone(variants)
-        ]
+        known = [replace(each, accuracy=(0.5,), input_sizes=(128,)) for each in alone(variants)]
         return policy.build(known, options, rng)
 
     return build

@@ -134,6 +134,15 @@ class RankThread(Desk):
         """How many backends of the pool can be had, at most."""
         return self.lanes[POOL].free_count
 
+    def free_at_ns(self, backend: int) -> int:
+        return self.backends[backend].free_at_ns
+
+    def resident(self, backend: int) -> frozenset[int] | None:
+        return self.backends[backend].resident
+
+    def kind(self, backend: int) -> int:
+        return self.backends[backend].kind
+
     # Sources and their bids
 
     def add_source(self, source: Source) -> None:

@@ -13,6 +13,8 @@ from router.policies.deferred import ModelThread
 from router.policies.deferred_options import EAGER, HOLDS, PUBLISHED, DeferredOptions
 from router.policies.family import Family
 from router.policies.partitioned import Partitioned, PartitionedOptions
+from router.policies.sneakpeek import options as sneakpeek
+from router.policies.sneakpeek.source import WindowScheduler
 from router.policies.timeout import TimeoutBatching, TimeoutOptions
 
 Build = Callable[[Sequence[Family], Any, random.Random], list[Source]]
@@ -47,6 +49,14 @@ def _partitioned(families: Sequence[Family], options: Any, rng: random.Random) -
     return [Partitioned(families, options)] * len(families)
 
 
+def _windows(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [WindowScheduler(families, options)] * len(families)
+
+
+def _sneakpeek(preset: sneakpeek.SneakPeekOptions) -> Policy:
+    return Policy(preset, _windows, frozenset(("order", "choice")), chooses=True)
+
+
 POLICIES: dict[str, Policy] = {
     "deferred": Policy(DeferredOptions(), _deferred),
     "published": Policy(PUBLISHED, _deferred),
@@ -54,6 +64,11 @@ POLICIES: dict[str, Policy] = {
     "timeout": Policy(TimeoutOptions(), _timeout),
     "batch-queues": Policy(BatchQueuesOptions(), _batch_queues),
     "partitioned": Policy(PartitionedOptions(), _partitioned),
+    "sneakpeek": _sneakpeek(sneakpeek.SNEAKPEEK),
+    "grouped": _sneakpeek(sneakpeek.GROUPED),
+    "lo-edf": _sneakpeek(sneakpeek.LO_EDF),
+    "lo-priority": _sneakpeek(sneakpeek.LO_PRIORITY),
+    "maxacc-edf": _sneakpeek(sneakpeek.MAXACC_EDF),
 }
 
 

@@ -14,7 +14,9 @@ from profiles.profile import Profile, from_table_ms, linear
 from profiles.store import find, load_table
 from router.core.units import NEVER, SECOND, ms, seconds
 from router.policies.catalog import POLICIES, read_options
+from router.policies.sneakpeek.classes import Classes
 from simulator.arrival_spec import ArrivalSpec, read_arrivals
+from simulator.content_spec import ContentSpec
 
 SCENARIO_KEYS = (
     "seed",
@@ -88,6 +90,10 @@ class Application:
     """Of the backends, where policies need backends of their own."""
     accuracy_floor: float = 0.0
     """Variants below it are never chosen."""
+    classes: Classes | None = None
+    """Recall by class, and how to read evidence of a request's content."""
+    content: ContentSpec | None = None
+    """What its requests hold; None: nobody looks."""
 
     @property
     def slo_ns_max(self) -> int:
@@ -124,6 +130,13 @@ class Scenario:
     shares: tuple[float, ...] = ()
     """Of each application in the whole rate."""
     faults: tuple[Fault, ...] = ()
+    swap: bool = False
+    """A backend holds one model at a time; others have to be swapped in."""
+
+    @property
+    def resident(self) -> frozenset[int] | None:
+        """What a backend holds when it comes up; None: every model."""
+        return frozenset() if self.swap else None
 
     def knows_rate(self) -> bool:
         """Whether the arrivals themselves say how many there are, so that no rate is needed."""

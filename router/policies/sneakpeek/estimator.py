@@ -1,7 +1,7 @@
 """From votes on a request to the accuracy that each variant will have on it."""
 
 from collections.abc import Sequence
-from math import exp, log
+from math import exp, log, sqrt
 
 from router.core.events import Estimate
 from router.policies.sneakpeek.classes import JEFFREYS, Classes, lower_recall, sharpened
@@ -9,6 +9,10 @@ from router.policies.sneakpeek.frequencies import Frequencies
 
 TINY = 1e-3
 """No vote is impossible: a confusion matrix is measured on finitely many samples."""
+
+FLOORED = 10.0
+"""How much more a request counts that may be of a class with a recall floor: one that is dropped
+is missed, so in overload the others have to give way."""
 
 
 def dirichlet(prior: Sequence[float], votes: Sequence[float]) -> list[float]:
@@ -32,6 +36,7 @@ class Estimator:
             for variant in range(len(classes.recall))
         ]
         """By variant: the classes whose floor it may not be able to keep."""
+        self.floored = [number for number, floor in enumerate(self.floors) if floor]
         even = [1.0 / count] * count
         self.frequencies = Frequencies(even)
         self.calibrated = classes.prior in ("online", "even")
@@ -70,8 +75,12 @@ class Estimator:
         variants = range(len(self.classes.recall))
         kept = [lower_recall(self.classes, variant, number) for variant in variants]
         strong = min(recall for recall in kept if recall >= floor)
+        share = 1.0 - floor / strong
+        if self.classes.counts:
+            # Less its standard error: few samples say little about the least probabilities.
+            share -= sqrt(share * (1.0 - share) / (self.classes.counts[number] + 2))
         hidden = peek.hidden[number]
-        return hidden[int((1.0 - floor / strong) * len(hidden))] if hidden else 0.0
+        return hidden[int(share * len(hidden))] if hidden and share > 0.0 else 0.0
 
     def likelihoods(self, votes: Sequence[float]) -> list[float]:
         """Of these votes, for each class, up to a factor."""
@@ -112,6 +121,8 @@ class Estimator:
     def _worths(self, theta: Sequence[float], even: Sequence[float] | None) -> tuple[float, ...]:
         """Eq. 9 with class weights; 0 for variants that a recall floor bars."""
         weighted = [share * weight for share, weight in zip(theta, self.weights, strict=True)]
+        if any(not self._unseen(number, even) for number in self.floored):
+            weighted = [FLOORED * each for each in weighted]
         worths: list[float] = []
         for variant, recall in enumerate(self.classes.recall):
             barred = any(not self._unseen(number, even) for number in self.barred_by[variant])

@@ -52,35 +52,49 @@ def by_class(groups: list[Group], count_max: int) -> list[Group]:
     Where there would be more, those of one application that are most alike are merged back: the
     greedy fallback on many small groups does worse than an exact search on few.
     """
-    split: list[Group] = []
-    for group in groups:
+    if len(groups) >= count_max:
+        return groups
+    families = [_Family(group) for group in groups]
+    count = sum([len(family.parts) for family in families])
+    while count > count_max:
+        min(families, key=_loss).merge()
+        count -= 1
+    return [part for family in families for part in family.parts]
+
+
+class _Family:
+    """One application's jobs, split by likely class."""
+
+    __slots__ = ("loss", "means", "pair", "parts")
+
+    def __init__(self, group: Group) -> None:
         likely: dict[int, Group] = {}
         for job in group:
             likely.setdefault(job.likely, []).append(job)
-        split.extend(likely.values())
-    means = [_shortfalls(group) for group in split]
-    while len(split) > max(count_max, len(groups)):
-        left, right = _closest(split, means)
-        split[left] = sorted(split[left] + split[right], key=by_deadline)
-        means[left] = _shortfalls(split[left])
-        del split[right], means[right]
-    return split
+        self.parts = list(likely.values())
+        self.means = [_shortfalls(part) for part in self.parts]
+        self._find()
+
+    def _find(self) -> None:
+        """The two parts that lose least by having one variant in common."""
+        self.loss, self.pair = float("inf"), (0, 0)
+        for right, mean in enumerate(self.means):
+            for left in range(right):
+                gap = max([abs(a - b) for a, b in zip(self.means[left], mean, strict=True)])
+                loss = gap * min(len(self.parts[left]), len(self.parts[right]))
+                if loss < self.loss:
+                    self.loss, self.pair = loss, (left, right)
+
+    def merge(self) -> None:
+        left, right = self.pair
+        self.parts[left] = sorted(self.parts[left] + self.parts[right], key=by_deadline)
+        self.means[left] = _shortfalls(self.parts[left])
+        del self.parts[right], self.means[right]
+        self._find()
 
 
-def _closest(groups: list[Group], means: list[list[float]]) -> tuple[int, int]:
-    """The two groups of one application that lose least by having one variant in common."""
-    best, pair = float("inf"), (0, 0)
-    for left, one in enumerate(groups):
-        application, mean = one[0].application, means[left]
-        for right in range(left + 1, len(groups)):
-            other = groups[right]
-            if other[0].application != application:
-                continue
-            gap = max([abs(a - b) for a, b in zip(mean, means[right], strict=True)])
-            loss = gap * min(len(one), len(other))
-            if loss < best:
-                best, pair = loss, (left, right)
-    return pair
+def _loss(family: _Family) -> float:
+    return family.loss
 
 
 def _shortfalls(group: Group) -> list[float]:

@@ -143,6 +143,7 @@ class Improver:
         ended_worth = self.ended_worth
         if ended is not None:
             ended_worth = sum([job.instant for job in ended])
+            self.budget -= len(ended) // 4
         gain = ended_worth - self.ended_worth
         for place, (index, tail) in tails.items():
             states = self.states[place]
@@ -179,6 +180,8 @@ class Improver:
     def _returns(self) -> Iterator[Proposal]:
         """Run a job after all that ended at once."""
         for job in self.ended:
+            if max(job.worths) <= job.instant + GAIN:
+                continue
             others = [each for each in self.ended if each is not job]
             for place, line in enumerate(self.lines):
                 for index, segment in enumerate(line):

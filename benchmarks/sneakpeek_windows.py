@@ -15,7 +15,7 @@ from simulator.arrivals import Arrivals
 from simulator.contents import Contents
 from simulator.run import Driver, RunLog
 from simulator.scenario import Application, Fault, Scenario
-from simulator.utility import rights, utilities
+from simulator.utility import right_answers, utilities
 
 WINDOW_NS = ms(100)
 APART_NS = seconds(1)
@@ -188,7 +188,5 @@ def play(
     given = {"penalty": penalty, **(options or {})}
     scenario = scenario_of(prepared, load, policy, given, classes, backends)
     log = Driver(scenario, arrivals=load.arrivals, contents=load.contents).run()
-    sizes = [len(each.task.variants) for each in prepared]
-    first = np.cumsum([0, *sizes[:-1]])
-    right = rights(log, first)
+    right = right_answers(log)
     return Played(log, right, utilities(log, right, load_penalty("penalty", penalty)))

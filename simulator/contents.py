@@ -43,14 +43,11 @@ def draw_contents(scenario: Scenario, arrivals: Arrivals) -> Contents | None:
             continue
         rng = np.random.default_rng([scenario.seed, number, 7])
         rows = np.flatnonzero(arrivals.application == number)
-        at_ns = arrivals.at_ns[rows] - scenario.warmup_ns
-        found.label[rows] = _draw_labels(spec, at_ns, rng)
+        labels = _draw_labels(spec, arrivals.at_ns[rows] - scenario.warmup_ns, rng)
+        found.label[rows] = labels
         found.delay_ns[rows] = spec.delay_ns
-        assert application.classes is not None
-        recall = np.array(application.classes.recall).T
-        luck = rng.random((len(rows), recall.shape[1]))
-        found.right[rows, : recall.shape[1]] = luck < recall[found.label[rows]]
-        drawn = _draw_votes(application, found.label[rows], rng)
+        right, drawn = _draw_rest(application, labels, rng)
+        found.right[rows, : right.shape[1]] = right
         for row, each in zip(rows.tolist(), drawn, strict=True):
             votes[row] = each
     # Evidence comes in the order of arrival.
@@ -68,14 +65,27 @@ def _draw_labels(
     return labels
 
 
-def _draw_votes(
+def _draw_rest(
     application: Application, labels: npt.NDArray[np.int64], rng: np.random.Generator
-) -> list[tuple[float, ...] | None]:
+) -> tuple[Table, list[tuple[float, ...] | None]]:
+    """For requests of these classes: which variants answer right, and the votes."""
     spec, classes = application.content, application.classes
     assert spec is not None
     assert classes is not None
+    if spec.samples is not None:
+        chosen = np.zeros(len(labels), np.int64)
+        for each in range(classes.count):
+            asked = labels == each
+            chosen[asked] = rng.choice(
+                np.flatnonzero(spec.samples.labels == each), int(asked.sum())
+            )
+        found = [tuple(row) for row in spec.samples.votes[chosen].tolist()]
+        return spec.samples.right[chosen], [*found]
+    recall = np.array(classes.recall).T[labels]
+    right = rng.random(recall.shape) < recall
     if classes.peek is None or spec.votes == 0:
-        return [None] * len(labels)
+        return right, [None] * len(labels)
     shares = np.array(classes.peek.confusion)[labels]
     shares = shares / shares.sum(axis=1, keepdims=True)
-    return [tuple(row) for row in rng.multinomial(spec.votes, shares).astype(float).tolist()]
+    drawn = rng.multinomial(spec.votes, shares).astype(float).tolist()
+    return right, [tuple(row) for row in drawn]

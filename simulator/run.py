@@ -42,6 +42,8 @@ class RunLog:
     """(backend, start, end, size) of each batch."""
     accuracy: list[float | None]
     """By variant."""
+    first_variant: list[int]
+    """By application: the number of its first one."""
     answers: dict[int, int]
     """What was answered at once, without a backend."""
     contents: Contents | None
@@ -108,6 +110,7 @@ class Driver:
             self.reasons,
             self.batches,
             self.accuracy,
+            [family.variants[0] for family in self.router.families],
             self.answers,
             self.contents,
             time.perf_counter() - wall_s,

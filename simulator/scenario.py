@@ -16,7 +16,7 @@ from router.core.units import NEVER, SECOND, ms, seconds
 from router.policies.catalog import POLICIES, read_options
 from router.policies.sneakpeek.classes import Classes
 from simulator.arrival_spec import ArrivalSpec, read_arrivals
-from simulator.content_spec import ContentSpec
+from simulator.content_spec import CLASSES_KEYS, ContentSpec, read_content
 
 SCENARIO_KEYS = (
     "seed",
@@ -31,6 +31,7 @@ SCENARIO_KEYS = (
     "rate_rps",
     "popularity",
     "faults",
+    "swap",
     "applications",
     "zoo",
 )
@@ -48,8 +49,18 @@ APPLICATION_KEYS = (
     "policy_options",
     "backend_share",
     "accuracy_floor",
+    "classes",
 )
-VARIANT_KEYS = ("name", "alpha_ms", "beta_ms", "latency_ms", "profile", "accuracy", "swap_in_ms")
+VARIANT_KEYS = (
+    "name",
+    "alpha_ms",
+    "beta_ms",
+    "latency_ms",
+    "profile",
+    "accuracy",
+    "recall",
+    "swap_in_ms",
+)
 CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority")
 FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
 FAULT_KINDS = ("crash", "hang", "slow")
@@ -200,6 +211,7 @@ def read_scenario(data: object) -> Scenario:
         arrivals=arrivals,
         shares=_read_shares(top, applications),
         faults=_read_faults(top, backends),
+        swap=top.flag("swap"),
     )
 
 
@@ -268,6 +280,9 @@ def _read_application(row: Fields) -> Application:
     serving = row.text("serving", "")
     if serving and serving not in [variant.name for variant in variants]:
         refuse(row.name("serving"), serving, "is not among the variants")
+    classes, content = None, None
+    if row.has("classes"):
+        classes, content = read_content(row.inner("classes", CLASSES_KEYS), variants)
     backend_share = row.number("backend_share", 1)
     check_positive(row.name("backend_share"), backend_share)
     return Application(
@@ -283,6 +298,8 @@ def _read_application(row: Fields) -> Application:
         policy_options=row.mapping("policy_options"),
         backend_share=backend_share,
         accuracy_floor=row.fraction("accuracy_floor") or 0.0,
+        classes=classes,
+        content=content,
     )
 
 
@@ -341,6 +358,8 @@ def _read_variant(row: Fields) -> Profile:
         alpha_ms, beta_ms = row.number("alpha_ms"), row.number("beta_ms")
         check_positive(row.name("alpha_ms"), alpha_ms)
         profile = linear(row.text("name"), alpha_ms, beta_ms, accuracy=accuracy)
+    if row.has("recall"):
+        profile = replace(profile, recall=tuple(row.numbers("recall")))
     if row.has("swap_in_ms"):
         profile = replace(profile, swap_in_ns=ms(row.number("swap_in_ms")))
     return profile

@@ -9,13 +9,13 @@ from simulator.run import DROPPED, RunLog
 Values = npt.NDArray[np.float64]
 
 
-def rights(log: RunLog, first_variant: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Whether each request got the right answer, however late; `first_variant` is the engine's
-    number of each application's first."""
+def right_answers(log: RunLog) -> npt.NDArray[np.bool_]:
+    """Whether each request got the right answer, however late."""
     contents = log.contents
     assert contents is not None, "the run does not know what its requests held"
     rows = np.arange(len(log.end_ns))
-    local = np.maximum(log.variant - first_variant[log.arrivals.application], 0)
+    first = np.array(log.first_variant)
+    local = np.maximum(log.variant - first[log.arrivals.application], 0)
     right: npt.NDArray[np.bool_] = contents.right[rows, local]
     for rid, label in log.answers.items():
         right[rid] = label == contents.label[rid]

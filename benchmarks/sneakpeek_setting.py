@@ -249,8 +249,8 @@ def fashion(folder: Path, noise: float = 0.1) -> Pictures:
     images: list[Floats] = []
     for label in range(10):
         rows = json.loads((folder / f"{label}.json").read_text(encoding="utf-8"))["data"]
-        flat = np.array(rows[:FASHION_EACH], np.float32) / 255
-        images.append(flat.reshape(-1, 28, 28))
+        flat = np.array(rows[:FASHION_EACH], np.float32) / np.float32(255)
+        images.append(flat.reshape(-1, 28, 28).astype(np.float32))
     labels = np.repeat(np.arange(10), FASHION_EACH)
     others = (0, 1, 2, 3, 4, 5, 7, 8, 9)
     tasks = tasks_of((others, (6,)), (0, 1, 2, 3, 5, 8), (7, 0, 1, 2, 5, 8, 9), (7, 2))

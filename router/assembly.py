@@ -8,12 +8,13 @@ from profiles.errors import ConfigError
 from router.core.admission import StreamAdmission
 from router.core.costs import Costs
 from router.core.engine import Engine
+from router.core.events import Request
 from router.core.source import Source
 from router.core.units import ms
 from router.ownership import Ownership
 from router.policies.catalog import POLICIES, build_sources
 from router.policies.family import Family
-from router.policies.sneakpeek.classes import Classes, check_classes
+from router.policies.sneakpeek.classes import Classes, check_classes, sharpened
 from router.policies.sneakpeek.estimator import Estimator
 
 
@@ -74,6 +75,8 @@ class RouterConfig:
     lead_ns_max: int = ms(20)
     """Inputs that take longer than this to fetch are late by themselves."""
     seed: int = 0
+    swap: bool = False
+    """A backend holds one model at a time; others are swapped in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +94,22 @@ class Assembly:
     estimators: tuple[Estimator | None, ...]
     """By application: makes estimates of evidence; None where there is none."""
 
+    def expected(self, request: Request, variant: int) -> float | None:
+        """How likely a variant is to answer this very request right, without class weights;
+        None where no evidence has come in."""
+        classes = self.families[request.application].classes
+        if request.estimate is None or classes is None:
+            return None
+        local = self.families[request.application].variants.index(variant)
+        return sharpened(classes.recall[local], request.estimate.classes)
+
     def on_votes(self, now_ns: int, rid: int, votes: Sequence[float]) -> bool:
         """Evidence for a queued request has come in; false if it came too late to matter."""
         request = self.engine.outbox.queued.get(rid)
         if request is None:
             return False
         estimator = self.estimators[request.application]
-        if estimator is None:
+        if estimator is None or len(votes) != estimator.classes.count:
             return False
         estimate = estimator.on_votes(votes)
         return self.engine.on_update(now_ns, rid, estimate.accuracies, estimate)

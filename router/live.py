@@ -7,7 +7,7 @@ from typing import Protocol
 from router.assembly import RouterConfig, assemble
 from router.core.admission import WINDOW_NS
 from router.core.engine import Engine
-from router.core.events import Batch, Dispatch, Drop, DropReason, Load, Request, Unload
+from router.core.events import Answer, Batch, Dispatch, Drop, DropReason, Load, Request, Unload
 from router.core.rank import BackendState
 from router.lead import LeadTime
 from router.links.messages import (
@@ -17,6 +17,7 @@ from router.links.messages import (
     Cancel,
     Done,
     Dropped,
+    Estimated,
     Evidence,
     Frontend,
     Hello,
@@ -25,6 +26,7 @@ from router.links.messages import (
     Place,
     Ready,
     Run,
+    ShortCircuit,
     Submit,
     UnloadVariant,
 )
@@ -150,7 +152,7 @@ class LiveRouter:
                 elif isinstance(message, Cancel):
                     self.engine.on_cancel(now_ns, message.rid)
                 elif isinstance(message, Evidence):
-                    self.engine.on_update(now_ns, message.rid, message.accuracies)
+                    self._look(now_ns, message)
                 elif isinstance(message, Place):
                     self._place(message)
                 else:
@@ -209,6 +211,12 @@ class LiveRouter:
     def _tell_absent(self, link: Speaker) -> None:
         self._say(link, Absent(tuple(sorted(self.presence.absent.items()))))
 
+    def _look(self, now_ns: int, evidence: Evidence) -> None:
+        if evidence.votes:
+            self.built.on_votes(now_ns, evidence.rid, evidence.votes)
+        else:
+            self.engine.on_update(now_ns, evidence.rid, evidence.accuracies)
+
     # Backends
 
     def _ready(self, now_ns: int, link: Speaker, ready: Ready) -> None:
@@ -218,16 +226,19 @@ class LiveRouter:
             variant for variant, name in enumerate(self.built.variants) if name in names
         )
         whole = None if len(resident) == len(self.built.variants) else resident
+        if self.config.swap:
+            # It can run them all, and holds none yet.
+            whole = frozenset()
         known = self.backends.get(number)
         serves = bool(names) or ready.empty
         if serves and self.presence.on_ready(number, names, dict(ready.trouble)):
             for frontend in self.frontends.values():
                 self._tell_absent(frontend)
         if known is not None and known.link is link:
-            if serves:
-                self.engine.on_resident(now_ns, number, whole)
-            else:
+            if not serves:
                 self.engine.on_drain(now_ns, number)
+            elif not self.config.swap:
+                self.engine.on_resident(now_ns, number, whole)
             return
         if known is not None:
             # It came back before its old link was seen to end.
@@ -324,6 +335,8 @@ class LiveRouter:
                 self._dispatch(now_ns, effect.backend, effect.batch)
             elif isinstance(effect, Drop):
                 self._tell_dropped(effect)
+            elif isinstance(effect, Answer):
+                self._short_circuit(effect)
             elif isinstance(effect, Load | Unload):
                 name = self.built.variants[effect.variant]
                 say = LoadVariant(name) if isinstance(effect, Load) else UnloadVariant(name)
@@ -349,6 +362,22 @@ class LiveRouter:
         sizes[len(rids)] = sizes.get(len(rids), 0) + 1
         name = self.built.variants[batch.variant]
         self._say(backend.link, Run(batch.batch_id, name, rids, start_in_ns, batch.plan_ns))
+        self._tell_estimates(batch)
+
+    def _short_circuit(self, answer: Answer) -> None:
+        request, estimate = answer.request, answer.request.estimate
+        link = self.frontends.get(request.rid >> RID_BITS)
+        if link is not None and estimate is not None:
+            right = estimate.classes[answer.label]
+            self._say(link, ShortCircuit(request.rid, answer.label, right, estimate.classes))
+
+    def _tell_estimates(self, batch: Batch) -> None:
+        """Whoever asked hears how good the answer is thought to be."""
+        for request in batch.requests:
+            expected = self.built.expected(request, batch.variant)
+            link = self.frontends.get(request.rid >> RID_BITS)
+            if expected is not None and link is not None:
+                self._say(link, Estimated(request.rid, expected))
 
     def _tell_dropped(self, drop: Drop) -> None:
         # Who cancelled knows; nobody waits for the word.

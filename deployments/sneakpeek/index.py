@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from profiles.check import refuse
+from profiles.errors import ConfigError
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -18,6 +20,16 @@ EXACT_MAX = 50_000
 HNSW_LINKS = 16
 HNSW_EFFORT = 64
 IVF_PROBES = 8
+
+
+def open_faiss() -> Any:
+    """The library, on one thread: batches are small, and other threads serve requests."""
+    try:
+        faiss = import_module("faiss")
+    except ImportError:
+        raise ConfigError("SneakPeek models need pip install faiss-cpu") from None
+    faiss.omp_set_num_threads(1)
+    return faiss
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +94,7 @@ def build_index(
     kind: str = "auto",
 ) -> NeighbourIndex:
     """Over these training samples; `auto` is exact for small sets, inverted lists for large."""
-    import faiss
-
+    faiss = open_faiss()
     if kind not in KINDS:
         refuse("kind", kind, f"must be one of {', '.join(KINDS)}")
     if len(samples) != len(labels):

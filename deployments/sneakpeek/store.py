@@ -18,6 +18,7 @@ from deployments.sneakpeek.index import (
     Projection,
     build_index,
     checksum,
+    open_faiss,
 )
 from profiles.check import refuse
 from profiles.errors import ConfigError
@@ -86,8 +87,6 @@ def build_model(
 
 
 def save_model(path: Path, model: SneakPeekModel) -> None:
-    import faiss
-
     index = model.index
     about = {
         "schema": SCHEMA,
@@ -98,11 +97,11 @@ def save_model(path: Path, model: SneakPeekModel) -> None:
         "input_shape": model.input_shape,
         "peek": asdict(model.peek),
     }
-    parts = {
+    parts: dict[str, NDArray[Any]] = {
         "mean": index.projection.mean,
         "axes": index.projection.axes,
         "labels": index.labels,
-        "faiss": faiss.serialize_index(index.faiss),
+        "faiss": open_faiss().serialize_index(index.faiss),
     }
     about["parts"] = _digest(parts)
     with open(path, "wb") as file:
@@ -111,8 +110,6 @@ def save_model(path: Path, model: SneakPeekModel) -> None:
 
 def load_model(path: Path, data: Path | None = None) -> SneakPeekModel:
     """The model in a file; refused where the file is damaged, or was built from other data."""
-    import faiss
-
     remedy = "build it again with `fermata sneakpeek build`"
     try:
         with np.load(path, allow_pickle=False) as held:
@@ -133,7 +130,7 @@ def load_model(path: Path, data: Path | None = None) -> SneakPeekModel:
         about["classes"],
         about["k"],
         about["kind"],
-        faiss.deserialize_index(parts["faiss"]),
+        open_faiss().deserialize_index(parts["faiss"]),
     )
     given = about["peek"]
     peek = Peek(

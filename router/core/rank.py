@@ -284,8 +284,11 @@ class RankThread(Desk):
         self.signals.busy_ns += run_ns
         if size < 0:
             size = len(batch.requests)
-        if size > 0:
-            run_ns = max(1, run_ns - batch.swap_in_ns)
+        if size > 0 and batch.swap_in_ns > 0:
+            # Of the two the swap-in is the less certain: what it took is learnt, not blamed on
+            # the run.
+            self.costs.observe_swap(batch.variant, run_ns - batch.expect_ns + batch.swap_in_ns)
+        elif size > 0:
             self.costs.observe(batch.variant, state.kind, backend, size, run_ns)
         return batch
 

@@ -4,7 +4,6 @@ import json
 import threading
 import time
 import urllib.request
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,15 +66,18 @@ def test_a_skewed_drifting_stream_is_answered_by_what_it_holds(server: Server) -
     for thread in threads:
         thread.join()
     assert len(answers) == 2 * EACH
-    assert all({"variant", "estimate", "short_circuit"} <= set(answer) for answer in answers)
     assert np.mean([answer["right"] for answer in answers]) > 0.85
-    assert all(0 <= answer["estimate"] <= 1 for answer in answers)
-    # A look at a zero is answer enough, an eight needs a model.
-    short = Counter(answer["label"] for answer in answers if answer["short_circuit"])
-    ran = Counter(answer["label"] for answer in answers if not answer["short_circuit"])
-    assert short[0] > ran[0]
-    assert ran[8] > short[8]
-    assert all((answer["variant"] == "sneakpeek") == answer["short_circuit"] for answer in answers)
+    # Answers say how sure they are, unless the look came too late to matter.
+    looked = [answer for answer in answers if "estimate" in answer]
+    assert len(looked) > EACH
+    assert all({"variant", "short_circuit"} <= set(answer) for answer in looked)
+    assert all(0 <= answer["estimate"] <= 1 for answer in looked)
+    # There is time for a model, so whoever is unsure gets one; eights are harder than zeros.
+    assert any(not answer["short_circuit"] for answer in looked)
+    zeros = [answer["estimate"] for answer in looked if answer["label"] == 0]
+    eights = [answer["estimate"] for answer in looked if answer["label"] == 8]
+    assert np.mean(zeros) > np.mean(eights)
+    assert all((answer["variant"] == "sneakpeek") == answer["short_circuit"] for answer in looked)
     # Estimates are honest: in the mean they are what came out.
-    estimates = np.mean([answer["estimate"] for answer in answers])
+    estimates = np.mean([answer["estimate"] for answer in looked])
     assert abs(estimates - np.mean([answer["right"] for answer in answers])) < 0.12

@@ -8,6 +8,7 @@ from commands.load import load
 from commands.profile import profile
 from commands.serve import serve
 from commands.simulation import goodput, simulate
+from commands.sneakpeek import app as sneakpeek
 from commands.stream import stream
 from profiles.errors import ConfigError
 
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 for command in (serve, stream, load, profile, simulate, goodput):
     app.command()(command)
+app.add_typer(sneakpeek)
 
 
 def main() -> None:

@@ -3,11 +3,13 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
@@ -18,6 +20,7 @@ from profiles.errors import ConfigError
 from profiles.measure import Device, Effort, Row
 from profiles.profile import ms
 from profiles.profiler import Loaded, Outcome, profile_model
+from profiles.quality import measure_quality
 from profiles.store import NS_PER_MS, Table, save_file
 
 BATCHES_MAX = 32
@@ -47,11 +50,20 @@ def profile(
     input_shape: Annotated[
         str, typer.Option("--input", help="One input of a function's model, as in 3x224x224.")
     ] = "",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Labelled test set, an .npz with samples [n, ...] and labels [n] from 0 up: "
+            "measures accuracy, recall by class and the confusion matrix, too.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
 ) -> None:
-    """Measure what models cost on this machine: run time by batch size, memory, load time."""
+    """Measure what models cost on this machine: run time by batch size, memory, load time; and
+    with --data how good they are."""
     from deployments.models.catalog import parse_name
 
     sizes = read_batches(batches)
@@ -63,6 +75,7 @@ def profile(
             refuse("MODEL", name, "is named twice")
     if not output.parent.is_dir():
         refuse("output", str(output), f"must be in a folder that exists, {output.parent} does not")
+    labelled = None if data is None else _read_data(data)
     kind = choose_device(device)
     place = open_device(kind, threads)
     cuda = kind == "cuda"
@@ -76,6 +89,8 @@ def profile(
     openers = [_opener(name, kind, half and cuda, shape) for name in models]
     with _progress() as progress:
         outcomes = _measure(progress, models, openers, sizes, place, effort, cuda, graphs and cuda)
+        if labelled is not None:
+            outcomes = _judge(progress, outcomes, openers, *labelled)
     profiles = tuple(outcome.profile for outcome in outcomes)
     save_file(output, Table(output.stem, place.name, f"fermata profile, {mode}", profiles))
     if as_json:
@@ -155,6 +170,34 @@ def _measure(
             raise ConfigError(f"{name} is the same as {outcome.profile.name}, named before it")
         outcomes.append(outcome)
     return outcomes
+
+
+def _read_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    from deployments.sneakpeek.store import read_data
+
+    return read_data(path)
+
+
+def _judge(
+    progress: Progress,
+    outcomes: list[Outcome],
+    openers: list[Callable[[], Loaded]],
+    samples: NDArray[np.float32],
+    labels: NDArray[np.int64],
+) -> list[Outcome]:
+    """The outcomes with accuracy, recall and confusion measured on labelled samples."""
+    task = progress.add_task("judging", total=len(outcomes) * len(samples))
+    judged: list[Outcome] = []
+    for number, (outcome, opener) in enumerate(zip(outcomes, openers, strict=True)):
+        done = number * len(samples)
+        progress.update(task, description=f"{outcome.profile.name}: judging")
+
+        def tell(count: int, done: int = done) -> None:
+            progress.update(task, completed=done + count)
+
+        found = measure_quality(opener(), samples, labels, on_batch=tell)
+        judged.append(replace(outcome, profile=replace(outcome.profile, **asdict(found))))
+    return judged
 
 
 def _progress() -> Progress:

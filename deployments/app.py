@@ -22,6 +22,7 @@ from deployments.plan import (
     gpus_each,
     known_profiles,
     measured_costs,
+    peeks,
     registry,
     router_config,
 )
@@ -201,7 +202,8 @@ class Frontend:
             ),
         )
         resolve = find_router(_router_name(config), NAMESPACE)
-        self.process = FrontendProcess(options, registry(config), resolve)
+        looks = await asyncio.to_thread(peeks, config)
+        self.process = FrontendProcess(options, registry(config), resolve, peeks=looks)
         await self.process.start()
 
     async def check_health(self) -> None:

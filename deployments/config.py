@@ -43,6 +43,10 @@ class VariantConfig(Section):
     """Run times of batches of 1, 2, 3, ..., in place of a profile."""
     accuracy: Fraction | None = None
     """Share of right answers; measured where the model knows its own."""
+    recall: list[Fraction] = []
+    """Share of right answers by class; measured where the model knows its own."""
+    swap_in_ms: Positive | None = None
+    """To bring it back where backends hold one model at a time; its load time where absent."""
     batch_size_max: Annotated[int, Field(ge=1)] = 64
     """No batch is larger."""
     input_size: Annotated[int, Field(ge=1)] | None = None
@@ -101,6 +105,22 @@ def check_policy(policy: str, given: dict[str, Any]) -> None:
     read_options(policy, given)
 
 
+class ClassesConfig(Section):
+    """How an application's classes count, and who peeks at its requests."""
+
+    sneakpeek: str | None = None
+    """SneakPeek model that frontends look at requests with: a file of `fermata sneakpeek build`, or
+    `digits` for the embedded digits."""
+    data: str | None = None
+    """The labelled data it must have been built from; refused where it was not."""
+    weights: list[Annotated[float, Field(ge=0)]] = []
+    """What a right answer is worth, by class; 1 where absent."""
+    recall_floors: list[Fraction] = []
+    """The least recall that answers must have, by class; 0 where absent."""
+    prior: Literal["online", "even", "jeffreys"] | list[Positive] = "online"
+    """Class frequencies: estimated from the stream, even, or Dirichlet weights on raw votes."""
+
+
 class ApplicationConfig(Section):
     """A task with an SLO: what clients call a model."""
 
@@ -134,6 +154,8 @@ class ApplicationConfig(Section):
     """Its part of the backends, where policies need backends of their own."""
     accuracy_floor: Fraction = 0
     """Policies that choose never take a variant below it."""
+    classes: ClassesConfig | None = None
+    """Its classes, for policies that look at what a request holds; see docs/data-aware.md."""
 
     @model_validator(mode="after")
     def _limits(self) -> "ApplicationConfig":
@@ -186,6 +208,8 @@ class BackendConfig(Section):
     measure: Literal["once", "always", "never"] = "once"
     """Run times of variants without any: `once` at their first start on a machine, kept in the
     cache; `always` at every start; `never` refuses such variants."""
+    swap: bool = False
+    """Hold one model at a time; a batch of another one waits until it is loaded."""
 
 
 class RouterConfig(Section):

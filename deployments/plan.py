@@ -1,6 +1,7 @@
 """From a configuration and measured profiles to what each process is told."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from deployments.backend.loaders import ModelSpec
@@ -14,13 +15,18 @@ from deployments.config import (
 )
 from deployments.frontend.models import ImageSpec, Reader, Registry, ServedModel, TensorSpec
 from deployments.models.catalog import describe
+from deployments.models.digits import training_data
 from deployments.models.minilm import Tokens
 from deployments.models.model import Array, Card
+from deployments.sneakpeek.store import SneakPeekModel, build_model, load_model
 from profiles.errors import ConfigError
 from profiles.profile import Profile
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.core.units import ms
+from router.policies.sneakpeek.classes import Classes
 
+EMBEDDED = "digits"
+"""In place of a file: a SneakPeek model of the digits that embedded models are trained on."""
 Profiles = Mapping[str, Profile]
 """By variant."""
 
@@ -55,12 +61,13 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
     names = router_names(config)
     return RouterConfig(
         applications=tuple(
-            _application(each, name, profiles, swaps=config.repository == "fixed")
+            _application(each, name, profiles, config.repository == "fixed", config.backend.swap)
             for each, name in zip(config.applications, names, strict=True)
         ),
         policy=config.router.policy,
         policy_options=_options(config.router.policy, config.router.policy_options),
         kind=kind,
+        swap=config.backend.swap,
     )
 
 
@@ -80,9 +87,9 @@ def router_names(config: DeploymentConfig) -> list[str]:
 
 
 def _application(
-    application: ApplicationConfig, name: str, profiles: Profiles, swaps: bool
+    application: ApplicationConfig, name: str, profiles: Profiles, swaps: bool, swap: bool
 ) -> ServedApplication:
-    served = tuple(_variant(variant, profiles, swaps) for variant in application.variants)
+    served = tuple(_variant(variant, profiles, swaps, swap) for variant in application.variants)
     fastest = min(served, key=lambda variant: variant.p50_ns[0])
     if fastest.p50_ns[0] > ms(application.slo_ms):
         raise ConfigError(
@@ -99,11 +106,58 @@ def _application(
         policy_options=_options(application.policy or "", application.policy_options),
         share=application.backend_share,
         accuracy_floor=application.accuracy_floor,
+        classes=_classes(application, profiles),
     )
 
 
-def _variant(variant: VariantConfig, profiles: Profiles, swaps: bool) -> ServedVariant:
-    """`swaps`: a variant that is not there may be brought in; not where a client took it away."""
+def _classes(application: ApplicationConfig, profiles: Profiles) -> Classes | None:
+    given = application.classes
+    if given is None:
+        return None
+    recalls = [tuple(each.recall) or profiles[each.name].recall for each in application.variants]
+    for variant, recall in zip(application.variants, recalls, strict=True):
+        if not recall:
+            raise ConfigError(
+                f"variant {variant.name!r} of {application.name} has no recall by class; give it, "
+                "or measure it with `fermata profile --data`"
+            )
+    model = peek_of(application)
+    return Classes(
+        recall=tuple(recalls),
+        counts=_counts(profiles[application.variants[0].name]),
+        weights=tuple(given.weights),
+        recall_floors=tuple(given.recall_floors),
+        peek=None if model is None else model.peek,
+        prior=given.prior if isinstance(given.prior, str) else tuple(given.prior),
+    )
+
+
+def _counts(profile: Profile) -> tuple[int, ...]:
+    """Samples of each class behind a profile's recalls; empty where it does not say."""
+    return tuple(sum(row) for row in profile.confusion)
+
+
+def peek_of(application: ApplicationConfig) -> SneakPeekModel | None:
+    """The application's SneakPeek model, checked against its data."""
+    given = application.classes
+    if given is None or given.sneakpeek is None:
+        return None
+    if given.sneakpeek == EMBEDDED:
+        return build_model(*training_data())
+    return load_model(Path(given.sneakpeek), None if given.data is None else Path(given.data))
+
+
+def peeks(config: DeploymentConfig) -> dict[str, SneakPeekModel]:
+    """What frontends look at requests with, by application."""
+    found = {each.name: peek_of(each) for each in config.applications}
+    return {name: model for name, model in found.items() if model is not None}
+
+
+def _variant(
+    variant: VariantConfig, profiles: Profiles, swaps: bool, swap: bool = False
+) -> ServedVariant:
+    """`swaps`: a variant that is not there may be brought in; not where a client took it away.
+    `swap`: backends hold one at a time, so that each has to be brought in now and then."""
     profile = profiles[variant.name]
     p50_ns = tuple(profile.table_ns(variant.batch_size_max))
     p99_ns = None
@@ -111,6 +165,11 @@ def _variant(variant: VariantConfig, profiles: Profiles, swaps: bool) -> ServedV
         p99_ns = tuple(profile.table_ns_p99(len(p50_ns)))
     accuracy = variant.accuracy if variant.accuracy is not None else profile.accuracy
     swap_in_ns = profile.swap_in_ns if swaps else 0
+    if swap and variant.swap_in_ms is not None:
+        swap_in_ns = ms(variant.swap_in_ms)
+    elif swap and swap_in_ns == 0:
+        # Where nobody has measured it, a swap-in is a load; what it takes will be learnt.
+        swap_in_ns = max(1, profile.load_ns)
     side = side_of(variant) or profile.input_size or 0
     return ServedVariant(variant.name, p50_ns, p99_ns, swap_in_ns, accuracy, side)
 

@@ -45,6 +45,8 @@ class Profile:
     """Fraction from 0 to 1."""
     recall: tuple[float, ...] = ()
     """Fraction for each class, in class order; empty where unknown."""
+    confusion: tuple[tuple[int, ...], ...] = ()
+    """[true class][answered class]: samples of the test set; empty where unknown."""
     input: str = ""
     """What one request holds, e.g. `3x224` (channels x side) or `tokens 128`."""
     device: str = ""

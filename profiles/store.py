@@ -22,7 +22,7 @@ FILE_KEYS = ("schema", "table", "device", "source", "profiles")
 LINEAR_KEYS = ("alpha_ms", "beta_ms")
 TABLE_KEYS = ("batches", "p50_ms", "p99_ms")
 MEMORY_KEYS = ("static_mb", "dynamic_mb", "file_mb", "load_ms", "swap_in_ms")
-QUALITY_KEYS = ("accuracy", "recall", "input", "slo_ms")
+QUALITY_KEYS = ("accuracy", "recall", "confusion", "input", "slo_ms")
 PROFILE_KEYS = ("name", *LINEAR_KEYS, *TABLE_KEYS, *MEMORY_KEYS, *QUALITY_KEYS)
 
 
@@ -157,6 +157,7 @@ def _read_profile(row: Fields, device: str) -> Profile:
             swap_in_ns=ms(swap_in_ms),
             accuracy=accuracy,
             recall=tuple(recall),
+            confusion=_read_confusion(row),
             input=shape,
             device=device,
             slo_ns=None if slo_ms is None else ms(slo_ms),
@@ -164,6 +165,19 @@ def _read_profile(row: Fields, device: str) -> Profile:
     except ConfigError as error:
         # A value may fit in its unit and not in ours: 1e-9 ms rounds to 0 ns.
         raise ConfigError(f"{row.where.rstrip('.')}: {error}") from None
+
+
+def _read_confusion(row: Fields) -> tuple[tuple[int, ...], ...]:
+    matrix: list[tuple[int, ...]] = []
+    for index, counts in enumerate(row.items("confusion")):
+        name = f"{row.name('confusion')}[{index}]"
+        if not isinstance(counts, list):
+            refuse(name, counts, "must be a list of counts")
+        for count in counts:
+            if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+                refuse(name, counts, "must hold whole numbers from 0 up")
+        matrix.append(tuple(counts))
+    return tuple(matrix)
 
 
 def _read_latency(
@@ -231,6 +245,7 @@ def _row(profile: Profile) -> dict[str, object]:
     row["load_ms"] = in_ms(profile.load_ns)
     row["swap_in_ms"] = in_ms(profile.swap_in_ns)
     row["recall"] = list(profile.recall)
+    row["confusion"] = [list(each) for each in profile.confusion]
     row["batches"] = list(profile.batches)
     row["p50_ms"] = list(map(in_ms, profile.p50_ns))
     row["p99_ms"] = list(map(in_ms, profile.p99_ns))

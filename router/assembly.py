@@ -1,18 +1,21 @@
 """What a router serves, live or simulated, and the engine built from it."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from profiles.errors import ConfigError
 from router.core.admission import StreamAdmission
 from router.core.costs import Costs
 from router.core.engine import Engine
+from router.core.events import Request
 from router.core.source import Source
 from router.core.units import ms
 from router.ownership import Ownership
 from router.policies.catalog import POLICIES, build_sources
 from router.policies.family import Family
+from router.policies.sneakpeek.classes import Classes, check_classes, sharpened
+from router.policies.sneakpeek.estimator import Estimator
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class ServedApplication:
     """Of the backends, where policies need backends of their own."""
     accuracy_floor: float = 0.0
     """Variants below it are never chosen."""
+    classes: Classes | None = None
+    """Recall by class, and how to read evidence of a request's content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,8 @@ class RouterConfig:
     lead_ns_max: int = ms(20)
     """Inputs that take longer than this to fetch are late by themselves."""
     seed: int = 0
+    swap: bool = False
+    """A backend holds one model at a time; others are swapped in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,28 @@ class Assembly:
     """By application."""
     ownership: Ownership
     """Whose source runs a backend by itself."""
+    estimators: tuple[Estimator | None, ...]
+    """By application: makes estimates of evidence; None where there is none."""
+
+    def expected(self, request: Request, variant: int) -> float | None:
+        """How likely a variant is to answer this very request right, without class weights;
+        None where no evidence has come in."""
+        classes = self.families[request.application].classes
+        if request.estimate is None or classes is None:
+            return None
+        local = self.families[request.application].variants.index(variant)
+        return sharpened(classes.recall[local], request.estimate.classes)
+
+    def on_votes(self, now_ns: int, rid: int, votes: Sequence[float]) -> bool:
+        """Evidence for a queued request has come in; false if it came too late to matter."""
+        request = self.engine.outbox.queued.get(rid)
+        if request is None:
+            return False
+        estimator = self.estimators[request.application]
+        if estimator is None or len(votes) != estimator.classes.count:
+            return False
+        estimate = estimator.on_votes(votes)
+        return self.engine.on_update(now_ns, rid, estimate.accuracies, estimate)
 
 
 def assemble(config: RouterConfig) -> Assembly:
@@ -116,13 +145,23 @@ def assemble(config: RouterConfig) -> Assembly:
         tuple(names),
         tuple(families),
         _ownership(config, sources),
+        tuple(_estimator(family) for family in families),
     )
+
+
+def _estimator(family: Family) -> Estimator | None:
+    if family.classes is None or family.classes.peek is None:
+        return None
+    return Estimator(family.classes, family.accuracy)
 
 
 def _family(number: int, application: ServedApplication, first: int) -> Family:
     """The application's variants have the engine's numbers from `first` on."""
     names = [variant.name for variant in application.variants]
     known = [variant.accuracy for variant in application.variants if variant.accuracy is not None]
+    classes = application.classes
+    if classes is not None and len(known) < len(names):
+        known = [sum(recall) / len(recall) for recall in classes.recall]
     return Family(
         application=number,
         name=application.name,
@@ -132,6 +171,7 @@ def _family(number: int, application: ServedApplication, first: int) -> Family:
         accuracy=tuple(known) if len(known) == len(names) else (),
         input_sizes=tuple(variant.input_size for variant in application.variants),
         accuracy_floor=application.accuracy_floor,
+        classes=classes,
     )
 
 
@@ -184,6 +224,10 @@ def _check_policy(config: RouterConfig, application: ServedApplication) -> None:
     policy, _ = policy_of(config, application)
     if policy not in POLICIES:
         raise ConfigError(f"policy={policy!r} is unknown; one of {', '.join(POLICIES)}")
+    if application.classes is not None:
+        where = f"application {application.name!r}: classes."
+        check_classes(where, application.classes, len(application.variants))
+        return
     if not POLICIES[policy].chooses:
         return
     for variant in application.variants:

@@ -9,6 +9,7 @@ from router.core.admission import WINDOW_NS
 from router.core.engine import Engine
 from router.core.events import (
     Advise,
+    Answer,
     Batch,
     ClientReport,
     Dispatch,
@@ -28,6 +29,7 @@ from router.links.messages import (
     Cancel,
     Done,
     Dropped,
+    Estimated,
     Evidence,
     Frontend,
     Hello,
@@ -37,6 +39,7 @@ from router.links.messages import (
     Ready,
     Report,
     Run,
+    ShortCircuit,
     Submit,
     UnloadVariant,
 )
@@ -172,7 +175,7 @@ class LiveRouter:
                 elif isinstance(message, Report):
                     self._report(now_ns, link, message)
                 elif isinstance(message, Evidence):
-                    self.engine.on_update(now_ns, message.rid, message.accuracies)
+                    self._look(now_ns, message)
                 elif isinstance(message, Place):
                     self._place(message)
                 else:
@@ -256,6 +259,12 @@ class LiveRouter:
             ),
         )
 
+    def _look(self, now_ns: int, evidence: Evidence) -> None:
+        if evidence.votes:
+            self.built.on_votes(now_ns, evidence.rid, evidence.votes)
+        else:
+            self.engine.on_update(now_ns, evidence.rid, evidence.accuracies)
+
     # Backends
 
     def _ready(self, now_ns: int, link: Speaker, ready: Ready) -> None:
@@ -265,16 +274,19 @@ class LiveRouter:
             variant for variant, name in enumerate(self.built.variants) if name in names
         )
         whole = None if len(resident) == len(self.built.variants) else resident
+        if self.config.swap:
+            # It can run them all, and holds none yet.
+            whole = frozenset()
         known = self.backends.get(number)
         serves = bool(names) or ready.empty
         if serves and self.presence.on_ready(number, names, dict(ready.trouble)):
             for frontend in self.frontends.values():
                 self._tell_absent(frontend)
         if known is not None and known.link is link:
-            if serves:
-                self.engine.on_resident(now_ns, number, whole)
-            else:
+            if not serves:
                 self.engine.on_drain(now_ns, number)
+            elif not self.config.swap:
+                self.engine.on_resident(now_ns, number, whole)
             return
         if known is not None:
             # It came back before its old link was seen to end.
@@ -376,6 +388,8 @@ class LiveRouter:
                 if frontend is not None:
                     say_to = (effect.client, effect.input_size, effect.network_ns, effect.served)
                     self._say(frontend, Advice(*say_to))
+            elif isinstance(effect, Answer):
+                self._short_circuit(effect)
             elif isinstance(effect, Load | Unload):
                 name = self.built.variants[effect.variant]
                 say = LoadVariant(name) if isinstance(effect, Load) else UnloadVariant(name)
@@ -401,6 +415,22 @@ class LiveRouter:
         sizes[len(rids)] = sizes.get(len(rids), 0) + 1
         name = self.built.variants[batch.variant]
         self._say(backend.link, Run(batch.batch_id, name, rids, start_in_ns, batch.plan_ns))
+        self._tell_estimates(batch)
+
+    def _short_circuit(self, answer: Answer) -> None:
+        request, estimate = answer.request, answer.request.estimate
+        link = self.frontends.get(request.rid >> RID_BITS)
+        if link is not None and estimate is not None:
+            right = estimate.classes[answer.label]
+            self._say(link, ShortCircuit(request.rid, answer.label, right, estimate.classes))
+
+    def _tell_estimates(self, batch: Batch) -> None:
+        """Whoever asked hears how good the answer is thought to be."""
+        for request in batch.requests:
+            expected = self.built.expected(request, batch.variant)
+            link = self.frontends.get(request.rid >> RID_BITS)
+            if expected is not None and link is not None:
+                self._say(link, Estimated(request.rid, expected))
 
     def _tell_dropped(self, drop: Drop) -> None:
         # Who cancelled knows; nobody waits for the word.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from profiles.profile import Profile
+from router.assembly import Assembly as RouterAssembly
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.assembly import assemble as assemble_router
 from router.core.engine import Engine
@@ -21,6 +22,7 @@ class Assembly:
     engine: Engine
     accuracy: list[float | None]
     """By variant."""
+    router: RouterAssembly
     ownership: Ownership
     """Whose source runs a backend by itself."""
     families: tuple[Family, ...]
@@ -39,9 +41,10 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> Assembly:
         )
     )
     for backend in range(scenario.backends):
-        built.engine.on_backend_up(0, backend, owner=built.ownership.take(backend))
+        owner = built.ownership.take(backend)
+        built.engine.on_backend_up(0, backend, owner=owner, resident=scenario.resident)
     accuracy = [variant.accuracy for each in scenario.applications for variant in each.variants]
-    return Assembly(built.engine, accuracy, built.ownership, built.families)
+    return Assembly(built.engine, accuracy, built, built.ownership, built.families)
 
 
 def _served(application: Application, weights: dict[int, float]) -> ServedApplication:
@@ -57,6 +60,7 @@ def _served(application: Application, weights: dict[int, float]) -> ServedApplic
         policy_options=application.policy_options,
         share=application.backend_share,
         accuracy_floor=application.accuracy_floor,
+        classes=application.classes,
     )
 
 

@@ -96,6 +96,7 @@ class EmulatedCluster:
             run_ns = int(run_ns * (1.0 + abs(self.rng.gauss(0.0, spread))))
         if state.slowness != 1.0:
             run_ns = int(run_ns * state.slowness)
+        run_ns += batch.swap_in_ns
         state.run_ns = run_ns
         self._enter(at_ns + run_ns, COMPLETION, backend, state.incarnation)
 

@@ -11,6 +11,7 @@ from router.core.events import DropReason
 from router.core.units import SECOND
 from simulator.run import DROPPED, RunLog
 from simulator.scenario import Scenario
+from simulator.utility import right_answers
 
 Mask = npt.NDArray[np.bool_]
 
@@ -45,7 +46,10 @@ class Report:
     queue_p50_ms: float | None
     queue_p99_ms: float | None
     accuracy: float | None
-    """Mean over the requests answered in time."""
+    """Mean over the requests answered in time: of real answers where requests have content, else
+    of profiles."""
+    short_circuited: int
+    """Answered at once from evidence, without a backend."""
     requests: int
     late: int
     """Answered after the deadline."""
@@ -94,6 +98,7 @@ def report(scenario: Scenario, log: RunLog) -> Report:
         queue_p50_ms=_percentile(queue_ms, 50),
         queue_p99_ms=_percentile(queue_ms, 99),
         accuracy=_accuracy(log, good),
+        short_circuited=sum(bool(measured[rid]) for rid in log.answers),
         requests=count,
         late=int((answered & ~good).sum()),
         drops=dict(sorted(drops.items())),
@@ -126,6 +131,8 @@ def _percentile(values: npt.NDArray[np.float64], rank: float) -> float | None:
 
 
 def _accuracy(log: RunLog, good: Mask) -> float | None:
+    if log.contents is not None:
+        return float(right_answers(log)[good].mean()) if good.any() else None
     used = np.bincount(log.variant[good], minlength=len(log.accuracy))
     total = 0.0
     for variant, times in enumerate(used.tolist()):

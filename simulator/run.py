@@ -15,6 +15,7 @@ from router.core.units import NEVER
 from simulator.arrivals import Arrivals, generate
 from simulator.assembly import assemble
 from simulator.cluster import COMPLETION, START_FAULT, EmulatedCluster
+from simulator.contents import Contents, draw_contents
 from simulator.scenario import Scenario
 from simulator.uplinks import ACKNOWLEDGEMENT, Uplinks
 
@@ -44,6 +45,12 @@ class RunLog:
     """(backend, start, end, size) of each batch."""
     accuracy: list[float | None]
     """By variant."""
+    first_variant: list[int]
+    """By application: the number of its first one."""
+    answers: dict[int, int]
+    """What was answered at once, without a backend."""
+    contents: Contents | None
+    """What the requests held; None where nobody looks."""
     wall_s: float
     cpu_s: float
 
@@ -51,13 +58,22 @@ class RunLog:
 class Driver:
     """Feeds one engine with arrivals, completions, faults and timers in order of time."""
 
-    def __init__(self, scenario: Scenario, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        progress: Progress | None = None,
+        arrivals: Arrivals | None = None,
+        contents: Contents | None = None,
+    ) -> None:
+        """`arrivals` and `contents` take the place of those that the scenario describes."""
         self.scenario = scenario
         self.progress = progress
-        self.arrivals = generate(scenario)
+        self.arrivals = generate(scenario) if arrivals is None else arrivals
+        self.contents = draw_contents(scenario, self.arrivals) if contents is None else contents
         assembly = assemble(scenario, self.arrivals.weights)
         self.engine: Engine = assembly.engine
         self.accuracy = assembly.accuracy
+        self.router = assembly.router
         self.ownership = assembly.ownership
         self.families = assembly.families
         self.cluster = EmulatedCluster(
@@ -73,6 +89,7 @@ class Driver:
         self.start_ns = [PENDING] * count
         self.end_ns = [PENDING] * count
         self.variant = [0] * count
+        self.answers: dict[int, int] = {}
         self.reasons: dict[int, str] = {}
         self.batches: list[tuple[int, int, int, int]] = []
         self.uplinks: Uplinks | None = None
@@ -107,6 +124,9 @@ class Driver:
             self.reasons,
             self.batches,
             self.accuracy,
+            [family.variants[0] for family in self.router.families],
+            self.answers,
+            self.contents,
             time.perf_counter() - wall_s,
             time.process_time() - cpu_s,
         )
@@ -124,6 +144,8 @@ class Driver:
         count = len(at_ns) - 1
         index = events = now_ns = 0
         uplinks = self.uplinks
+        peeked = 0
+        peek_ns = self._peek_times()
         while True:
             # At one instant: first what has ended, then what arrives, then the timers.
             arrival_ns, agenda_ns = at_ns[index], cluster.next_ns()
@@ -132,6 +154,10 @@ class Driver:
             if uplinks is not None and uplink_ns < min(arrival_ns, agenda_ns, wake_ns):
                 now_ns = uplink_ns
                 self._on_uplink(now_ns, uplinks)
+            elif peek_ns[peeked] <= min(wake_ns, agenda_ns) and peek_ns[peeked] < arrival_ns:
+                now_ns = peek_ns[peeked]
+                self._on_evidence(now_ns, peeked)
+                peeked += 1
             elif agenda_ns <= arrival_ns and agenda_ns <= wake_ns:
                 now_ns = agenda_ns
                 if now_ns >= NEVER:
@@ -184,6 +210,18 @@ class Driver:
             self.engine.on_report(now_ns, application, subject.report)
             self._request(now_ns, subject.rid, int(self.arrivals.at_ns[subject.rid]))
 
+    def _peek_times(self) -> list[int]:
+        """When the evidence of each request is there."""
+        if self.contents is None or not self.contents.votes:
+            return [NEVER]
+        return [*(self.arrivals.at_ns + self.contents.delay_ns).tolist(), NEVER]
+
+    def _on_evidence(self, now_ns: int, rid: int) -> None:
+        assert self.contents is not None
+        votes = self.contents.votes[rid]
+        if votes is not None:
+            self.router.on_votes(now_ns, rid, votes)
+
     def _on_agenda(self, now_ns: int) -> None:
         kind, subject, incarnation = self.cluster.pop()
         if kind == COMPLETION:
@@ -200,7 +238,9 @@ class Driver:
             fault = self.cluster.end_fault(subject)
             if fault.kind == "crash":
                 owner = self.ownership.take(fault.backend)
-                self.engine.on_backend_up(now_ns, fault.backend, owner=owner)
+                self.engine.on_backend_up(
+                    now_ns, fault.backend, owner=owner, resident=self.scenario.resident
+                )
 
     def _record(
         self, now_ns: int, backend: int, requests: list[Request], started_at_ns: int
@@ -227,8 +267,11 @@ class Driver:
             elif isinstance(effect, Advise) and self.uplinks is not None:
                 self.uplinks.advise(now_ns, effect)
             elif isinstance(effect, Answer):
-                self.start_ns[effect.request.rid] = now_ns
-                self.end_ns[effect.request.rid] = now_ns
+                rid = effect.request.rid
+                assert self.end_ns[rid] == PENDING, f"request {rid} ended twice"
+                self.start_ns[rid] = now_ns
+                self.end_ns[rid] = now_ns
+                self.answers[rid] = effect.label
 
     def _as_good_as(self, request: Request, variant: int) -> int:
         """The variant whose accuracy the answer has: a frame smaller than the variant's input

@@ -14,7 +14,9 @@ from profiles.profile import Profile, from_table_ms, linear
 from profiles.store import find, load_table
 from router.core.units import NEVER, SECOND, ms, seconds
 from router.policies.catalog import POLICIES, read_options
+from router.policies.sneakpeek.classes import Classes
 from simulator.arrival_spec import ArrivalSpec, read_arrivals
+from simulator.content_spec import CLASSES_KEYS, ContentSpec, read_content
 from simulator.network_spec import NetworkSpec, read_network
 
 SCENARIO_KEYS = (
@@ -30,6 +32,7 @@ SCENARIO_KEYS = (
     "rate_rps",
     "popularity",
     "faults",
+    "swap",
     "applications",
     "zoo",
     "network",
@@ -48,6 +51,7 @@ APPLICATION_KEYS = (
     "policy_options",
     "backend_share",
     "accuracy_floor",
+    "classes",
 )
 VARIANT_KEYS = (
     "name",
@@ -56,8 +60,8 @@ VARIANT_KEYS = (
     "latency_ms",
     "profile",
     "accuracy",
+    "recall",
     "swap_in_ms",
-    "input_size",
 )
 CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority", "trace")
 FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
@@ -101,6 +105,10 @@ class Application:
     """Of the backends, where policies need backends of their own."""
     accuracy_floor: float = 0.0
     """Variants below it are never chosen."""
+    classes: Classes | None = None
+    """Recall by class, and how to read evidence of a request's content."""
+    content: ContentSpec | None = None
+    """What its requests hold; None: nobody looks."""
 
     @property
     def slo_ns_max(self) -> int:
@@ -139,6 +147,13 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     network: NetworkSpec | None = None
     """Between the clients and the server; None: requests are at the server at once."""
+    swap: bool = False
+    """A backend holds one model at a time; others have to be swapped in."""
+
+    @property
+    def resident(self) -> frozenset[int] | None:
+        """What a backend holds when it comes up; None: every model."""
+        return frozenset() if self.swap else None
 
     def knows_rate(self) -> bool:
         """Whether the arrivals themselves say how many there are, so that no rate is needed."""
@@ -203,6 +218,7 @@ def read_scenario(data: object) -> Scenario:
         shares=_read_shares(top, applications),
         faults=_read_faults(top, backends),
         network=_read_network(top, applications),
+        swap=top.flag("swap"),
     )
 
 
@@ -291,6 +307,9 @@ def _read_application(row: Fields) -> Application:
     serving = row.text("serving", "")
     if serving and serving not in [variant.name for variant in variants]:
         refuse(row.name("serving"), serving, "is not among the variants")
+    classes, content = None, None
+    if row.has("classes"):
+        classes, content = read_content(row.inner("classes", CLASSES_KEYS), variants)
     backend_share = row.number("backend_share", 1)
     check_positive(row.name("backend_share"), backend_share)
     return Application(
@@ -306,6 +325,8 @@ def _read_application(row: Fields) -> Application:
         policy_options=row.mapping("policy_options"),
         backend_share=backend_share,
         accuracy_floor=row.fraction("accuracy_floor") or 0.0,
+        classes=classes,
+        content=content,
     )
 
 
@@ -365,6 +386,8 @@ def _read_variant(row: Fields) -> Profile:
         alpha_ms, beta_ms = row.number("alpha_ms"), row.number("beta_ms")
         check_positive(row.name("alpha_ms"), alpha_ms)
         profile = linear(row.text("name"), alpha_ms, beta_ms, accuracy=accuracy)
+    if row.has("recall"):
+        profile = replace(profile, recall=tuple(row.numbers("recall")))
     if row.has("swap_in_ms"):
         profile = replace(profile, swap_in_ns=ms(row.number("swap_in_ms")))
     if row.has("input_size"):

@@ -80,7 +80,7 @@ def pick_device(device: str) -> str:
     return "cuda" if found else "cpu"
 
 
-def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget) -> Runner:
+def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool = True) -> Runner:
     """A variant loaded, warmed up and within the budget; `device` as `pick_device` gives it."""
     if spec.model == EMULATED:
         if not spec.table_ns:
@@ -99,7 +99,8 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget) -> Runner:
     except ConfigError:
         runner.close()
         raise
-    _warm_up(spec, opened.card, runner)
+    if warm:
+        _warm_up(spec, opened.card, runner)
     return _fitting(spec, runner, opened.card.input_shape)
 
 

@@ -3,8 +3,9 @@
 import os
 from dataclasses import dataclass
 
-from deployments.backend.loaders import MemoryBudget, load_runner, pick_device
+from deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner, pick_device
 from deployments.backend.runner import Runner
+from deployments.backend.swapping import SwappingRunner, SwapSpace
 from deployments.config import DeploymentConfig
 from deployments.models.cache import cache_folder
 from deployments.plan import known_profiles, model_specs, variants
@@ -32,6 +33,8 @@ class Stock:
         """What run times depend on: backends of one kind share them."""
         limit = None if given.memory_mb is None else int(given.memory_mb * 2**20)
         self.budget = MemoryBudget(limit)
+        self.space = SwapSpace(self._swap_in) if given.swap else None
+        """Where a backend holds one model at a time."""
         self.specs = {spec.name: spec for spec in model_specs(config, known_profiles(config))}
 
         self.later = {
@@ -41,7 +44,12 @@ class Stock:
 
     def load(self, variant: str) -> Runner:
         """The variant, warm; ConfigError where it cannot be had or does not fit."""
+        if self.space is not None:
+            return SwappingRunner(self.specs[variant], self.space)
         return load_runner(self.specs[variant], self.device, self.budget)
+
+    def _swap_in(self, spec: ModelSpec) -> Runner:
+        return load_runner(spec, self.device, MemoryBudget(self.budget.bytes_max), warm=False)
 
     def give_back(self, variant: str) -> None:
         """It is not held any more."""

@@ -17,16 +17,20 @@ from deployments.frontend.intake import Intake, input_bytes
 from deployments.frontend.memory import Arena
 from deployments.frontend.models import TensorSpec
 from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
+from deployments.frontend.peeker import Peeker
 from deployments.frontend.table import RequestTable
 from router.core.units import NEVER, ms
 from router.links.messages import (
     Advice,
     Cancel,
     Dropped,
+    Estimated,
+    Evidence,
     Fetch,
     Payload,
     Report,
     Result,
+    ShortCircuit,
     Submit,
 )
 
@@ -42,7 +46,7 @@ OnAnswer = Callable[[int, Outcome], None]
 class Wires(Protocol):
     """How messages leave."""
 
-    def to_router(self, message: Submit | Cancel | Report) -> None: ...
+    def to_router(self, message: Submit | Cancel | Evidence | Report) -> None: ...
     def to_backend(self, backend: int, payload: Payload) -> None: ...
 
 
@@ -56,6 +60,7 @@ class Desk:
         pool: Executor,
         wires: Wires,
         pixels_max: int = 64_000_000,
+        peeker: Peeker | None = None,
     ) -> None:
         self.table = table
         self.arena = arena
@@ -63,6 +68,8 @@ class Desk:
         self.wires = wires
         self.pixels_max = pixels_max
         """A picture with more is refused before it is decoded."""
+        self.peeker = peeker
+        """Looks at inputs while their requests wait; None where nobody asked for it."""
         self.loop = asyncio.get_running_loop()
         self.waiters: dict[int, OnAnswer] = {}
         self.advice: dict[int, Advice] = {}
@@ -96,11 +103,24 @@ class Desk:
             shape = raw.shape[1:] if intake.batched else raw.shape
             payload = self.arena.place(rid, raw.datatype, shape, raw.data)
             self.table.on_payload(now_ns, rid, payload)
+            self._peek(rid, intake, raw.datatype, shape, raw.data)
         else:
             # The router hears of it now, so it queues while it is being decoded.
             self._decode(rid, intake)
         self.pump()
         return rid
+
+    def _peek(
+        self,
+        rid: int,
+        intake: Intake,
+        dtype: str,
+        shape: tuple[int, ...],
+        data: bytes | memoryview,
+    ) -> None:
+        if self.peeker is not None:
+            sample = np.frombuffer(data, DTYPES[dtype]).reshape(shape)
+            self.peeker.take(rid, intake.arrival.application, sample)
 
     async def infer(self, intake: Intake) -> Outcome:
         """One request from start to end; cancelling the caller cancels it."""
@@ -141,6 +161,12 @@ class Desk:
 
     def on_dropped(self, dropped: Dropped) -> None:
         self.table.on_dropped(time.monotonic_ns(), dropped)
+
+    def on_estimated(self, estimated: Estimated) -> None:
+        self.table.on_estimated(estimated)
+
+    def on_short_circuit(self, answer: ShortCircuit) -> None:
+        self.table.on_short_circuit(time.monotonic_ns(), answer)
 
     def on_fetch(self, backend: int, fetch: Fetch) -> None:
         self.table.on_fetch(time.monotonic_ns(), backend, fetch)
@@ -248,6 +274,7 @@ class Desk:
         error = None if job.cancelled() else job.exception()
         if error is None and not job.cancelled() and job.result():
             self.table.on_payload(now_ns, rid, payload)
+            self._peek(rid, intake, dtype, shape, view)
         else:
             self.arena.free(payload)
             if isinstance(error, BadRequestError):

@@ -31,6 +31,7 @@ class Entry:
         "client",
         "deadline_ns",
         "epoch",
+        "estimate",
         "expires_at_ns",
         "fetched_by",
         "payload",
@@ -57,6 +58,8 @@ class Entry:
         """None while it is being decoded."""
         self.waiting: list[int] = []
         """Backends that asked for the payload before it was ready."""
+        self.estimate = -1.0
+        """How likely its answer is thought to be right; negative: unknown."""
         self.fetched_by = -1
         """The backend that has it in a batch; -1 when none has."""
 

@@ -13,11 +13,13 @@ from starlette.routing import Route
 from deployments.frontend.desk import Desk
 from deployments.frontend.memory import Arena
 from deployments.frontend.models import Registry
+from deployments.frontend.peeker import Peeker
 from deployments.frontend.repository import Repository
 from deployments.frontend.server import FrontendServer, ServerOptions
 from deployments.frontend.service import InferenceService
 from deployments.frontend.streams import StreamLimits
 from deployments.frontend.table import RequestTable, TableLimits
+from deployments.sneakpeek.store import SneakPeekModel
 from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
@@ -25,6 +27,8 @@ from router.links.messages import (
     Advice,
     Cancel,
     Dropped,
+    Estimated,
+    Evidence,
     Fetch,
     Hello,
     Message,
@@ -32,6 +36,7 @@ from router.links.messages import (
     Place,
     Report,
     Result,
+    ShortCircuit,
     Submit,
 )
 from router.links.transport import Link, LinkOptions, LinkServer, Reconnecting, Resolve
@@ -77,11 +82,14 @@ class FrontendProcess:
         registry: Registry,
         resolve_router: Resolve,
         routes: tuple[Route, ...] = (),
+        peeks: Mapping[str, SneakPeekModel] | None = None,
     ) -> None:
+        """`peeks` are the SneakPeek models, by application."""
         self.options = options
         self.registry = registry
         self.resolve_router = resolve_router
         self.routes = routes
+        self.peeks = peeks or {}
         self.node = options.node or node_name()
         self.table = RequestTable(options.number, options.table)
         self.epoch = 0
@@ -101,7 +109,10 @@ class FrontendProcess:
             undo.callback(self.arena.close)
             self.pool = ThreadPoolExecutor(options.decoders, thread_name_prefix="decode")
             undo.callback(self.pool.shutdown, wait=False, cancel_futures=True)
-            self.desk = Desk(self.table, self.arena, self.pool, self, options.pixels_max)
+            self.peeker = Peeker(self.peeks, self.pool, self.to_router) if self.peeks else None
+            self.desk = Desk(
+                self.table, self.arena, self.pool, self, options.pixels_max, self.peeker
+            )
             self.repository = Repository(self.registry, options.repository_open, self.to_router)
             self.service = InferenceService(
                 self.desk, self.registry, options.streams, self.repository
@@ -146,6 +157,8 @@ class FrontendProcess:
             "payload_bytes": self.table.payload_bytes,
             "decoding": self.desk.decoding,
             "streams": len(self.service.streams),
+            "peeked": 0 if self.peeker is None else self.peeker.peeked,
+            "peek_cpu_ms": 0.0 if self.peeker is None else self.peeker.cpu_ns / 1e6,
         }
 
     # LinkEvents
@@ -192,13 +205,17 @@ class FrontendProcess:
                 self.repository.on_absent(message)
             elif isinstance(message, Advice):
                 desk.on_advice(message)
+            elif isinstance(message, Estimated):
+                desk.on_estimated(message)
+            elif isinstance(message, ShortCircuit):
+                desk.on_short_circuit(message)
             else:
                 self.strays += 1
         desk.pump()
 
     # Wires
 
-    def to_router(self, message: Submit | Cancel | Place | Report) -> None:
+    def to_router(self, message: Submit | Cancel | Evidence | Place | Report) -> None:
         if self.router is not None:
             self.router.send(message)
 

@@ -69,6 +69,9 @@ def _fill(response: ModelInferResponse, intake: Intake, result: Result, queue_ns
     given[names.BATCH_SIZE].int64_param = result.batch_size
     given[names.QUEUE_US].int64_param = queue_ns // 1000
     given[names.RUN_US].int64_param = result.run_ns // 1000
+    if result.estimate >= 0.0:
+        given[names.ESTIMATE].double_param = result.estimate
+        given[names.SHORT_CIRCUIT].bool_param = result.short_circuit
     wanted = dict(intake.classes)
     for name, datatype, shape, data in result.tensors:
         if wanted and name not in wanted:

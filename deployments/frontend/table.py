@@ -4,9 +4,13 @@ Pure: events and a time in, effects out, so that faults can be simulated with th
 Every admitted request gets exactly one `Answer`, at the latest a grace after it expires.
 """
 
+import struct
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+import msgspec
+
+from deployments.backend.tensors import OUTPUT
 from deployments.frontend.entry import (
     Answer,
     Arrival,
@@ -26,8 +30,20 @@ from deployments.frontend.outcomes import (
 from deployments.frontend.tally import Tally
 from router.core.events import DropReason
 from router.core.units import NEVER, ms, seconds
-from router.links.messages import RID_BITS, Cancel, Dropped, Fetch, Payload, Result, Submit
+from router.links.messages import (
+    RID_BITS,
+    Cancel,
+    Dropped,
+    Estimated,
+    Fetch,
+    Payload,
+    Result,
+    ShortCircuit,
+    Submit,
+)
 
+SNEAKPEEK = "sneakpeek"
+"""The variant that clients see in answers from evidence alone."""
 STALE_MIN = 1024
 """Timers of answered requests that are too few to be worth clearing."""
 
@@ -135,6 +151,34 @@ class RequestTable:
         if entry is not None:
             self._end(now_ns, entry, drop_refusal(dropped.reason, dropped.retry_after_ns))
 
+    def on_estimated(self, estimated: Estimated) -> None:
+        entry = self.entries.get(estimated.rid)
+        if entry is not None:
+            entry.estimate = estimated.estimate
+
+    def on_short_circuit(self, now_ns: int, answer: ShortCircuit) -> None:
+        """Answered from evidence: the probability of each class takes the place of scores."""
+        entry = self.entries.get(answer.rid)
+        if entry is None:
+            self.tally.stale_results += 1
+            return
+        scores = struct.pack(f"<{len(answer.classes)}f", *answer.classes)
+        tensor = (OUTPUT, "FP32", (len(answer.classes),), scores)
+        self._end(
+            now_ns,
+            entry,
+            Result(
+                answer.rid,
+                SNEAKPEEK,
+                1,
+                0,
+                0,
+                (tensor,),
+                estimate=answer.estimate,
+                short_circuit=True,
+            ),
+        )
+
     # The backends' side
 
     def on_fetch(self, now_ns: int, backend: int, fetch: Fetch) -> None:
@@ -157,6 +201,8 @@ class RequestTable:
             message = f"the model failed: {result.error}"
             self._end(now_ns, entry, Refusal("INTERNAL", RefusalReason.FAILED, message))
         else:
+            if entry.estimate >= 0.0:
+                result = msgspec.structs.replace(result, estimate=entry.estimate)
             self._end(now_ns, entry, result)
 
     def on_backend_down(self, now_ns: int, backend: int) -> None:

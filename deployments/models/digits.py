@@ -121,6 +121,12 @@ def held_out() -> tuple[Floats, NDArray[np.int64]]:
     return images[:HELD_OUT].reshape(HELD_OUT, -1), labels[:HELD_OUT]
 
 
+def training_data() -> tuple[Floats, NDArray[np.int64]]:
+    """Images [n, 64] and labels that every model was trained on."""
+    images, labels = _data()
+    return images[HELD_OUT:].reshape(len(images) - HELD_OUT, -1), labels[HELD_OUT:]
+
+
 def _data() -> tuple[Floats, NDArray[np.int64]]:
     """All images [n, 8, 8] in a fixed order of which the first HELD_OUT are held out."""
     from sklearn.datasets import load_digits

@@ -14,6 +14,8 @@ MEMORY = 2048
 its octave from running at all would never be refuted otherwise."""
 FACTOR_STEP = 0.002
 """The planned times are rewritten only when the factor has moved by this much."""
+SWAP_SHARE = 4
+"""One swap-in counts for a quarter, those before it for the rest."""
 BACKEND_WINDOW = 8
 """Batches by which a backend is compared with its peers: a median settles after half of them."""
 BACKEND_TOLERANCE = 0.05
@@ -236,6 +238,13 @@ class Costs:
             # everywhere does not look like a slow backend.
             self._compare(backend, ratio / usual)
         cost.learn(size, ratio / self.backend_factor.get(backend, 1.0), self.margin_quantile)
+
+    def observe_swap(self, variant: int, swap_ns: int) -> None:
+        """Bringing a variant in took that long: move a quarter of the way there, or all of it
+        where nothing was known."""
+        known_ns = self.swap_in_ns[variant]
+        share = SWAP_SHARE if known_ns > 1 else 1
+        self.swap_in_ns[variant] = max(1, known_ns + (swap_ns - known_ns) // share)
 
     def doubt(self, variant: int) -> None:
         """A request had no chance from the start, only for the margin's sake.

@@ -2,7 +2,7 @@
 
 from router.core.admission import Admission
 from router.core.costs import Costs
-from router.core.events import Batch, ClientReport, Drop, DropReason, Effect, Request
+from router.core.events import Batch, ClientReport, Drop, DropReason, Effect, Estimate, Request
 from router.core.rank import RankThread
 from router.core.source import Outbox, Source
 from router.core.timers import Timers
@@ -72,12 +72,19 @@ class Engine:
         self.outbox.drop(request, reason)
         source.desk.refresh(now_ns, source, lanes)
 
-    def on_update(self, now_ns: int, rid: int, accuracies: tuple[float, ...]) -> bool:
+    def on_update(
+        self,
+        now_ns: int,
+        rid: int,
+        accuracies: tuple[float, ...],
+        estimate: Estimate | None = None,
+    ) -> bool:
         """Evidence for a queued request; false if it came too late to matter."""
         request = self.outbox.queued.get(rid)
         if request is None:
             return False
         request.accuracies = accuracies
+        request.estimate = estimate
         source = self.sources[request.application]
         lanes = source.on_update(now_ns, request)
         source.desk.refresh(now_ns, source, lanes)

@@ -24,6 +24,31 @@ class DropReason:
     """Its backend died and there was no time left to run it again."""
 
 
+class Estimate:
+    """What evidence says of one request's content."""
+
+    __slots__ = ("accuracies", "classes", "label", "label_accuracy", "likely")
+
+    def __init__(
+        self,
+        classes: tuple[float, ...],
+        accuracies: tuple[float, ...],
+        label: int,
+        label_accuracy: float,
+        likely: int,
+    ) -> None:
+        self.classes = classes
+        """Probability of each class; empty where only profiles are known."""
+        self.accuracies = accuracies
+        """Expected accuracy of each variant, weighted as the application wants; 0: barred."""
+        self.label = label
+        """The answer that could be given at once; -1: none."""
+        self.label_accuracy = label_accuracy
+        """What that answer is worth, on the scale of `accuracies`."""
+        self.likely = likely
+        """The class with a probability above one half; -1 where none has."""
+
+
 class Request:
     """One inference to be done for one client, with its deadline. Hot: one for each request."""
 
@@ -33,6 +58,7 @@ class Request:
         "arrived_at_ns",
         "client",
         "deadline_ns",
+        "estimate",
         "expires_at_ns",
         "priority",
         "retried",
@@ -65,6 +91,8 @@ class Request:
         """When its successor in the stream will take its place: it should have started by then."""
         self.accuracies: tuple[float, ...] | None = None
         """Expected accuracy of each variant on this very request, once evidence has come in."""
+        self.estimate: Estimate | None = None
+        """All that the evidence says, for policies that look at classes."""
         self.retried = False
         """It ran once on a backend that died."""
 

@@ -134,6 +134,15 @@ class RankThread(Desk):
         """How many backends of the pool can be had, at most."""
         return self.lanes[POOL].free_count
 
+    def free_at_ns(self, backend: int) -> int:
+        return self.backends[backend].free_at_ns
+
+    def resident(self, backend: int) -> frozenset[int] | None:
+        return self.backends[backend].resident
+
+    def kind(self, backend: int) -> int:
+        return self.backends[backend].kind
+
     # Sources and their bids
 
     def add_source(self, source: Source) -> None:
@@ -275,8 +284,11 @@ class RankThread(Desk):
         self.signals.busy_ns += run_ns
         if size < 0:
             size = len(batch.requests)
-        if size > 0:
-            run_ns = max(1, run_ns - batch.swap_in_ns)
+        if size > 0 and batch.swap_in_ns > 0:
+            # Of the two the swap-in is the less certain: what it took is learnt, not blamed on
+            # the run.
+            self.costs.observe_swap(batch.variant, run_ns - batch.expect_ns + batch.swap_in_ns)
+        elif size > 0:
             self.costs.observe(batch.variant, state.kind, backend, size, run_ns)
         return batch
 

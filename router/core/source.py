@@ -218,6 +218,18 @@ class Desk:
         """From a decision to the earliest start of a batch of that size: dispatch and fetch."""
         return self.lead_start_ns + self.lead_per_request_ns * size
 
+    def free_at_ns(self, backend: int) -> int:
+        """When a backend is predicted to have ended all it has been given."""
+        raise NotImplementedError
+
+    def resident(self, backend: int) -> frozenset[int] | None:
+        """What the next batch on a backend will find there; None: every variant."""
+        raise NotImplementedError
+
+    def kind(self, backend: int) -> int:
+        """Which of the profiles holds on a backend."""
+        raise NotImplementedError
+
     def free_backends(self) -> int:
         """How many backends of the pool can be had, at most; in a grant the one offered counts."""
         raise NotImplementedError

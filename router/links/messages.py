@@ -67,10 +67,12 @@ class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):
 
 
 class Evidence(msgspec.Struct, tag=12, array_like=True, frozen=True):
-    """Expected accuracy of each variant on this very request."""
+    """What a look at this very request says: votes for each class, or the expected accuracy of
+    each variant where somebody else has worked that out."""
 
     rid: int
-    accuracies: tuple[float, ...]
+    accuracies: tuple[float, ...] = ()
+    votes: tuple[float, ...] = ()
 
 
 class Place(msgspec.Struct, tag=13, array_like=True, frozen=True):
@@ -120,6 +122,24 @@ class Advice(msgspec.Struct, tag=22, array_like=True, frozen=True):
     input_size: int
     network_ns: int
     served: bool
+
+
+class ShortCircuit(msgspec.Struct, tag=23, array_like=True, frozen=True):
+    """The request is answered from its evidence; no backend runs it."""
+
+    rid: int
+    label: int
+    estimate: float
+    """Probability that the label is right."""
+    classes: tuple[float, ...]
+    """Probability of each class."""
+
+
+class Estimated(msgspec.Struct, tag=24, array_like=True, frozen=True):
+    """The request goes to a backend; how likely its variant is to answer it right."""
+
+    rid: int
+    estimate: float
 
 
 # Router -> backend
@@ -217,6 +237,10 @@ class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):
     tensors: tuple[tuple[str, str, tuple[int, ...], bytes], ...] = ()
     """(name, dtype, shape, data) of each output."""
     error: str = ""
+    estimate: float = -1.0
+    """How likely it was thought to be right, filled in by the frontend; negative: unknown."""
+    short_circuit: bool = False
+    """Answered from evidence alone."""
 
 
 Message = (
@@ -231,6 +255,8 @@ Message = (
     | Dropped
     | Absent
     | Advice
+    | ShortCircuit
+    | Estimated
     | Run
     | Frontend
     | LoadVariant

@@ -15,6 +15,8 @@ from router.policies.family import Family
 from router.policies.jellyfish.decision import SELECTIONS
 from router.policies.jellyfish.source import Jellyfish, JellyfishOptions
 from router.policies.partitioned import Partitioned, PartitionedOptions
+from router.policies.sneakpeek import options as sneakpeek
+from router.policies.sneakpeek.source import WindowScheduler
 from router.policies.timeout import TimeoutBatching, TimeoutOptions
 
 Build = Callable[[Sequence[Family], Any, random.Random], list[Source]]
@@ -53,6 +55,14 @@ def _jellyfish(families: Sequence[Family], options: Any, rng: random.Random) -> 
     return [Jellyfish(family, options, rng) for family in families]
 
 
+def _windows(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [WindowScheduler(families, options)] * len(families)
+
+
+def _sneakpeek(preset: sneakpeek.SneakPeekOptions) -> Policy:
+    return Policy(preset, _windows, frozenset(("order", "choice")), chooses=True)
+
+
 POLICIES: dict[str, Policy] = {
     "deferred": Policy(DeferredOptions(), _deferred),
     "published": Policy(PUBLISHED, _deferred),
@@ -61,6 +71,11 @@ POLICIES: dict[str, Policy] = {
     "batch-queues": Policy(BatchQueuesOptions(), _batch_queues),
     "partitioned": Policy(PartitionedOptions(), _partitioned),
     "jellyfish": Policy(JellyfishOptions(), _jellyfish, frozenset(("replan_here",)), chooses=True),
+    "sneakpeek": _sneakpeek(sneakpeek.SNEAKPEEK),
+    "grouped": _sneakpeek(sneakpeek.GROUPED),
+    "lo-edf": _sneakpeek(sneakpeek.LO_EDF),
+    "lo-priority": _sneakpeek(sneakpeek.LO_PRIORITY),
+    "maxacc-edf": _sneakpeek(sneakpeek.MAXACC_EDF),
 }
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from router.policies.sneakpeek.classes import Classes
+
 
 @dataclass(frozen=True, slots=True)
 class Family:
@@ -22,6 +24,8 @@ class Family:
     """The side of the picture that each variant takes; 0 where it is not a picture."""
     accuracy_floor: float = 0.0
     """Variants below it are never chosen."""
+    classes: Classes | None = None
+    """Recall by class and who peeks at requests, where that is known."""
 
 
 def alone(variants: Iterable[int], slo_ns: int = 0) -> list[Family]:

@@ -209,6 +209,16 @@ def test_swap_in_is_paid_once() -> None:
     assert engine.costs.of(0).factor == 1.0
 
 
+def test_swap_in_times_are_learnt_apart_from_run_times() -> None:
+    engine = make(Told(0), Told(1), backends=0)
+    engine.on_backend_up(0, 0, resident=frozenset((1,)))
+    send(engine, 0)
+    # Planned as 20 + 5 ms, it took 65: the swap 60, a quarter of the way from 20 is 30.
+    engine.on_done(ms(65), 0, ms(65))
+    assert engine.costs.swap_in_ns[0] == ms(30)
+    assert engine.costs.of(0).factor == 1.0
+
+
 def test_uptime_and_busy_time_add_up() -> None:
     engine = make(Told(), backends=1)
     rank = engine.ranks[0]

@@ -1,0 +1,75 @@
+"""Backends that hold one model at a time: a batch of another one waits until it is loaded."""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from deployments.backend.loaders import ModelSpec
+from deployments.backend.runner import Runner
+from deployments.backend.tensors import Array, Outputs
+from deployments.models.model import Card
+
+
+class SwapSpace:
+    """The place for one model. Used by the thread that runs batches alone."""
+
+    def __init__(self, load: Callable[[ModelSpec], Runner]) -> None:
+        self.load = load
+        self.resident = ""
+        self.runner: Runner | None = None
+        self.swaps = 0
+
+    def bring_in(self, spec: ModelSpec) -> Runner:
+        """The model, loaded; whatever was there before is given up first."""
+        if self.runner is None or self.resident != spec.name:
+            self.clear()
+            self.runner = self.load(spec)
+            self.resident = spec.name
+            self.swaps += 1
+        return self.runner
+
+    def clear(self) -> None:
+        if self.runner is not None:
+            self.runner.close()
+        self.runner, self.resident = None, ""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What is known of a model that is not there."""
+
+    card: Card | None
+
+
+class SwappingRunner:
+    """A model that is loaded when a batch needs it; its swap-in is part of that batch's run."""
+
+    def __init__(self, spec: ModelSpec, space: SwapSpace) -> None:
+        self.spec = spec
+        self.space = space
+        # Loaded once to learn what it takes, and that it can be loaded at all.
+        runner = space.bring_in(spec)
+        self.batch_size_max = runner.batch_size_max
+        self.model = Described(getattr(getattr(runner, "model", None), "card", None))
+        self._check = runner.check
+        self._alike = runner.alike
+
+    def check(self, item: Array) -> None:
+        self._check(item)
+
+    def alike(self, item: Array) -> Hashable:
+        return self._alike(item)
+
+    def stage(self, items: Sequence[Array]) -> Array:
+        """The model may not be there yet, so inputs are only put together."""
+        return np.stack(items)
+
+    def run(self, staged: Any) -> Outputs:
+        runner = self.space.bring_in(self.spec)
+        return runner.run(runner.stage(list(staged)))
+
+    def close(self) -> None:
+        if self.space.resident == self.spec.name:
+            self.space.clear()

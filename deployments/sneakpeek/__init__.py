@@ -1,0 +1,1 @@
+"""Evidence of what a request holds: neighbours among an application's training data."""

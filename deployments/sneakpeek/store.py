@@ -1,0 +1,150 @@
+"""SneakPeek models on disk: index, calibration, and the checksum of the data they were made of."""
+
+import json
+import zipfile
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from deployments.sneakpeek.calibration import calibrate
+from deployments.sneakpeek.index import (
+    Floats,
+    Labels,
+    NeighbourIndex,
+    Projection,
+    build_index,
+    checksum,
+    open_faiss,
+)
+from profiles.check import refuse
+from profiles.errors import ConfigError
+from router.policies.sneakpeek.classes import Peek
+
+SCHEMA = 1
+HELD_OUT = 0.25
+"""Share of each class's samples that calibrate and never enter the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class SneakPeekModel:
+    """What a frontend needs to peek at requests of one application."""
+
+    index: NeighbourIndex
+    peek: Peek
+    data: str
+    """Checksum of the labelled data it was built from."""
+    input_shape: tuple[int, ...]
+
+    @property
+    def accuracy(self) -> float:
+        """On held-out samples, every class counting alike."""
+        return sum(self.peek.recall) / len(self.peek.recall)
+
+
+def read_data(path: Path) -> tuple[Floats, Labels]:
+    """Labelled samples from an .npz with `samples` [n, ...] and `labels` [n] from 0 up."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            samples, labels = held["samples"], held["labels"]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"data={str(path)!r}: cannot be read ({reason}); give an .npz with samples and labels"
+        ) from None
+    if len(samples) != len(labels) or labels.ndim != 1 or not len(labels):
+        refuse("data", str(path), f"has {len(samples)} samples and {len(labels)} labels")
+    if labels.dtype.kind not in "iu" or labels.min() < 0:
+        refuse("data", str(path), "labels must be whole numbers from 0 up")
+    return samples.astype(np.float32), labels.astype(np.int64)
+
+
+def build_model(
+    samples: Floats,
+    labels: Labels,
+    dimensions: int = 3,
+    k: int = 5,
+    kind: str = "auto",
+    seed: int = 0,
+) -> SneakPeekModel:
+    """Index most of the samples and calibrate on the others."""
+    classes = int(labels.max()) + 1
+    rng = np.random.default_rng(seed)
+    held: list[int] = []
+    for number in range(classes):
+        mine = rng.permutation(np.flatnonzero(labels == number))
+        if len(mine) < 2:
+            refuse(f"class {number}", len(mine), "must have at least 2 samples")
+        held.extend(mine[: max(1, round(HELD_OUT * len(mine)))].tolist())
+    out = np.zeros(len(labels), np.bool_)
+    out[held] = True
+    index = build_index(samples[~out], labels[~out], classes, dimensions, k, kind)
+    peek = calibrate(index.votes(samples[out]), labels[out])
+    return SneakPeekModel(index, peek, checksum(samples, labels), samples.shape[1:])
+
+
+def save_model(path: Path, model: SneakPeekModel) -> None:
+    index = model.index
+    about = {
+        "schema": SCHEMA,
+        "data": model.data,
+        "classes": index.classes,
+        "k": index.k,
+        "kind": index.kind,
+        "input_shape": model.input_shape,
+        "peek": asdict(model.peek),
+    }
+    parts: dict[str, NDArray[Any]] = {
+        "mean": index.projection.mean,
+        "axes": index.projection.axes,
+        "labels": index.labels,
+        "faiss": open_faiss().serialize_index(index.faiss),
+    }
+    about["parts"] = _digest(parts)
+    with open(path, "wb") as file:
+        np.savez(file, allow_pickle=False, about=np.array(json.dumps(about)), **parts)
+
+
+def load_model(path: Path, data: Path | None = None) -> SneakPeekModel:
+    """The model in a file; refused where the file is damaged, or was built from other data."""
+    remedy = "build it again with `fermata sneakpeek build`"
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            about = json.loads(str(held["about"]))
+            parts = {name: held[name] for name in ("mean", "axes", "labels", "faiss")}
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"sneakpeek={str(path)!r}: cannot be read ({reason}); {remedy}") from None
+    if about.get("schema") != SCHEMA:
+        refuse(f"{path}: schema", about.get("schema"), f"must be {SCHEMA}; {remedy}")
+    if about["parts"] != _digest(parts):
+        refuse("sneakpeek", str(path), f"is damaged; {remedy}")
+    if data is not None and about["data"] != checksum(*read_data(data)):
+        refuse("sneakpeek", str(path), f"was not built from {data}; {remedy}")
+    index = NeighbourIndex(
+        Projection(parts["mean"], parts["axes"]),
+        parts["labels"],
+        about["classes"],
+        about["k"],
+        about["kind"],
+        open_faiss().deserialize_index(parts["faiss"]),
+    )
+    given = about["peek"]
+    peek = Peek(
+        confusion=tuple(map(tuple, given["confusion"])),
+        recall=tuple(given["recall"]),
+        sharpness=given["sharpness"],
+        hidden=tuple(map(tuple, given["hidden"])),
+    )
+    return SneakPeekModel(index, peek, about["data"], tuple(about["input_shape"]))
+
+
+def _digest(parts: dict[str, NDArray[Any]]) -> str:
+    digest = blake2b(digest_size=16)
+    for name in sorted(parts):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(parts[name]).tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""SneakPeek: choosing the variant by what is in the request."""

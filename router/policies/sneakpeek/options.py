@@ -1,0 +1,44 @@
+"""The knobs of window scheduling; the paper's five schedulers are settings of them."""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class SneakPeekOptions:
+    """Defaults are the best known; the presets below are what the paper compares with."""
+
+    window_ns: int = 100_000_000
+    """Requests of a window are scheduled together at its end."""
+    order: str = "grouped"
+    """`grouped`: groups of an application's requests. `edf`, `priority`: request by request, by
+    deadline or by Eq. 12."""
+    choice: str = "utility"
+    """Request by request: `utility` takes the variant of the highest utility (Eq. 13), `accuracy`
+    the most accurate one, come what may."""
+    penalty: str = "sigmoid"
+    """What being late costs: `step`, `linear`, `sigmoid` or `module:function`."""
+    evidence: bool = True
+    """Use what is known of each request's content; profiled accuracy where that is not there."""
+    split: bool = True
+    """Split groups by likely class."""
+    short_circuit: bool = True
+    """Answer at once by the SneakPeek model where that is worth most."""
+    group_size_max: int = 0
+    """Cut larger groups; 0: as many jobs as leave every worker a part."""
+    run_worthless: bool = False
+    """Run also what is worth nothing any more, as the paper's constraint 5 has it."""
+    tau: int = 5
+    """Up to so many groups on one worker are searched exactly; more subgroups are merged back."""
+    nodes_max: int = 120
+    """Of one exact search of 24 jobs, fewer with more: bounds its time."""
+    budget: int = 600
+    """Jobs evaluated by one local improvement; 0: none. Bounds its time."""
+
+
+SNEAKPEEK = SneakPeekOptions()
+GROUPED = SneakPeekOptions(evidence=False, split=False, short_circuit=False)
+LO_EDF = SneakPeekOptions(
+    order="edf", evidence=False, split=False, short_circuit=False, run_worthless=True
+)
+LO_PRIORITY = replace(LO_EDF, order="priority")
+MAXACC_EDF = replace(LO_EDF, choice="accuracy")

@@ -1,0 +1,254 @@
+"""Window scheduling as a source of bids: plans at each window's end, one lane a backend."""
+
+from collections.abc import Sequence
+
+from router.core.events import Batch, DropReason, Request
+from router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer, own_lane
+from router.core.units import NEVER
+from router.policies.family import Family
+from router.policies.sneakpeek.estimator import Estimator
+from router.policies.sneakpeek.options import SneakPeekOptions
+from router.policies.sneakpeek.penalty import load_penalty
+from router.policies.sneakpeek.planner import Planning
+from router.policies.sneakpeek.problem import Job, Schedule, Segment, Worker, batch_size
+from router.policies.sneakpeek.worth import worth_at
+
+
+class WindowScheduler(Source):
+    """Requests of several applications wait for their window's end and are scheduled together with
+    what earlier windows have left over. Backends run their line of segments in order."""
+
+    owns_backends = True
+
+    def __init__(self, families: Sequence[Family], options: SneakPeekOptions) -> None:
+        self.options = options
+        self.penalty = load_penalty("policy_options.penalty", options.penalty)
+        self.variants: dict[int, Sequence[int]] = {
+            family.application: family.variants for family in families
+        }
+        self.profiled = {family.application: _profiled(family) for family in families}
+        self.barred = {family.application: _barred(family) for family in families}
+        self.waiting: dict[int, Request] = {}
+        """Everyone who has not been sent to a backend yet."""
+        self.lines: dict[int, list[Segment]] = {}
+        """What is left of the last plan, by backend; the backends that are up."""
+        self.bids: dict[int, Bid] = {}
+        self.sizes: dict[int, dict[tuple[int, int], int]] = {}
+        """Batch sizes found before, by kind of backend."""
+        self.planning: Planning | None = None
+        self.changed = False
+        """Something has come up since the last plan."""
+        self.timer = SourceTimer(self)
+
+    def attach(self, desk: Desk) -> None:
+        super().attach(desk)
+        self.fastest_ns = {
+            application: min(desk.costs.of(variant).plan_ns[1] for variant in variants)
+            for application, variants in self.variants.items()
+        }
+
+    # Events
+
+    def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        self.waiting[request.rid] = request
+        self._change(now_ns)
+        return NO_LANES
+
+    def on_update(self, now_ns: int, request: Request) -> Sequence[int]:
+        self._change(now_ns)
+        return NO_LANES
+
+    def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
+        del self.waiting[request.rid]
+        if not self.waiting:
+            self.timers.disarm(self.timer)
+            self.planning = None
+        return NO_LANES
+
+    def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
+        if up:
+            self.lines[backend] = []
+            self.bids[backend] = Bid()
+        else:
+            self.lines.pop(backend, None)
+            self.bids.pop(backend, None)
+        if self.waiting:
+            self._change(now_ns)
+        return (own_lane(backend),)
+
+    def _change(self, now_ns: int) -> None:
+        self.changed = True
+        if self.timer.stamp == 0:
+            self._arm(now_ns)
+
+    def _arm(self, now_ns: int) -> None:
+        window_ns = self.options.window_ns
+        self.timers.arm(self.timer, (now_ns // window_ns + 1) * window_ns)
+
+    # Planning
+
+    def on_time(self, now_ns: int) -> Sequence[int]:
+        if self.planning is None:
+            self._drop_hopeless(now_ns)
+            if self.lines and self.changed and self.waiting:
+                self.planning = self._start(now_ns)
+        if self.planning is not None:
+            if not self.planning.advance():
+                # The rest in a moment: whoever is due meanwhile goes first.
+                self.timers.arm(self.timer, now_ns + 1)
+                return NO_LANES
+            self._apply(self.planning.workers, self.planning.schedule)
+            self.planning = None
+        if self.waiting:
+            self._arm(now_ns)
+        return [own_lane(backend) for backend in self.lines]
+
+    def _drop_hopeless(self, now_ns: int) -> None:
+        for request in [*self.waiting.values()]:
+            if now_ns + self.fastest_ns[request.application] > request.expires_at_ns:
+                self._drop(request)
+
+    def _drop(self, request: Request) -> None:
+        del self.waiting[request.rid]
+        self.outbox.drop(request, DropReason.LATE)
+
+    def _start(self, now_ns: int) -> Planning:
+        self.changed = False
+        jobs = [self._job(request) for request in self.waiting.values()]
+        workers = [self._worker(now_ns, backend) for backend in self.lines]
+        return Planning(now_ns, jobs, workers, self.variants, self.penalty, self.options)
+
+    def _job(self, request: Request) -> Job:
+        application, options = request.application, self.options
+        estimate = request.estimate if options.evidence else None
+        worths: Sequence[float] = self.profiled[application]
+        instant, likely = 0.0, -1
+        if estimate is not None:
+            worths = estimate.accuracies
+            likely = estimate.likely
+            if options.short_circuit and estimate.label >= 0:
+                instant = estimate.label_accuracy
+        elif options.evidence and request.accuracies is not None:
+            worths = request.accuracies
+        barred = self.barred[application]
+        if barred:
+            worths = [0.0 if out else each for each, out in zip(worths, barred, strict=True)]
+        return Job(
+            request.rid,
+            application,
+            request.arrived_at_ns,
+            request.deadline_ns,
+            request.expires_at_ns,
+            worths,
+            instant,
+            likely,
+        )
+
+    def _worker(self, now_ns: int, backend: int) -> Worker:
+        desk, costs = self.desk, self.costs
+        kind, held = desk.kind(backend), desk.resident(backend)
+        factor = costs.backend_factor.get(backend, 1.0)
+        tables: dict[int, list[int]] = {}
+        for variant, cost in costs.by_kind[kind].items():
+            if held is None or variant in held or variant in costs.swap_in_ns:
+                plan_ns = cost.plan_ns
+                tables[variant] = (
+                    plan_ns if factor == 1.0 else [int(each * factor) for each in plan_ns]
+                )
+        free_at_ns = max(now_ns + desk.lead_ns(1), desk.free_at_ns(backend))
+        sizes = self.sizes.setdefault(kind, {})
+        return Worker(backend, free_at_ns, held, tables, costs.swap_in_ns, sizes)
+
+    def _apply(self, workers: Sequence[Worker], schedule: Schedule) -> None:
+        for worker, line in zip(workers, schedule.lines, strict=True):
+            if worker.number in self.lines:
+                self.lines[worker.number] = line
+        for job in schedule.ended:
+            request = self.waiting.get(job.key)
+            if request is None:
+                continue
+            estimate = request.estimate
+            if job.instant > 0.0 and estimate is not None:
+                del self.waiting[request.rid]
+                self.outbox.answer(request, estimate.label, estimate.label_accuracy)
+            else:
+                self._drop(request)
+
+    # Bids and grants
+
+    def bid(self, now_ns: int, lane: int) -> Bid | None:
+        backend = lane - own_lane(0)
+        line = self.lines.get(backend)
+        if line is None:
+            return None
+        segment = self._front(line)
+        if segment is None:
+            return None
+        bid = self.bids[backend]
+        bid.size = 1
+        bid.ripe_at_ns = now_ns
+        bid.expires_at_ns = NEVER - 1
+        bid.key = now_ns
+        return bid
+
+    def _front(self, line: list[Segment]) -> Segment | None:
+        """The first segment with jobs that still wait; those before it are forgotten."""
+        while line:
+            segment = line[0]
+            segment.jobs = [job for job in segment.jobs if job.key in self.waiting]
+            if segment.jobs:
+                return segment
+            del line[0]
+        return None
+
+    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
+        line = self.lines[slot.backend]
+        segment = self._front(line)
+        while segment is not None:
+            if not slot.runs(segment.variant):
+                # It went since the plan was made; its jobs wait for the next one.
+                del line[0]
+                self._change(now_ns)
+            else:
+                jobs = self._worth_running(slot, segment)
+                if jobs:
+                    requests = [self.waiting.pop(job.key) for job in jobs]
+                    return Batch(segment.variant, requests)
+            segment = self._front(line)
+        return None
+
+    def _worth_running(self, slot: Slot, segment: Segment) -> list[Job]:
+        """The jobs of the next batch; those that it would be too late for are dropped."""
+        table = self.costs.of(segment.variant, slot.kind).plan_ns
+        jobs = segment.jobs[: batch_size(table, len(segment.jobs))]
+        while jobs:
+            end_ns = slot.start_at_ns + slot.plan_ns(segment.variant, len(jobs))
+            kept = [job for job in jobs if self._worthy(job, segment, end_ns)]
+            if len(kept) == len(jobs):
+                break
+            for job in jobs:
+                if job not in kept:
+                    self._drop(self.waiting[job.key])
+            jobs = kept
+        return jobs
+
+    def _worthy(self, job: Job, segment: Segment, end_ns: int) -> bool:
+        if end_ns > job.expires_at_ns:
+            return False
+        if self.options.run_worthless:
+            return True
+        return worth_at(job, segment.local, end_ns, self.penalty) > 0.0
+
+
+def _profiled(family: Family) -> tuple[float, ...]:
+    """What each variant is worth where nothing is known of a request."""
+    accuracy = family.accuracy or (1.0,) * len(family.variants)
+    if family.classes is None:
+        return accuracy
+    return Estimator(family.classes, accuracy).profiled.accuracies
+
+
+def _barred(family: Family) -> list[bool]:
+    """Which variants the application's accuracy floor bars; empty where none."""
+    out = [each < family.accuracy_floor for each in family.accuracy]
+    return out if any(out) else []

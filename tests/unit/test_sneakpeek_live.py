@@ -1,0 +1,230 @@
+"""The live parts of SneakPeek without Ray: looks, messages, answers, swaps."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_router_live import FakeLink, World, rid
+
+from clients.wire import parameters as names
+from clients.wire.tensors import RawTensor
+from deployments.backend.loaders import ModelSpec
+from deployments.backend.runner import PlainRunner, Runner
+from deployments.backend.swapping import SwappingRunner, SwapSpace
+from deployments.config import load_config, read_config
+from deployments.frontend.entry import Answer, Arrival
+from deployments.frontend.intake import Intake
+from deployments.frontend.models import ServedModel, TensorSpec
+from deployments.frontend.peeker import Peeker
+from deployments.frontend.replies import response_of
+from deployments.frontend.table import RequestTable
+from deployments.plan import peeks, router_config
+from deployments.sneakpeek.store import build_model
+from profiles.errors import ConfigError
+from profiles.profile import from_table_ms
+from router.assembly import RouterConfig, ServedApplication, ServedVariant
+from router.core.units import ms
+from router.links.messages import (
+    Estimated,
+    Evidence,
+    Ready,
+    Result,
+    Run,
+    ShortCircuit,
+    Submit,
+)
+from router.live import LiveRouter
+from router.policies.sneakpeek.classes import Classes, Peek
+
+PEEK = Peek(((0.9, 0.1), (0.1, 0.9)), (0.9, 0.9))
+CLASSES = Classes(((0.95, 0.3), (0.97, 0.9)), peek=PEEK, prior="even")
+
+
+class PeekingWorld(World):
+    """A router with two variants of one application, swapped in on one backend."""
+
+    def __init__(self) -> None:
+        self.now_ns = ms(1000)
+        self.soon = []
+        self.wakes = []
+        variants = tuple(
+            ServedVariant(name, tuple(ms(run * size) for size in range(1, 9)), swap_in_ns=ms(3))
+            for name, run in (("small", 2), ("large", 9))
+        )
+        application = ServedApplication("cats", ms(100), variants, classes=CLASSES)
+        config = RouterConfig((application,), "sneakpeek", {"window_ms": 10}, lead_ns=0, swap=True)
+        self.router = LiveRouter(config, 3, lambda: self.now_ns, self.soon.append, self._wake)
+        self.frontend = self.link("frontend", 2)
+        self.backend = self.link("backend", 5)
+        self.hear(self.backend, Ready("cpu", ("small", "large")))
+
+    def ask(self, counter: int, votes: Sequence[float]) -> None:
+        self.hear(self.frontend, Submit(rid(counter), "cats", ms(100), ms(200)))
+        self.hear(self.frontend, Evidence(rid(counter), votes=tuple(votes)))
+        self.advance(ms(11))
+
+
+def test_unsure_look_goes_to_a_backend_with_its_estimate() -> None:
+    world = PeekingWorld()
+    world.ask(1, (1, 1))
+    assert [run.variant for run in world.backend.take(Run)] == ["large"]
+    assert [each.estimate for each in world.frontend.take(Estimated)] == [pytest.approx(0.935)]
+
+
+def test_sure_look_is_answer_enough() -> None:
+    world = PeekingWorld()
+    world.ask(1, (0, 5))
+    assert world.backend.take(Run) == []
+    (answer,) = world.frontend.take(ShortCircuit)
+    assert (answer.rid, answer.label) == (rid(1), 1)
+    assert answer.estimate == pytest.approx(answer.classes[1])
+    assert world.application()["good"] == 1
+
+
+def test_evidence_of_another_shape_or_too_late_is_ignored() -> None:
+    world = PeekingWorld()
+    world.ask(1, (1, 1, 1))
+    assert len(world.backend.take(Run)) == 1
+    assert world.frontend.take(Estimated) == []
+    world.hear(world.frontend, Evidence(rid(1), votes=(5, 0)))
+    assert isinstance(world.frontend, FakeLink)
+    assert world.frontend.closed == ""
+
+
+def test_backend_that_swaps_is_taken_to_hold_nothing_at_first() -> None:
+    world = PeekingWorld()
+    state = world.router.engine.ranks[0].backends[5]
+    assert state.resident == frozenset()
+    world.ask(1, (1, 1))
+    (run,) = world.backend.take(Run)
+    assert run.plan_ns == ms(9 + 3)
+    # What it can run, announced again, says nothing about what it holds.
+    world.hear(world.backend, Ready("cpu", ("small", "large")))
+    assert state.resident == frozenset((1,))
+
+
+# The frontend
+
+
+def test_table_answers_a_short_circuit_with_class_probabilities() -> None:
+    table = RequestTable(7)
+    table.on_router_up(0, 1)
+    given = table.admit(0, Arrival("cats", ms(50), ms(50), 10))
+    assert isinstance(given, int)
+    table.on_short_circuit(ms(5), ShortCircuit(given, 1, 0.75, (0.25, 0.75)))
+    (answer,) = [each for each in table.take_effects() if isinstance(each, Answer)]
+    assert isinstance(answer.outcome, Result)
+    assert answer.outcome.short_circuit
+    name, dtype, shape, data = answer.outcome.tensors[0]
+    assert (name, dtype, shape) == ("output", "FP32", (2,))
+    assert np.frombuffer(data, np.float32).tolist() == [0.25, 0.75]
+
+
+def test_answers_carry_variant_estimate_and_short_circuit() -> None:
+    table = RequestTable(7)
+    table.on_router_up(0, 1)
+    given = table.admit(0, Arrival("cats", ms(50), ms(50), 10))
+    assert isinstance(given, int)
+    table.on_estimated(Estimated(given, 0.875))
+    table.on_result(ms(9), Result(given, "large", 1, 0, ms(2)))
+    (answer,) = [each for each in table.take_effects() if isinstance(each, Answer)]
+    assert isinstance(answer.outcome, Result)
+    model = ServedModel("cats", TensorSpec("input", "FP32", (2,)), ms(50), ms(50))
+    raw = RawTensor("input", "FP32", (2,), bytes(8))
+    intake = Intake(model, "1", "", Arrival("cats", 1, 1, 1), raw, False, False)
+    said = response_of(intake, answer.outcome, 0).parameters
+    assert said[names.VARIANT].string_param == "large"
+    assert said[names.ESTIMATE].double_param == 0.875
+    assert not said[names.SHORT_CIRCUIT].bool_param
+    plain = response_of(intake, Result(given, "large", 1, 0, 0), 0).parameters
+    assert names.ESTIMATE not in plain
+
+
+def samples(count: int) -> tuple[np.ndarray, np.ndarray]:
+    labels = np.arange(count) % 2
+    return (labels[:, None] * np.ones((1, 3))).astype(np.float32), labels
+
+
+def test_inputs_are_looked_at_together_off_the_loop() -> None:
+    async def look() -> tuple[list[Evidence], Peeker]:
+        said: list[Evidence] = []
+        with ThreadPoolExecutor(1) as pool:
+            peeker = Peeker({"cats": build_model(*samples(40), dimensions=0)}, pool, said.append)
+            for number in range(5):
+                peeker.take(number, "cats", np.full(3, number % 2, np.float32))
+            peeker.take(9, "dogs", np.zeros(3, np.float32))
+            peeker.take(10, "cats", np.zeros(4, np.float32))
+            while len(said) < 5:
+                await asyncio.sleep(0)
+        return said, peeker
+
+    said, peeker = asyncio.run(look())
+    assert sorted(each.rid for each in said) == [0, 1, 2, 3, 4]
+    assert all(each.votes == ((5, 0) if each.rid % 2 == 0 else (0, 5)) for each in said)
+    assert peeker.peeked == 5
+    assert peeker.cpu_ns > 0
+
+
+# The backend
+
+
+def test_one_model_is_held_at_a_time() -> None:
+    loaded: list[str] = []
+
+    def load(spec: ModelSpec) -> Runner:
+        loaded.append(spec.name)
+        factor = 2 if spec.name == "double" else 3
+        return PlainRunner(lambda batch: factor * batch, 4)
+
+    space = SwapSpace(load)
+    double = SwappingRunner(ModelSpec("double", "x"), space)
+    triple = SwappingRunner(ModelSpec("triple", "x"), space)
+    item = np.ones(2, np.float32)
+    assert double.run(double.stage([item])).tolist() == [[2, 2]]
+    assert double.run(double.stage([item])).tolist() == [[2, 2]]
+    assert triple.run(triple.stage([item])).tolist() == [[3, 3]]
+    assert loaded == ["double", "triple", "double", "triple"]
+    double.close()
+    assert space.resident == "triple"
+    triple.close()
+    assert space.runner is None
+
+
+# The configuration
+
+
+def test_sample_configuration_is_complete() -> None:
+    config = load_config(Path(__file__).parents[2] / "deployments/sneakpeek.yaml")
+    run_ms, recall = (1.0, 1.5), (0.9,) * 10
+    profiles = {
+        each.name: from_table_ms(each.name, run_ms, accuracy=0.9, recall=recall)
+        for each in config.applications[0].variants
+    }
+    served = router_config(config, profiles)
+    assert served.swap
+    assert all(variant.swap_in_ns > 0 for variant in served.applications[0].variants)
+    classes = served.applications[0].classes
+    assert classes is not None
+    assert classes.peek is not None
+    assert peeks(config)["digits"].peek == classes.peek
+
+
+def test_classes_without_recalls_are_refused() -> None:
+    config = read_config(
+        {
+            "applications": [
+                {
+                    "name": "cats",
+                    "slo_ms": 50,
+                    "classes": {},
+                    "variants": [{"name": "v", "latency_ms": [5], "accuracy": 0.9}],
+                }
+            ],
+            "router": {"policy": "sneakpeek"},
+        }
+    )
+    with pytest.raises(ConfigError, match="'v' of cats has no recall by class"):
+        router_config(config, {"v": from_table_ms("v", [5.0], accuracy=0.9)})

@@ -1,0 +1,125 @@
+"""Scenarios whose requests hold something: read, drawn, simulated."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from profiles.errors import ConfigError
+from router.core.units import seconds
+from router.policies.sneakpeek.penalty import step
+from simulator.report import report
+from simulator.run import simulate
+from simulator.scenario import load_scenario, read_scenario
+from simulator.utility import right_answers, utilities
+
+SAMPLE = Path(__file__).parents[2] / "simulator/samples/sneakpeek.yaml"
+
+
+def scenario(**changes: Any) -> dict[str, Any]:
+    """One application of two classes, with these changes to its `classes`."""
+    classes = {"frequencies": [0.9, 0.1], "sneakpeek": {"accuracy": 0.8}, **changes}
+    variants = [
+        {"name": "s", "alpha_ms": 4, "beta_ms": 0, "swap_in_ms": 5, "recall": [0.9, 0.3]},
+        {"name": "l", "alpha_ms": 12, "beta_ms": 0, "swap_in_ms": 9, "recall": [1.0, 0.9]},
+    ]
+    application = {"name": "a", "slo_ms": 150, "classes": classes, "variants": variants}
+    return {
+        "backends": 1,
+        "rate_rps": 40,
+        "duration_s": 20,
+        "policy": "sneakpeek",
+        "swap": True,
+        "applications": [application],
+    }
+
+
+def test_contents_are_drawn_as_described() -> None:
+    log = simulate(read_scenario(scenario()))
+    contents = log.contents
+    assert contents is not None
+    assert contents.label.mean() == pytest.approx(0.1, abs=0.03)
+    votes = np.array(contents.votes)
+    assert (votes.argmax(axis=1) == contents.label).mean() == pytest.approx(0.8, abs=0.05)
+    assert contents.right[contents.label == 0, 0].mean() == pytest.approx(0.9, abs=0.04)
+
+
+def test_frequencies_change_when_they_are_said_to() -> None:
+    steps = [{"from_s": 0, "frequencies": [1, 0]}, {"from_s": 10, "frequencies": [0, 1]}]
+    described = read_scenario(scenario(frequencies=steps))
+    log = simulate(described)
+    assert log.contents is not None
+    late = log.arrivals.at_ns >= described.warmup_ns + seconds(10)
+    assert log.contents.label.tolist() == late.astype(int).tolist()
+
+
+def test_report_counts_real_answers_and_short_circuits() -> None:
+    described = load_scenario(SAMPLE)
+    log = simulate(described)
+    found = report(described, log)
+    right = right_answers(log)
+    assert found.short_circuited > 0
+    assert found.accuracy is not None
+    assert 0.7 < found.accuracy < 1
+    worth = utilities(log, right, step)
+    in_time = log.end_ns <= log.arrivals.at_ns + log.arrivals.slo_ns
+    assert np.array_equal(worth > 0, right & in_time)
+
+
+def test_same_seed_same_run() -> None:
+    one, other = (simulate(load_scenario(SAMPLE)) for _ in range(2))
+    assert np.array_equal(one.end_ns, other.end_ns)
+    assert one.answers == other.answers
+
+
+def test_looking_at_requests_is_worth_it() -> None:
+    data = scenario()
+    data["rate_rps"] = 90
+    ours = report(read_scenario(data), simulate(read_scenario(data)))
+    data["policy"] = "grouped"
+    blind = report(read_scenario(data), simulate(read_scenario(data)))
+    assert ours.accuracy is not None
+    assert blind.accuracy is not None
+    assert ours.good_rps * ours.accuracy > 1.05 * blind.good_rps * blind.accuracy
+
+
+def test_requests_may_be_drawn_from_real_samples(tmp_path: Path) -> None:
+    path = tmp_path / "samples.npz"
+    votes = np.array([[5, 0], [1, 4]], float)
+    right = np.array([[True, True], [False, True]])
+    np.savez(path, labels=np.array([0, 1]), votes=votes, right=right)
+    log = simulate(read_scenario(scenario(samples=str(path))))
+    assert log.contents is not None
+    rare = log.contents.label == 1
+    assert not log.contents.right[rare, 0].any()
+    assert set(log.contents.votes) == {(5.0, 0.0), (1.0, 4.0)}
+    np.savez(path, labels=np.array([0, 1]), votes=votes[:, :1], right=right)
+    with pytest.raises(ConfigError, match=r"votes must be \[2, 2\]"):
+        read_scenario(scenario(samples=str(path)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"frequencies": [1.0]}, "must be 2 shares"),
+        ({"frequencies": [0, 0]}, "must be 2 shares"),
+        ({"sneakpeek": {}}, "is needed, or confusion"),
+        ({"sneakpeek": {"accuracy": 2}}, "accuracy"),
+        ({"sneakpeek": {"confusion": [[1.0]]}}, "must have 2 rows"),
+        ({"recall_floors": [0, 0.95]}, "no variant is sure to reach it"),
+        ({"prior": "guess"}, "must be one of online"),
+        ({"samples": "nowhere.npz"}, "cannot be read"),
+        ({"surprise": 1}, "surprise"),
+    ],
+)
+def test_classes_that_make_no_sense_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_scenario(scenario(**changes))
+
+
+def test_classes_need_recalls() -> None:
+    data = scenario()
+    del data["applications"][0]["variants"][0]["recall"]
+    with pytest.raises(ConfigError, match="needs recall"):
+        read_scenario(data)

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -39,9 +40,20 @@ def shown(value: float) -> str:
 Measure = Callable[[bool], Iterator[Figure]]
 
 
-def run(title: str, measure: Measure) -> None:
+def run_on_data(
+    title: str, measure: Callable[[bool, Path], Iterator[Figure]], default: Path
+) -> None:
+    """As `run`, for figures measured on files that are not part of this repository."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(
+        "--data", type=Path, default=default, help=f"folder of the files, {default} unless given"
+    )
+    run(title, lambda quick: measure(quick, parser.parse_known_args()[0].data), parser)
+
+
+def run(title: str, measure: Measure, more: argparse.ArgumentParser | None = None) -> None:
     """Parse the command line, measure, print; figures appear as they are ready."""
-    parser = argparse.ArgumentParser(description=title)
+    parser = argparse.ArgumentParser(description=title, parents=[more] if more else [])
     parser.add_argument("--json", action="store_true", help="print a JSON list and nothing else")
     parser.add_argument("--quick", action="store_true", help="a reduced run, for CI")
     arguments = parser.parse_args()

@@ -30,6 +30,8 @@ class FrameResult:
     variant: str = ""
     batch_size: int = 0
     queue_ns: int = 0
+    side: int = 0
+    """Longer side of the frame as it was sent; 0: as it came."""
 
     @property
     def ok(self) -> bool:

@@ -12,16 +12,19 @@ from typing import Any
 
 import grpc
 
-from clients.frames import Source, encode_jpeg, open_frames
+from clients.adaptation import SIDES, Adaptation, Sized, original_boxes
+from clients.frames import Frame, Source, encode_jpeg, open_frames
 from clients.pending import NEVER, FrameResult, Pending
 from clients.wire import open_inference_pb2 as pb
 from clients.wire import parameters as names
-from clients.wire.errors import WireError
+from clients.wire.errors import BadRequestError, WireError
 from clients.wire.parameters import integer, parameter, text
 from clients.wire.service import InferenceStub
 from clients.wire.tensors import RawTensor, add_input, join_bytes, response_tensors, to_array
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.05, 1.0
+PROBES, PROBE_S = 3, 1.0
+"""Empty messages before a stream that follows its network, and how long each may take."""
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
@@ -50,6 +53,18 @@ class StreamOptions:
     """Ask for the best classes by name, of `output`, in place of the tensor."""
     input: str = "input"
     output: str = "output"
+    adapt: bool = False
+    """Follow the network: send the size that the server asks for, or the largest that the uplink
+    carries in time. Needs `fps`, `client` and frames that are arrays."""
+    sides: tuple[int, ...] = SIDES
+    """Longer sides that frames may be sent at."""
+    boxes: str = ""
+    """The output with rows of x1, y1, x2, y2, ..., which are given back in pixels of the frame as
+    it was before it was made smaller."""
+    accuracy_floor: float = 0.0
+    """With `adapt`: no less accurate variant may answer."""
+    variant: str = ""
+    """With `adapt`: the only variant that may answer."""
 
 
 @cache
@@ -77,7 +92,14 @@ class FrameStream:
         self.pending = Pending(self.options.slo_ns, attempts_max=self.options.attempts_max)
         self.connects = 0
         """How often a stream was opened."""
-        self._data: dict[int, bytes] = {}
+        self.adaptation: Adaptation | None = None
+        if self.options.adapt:
+            if not self.options.fps or not self.options.client:
+                raise BadRequestError("adapt needs fps above 0 and a client's name: give both")
+            self.adaptation = Adaptation(
+                self.options.fps, self.options.slo_ns, self.options.sides, self.options.quality
+            )
+        self._data: dict[int, Sized] = {}
         self._outbox: asyncio.Queue[int] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._exhausted = False
@@ -156,7 +178,7 @@ class FrameStream:
         try:
             for index, frame in enumerate(open_frames(self.source, self.options.fps)):
                 captured_at_ns = time.monotonic_ns()
-                data = encode_jpeg(frame, self.options.quality)
+                data = self._encode(captured_at_ns, frame)
                 self._places.acquire()
                 if self._stopped.is_set():
                     break
@@ -171,12 +193,17 @@ class FrameStream:
         if not self._loop.is_closed():
             call(self._on_exhausted, trouble)
 
+    def _encode(self, now_ns: int, frame: Frame) -> Sized:
+        if self.adaptation is not None:
+            return self.adaptation.encode(now_ns, frame)
+        return Sized(encode_jpeg(frame, self.options.quality), 0, 1.0)
+
     def _on_exhausted(self, trouble: Exception | None) -> None:
         self._exhausted = True
         self._trouble = trouble
         self._changed.set()
 
-    def _on_frame(self, captured_at_ns: int, index: int, data: bytes) -> None:
+    def _on_frame(self, captured_at_ns: int, index: int, data: Sized) -> None:
         self.pending.add(captured_at_ns, index)
         self._data[index] = data
         self._outbox.put_nowait(index)
@@ -190,6 +217,7 @@ class FrameStream:
             stub = InferenceStub(channel)
             while True:
                 self.connects += 1
+                await self._probe(stub)
                 call = stub.ModelStreamInfer()
                 sender = asyncio.ensure_future(self._send(call))
                 message = "the server ended the stream"
@@ -204,14 +232,33 @@ class FrameStream:
                     sender.cancel()
                     call.cancel()
                 self.pending.on_disconnect(time.monotonic_ns(), message)
+                if self.adaptation is not None:
+                    self.adaptation.on_disconnect()
                 self._changed.set()
                 backoff_s = BACKOFF_S_MIN if answered else min(2 * backoff_s, BACKOFF_S_MAX)
                 await asyncio.sleep(backoff_s)
 
+    async def _probe(self, stub: InferenceStub) -> None:
+        """Learn what distance alone costs, before the stream keeps the uplink busy."""
+        for _ in range(PROBES if self.adaptation is not None else 0):
+            started_at_ns = time.monotonic_ns()
+            try:
+                await stub.ServerLive(pb.ServerLiveRequest(), timeout=PROBE_S)
+            except grpc.aio.AioRpcError:
+                # The stream that follows tells what is wrong.
+                return
+            assert self.adaptation is not None
+            self.adaptation.estimator.on_probe(time.monotonic_ns() - started_at_ns)
+
     async def _send(self, call: Any) -> None:
         while True:
             index = await self._outbox.get()
-            left_ns = self.pending.left_ns(time.monotonic_ns(), index)
+            now_ns = time.monotonic_ns()
+            left_ns = self.pending.left_ns(now_ns, index)
+            if left_ns > 0 and self.adaptation is not None:
+                left_ns = self.adaptation.on_sent(now_ns, index, self._data[index], left_ns)
+                if left_ns <= 0:
+                    self.adaptation.estimator.on_lost(index)
             if left_ns <= 0:
                 self.pending.give_up(time.monotonic_ns(), index, "no time was left to send it")
                 self._changed.set()
@@ -232,7 +279,14 @@ class FrameStream:
             request.parameters[names.PRIORITY].uint64_param = options.priority
         if options.client:
             request.parameters[names.CLIENT].CopyFrom(parameter(options.client))
-        add_input(request, RawTensor(options.input, "BYTES", (1,), join_bytes([self._data[index]])))
+        sized = self._data[index]
+        if self.adaptation is not None:
+            self.adaptation.report(time.monotonic_ns(), sized.side, request.parameters)
+            if options.accuracy_floor:
+                request.parameters[names.ACCURACY_FLOOR].double_param = options.accuracy_floor
+            if options.variant:
+                request.parameters[names.PINNED].string_param = options.variant
+        add_input(request, RawTensor(options.input, "BYTES", (1,), join_bytes([sized.data])))
         if options.classes:
             output = request.outputs.add(name=options.output)
             output.parameters["classification"].int64_param = options.classes
@@ -245,6 +299,9 @@ class FrameStream:
         if not response.id.isdecimal():
             return
         index = int(response.id)
+        sized = self._data.get(index)
+        if self.adaptation is not None:
+            self.adaptation.on_answer(now_ns, index, given)
         if message.error_message:
             status = text(given, names.STATUS) or "UNKNOWN"
             retry_after_ns = (integer(given, names.RETRY_AFTER_US) or 0) * 1000
@@ -253,6 +310,11 @@ class FrameStream:
             result = self.pending.on_result(now_ns, index)
             if result is not None:
                 result.outputs = {each.name: to_array(each) for each in response_tensors(response)}
+                if sized is not None:
+                    result.side = sized.side
+                    if self.options.boxes in result.outputs and sized.scale != 1.0:
+                        rows = result.outputs[self.options.boxes]
+                        result.outputs[self.options.boxes] = original_boxes(rows, sized.scale)
                 result.variant = text(given, names.VARIANT)
                 result.batch_size = integer(given, names.BATCH_SIZE) or 0
                 result.queue_ns = (integer(given, names.QUEUE_US) or 0) * 1000

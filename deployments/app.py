@@ -26,6 +26,7 @@ from deployments.plan import (
     registry,
     router_config,
 )
+from deployments.replanning import Replanner, mapping_options
 from profiles.profile import Profile
 from router.actor import create_router, find_router
 from router.core.units import ms
@@ -64,6 +65,8 @@ class ControlPlane:
         self._reap(name)
         self.router = create_router(name, plan, GENERATION, namespace=NAMESPACE)
         await self.router.address.remote()
+        replanner = Replanner(self.router, mapping_options(self.config))
+        self.replanning = asyncio.get_running_loop().create_task(replanner.run())
 
     def _reap(self, name: str) -> None:
         """End a router that a control plane killed before its time has left behind."""
@@ -87,6 +90,8 @@ class ControlPlane:
 
     async def check_health(self) -> None:
         check_start(self.starting)
+        if self.starting.done() and self.replanning.done():
+            self.replanning.result()
 
     async def __call__(self, request: HttpRequest) -> Response:
         """`/metrics` for Prometheus, `/status` as JSON."""
@@ -101,6 +106,8 @@ class ControlPlane:
 
     async def __del__(self) -> None:
         if self.router is not None:
+            if self.starting.done() and self.starting.exception() is None:
+                self.replanning.cancel()
             await self.router.stop.remote("the application ends")
             ray.kill(self.router)
 

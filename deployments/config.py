@@ -49,6 +49,8 @@ class VariantConfig(Section):
     """To bring it back where backends hold one model at a time; its load time where absent."""
     batch_size_max: Annotated[int, Field(ge=1)] = 64
     """No batch is larger."""
+    input_size: Annotated[int, Field(ge=1)] | None = None
+    """Side of its pictures, where variants differ in it; as in its name (`@160`) where absent."""
 
     @model_validator(mode="after")
     def _one_cost(self) -> "VariantConfig":
@@ -87,6 +89,9 @@ class InputConfig(Section):
     fit: Literal["stretch", "crop", "centre", "whole"] = "stretch"
     """How a picture gets that size: `stretch` ignores its proportions, `crop` is torchvision's
     middle, `centre` EfficientNet's, `whole` keeps all of it in the top left of a square."""
+    sized: bool = False
+    """Variants differ in the side of their pictures: each frame keeps the size it comes with, and
+    is fitted to the variant that runs it; `fit` is `whole` or `centre`."""
     mean: list[float] = [0.485, 0.456, 0.406]
     """Subtracted from each channel of an image, on a scale of 0 to 1."""
     std: list[Positive] = [0.229, 0.224, 0.225]

@@ -170,9 +170,16 @@ def _variant(
     elif swap and swap_in_ns == 0:
         # Where nobody has measured it, a swap-in is a load; what it takes will be learnt.
         swap_in_ns = max(1, profile.load_ns)
-    return ServedVariant(
-        variant.name, p50_ns, p99_ns, swap_in_ns, accuracy, profile.input_size or 0
-    )
+    side = side_of(variant) or profile.input_size or 0
+    return ServedVariant(variant.name, p50_ns, p99_ns, swap_in_ns, accuracy, side)
+
+
+def side_of(variant: VariantConfig) -> int:
+    """Side of the pictures that a variant takes, as the configuration says it; 0: not at all."""
+    if variant.input_size is not None:
+        return variant.input_size
+    _, at, size = variant.model.rpartition("@")
+    return int(size) if at and size.isdecimal() else 0
 
 
 def measured_costs(
@@ -193,7 +200,8 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
     specs: list[ModelSpec] = []
     for application, variant in variants(config):
         given = input_of(application)
-        _check_input(application, variant, given)
+        if not given.sized:
+            _check_input(application, variant, given)
         table_ns: tuple[int, ...] = ()
         if variant.model == "emulated":
             table_ns = tuple(profiles[variant.name].table_ns(variant.batch_size_max))
@@ -202,9 +210,10 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 variant.name,
                 variant.model,
                 variant.batch_size_max,
-                tuple(given.shape),
+                _input_shape(variant, given),
                 given.dtype,
                 table_ns,
+                fit=given.fit if given.sized else "",
             )
         )
     return specs
@@ -240,6 +249,22 @@ def _check_input(
             f"{variant.name} takes inputs of {list(card.input_shape)}, {application.name} gives it "
             f"{given.shape}; give it an application of its own"
         )
+
+
+def _input_shape(variant: VariantConfig, given: InputConfig) -> tuple[int, ...]:
+    if not given.sized:
+        return tuple(given.shape)
+    if given.dtype != "UINT8" or not given.image or given.fit not in ("whole", "centre"):
+        raise ConfigError(
+            f"{variant.name}: input.sized needs image: true, dtype: UINT8 and fit: whole or centre"
+        )
+    side = side_of(variant)
+    if not side:
+        raise ConfigError(
+            f"{variant.name}: input.sized needs the side of its pictures; give input_size, or name "
+            "it as in imagenet:lite0@160"
+        )
+    return (3, side, side)
 
 
 def registry(config: DeploymentConfig) -> Registry:
@@ -281,6 +306,11 @@ def _served_model(
         boxes=card is not None and card.boxes and given.fit == "whole",
         variants=tuple(variant.name for variant in application.variants),
         labels=labels,
+        sides=(
+            {variant.name: side_of(variant) for variant in application.variants}
+            if given.sized
+            else {}
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from deployments.backend.loaders import ModelSpec
-from deployments.backend.runner import Runner
+from deployments.backend.runner import FittingRunner, Runner
 from deployments.backend.tensors import numpy_dtype
 from deployments.models.cache import cached
 from deployments.models.catalog import FAMILIES
@@ -71,6 +71,9 @@ def measure_runner(
 ) -> Profile:
     """The profile of what serves: its precision, its graphs, and no staging, as in service."""
     assert spec.input_shape is not None
+    if isinstance(runner, FittingRunner):
+        # Pictures are fitted while they are staged, which is no part of the run.
+        runner = runner.inner
     dtype = numpy_dtype(spec.input_dtype or "FP32")
     about = Card(spec.name, spec.input_shape, dtype, (-1,))
     inputs: dict[int, list[np.ndarray]] = {}

@@ -11,6 +11,8 @@ from router.links.heart import Heart
 from router.links.session import LinkError
 from router.links.transport import LinkOptions, LinkServer, Resolve
 from router.live import LiveRouter, quiet_gc
+from router.policies.jellyfish.problem import Plan
+from router.policies.jellyfish.source import Question
 from router.snapshot import snapshot
 from router.wake import wake_timer
 
@@ -71,6 +73,14 @@ class RouterActor:
         """Counters and signals; see `router.snapshot`."""
         await self.address()
         return snapshot(self.live)
+
+    async def questions(self) -> dict[int, Question]:
+        """What mappings of clients are to be decided from; see `LiveRouter.questions`."""
+        await self.address()
+        return self.live.questions()
+
+    async def take_plans(self, plans: dict[int, Plan]) -> None:
+        self.live.take_plans(plans)
 
     async def stop(self, reason: str = "router shuts down") -> None:
         """Say goodbye to everyone; whoever created the actor then kills it."""

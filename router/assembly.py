@@ -131,7 +131,9 @@ def assemble(config: RouterConfig) -> Assembly:
     sources = _build_all(config, families)
     for application, source in zip(config.applications, sources, strict=True):
         admission = None
-        if application.streams or application.newest:
+        # Where clients are mapped, the mapping says who is served.
+        mapped = source.maps_clients and not application.newest
+        if (application.streams or application.newest) and not mapped:
             weights = dict(application.weights)
             admission = StreamAdmission(engine.outbox, application.newest, weights)
         engine.add_application(source, admission=admission)

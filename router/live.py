@@ -7,13 +7,25 @@ from typing import Protocol
 from router.assembly import RouterConfig, assemble
 from router.core.admission import WINDOW_NS
 from router.core.engine import Engine
-from router.core.events import Answer, Batch, Dispatch, Drop, DropReason, Load, Request, Unload
+from router.core.events import (
+    Advise,
+    Answer,
+    Batch,
+    ClientReport,
+    Dispatch,
+    Drop,
+    DropReason,
+    Load,
+    Request,
+    Unload,
+)
 from router.core.rank import BackendState
 from router.lead import LeadTime
 from router.links.messages import (
     PROTOCOL,
     RID_BITS,
     Absent,
+    Advice,
     Cancel,
     Done,
     Dropped,
@@ -25,11 +37,14 @@ from router.links.messages import (
     Message,
     Place,
     Ready,
+    Report,
     Run,
     ShortCircuit,
     Submit,
     UnloadVariant,
 )
+from router.policies.jellyfish.problem import Plan
+from router.policies.jellyfish.source import Jellyfish, Question
 from router.presence import Presence
 from router.wake import Wake
 
@@ -80,6 +95,10 @@ class LiveRouter:
         built = assemble(config)
         self.engine: Engine = built.engine
         self.built = built
+        for source in self.engine.sources:
+            if isinstance(source, Jellyfish):
+                # Off the request path: whoever created this router asks and answers.
+                source.plan_elsewhere()
         self.frontends: dict[int, Speaker] = {}
         self.backends: dict[int, BackendPeer] = {}
         self.dispatched: set[int] = set()
@@ -96,6 +115,8 @@ class LiveRouter:
         )
         self.kinds: dict[str, int] = {config.kind: 0} if config.kind else {}
         """The engine's numbers of kinds of backends."""
+        self.advised_by: dict[int, int] = {}
+        """The frontend of each client that reports."""
         self.touched: set[Speaker] = set()
         self.settling = False
         self.stale = ""
@@ -151,6 +172,8 @@ class LiveRouter:
                     self._submit(now_ns, link, message)
                 elif isinstance(message, Cancel):
                     self.engine.on_cancel(now_ns, message.rid)
+                elif isinstance(message, Report):
+                    self._report(now_ns, link, message)
                 elif isinstance(message, Evidence):
                     self._look(now_ns, message)
                 elif isinstance(message, Place):
@@ -216,6 +239,31 @@ class LiveRouter:
             self.built.on_votes(now_ns, evidence.rid, evidence.votes)
         else:
             self.engine.on_update(now_ns, evidence.rid, evidence.accuracies)
+
+    def _report(self, now_ns: int, link: Speaker, said: Report) -> None:
+        application = self.built.applications.get(said.application)
+        if application is None:
+            return
+        self.advised_by[said.client] = link.peer.number
+        names = self.built.variants
+        # A name that nobody has pins to nothing: such a client is told that it is not served.
+        unknown = len(names)
+        pinned = names.index(said.pinned) if said.pinned in names else unknown
+        self.engine.on_report(
+            now_ns,
+            application,
+            ClientReport(
+                said.client,
+                said.slo_ns,
+                said.fps,
+                said.bandwidth_bps,
+                said.input_size,
+                said.frame_bits,
+                said.round_trip_ns,
+                said.accuracy_floor,
+                pinned if said.pinned else -1,
+            ),
+        )
 
     # Backends
 
@@ -337,6 +385,11 @@ class LiveRouter:
                 self._tell_dropped(effect)
             elif isinstance(effect, Answer):
                 self._short_circuit(effect)
+            elif isinstance(effect, Advise):
+                frontend = self.frontends.get(self.advised_by.get(effect.client, -1))
+                if frontend is not None:
+                    say_to = (effect.client, effect.input_size, effect.network_ns, effect.served)
+                    self._say(frontend, Advice(*say_to))
             elif isinstance(effect, Load | Unload):
                 name = self.built.variants[effect.variant]
                 say = LoadVariant(name) if isinstance(effect, Load) else UnloadVariant(name)
@@ -398,6 +451,26 @@ class LiveRouter:
         source = self.engine.sources[application]
         serving = self.engine.costs.of(self.built.families[application].serving)
         return int(source.desk.signals.wait_ns) + serving.p50_ns[serving.size_max]
+
+    # Plans that are made elsewhere
+
+    def questions(self) -> dict[int, Question]:
+        """What the mapping of each application's clients is to be decided from now."""
+        now_ns = self.clock()
+        return {
+            number: source.question(now_ns)
+            for number, source in enumerate(self.engine.sources)
+            if isinstance(source, Jellyfish) and source.clients
+        }
+
+    def take_plans(self, plans: dict[int, Plan]) -> None:
+        """Map the clients as decided."""
+        now_ns = self.clock()
+        for number, plan in plans.items():
+            source = self.engine.sources[number]
+            assert isinstance(source, Jellyfish)
+            source.desk.refresh(now_ns, source, source.take_plan(now_ns, plan))
+        self._settle_soon()
 
     def stop(self) -> None:
         self.wake.close()

@@ -8,6 +8,7 @@ from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.assembly import assemble as assemble_router
 from router.core.engine import Engine
 from router.ownership import Ownership
+from router.policies.family import Family
 from simulator.scenario import Application, Scenario
 
 BATCH_SIZE_MAX = 1024
@@ -24,6 +25,8 @@ class Assembly:
     router: RouterAssembly
     ownership: Ownership
     """Whose source runs a backend by itself."""
+    families: tuple[Family, ...]
+    """By application."""
 
 
 def assemble(scenario: Scenario, weights: dict[int, float]) -> Assembly:
@@ -41,7 +44,7 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> Assembly:
         owner = built.ownership.take(backend)
         built.engine.on_backend_up(0, backend, owner=owner, resident=scenario.resident)
     accuracy = [variant.accuracy for each in scenario.applications for variant in each.variants]
-    return Assembly(built.engine, accuracy, built, built.ownership)
+    return Assembly(built.engine, accuracy, built, built.ownership, built.families)
 
 
 def _served(application: Application, weights: dict[int, float]) -> ServedApplication:

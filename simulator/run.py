@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from router.core.engine import Engine
-from router.core.events import Answer, Dispatch, Drop, DropReason, Request
+from router.core.events import Advise, Answer, Dispatch, Drop, DropReason, Request
 from router.core.units import NEVER
 from simulator.arrivals import Arrivals, generate
 from simulator.assembly import assemble
 from simulator.cluster import COMPLETION, START_FAULT, EmulatedCluster
 from simulator.contents import Contents, draw_contents
 from simulator.scenario import Scenario
+from simulator.uplinks import ACKNOWLEDGEMENT, Uplinks
 
 Progress = Callable[[float], None]
 PROGRESS_EVERY = 20_000
@@ -24,6 +25,8 @@ PROGRESS_EVERY = 20_000
 Column = npt.NDArray[np.int64]
 PENDING = 0
 DROPPED = -1
+NOT_SENT = "not-sent"
+"""Its client's uplink was too far behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class Driver:
         self.accuracy = assembly.accuracy
         self.router = assembly.router
         self.ownership = assembly.ownership
+        self.families = assembly.families
         self.cluster = EmulatedCluster(
             scenario.backends,
             self.engine.costs,
@@ -88,6 +92,16 @@ class Driver:
         self.answers: dict[int, int] = {}
         self.reasons: dict[int, str] = {}
         self.batches: list[tuple[int, int, int, int]] = []
+        self.uplinks: Uplinks | None = None
+        if scenario.network is not None:
+            rng = random.Random(f"{scenario.seed} network")
+            self.uplinks = Uplinks(scenario.network, scenario.applications, rng)
+        self.reply_ns = scenario.network.round_trip_ns // 2 if scenario.network else 0
+        self.sent_side: dict[int, int] = {}
+        """By request, where frames are sized by their clients."""
+        self.sides = [
+            profile.input_size or 0 for each in scenario.applications for profile in each.variants
+        ]
 
     def run(self) -> RunLog:
         wall_s, cpu_s = time.perf_counter(), time.process_time()
@@ -119,21 +133,28 @@ class Driver:
 
     def _loop(self) -> None:
         engine, cluster, outbox = self.engine, self.cluster, self.engine.outbox
-        hard_limit_ns = [each.hard_limit_ns for each in self.scenario.applications]
         at_ns = [*self.arrivals.at_ns.tolist(), NEVER]
-        application = self.arrivals.application.tolist()
-        client = self.arrivals.client.tolist()
-        slo_ns = self.arrivals.slo_ns.tolist()
-        priority = self.arrivals.priority.tolist()
-        count = len(application)
+        self.columns = (
+            self.arrivals.application.tolist(),
+            self.arrivals.client.tolist(),
+            self.arrivals.slo_ns.tolist(),
+            self.arrivals.priority.tolist(),
+            [each.hard_limit_ns for each in self.scenario.applications],
+        )
+        count = len(at_ns) - 1
         index = events = now_ns = 0
         peeked = 0
         peek_ns = self._peek_times()
+        uplinks = self.uplinks
         while True:
             # At one instant: first what has ended, then what arrives, then the timers.
             arrival_ns, agenda_ns = at_ns[index], cluster.next_ns()
             wake_ns = engine.wake_at_ns()
-            if peek_ns[peeked] <= min(wake_ns, agenda_ns) and peek_ns[peeked] < arrival_ns:
+            uplink_ns = NEVER if uplinks is None else uplinks.next_ns()
+            if uplinks is not None and uplink_ns < min(arrival_ns, agenda_ns, wake_ns):
+                now_ns = uplink_ns
+                self._on_uplink(now_ns, uplinks)
+            elif peek_ns[peeked] <= min(wake_ns, agenda_ns) and peek_ns[peeked] < arrival_ns:
                 now_ns = peek_ns[peeked]
                 self._on_evidence(now_ns, peeked)
                 peeked += 1
@@ -144,23 +165,17 @@ class Driver:
                 self._on_agenda(now_ns)
             elif arrival_ns <= wake_ns:
                 now_ns = arrival_ns
-                number = application[index]
-                deadline_ns = now_ns + slo_ns[index]
-                engine.on_request(
-                    now_ns,
-                    Request(
-                        index,
-                        number,
-                        now_ns,
-                        deadline_ns,
-                        max(deadline_ns, now_ns + hard_limit_ns[number]),
-                        client[index],
-                        priority[index],
-                    ),
-                )
+                if uplinks is None:
+                    self._request(now_ns, index, now_ns)
+                elif not uplinks.capture(now_ns, index, self.columns[1][index]):
+                    self.end_ns[index] = DROPPED
+                    self.reasons[index] = NOT_SENT
                 index += 1
             else:
                 now_ns = max(now_ns, wake_ns)
+                if index >= count and not outbox.queued and agenda_ns >= NEVER <= uplink_ns:
+                    # Only a policy that plans again and again still has a timer.
+                    break
                 engine.on_time(now_ns)
             if outbox.effects:
                 self._carry_out(now_ns)
@@ -179,6 +194,33 @@ class Driver:
         votes = self.contents.votes[rid]
         if votes is not None:
             self.router.on_votes(now_ns, rid, votes)
+
+    def _request(self, now_ns: int, index: int, taken_at_ns: int) -> None:
+        """The request is at the server; its deadline counts from when it was made, and leaves
+        time for the answer's way back."""
+        application, client, slo_ns, priority, hard_limit_ns = self.columns
+        number = application[index]
+        deadline_ns = taken_at_ns + slo_ns[index] - self.reply_ns
+        expires_at_ns = max(deadline_ns, taken_at_ns + hard_limit_ns[number] - self.reply_ns)
+        self.engine.on_request(
+            now_ns,
+            Request(
+                index, number, now_ns, deadline_ns, expires_at_ns, client[index], priority[index]
+            ),
+        )
+
+    def _on_uplink(self, now_ns: int, uplinks: Uplinks) -> None:
+        kind, subject = uplinks.pop()
+        if isinstance(subject, Advise):
+            uplinks.advised(subject)
+        elif kind == ACKNOWLEDGEMENT:
+            uplinks.acknowledged(now_ns, subject)
+        else:
+            uplinks.arrived(now_ns, subject)
+            self.sent_side[subject.rid] = subject.side
+            application = self.columns[0][subject.rid]
+            self.engine.on_report(now_ns, application, subject.report)
+            self._request(now_ns, subject.rid, int(self.arrivals.at_ns[subject.rid]))
 
     def _on_agenda(self, now_ns: int) -> None:
         kind, subject, incarnation = self.cluster.pop()
@@ -207,7 +249,7 @@ class Driver:
         for request in requests:
             assert end_ns[request.rid] == PENDING, f"request {request.rid} ended twice"
             start_ns[request.rid] = started_at_ns
-            end_ns[request.rid] = now_ns
+            end_ns[request.rid] = now_ns + self.reply_ns
         self.batches.append((backend, started_at_ns, now_ns, len(requests)))
 
     def _carry_out(self, now_ns: int) -> None:
@@ -215,19 +257,31 @@ class Driver:
             if isinstance(effect, Dispatch):
                 variant = self.variant
                 for request in effect.batch.requests:
-                    variant[request.rid] = effect.batch.variant
+                    variant[request.rid] = self._as_good_as(request, effect.batch.variant)
                 self.cluster.accept(now_ns, effect.backend, effect.batch)
             elif isinstance(effect, Drop):
                 rid = effect.request.rid
                 assert self.end_ns[rid] == PENDING, f"request {rid} ended twice"
                 self.end_ns[rid] = DROPPED
                 self.reasons[rid] = effect.reason
+            elif isinstance(effect, Advise) and self.uplinks is not None:
+                self.uplinks.advise(now_ns, effect)
             elif isinstance(effect, Answer):
                 rid = effect.request.rid
                 assert self.end_ns[rid] == PENDING, f"request {rid} ended twice"
                 self.start_ns[rid] = now_ns
                 self.end_ns[rid] = now_ns
                 self.answers[rid] = effect.label
+
+    def _as_good_as(self, request: Request, variant: int) -> int:
+        """The variant whose accuracy the answer has: a frame smaller than the variant's input
+        is worth no more than the largest variant that it would fill."""
+        side = self.sent_side.get(request.rid, 0)
+        if side == 0 or side >= self.sides[variant]:
+            return variant
+        family = self.families[request.application].variants
+        smaller = [each for each in family if self.sides[each] <= side]
+        return max(smaller, key=lambda each: self.sides[each], default=variant)
 
 
 def simulate(scenario: Scenario, progress: Progress | None = None) -> RunLog:

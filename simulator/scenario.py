@@ -17,6 +17,7 @@ from router.policies.catalog import POLICIES, read_options
 from router.policies.sneakpeek.classes import Classes
 from simulator.arrival_spec import ArrivalSpec, read_arrivals
 from simulator.content_spec import CLASSES_KEYS, ContentSpec, read_content
+from simulator.network_spec import NetworkSpec, read_network
 
 SCENARIO_KEYS = (
     "seed",
@@ -34,6 +35,7 @@ SCENARIO_KEYS = (
     "swap",
     "applications",
     "zoo",
+    "network",
 )
 APPLICATION_KEYS = (
     "name",
@@ -60,8 +62,9 @@ VARIANT_KEYS = (
     "accuracy",
     "recall",
     "swap_in_ms",
+    "input_size",
 )
-CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority")
+CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority", "trace")
 FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
 FAULT_KINDS = ("crash", "hang", "slow")
 ZOO_SETTINGS = ("all", "gt2", "lt2")
@@ -79,6 +82,8 @@ class Clients:
     fps: float | None
     weight: float
     priority: int
+    trace: str = ""
+    """Of the scenario's network; empty: the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +146,8 @@ class Scenario:
     shares: tuple[float, ...] = ()
     """Of each application in the whole rate."""
     faults: tuple[Fault, ...] = ()
+    network: NetworkSpec | None = None
+    """Between the clients and the server; None: requests are at the server at once."""
     swap: bool = False
     """A backend holds one model at a time; others have to be swapped in."""
 
@@ -212,7 +219,28 @@ def read_scenario(data: object) -> Scenario:
         shares=_read_shares(top, applications),
         faults=_read_faults(top, backends),
         swap=top.flag("swap"),
+        network=_read_network(top, applications),
     )
+
+
+def _read_network(top: Fields, applications: tuple[Application, ...]) -> NetworkSpec | None:
+    """The network, which every application's clients must be able to use."""
+    network = read_network(top)
+    groups = [group for application in applications for group in application.clients]
+    for group in groups:
+        if group.trace and (network is None or group.trace not in network.traces):
+            refuse("clients.trace", group.trace, "is not among network.traces")
+    if network is None:
+        return None
+    for application in applications:
+        sides = [variant.input_size or 0 for variant in application.variants]
+        if not application.clients or not set(sides) & set(network.frame_bits):
+            refuse(
+                f"application {application.name!r}",
+                sides,
+                "with a network needs clients, and variants whose input_size is in network.frames",
+            )
+    return network
 
 
 def _read_applications(top: Fields) -> tuple[Application, ...]:
@@ -330,6 +358,7 @@ def _read_clients(row: Fields, slo_ms: float, fastest_ns: int) -> Clients:
         fps=row.positive("fps"),
         weight=weight,
         priority=row.integer("priority", 0),
+        trace=row.text("trace", ""),
     )
 
 
@@ -362,6 +391,8 @@ def _read_variant(row: Fields) -> Profile:
         profile = replace(profile, recall=tuple(row.numbers("recall")))
     if row.has("swap_in_ms"):
         profile = replace(profile, swap_in_ns=ms(row.number("swap_in_ms")))
+    if row.has("input_size"):
+        profile = replace(profile, input=f"3x{row.integer('input_size', low=1)}")
     return profile
 
 

@@ -13,6 +13,26 @@ CLIENT = "client"
 """The stream a frame belongs to: a number or a name."""
 SEQUENCE = "sequence_id"
 """Triton's word for the same; used where `client` is not given."""
+FPS = "fps"
+"""Frames that this client sends a second."""
+BANDWIDTH = "bandwidth_bps"
+"""Of its uplink, as it has measured it."""
+ROUND_TRIP_US = "round_trip_us"
+"""Of an empty message."""
+SLO_US = "slo_us"
+"""From the camera to the answer; `timeout` is what was left of it when the frame was sent."""
+INPUT_SIZE = "input_size"
+"""In a request: the longer side of this frame. In an answer: of those to send from now on."""
+ACCURACY_FLOOR = "accuracy_floor"
+"""No variant below it may serve this client."""
+PINNED = "pinned_variant"
+"""The only variant that may serve this client."""
+NETWORK_US = "network_us"
+"""In an answer: how long a frame of that size may be on its way."""
+SERVED = "served"
+"""In an answer: false where there is no room for this client now."""
+SERVER_US = "server_us"
+"""In an answer: from the frame's arrival to the answer's departure; the rest was the network."""
 VARIANT = "variant"
 BATCH_SIZE = "batch_size"
 QUEUE_US = "queue_us"
@@ -57,6 +77,16 @@ def integer(parameters: Mapping[str, InferParameter], name: str) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadRequestError(f"parameter {name}={value!r} is no integer: use int64_param")
     return value
+
+
+def number(parameters: Mapping[str, InferParameter], name: str) -> float | None:
+    """A parameter that is a number; None when absent."""
+    if name not in parameters:
+        return None
+    value = value_of(parameters[name])
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+        raise BadRequestError(f"parameter {name}={value!r} is no number of 0 or more")
+    return float(value)
 
 
 def text(parameters: Mapping[str, InferParameter], name: str) -> str:

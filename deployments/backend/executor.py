@@ -4,7 +4,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -71,9 +71,9 @@ class Executor:
         errors: dict[int, str],
     ) -> None:
         """Stage these inputs, given with their place in the batch, and run them in turn."""
-        alike: dict[tuple[Any, tuple[int, ...]], list[tuple[int, Array]]] = {}
+        alike: dict[Hashable, list[tuple[int, Array]]] = {}
         for place, item in items:
-            alike.setdefault((item.dtype, item.shape), []).append((place, item))
+            alike.setdefault(runner.alike(item), []).append((place, item))
         groups = []
         for members in alike.values():
             arrays = [item for _, item in members]

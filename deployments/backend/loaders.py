@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from deployments.backend.emulated import EmulatedGpu, EmulatedModel
-from deployments.backend.runner import PlainRunner, Runner
+from deployments.backend.runner import FittingRunner, PlainRunner, Runner
 from deployments.backend.tensors import Array, Outputs, numpy_dtype
 from deployments.models.catalog import open_model
 from deployments.models.model import Card, Model, TorchModel
+from deployments.models.picture import centre_square, whole_frame
 from profiles.errors import ConfigError
 
 EMULATED = "emulated"
@@ -38,6 +39,8 @@ class ModelSpec:
     """Of an emulated model: run times of batches of 1, 2, 3 and so on."""
     gpu_lock: str = ""
     """Of an emulated model: file whose lock is the GPU, where processes share one."""
+    fit: str = ""
+    """Pictures come in any size and are fitted to the model's: `whole` or `centre`."""
     half: bool = True
     """16-bit floats on a GPU."""
 
@@ -83,7 +86,8 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool =
         if not spec.table_ns:
             raise ConfigError(f"{spec.name}: an emulated model needs run times; give a profile")
         model = EmulatedModel(EmulatedGpu(spec.gpu_lock), spec.table_ns)
-        return PlainRunner(model, min(spec.batch_size_max, len(spec.table_ns)))
+        plain = PlainRunner(model, min(spec.batch_size_max, len(spec.table_ns)))
+        return _fitting(spec, plain, spec.input_shape or (3, 1, 1))
     before = _device_bytes(device)
     opened = _open(spec, device)
     runner = _make_runner(spec, opened, device)
@@ -97,7 +101,14 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool =
         raise
     if warm:
         _warm_up(spec, opened.card, runner)
-    return runner
+    return _fitting(spec, runner, opened.card.input_shape)
+
+
+def _fitting(spec: ModelSpec, runner: Runner, shape: tuple[int, ...]) -> Runner:
+    if not spec.fit:
+        return runner
+    how = centre_square if spec.fit == "centre" else whole_frame
+    return FittingRunner(runner, lambda frame: how(frame, shape[1]))
 
 
 def _device_bytes(device: str) -> int:

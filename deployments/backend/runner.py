@@ -1,6 +1,6 @@
 """How a model runs: inputs are staged while the batch before runs, then comes the run itself."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +17,9 @@ class Runner(Protocol):
 
     def check(self, item: Array) -> None:
         """InputError where this input is not what the model takes."""
+
+    def alike(self, item: Array) -> Hashable:
+        """Inputs for which this is equal are run together."""
 
     def stage(self, items: Sequence[Array]) -> Any:
         """Bring inputs that are alike where the run wants them; called from another thread."""
@@ -66,6 +69,9 @@ class PlainRunner:
     def check(self, item: Array) -> None:
         check_item(item, self.shape, self.dtype)
 
+    def alike(self, item: Array) -> Hashable:
+        return item.dtype, item.shape
+
     def stage(self, items: Sequence[Array]) -> Array:
         return np.stack(items)
 
@@ -76,3 +82,29 @@ class PlainRunner:
         close = getattr(self.model, "close", None)
         if close is not None:
             close()
+
+
+class FittingRunner:
+    """Runs pictures of any size on a model of one: each is fitted when it is staged, so that one
+    batch may hold frames of clients that were told different sizes."""
+
+    def __init__(self, inner: Runner, fit: Callable[[Array], Array]) -> None:
+        self.inner = inner
+        self.fit = fit
+        self.batch_size_max = inner.batch_size_max
+
+    def check(self, item: Array) -> None:
+        if item.ndim != 3 or item.shape[2] != 3 or item.dtype != np.uint8:
+            raise InputError(f"input is {item.dtype.name}{list(item.shape)}, not a picture")
+
+    def alike(self, item: Array) -> Hashable:
+        return ()
+
+    def stage(self, items: Sequence[Array]) -> Any:
+        return self.inner.stage([self.fit(item) for item in items])
+
+    def run(self, staged: Any) -> Outputs:
+        return self.inner.run(staged)
+
+    def close(self) -> None:
+        self.inner.close()

@@ -1,6 +1,6 @@
 """Backends that hold one model at a time: a batch of another one waits until it is loaded."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,17 +54,21 @@ class SwappingRunner:
         self.batch_size_max = runner.batch_size_max
         self.model = Described(getattr(getattr(runner, "model", None), "card", None))
         self._check = runner.check
+        self._alike = runner.alike
 
     def check(self, item: Array) -> None:
         self._check(item)
 
-    def stage(self, items: Sequence[Array]) -> Array:
-        """The model may not be there yet, so inputs are only put together."""
-        return np.stack(items)
+    def alike(self, item: Array) -> Hashable:
+        return self._alike(item)
+
+    def stage(self, items: Sequence[Array]) -> list[Array]:
+        """The model may not be there yet, so inputs are only copied."""
+        return [np.array(item) for item in items]
 
     def run(self, staged: Any) -> Outputs:
         runner = self.space.bring_in(self.spec)
-        return runner.run(runner.stage(list(staged)))
+        return runner.run(runner.stage(staged))
 
     def close(self) -> None:
         if self.space.resident == self.spec.name:

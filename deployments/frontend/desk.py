@@ -15,17 +15,20 @@ from deployments.frontend.entry import Answer, ToBackend, ToRouter
 from deployments.frontend.images import Pixels, decode, fit, write
 from deployments.frontend.intake import Intake, input_bytes
 from deployments.frontend.memory import Arena
+from deployments.frontend.models import TensorSpec
 from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
 from deployments.frontend.peeker import Peeker
 from deployments.frontend.table import RequestTable
 from router.core.units import NEVER, ms
 from router.links.messages import (
+    Advice,
     Cancel,
     Dropped,
     Estimated,
     Evidence,
     Fetch,
     Payload,
+    Report,
     Result,
     ShortCircuit,
     Submit,
@@ -34,6 +37,8 @@ from router.links.messages import (
 INLINE_BYTES_MAX = 256 << 10
 """A tensor up to this size is checked and copied at once: a thread would cost more."""
 LOOK_AGAIN_NS = ms(1)
+ADVICE_MAX = 10_000
+"""Clients whose advice is kept; the oldest is forgotten first."""
 
 OnAnswer = Callable[[int, Outcome], None]
 
@@ -41,7 +46,7 @@ OnAnswer = Callable[[int, Outcome], None]
 class Wires(Protocol):
     """How messages leave."""
 
-    def to_router(self, message: Submit | Cancel | Evidence) -> None: ...
+    def to_router(self, message: Submit | Cancel | Evidence | Report) -> None: ...
     def to_backend(self, backend: int, payload: Payload) -> None: ...
 
 
@@ -67,6 +72,8 @@ class Desk:
         """Looks at inputs while their requests wait; None where nobody asked for it."""
         self.loop = asyncio.get_running_loop()
         self.waiters: dict[int, OnAnswer] = {}
+        self.advice: dict[int, Advice] = {}
+        """The last word of the router to each client that reports."""
         self.decoding = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ns = NEVER
@@ -90,6 +97,8 @@ class Desk:
         if isinstance(rid, Refusal):
             return rid
         self.waiters[rid] = on_answer
+        if intake.report is not None:
+            self.wires.to_router(intake.report)
         if raw is not None and inline:
             shape = raw.shape[1:] if intake.batched else raw.shape
             payload = self.arena.place(rid, raw.datatype, shape, raw.data)
@@ -143,6 +152,12 @@ class Desk:
     def on_backend_down(self, backend: int) -> None:
         self.table.on_backend_down(time.monotonic_ns(), backend)
         self.pump()
+
+    def on_advice(self, advice: Advice) -> None:
+        """It goes out with the client's next answers."""
+        if len(self.advice) >= ADVICE_MAX and advice.client not in self.advice:
+            self.advice.pop(next(iter(self.advice)))
+        self.advice[advice.client] = advice
 
     def on_dropped(self, dropped: Dropped) -> None:
         self.table.on_dropped(time.monotonic_ns(), dropped)
@@ -202,8 +217,7 @@ class Desk:
 
     def _decode(self, rid: int, intake: Intake) -> None:
         """Have a thread make the payload; the slot is its own until it is done."""
-        spec = intake.model.input
-        size = input_bytes(spec) if intake.encoded else len(intake.tensor.data)
+        size = input_bytes(_spec(intake)) if intake.encoded else len(intake.tensor.data)
         slot = self.arena.take(size)
         view = memoryview(bytearray(size)) if slot is None else slot[1]
         self.decoding += 1
@@ -220,9 +234,11 @@ class Desk:
                 check_finite(tensor)
             view[:] = tensor.data
             return True
-        spec = model.input
+        spec = _spec(intake)
         out: Array = np.frombuffer(view, DTYPES[spec.datatype]).reshape(spec.shape)
-        if model.image is not None:
+        if model.sides:
+            out[...] = self._pixels(intake)
+        elif model.image is not None:
             write(fit(self._pixels(intake), model.image), model.image, out)
         else:
             assert model.read is not None
@@ -244,7 +260,7 @@ class Desk:
         self, rid: int, intake: Intake, offset: int, view: memoryview, job: asyncio.Future[bool]
     ) -> None:
         self.decoding -= 1
-        spec, tensor = intake.model.input, intake.tensor
+        spec, tensor = _spec(intake), intake.tensor
         size = len(view)
         dtype, shape = spec.datatype, spec.shape
         if not intake.encoded:
@@ -267,6 +283,13 @@ class Desk:
                 # Ours to mend, but its client is told at once.
                 self.table.on_bad_payload(now_ns, rid, f"decoding failed: {error!r}", "INTERNAL")
         self.pump()
+
+
+def _spec(intake: Intake) -> TensorSpec:
+    """What its payload is: the model's input, or the picture in the size that it came with."""
+    if not intake.model.sides:
+        return intake.model.input
+    return TensorSpec(intake.model.input.name, "UINT8", (*intake.frame, 3))
 
 
 def _settle(future: asyncio.Future[Outcome], rid: int, outcome: Outcome) -> None:

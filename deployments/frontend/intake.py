@@ -1,17 +1,19 @@
 """From a message to a request: which model, what input, by when, and whether all of it is sound."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 
 from clients.wire import parameters as names
 from clients.wire.errors import BadRequestError
-from clients.wire.open_inference_pb2 import ModelInferRequest
-from clients.wire.parameters import integer, text
+from clients.wire.open_inference_pb2 import InferParameter, ModelInferRequest
+from clients.wire.parameters import integer, number, text
 from clients.wire.tensors import DTYPES, RawTensor, request_tensors, split_bytes
 from deployments.frontend.entry import Arrival
 from deployments.frontend.images import frame_size
 from deployments.frontend.models import Registry, ServedModel, TensorSpec
 from router.core.units import NEVER
+from router.links.messages import Report
 
 CLIENT_BITS = 63
 
@@ -31,6 +33,8 @@ class Intake:
     """The client counts a batch dimension of 1, and gets one back."""
     frame: tuple[int, int] = (0, 0)
     """Height and width of the client's picture, where answers are given in its pixels."""
+    report: Report | None = None
+    """What its client says of itself and its network, where it does."""
     classes: tuple[tuple[str, int], ...] = ()
     """The outputs asked for, each with how many best classes to name; 0 for the tensor itself."""
 
@@ -56,6 +60,8 @@ def take_in(
     if request.inputs[0].parameters:
         _refuse_shared_memory(request.inputs[0])
     encoded, batched = _check_input(model, tensor)
+    if model.sides and not encoded:
+        raise BadRequestError(f"model {model.name!r} takes pictures: send a JPEG as BYTES[1]")
     given = request.parameters
     slo_ns, hard_limit_ns = model.slo_ns, model.hard_limit_ns
     priority, client = 0, stream
@@ -76,8 +82,33 @@ def take_in(
         left_ns,
     )
     classes = _classes(model, request) if request.outputs else ()
-    frame = _frame(tensor, batched) if encoded and model.boxes else (0, 0)
-    return Intake(model, version, request.id, arrival, tensor, encoded, batched, frame, classes)
+    wants_frame = model.boxes or bool(model.sides)
+    frame = _frame(tensor, batched) if encoded and wants_frame else (0, 0)
+    report = _report(arrival, given, len(tensor.data)) if names.FPS in given else None
+    return Intake(
+        model, version, request.id, arrival, tensor, encoded, batched, frame, report, classes
+    )
+
+
+def _report(
+    arrival: Arrival, given: Mapping[str, InferParameter], size_bytes: int
+) -> Report | None:
+    """What the client says of itself; nothing where nobody would know whose report it is."""
+    if not arrival.client:
+        return None
+    slo_us = integer(given, names.SLO_US)
+    return Report(
+        arrival.application,
+        arrival.client,
+        arrival.slo_ns if slo_us is None else slo_us * 1000,
+        number(given, names.FPS) or 0.0,
+        number(given, names.BANDWIDTH) or 0.0,
+        integer(given, names.INPUT_SIZE) or 0,
+        8 * size_bytes,
+        (integer(given, names.ROUND_TRIP_US) or 0) * 1000,
+        number(given, names.ACCURACY_FLOOR) or 0.0,
+        text(given, names.PINNED),
+    )
 
 
 def _frame(tensor: RawTensor, batched: bool) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """What a frontend serves: plain data that the application builder fills in."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt
@@ -83,6 +83,9 @@ class ServedModel:
     boxes: bool = False
     """Answers are rows of x1, y1, x2, y2, ... in input pixels of a `whole` picture; clients get
     them in pixels of their own."""
+    sides: Mapping[str, int] = field(default_factory=dict)
+    """By variant: the side of its pictures, where these differ. Pictures then keep the size that
+    they come with, and the backend fits them to the variant that it runs."""
     variants: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     """Names of the classes of the first output."""

@@ -24,6 +24,7 @@ from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
     Absent,
+    Advice,
     Cancel,
     Dropped,
     Estimated,
@@ -33,6 +34,7 @@ from router.links.messages import (
     Message,
     Payload,
     Place,
+    Report,
     Result,
     ShortCircuit,
     Submit,
@@ -205,13 +207,15 @@ class FrontendProcess:
                 desk.on_estimated(message)
             elif isinstance(message, ShortCircuit):
                 desk.on_short_circuit(message)
+            elif isinstance(message, Advice):
+                desk.on_advice(message)
             else:
                 self.strays += 1
         desk.pump()
 
     # Wires
 
-    def to_router(self, message: Submit | Cancel | Evidence | Place) -> None:
+    def to_router(self, message: Submit | Cancel | Evidence | Place | Report) -> None:
         if self.router is not None:
             self.router.send(message)
 

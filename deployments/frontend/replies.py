@@ -12,7 +12,7 @@ from clients.wire.tensors import FLOATS, RawTensor, join_bytes, to_array
 from deployments.frontend.intake import Intake
 from deployments.frontend.outcomes import Outcome, Refusal
 from deployments.models.picture import reduction
-from router.links.messages import Result
+from router.links.messages import Advice, Result
 
 
 def response_of(intake: Intake, result: Result, queue_ns: int) -> ModelInferResponse:
@@ -53,6 +53,16 @@ def stream_refusal(model: str, request_id: str, refusal: Refusal) -> ModelStream
     )
 
 
+def advise(message: ModelStreamInferResponse, server_ns: int, advice: Advice | None) -> None:
+    """Tell a client that reports how long its frame was here, and which size to send next."""
+    given = message.infer_response.parameters
+    given[names.SERVER_US].int64_param = server_ns // 1000
+    if advice is not None:
+        given[names.INPUT_SIZE].int64_param = advice.input_size
+        given[names.NETWORK_US].int64_param = advice.network_ns // 1000
+        given[names.SERVED].bool_param = advice.served
+
+
 def _fill(response: ModelInferResponse, intake: Intake, result: Result, queue_ns: int) -> None:
     given = response.parameters
     given[names.VARIANT].string_param = result.variant
@@ -66,8 +76,9 @@ def _fill(response: ModelInferResponse, intake: Intake, result: Result, queue_ns
     for name, datatype, shape, data in result.tensors:
         if wanted and name not in wanted:
             continue
-        if intake.frame[0] and intake.model.image is not None and len(shape) == 2:
-            data = own_pixels(data, shape, intake.frame, intake.model.image.height)
+        if intake.frame[0] and intake.model.boxes and intake.model.image is not None:
+            side = intake.model.sides.get(result.variant, intake.model.image.height)
+            data = own_pixels(data, shape, intake.frame, side) if len(shape) == 2 else data
         if intake.batched:
             shape = (1, *shape)
         if wanted.get(name):

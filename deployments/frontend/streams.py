@@ -15,7 +15,7 @@ from deployments.frontend.desk import Desk
 from deployments.frontend.intake import Intake, take_in
 from deployments.frontend.models import Registry, UnknownModelError
 from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
-from deployments.frontend.replies import stream_refusal, stream_response_of
+from deployments.frontend.replies import advise, stream_refusal, stream_response_of
 from router.core.units import NEVER, seconds
 
 
@@ -109,9 +109,13 @@ class Stream:
     def _on_answer(self, intake: Intake, arrived_at_ns: int, rid: int, outcome: Outcome) -> None:
         self.open.discard(rid)
         queue_ns = 0
+        server_ns = time.monotonic_ns() - arrived_at_ns
         if not isinstance(outcome, Refusal):
-            queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
-        self._answer(stream_response_of(intake, outcome, queue_ns))
+            queue_ns = server_ns - outcome.run_ns
+        message = stream_response_of(intake, outcome, queue_ns)
+        if intake.report is not None:
+            advise(message, server_ns, self.desk.advice.get(intake.arrival.client))
+        self._answer(message)
 
     def _answer(self, response: ModelStreamInferResponse) -> None:
         self.ready.append(response)

@@ -2,7 +2,15 @@
 
 from router.core.admission import Admission
 from router.core.costs import Costs
-from router.core.events import Batch, Drop, DropReason, Effect, Estimate, Request
+from router.core.events import (
+    Batch,
+    ClientReport,
+    Drop,
+    DropReason,
+    Effect,
+    Estimate,
+    Request,
+)
 from router.core.rank import RankThread
 from router.core.source import Outbox, Source
 from router.core.timers import Timers
@@ -89,6 +97,11 @@ class Engine:
         lanes = source.on_update(now_ns, request)
         source.desk.refresh(now_ns, source, lanes)
         return True
+
+    def on_report(self, now_ns: int, application: int, report: ClientReport) -> None:
+        """A client of this application has said how fast it sends, and over what network."""
+        source = self.sources[application]
+        source.desk.refresh(now_ns, source, source.on_report(now_ns, report))
 
     def on_plan(self, now_ns: int, application: int) -> None:
         source = self.sources[application]

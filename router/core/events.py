@@ -100,6 +100,50 @@ class Request:
         return f"Request({self.rid}, app {self.application}, deadline {self.deadline_ns})"
 
 
+class ClientReport:
+    """What a client says of itself and of its network, with the frames it sends."""
+
+    __slots__ = (
+        "accuracy_floor",
+        "bandwidth_bps",
+        "client",
+        "fps",
+        "frame_bits",
+        "input_size",
+        "pinned",
+        "round_trip_ns",
+        "slo_ns",
+    )
+
+    def __init__(
+        self,
+        client: int,
+        slo_ns: int,
+        fps: float,
+        bandwidth_bps: float,
+        input_size: int = 0,
+        frame_bits: int = 0,
+        round_trip_ns: int = 0,
+        accuracy_floor: float = 0.0,
+        pinned: int = -1,
+    ) -> None:
+        self.client = client
+        self.slo_ns = slo_ns
+        """From the camera to the answer."""
+        self.fps = fps
+        self.bandwidth_bps = bandwidth_bps
+        """Of its uplink, as it has measured it; 0 where it does not know yet."""
+        self.input_size = input_size
+        """Side of the last frame it sent, and that frame's bits; 0 before the first."""
+        self.frame_bits = frame_bits
+        self.round_trip_ns = round_trip_ns
+        """Of a message without a payload."""
+        self.accuracy_floor = accuracy_floor
+        """No variant below it may serve this client."""
+        self.pinned = pinned
+        """The only variant that may serve it; -1: any."""
+
+
 class Batch:
     """Requests that one backend runs together; formed at the grant."""
 
@@ -169,11 +213,15 @@ class Answer(Effect):
 class Advise(Effect):
     """Tell this client which input size to send from now on."""
 
-    __slots__ = ("client", "input_size")
+    __slots__ = ("client", "input_size", "network_ns", "served")
 
-    def __init__(self, client: int, input_size: int) -> None:
+    def __init__(self, client: int, input_size: int, network_ns: int, served: bool) -> None:
         self.client = client
         self.input_size = input_size
+        self.network_ns = network_ns
+        """How long a frame may be on its way and still find time to wait and run."""
+        self.served = served
+        """False: there is no room for it now; its frames run only where some is left over."""
 
 
 class Load(Effect):

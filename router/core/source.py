@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from router.core.costs import Costs
-from router.core.events import Answer, Batch, Drop, Effect, Request
+from router.core.events import Answer, Batch, ClientReport, Drop, Effect, Request
 from router.core.signals import Ledger, Signals
 from router.core.timers import Timer, Timers
 
@@ -142,6 +142,8 @@ class Source:
 
     owns_backends = False
     """True: one lane for each backend the plan gives it. False: the pool."""
+    maps_clients = False
+    """True: it decides itself which clients are served when not all can be."""
     number = -1
     """Given by its rank."""
 
@@ -162,6 +164,10 @@ class Source:
 
     def on_update(self, now_ns: int, request: Request) -> Sequence[int]:
         """Evidence for a queued request has come in (`request.accuracies`)."""
+        return NO_LANES
+
+    def on_report(self, now_ns: int, report: ClientReport) -> Sequence[int]:
+        """A client has said how fast it sends, and over what network."""
         return NO_LANES
 
     def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:

@@ -82,6 +82,22 @@ class Place(msgspec.Struct, tag=13, array_like=True, frozen=True):
     load: bool
 
 
+class Report(msgspec.Struct, tag=14, array_like=True, frozen=True):
+    """What a client says of itself and of its network; see `router.core.events.ClientReport`."""
+
+    application: str
+    client: int
+    slo_ns: int
+    fps: float
+    bandwidth_bps: float
+    input_size: int
+    frame_bits: int
+    round_trip_ns: int
+    accuracy_floor: float = 0.0
+    pinned: str = ""
+    """Name of the only variant that may serve it; empty: any."""
+
+
 # Router -> frontend
 
 
@@ -99,7 +115,16 @@ class Absent(msgspec.Struct, tag=21, array_like=True, frozen=True):
     applications: tuple[tuple[str, str], ...]
 
 
-class ShortCircuit(msgspec.Struct, tag=22, array_like=True, frozen=True):
+class Advice(msgspec.Struct, tag=22, array_like=True, frozen=True):
+    """Tell this client which input size to send; see `router.core.events.Advise`."""
+
+    client: int
+    input_size: int
+    network_ns: int
+    served: bool
+
+
+class ShortCircuit(msgspec.Struct, tag=23, array_like=True, frozen=True):
     """The request is answered from its evidence; no backend runs it."""
 
     rid: int
@@ -110,7 +135,7 @@ class ShortCircuit(msgspec.Struct, tag=22, array_like=True, frozen=True):
     """Probability of each class."""
 
 
-class Estimated(msgspec.Struct, tag=23, array_like=True, frozen=True):
+class Estimated(msgspec.Struct, tag=24, array_like=True, frozen=True):
     """The request goes to a backend; how likely its variant is to answer it right."""
 
     rid: int
@@ -226,8 +251,10 @@ Message = (
     | Cancel
     | Evidence
     | Place
+    | Report
     | Dropped
     | Absent
+    | Advice
     | ShortCircuit
     | Estimated
     | Run

@@ -12,6 +12,8 @@ from router.policies.batch_queues import BatchQueues, BatchQueuesOptions
 from router.policies.deferred import ModelThread
 from router.policies.deferred_options import EAGER, HOLDS, PUBLISHED, DeferredOptions
 from router.policies.family import Family
+from router.policies.jellyfish.decision import SELECTIONS
+from router.policies.jellyfish.source import Jellyfish, JellyfishOptions
 from router.policies.partitioned import Partitioned, PartitionedOptions
 from router.policies.sneakpeek import options as sneakpeek
 from router.policies.sneakpeek.source import WindowScheduler
@@ -57,6 +59,10 @@ def _sneakpeek(preset: sneakpeek.SneakPeekOptions) -> Policy:
     return Policy(preset, _windows, frozenset(("order", "choice")), chooses=True)
 
 
+def _jellyfish(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [Jellyfish(family, options, rng) for family in families]
+
+
 POLICIES: dict[str, Policy] = {
     "deferred": Policy(DeferredOptions(), _deferred),
     "published": Policy(PUBLISHED, _deferred),
@@ -69,6 +75,7 @@ POLICIES: dict[str, Policy] = {
     "lo-edf": _sneakpeek(sneakpeek.LO_EDF),
     "lo-priority": _sneakpeek(sneakpeek.LO_PRIORITY),
     "maxacc-edf": _sneakpeek(sneakpeek.MAXACC_EDF),
+    "jellyfish": Policy(JellyfishOptions(), _jellyfish, frozenset(("replan_here",)), chooses=True),
 }
 
 
@@ -94,6 +101,10 @@ def _read(where: str, key: str, value: object, default: object) -> object:
     if key == "hold":
         if value not in HOLDS:
             refuse(where, value, f"must be one of {', '.join(HOLDS)}")
+        return value
+    if key == "selection":
+        if value not in SELECTIONS:
+            refuse(where, value, f"must be one of {', '.join(SELECTIONS)}")
         return value
     if isinstance(default, bool):
         if not isinstance(value, bool):

@@ -151,7 +151,14 @@ Build = Callable[[Sequence[int], random.Random], list[Source]]
 def from_catalog(name: str, **changes: object) -> Build:
     policy = POLICIES[name]
     options = replace(policy.defaults, **changes) if changes else policy.defaults
-    return lambda variants, rng: policy.build(alone(variants), options, rng)
+    if not policy.chooses:
+        return lambda variants, rng: policy.build(alone(variants), options, rng)
+
+    def build(variants: Sequence[int], rng: random.Random) -> list[Source]:
+        known = [replace(each, accuracy=(0.5,), input_sizes=(128,)) for each in alone(variants)]
+        return policy.build(known, options, rng)
+
+    return build
 
 
 SOURCES: dict[str, Build] = {

@@ -1,0 +1,114 @@
+"""Jellyfish's decision: how close to the optimum, and how fast."""
+
+import random
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from statistics import mean
+
+from benchmarks import jellyfish_data
+from benchmarks.figures import Figure, run_on_data
+from benchmarks.jellyfish_data import Data, instance
+from benchmarks.jellyfish_milp import optimum
+from router.policies.jellyfish.decision import Decider, Effort
+from router.policies.jellyfish.problem import Client, Plan, check_plan
+
+THOROUGH = Effort(kicks=150)
+QUICK_DECISION = Effort(kicks=1000)
+LONG = Effort(kicks=1000)
+PUBLISHED = Effort(selection="published")
+MILP_SECONDS = 60.0
+INSTANCES = 100
+TURN = 4
+
+
+def decide(
+    data: Data, clients: list[Client], workers: int, effort: Effort, limit_s: float = 1e9
+) -> tuple[Plan, float]:
+    """A first decision, from nothing, and its CPU time."""
+    started_s = time.process_time()
+    until_s = started_s + limit_s
+    decider = Decider(data.zoo, effort, TURN, random.Random(0))
+    plan = decider.decide(clients, workers, lambda: time.process_time() > until_s)
+    cpu_s = time.process_time() - started_s
+    check_plan(data.zoo, plan)
+    return plan, cpu_s
+
+
+def against_optimum(data: Data, quick: bool) -> Iterator[Figure]:
+    """2 and 4 workers x 4, 6, 8 clients each, against the mixed-integer programme."""
+    settings = list(product((2, 4), (4, 6, 8)))
+    proven: list[float] = []
+    bounded: list[float] = []
+    published: list[float] = []
+    fewer, cpu_s = 0, 0.0
+    for number in range(12 if quick else INSTANCES):
+        workers, each = settings[number % len(settings)]
+        clients = instance(data, workers, each, number)
+        best = optimum(data.zoo, clients, workers, MILP_SECONDS)
+        if best is None:
+            continue
+        plan, spent_s = decide(data, clients, workers, THOROUGH)
+        cpu_s = max(cpu_s, spent_s)
+        fewer += plan.served < best.served
+        (proven if best.proven else bounded).append(plan.value(data.zoo) / best.value)
+        old, _ = decide(data, clients, workers, PUBLISHED)
+        published.append(old.value(data.zoo) / best.value)
+    yield Figure("against the optimum, mean", mean(proven), "of Eq. 1", 0.999)
+    yield Figure("against the optimum, least", min(proven), "of Eq. 1", 0.99)
+    yield Figure("instances with a proven optimum", len(proven), "instances", 0)
+    if bounded:
+        yield Figure("against the dual bound, mean", mean(bounded), "of Eq. 1", 0.0)
+    yield Figure("instances that served fewer than the optimum", fewer, "instances", 0, True)
+    yield Figure("CPU of a decision there, most", cpu_s, "s", 2.0, True)
+    yield Figure("annealing as published, mean", mean(published), "of Eq. 1", 0.966)
+
+
+def against_best_known(data: Data, quick: bool) -> Iterator[Figure]:
+    """8 workers x 48 clients against the best of long runs."""
+    ratios: list[float] = []
+    old: list[float] = []
+    spent: list[float] = []
+    fewer = 0
+    for seed in range(3 if quick else 12):
+        clients = instance(data, 8, 6, seed)
+        plan, cpu_s = decide(data, clients, 8, QUICK_DECISION, 0.046)
+        published, _ = decide(data, clients, 8, PUBLISHED)
+        longest, _ = decide(data, clients, 8, LONG)
+        best = max((plan, published, longest), key=lambda each: each.score(data.zoo))
+        fewer += plan.served < best.served
+        ratios.append(plan.value(data.zoo) / best.value(data.zoo))
+        old.append(published.value(data.zoo) / best.value(data.zoo))
+        spent.append(cpu_s)
+    yield Figure("8 x 48 against the best known, mean", mean(ratios), "of Eq. 1", 0.997)
+    yield Figure("8 x 48, instances that served fewer", fewer, "instances", 0, True)
+    yield Figure("8 x 48, CPU of a decision, most", max(spent) * 1e3, "ms", 50, True)
+    yield Figure("8 x 48, annealing as published, mean", mean(old), "of Eq. 1", 0.98)
+
+
+def at_scale(data: Data, quick: bool) -> Iterator[Figure]:
+    """64 workers x 512 clients, and how the time grows."""
+    spent: dict[int, float] = {}
+    means: dict[int, float] = {}
+    for workers in (16, 32, 64):
+        runs = [
+            decide(data, instance(data, workers, 8, seed), workers, Effort(kicks=0), 0.48)[1]
+            for seed in range(1 if quick else 5)
+        ]
+        spent[workers] = max(runs)
+        means[workers] = mean(runs)
+    yield Figure("64 x 512, CPU of a decision, most", spent[64] * 1e3, "ms", 500, True)
+    growth = means[64] / means[16]
+    yield Figure("64 x 512 over 16 x 128 (4 is linear)", growth, "times", 6, True)
+
+
+def measure(quick: bool, folder: Path) -> Iterator[Figure]:
+    data = jellyfish_data.load(folder)
+    yield from against_best_known(data, quick)
+    yield from at_scale(data, quick)
+    yield from against_optimum(data, quick)
+
+
+if __name__ == "__main__":
+    run_on_data("Jellyfish: the decision", measure, jellyfish_data.DEFAULT)

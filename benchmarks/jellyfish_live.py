@@ -1,0 +1,213 @@
+"""Live: a real detector at several input sizes, and an uplink that drops from 20 to 7.5 Mbit/s.
+
+Client and server run in two network namespaces of their own: needs root, `ip` and `tc`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import yaml
+
+from benchmarks.face_wall import DISTINCT, SIDE, frame
+from benchmarks.figures import Figure, run
+from benchmarks.namespaces import Link, inside, joined, missing
+from clients.adaptation import shrink
+from deployments.models.detector import load
+from deployments.models.picture import whole_frame
+
+SIDES = (128, 160, 224, 288, 352)
+FPS, SLO_MS = 8.0, 200.0
+MBPS_BEFORE, MBPS_AFTER = 20.0, 7.5
+STEP_S = 20.0
+SETTLE_S = 3.0
+"""At the start: the client finds its bandwidth and the server its size."""
+OVERLAP = 0.5
+"""Of a face and its reference, as intersection over union."""
+ROOT = Path(__file__).parents[1]
+START_S, STOP_S = 150.0, 40.0
+READY = "import json,urllib.request as u;s=json.load(u.urlopen('http://127.0.0.1:8000/status'));"
+READY += "raise SystemExit(not (s['backends'] and s['frontends']))"
+
+
+def config(accuracy: Sequence[float]) -> dict[str, Any]:
+    """Faces at every side, mapped by Jellyfish."""
+    return {
+        "name": "network",
+        "applications": [
+            {
+                "name": "faces",
+                "slo_ms": SLO_MS,
+                "policy": "jellyfish",
+                "input": {
+                    "dtype": "UINT8",
+                    "shape": [3, SIDES[-1], SIDES[-1]],
+                    "image": True,
+                    "fit": "whole",
+                    "sized": True,
+                },
+                "variants": [
+                    {
+                        "name": f"faces-{side}",
+                        "model": f"faces:centerface@{side}",
+                        "accuracy": share,
+                        "batch_size_max": 2,
+                    }
+                    for side, share in zip(SIDES, accuracy, strict=True)
+                ],
+            }
+        ],
+        "frontend": {"host": "0.0.0.0"},
+        "backend": {"count": 1, "device": "cpu", "cpus": 0.5},
+    }
+
+
+@contextmanager
+def serving(link: Link, folder: Path, given: dict[str, Any]) -> Iterator[None]:
+    """A server within its namespace, up and ready."""
+    path = folder / "network.yaml"
+    path.write_text(yaml.safe_dump(given))
+    log = (folder / "server.log").open("w+")
+    command = [sys.executable, "-m", "commands.main", "serve", str(path)]
+    process = subprocess.Popen(
+        inside(link.server, command),
+        cwd=ROOT,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        until_s = time.monotonic() + START_S
+        probe = inside(link.server, [sys.executable, "-c", READY])
+        while subprocess.run(probe, capture_output=True, check=False).returncode:
+            if process.poll() is not None or time.monotonic() > until_s:
+                log.seek(0)
+                raise RuntimeError(f"the server did not start: {log.read()[-2000:]}")
+            time.sleep(1.0)
+        yield
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGINT)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+        log.close()
+
+
+def stream(link: Link, frames: int, drop_at_s: float) -> tuple[list[dict[str, Any]], float]:
+    """Every frame's outcome, and when, on the client's clock, the uplink became slow."""
+    command = [sys.executable, "-m", "benchmarks.jellyfish_client"]
+    command += ["--server", f"{link.address}:8001", "--fps", str(FPS), "--slo-ms", str(SLO_MS)]
+    command += ["--frames", str(frames), "--sides", ",".join(map(str, SIDES))]
+    client = subprocess.Popen(
+        inside(link.client, command), cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert client.stdout is not None
+    rows: list[dict[str, Any]] = []
+    dropped_at_s = 0.0
+    for line in client.stdout:
+        rows.append(json.loads(line))
+        at_s = rows[-1]["at_s"] - rows[0]["at_s"]
+        if not dropped_at_s and at_s >= drop_at_s:
+            link.shape(MBPS_AFTER)
+            dropped_at_s = rows[-1]["at_s"] + rows[-1]["latency_ms"] / 1e3
+    client.wait()
+    return rows, dropped_at_s
+
+
+def detections(side: int) -> list[np.ndarray[Any, Any]]:
+    """What the detector finds in each frame at that side, in pixels of the frame as it was."""
+    model = load(size=side)
+    found: list[np.ndarray[Any, Any]] = []
+    for index in range(DISTINCT):
+        small, scale = shrink(frame(index), side)
+        rows = np.asarray(model(whole_frame(small, side)[None])[0])[:, :4] * scale
+        found.append(rows)
+    return found
+
+
+def f1(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> float:
+    """Harmonic mean of precision and recall, each box matched at most once."""
+    left = list(wanted)
+    hits = 0
+    for box in found:
+        best = max(left, key=lambda other: overlap(box, other), default=None)
+        if best is not None and overlap(box, best) >= OVERLAP:
+            hits += 1
+            left = [other for other in left if other is not best]
+    total = len(found) + len(wanted)
+    return 2 * hits / total if total else 1.0
+
+
+def overlap(one: Any, other: Any) -> float:
+    """Intersection over union of two boxes."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    shared = max(0.0, width) * max(0.0, height)
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return float(shared / (sum(areas) - shared)) if shared else 0.0
+
+
+def accuracies(wanted: Sequence[Any]) -> list[float]:
+    """F1 of each side against full resolution, made to rise as the zoo's must."""
+    shares: list[float] = []
+    for side in SIDES:
+        share = mean(f1(a, b) for a, b in zip(detections(side), wanted, strict=True))
+        shares.append(min(1.0, max(share, shares[-1] + 0.001 if shares else 0.0)))
+    return shares
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    # Ended from outside, it still takes the server and the namespaces down.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    lacking = missing()
+    if lacking:
+        raise SystemExit(f"skipped: {lacking}")
+    wanted = detections(SIDE)
+    shares = accuracies(wanted)
+    step_s = 8.0 if quick else STEP_S
+    with (
+        tempfile.TemporaryDirectory() as name,
+        joined(MBPS_BEFORE) as link,
+        serving(link, Path(name), config(shares)),
+    ):
+        rows, dropped_at_s = stream(link, int(2 * step_s * FPS), step_s)
+    counted = [row for row in rows if row["at_s"] - rows[0]["at_s"] >= SETTLE_S]
+    before = [row["side"] for row in counted if row["at_s"] < dropped_at_s]
+    after = [row for row in counted if row["at_s"] >= dropped_at_s]
+    usual = max(set(before), key=before.count)
+    smaller = [row["at_s"] - dropped_at_s for row in after if 0 < row["asked"] < usual]
+    follows_s = smaller[0] if smaller else 1e9
+    missed = mean(not row["ok"] for row in counted)
+    scores = [
+        f1(np.array(row["boxes"], float).reshape(-1, 5)[:, :4], wanted[row["index"] % DISTINCT])
+        for row in counted
+        if row["ok"]
+    ]
+    sides = sorted({row["side"] for row in after if row["ok"]})
+    yield Figure(f"input size falls from {usual}, after", follows_s, "s", 1.5, True)
+    yield Figure("misses over the run", missed, "of all frames", 0.02, True)
+    yield Figure("F1 of the answers against full resolution", mean(scores), "", 0.0)
+    yield Figure("largest side sent once the uplink is slow", sides[-1] if sides else 0, "px", 0)
+
+
+def progress() -> None:
+    """Nothing for half a minute looks like nothing at all."""
+    print("  reference answers at full resolution, then the server ...", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    progress()
+    run("Jellyfish live: an uplink that drops", measure)

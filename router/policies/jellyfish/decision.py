@@ -1,0 +1,100 @@
+"""One decision: which DNN and batch each worker runs, and whom it serves."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from router.policies.jellyfish.annealing import Cooling, select_dnns
+from router.policies.jellyfish.kicks import kick
+from router.policies.jellyfish.problem import Client, Plan, Share, Zoo, servable
+from router.policies.jellyfish.search import Search
+from router.policies.jellyfish.turns import Turns
+
+SELECTIONS = ("resplit", "published")
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How hard a decision is looked for."""
+
+    selection: str = "resplit"
+    """`resplit`: exact re-splits of pairs of workers; `published`: Algorithms 1 and 2."""
+    kicks: int = 12
+    """Of `resplit`, after the first local optimum."""
+    cooling: Cooling = field(default_factory=Cooling)
+    """Of `published`."""
+
+
+def never() -> bool:
+    """No limit but the effort's own."""
+    return False
+
+
+class Decider:
+    """Decides again and again, each time from the previous decision."""
+
+    def __init__(self, zoo: Zoo, effort: Effort, turn: int, rng: Random) -> None:
+        self.zoo = zoo
+        self.effort = effort
+        self.rng = rng
+        self.turns = Turns(turn)
+        self.previous: Plan | None = None
+
+    def decide(
+        self, clients: Sequence[Client], workers: int, expired: Callable[[], bool] = never
+    ) -> Plan:
+        """A plan for so many workers. Once `expired` says so, the best so far is returned."""
+        able = [client for client in clients if servable(self.zoo, client)]
+        if workers == 0 or not able:
+            plan = Plan(tuple(self._idle(index) for index in range(workers)), tuple(able))
+        elif self.effort.selection == "published":
+            plan = self._anneal(able, workers, expired)
+        else:
+            plan = self._search(able, workers, expired)
+        self.turns.note(plan)
+        taken = {client.number for client in able}
+        hopeless = tuple(client for client in clients if client.number not in taken)
+        self.previous = Plan(plan.shares, plan.left_out + hopeless)
+        return self.previous
+
+    def _anneal(self, clients: Sequence[Client], workers: int, expired: Callable[[], bool]) -> Plan:
+        previous = self.previous.shares if self.previous is not None else ()
+        # The bootstrap is the smallest DNN everywhere.
+        dnns = [previous[index].dnn if index < len(previous) else 0 for index in range(workers)]
+        return select_dnns(self.zoo, clients, dnns, self.rng, self.effort.cooling, expired)
+
+    def _search(self, clients: Sequence[Client], workers: int, expired: Callable[[], bool]) -> Plan:
+        search = Search(self.zoo, clients, workers, self.rng, expired)
+        search.kept = self.turns.kept()
+        if self.previous is None or self.previous.served == 0:
+            search.start_afresh()
+        else:
+            search.start_from(
+                [
+                    (share.dnn, [client.number for client in share.clients])
+                    for share in self.previous.shares
+                ]
+            )
+        search.settle()
+        # Two workers are solved exactly as they are.
+        for _ in range(self.effort.kicks if workers > 2 else 0):
+            if expired():
+                break
+            kick(search)
+        if workers > 2:
+            search.settle()
+        self._take_turns(search)
+        return search.plan()
+
+    def _take_turns(self, search: Search) -> None:
+        waiting = {client.number: client for client in search.left_out}
+        for number in self.turns.owed(waiting):
+            client = waiting[number]
+            search.left_out.remove(client)
+            if not search.make_room(client, self.turns.leave_first):
+                search.left_out.append(client)
+            search.kept |= {number}
+
+    def _idle(self, index: int) -> Share:
+        previous = self.previous.shares if self.previous is not None else ()
+        return Share(previous[index].dnn if index < len(previous) else 0, 0, ())

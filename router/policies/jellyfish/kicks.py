@@ -1,0 +1,86 @@
+"""Kicks: what two workers at a time do not find may take three or four.
+
+A kick disturbs a few workers, lets them settle, and keeps what comes of it unless it is worse.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations, pairwise
+from random import Random
+
+from router.policies.jellyfish.problem import Zoo
+from router.policies.jellyfish.search import NOTHING, Search
+from router.policies.jellyfish.split import best_split
+
+KICKED = 4
+"""Workers that are kicked together."""
+RUINED = 4
+"""Clients that are taken out together, at most."""
+
+
+def kick(search: Search) -> None:
+    """Disturb a few workers in one of two ways."""
+    rng = search.rng
+    everyone = range(len(search.workers))
+    indices = sorted(rng.sample(everyone, min(KICKED, len(search.workers))))
+    workers = [search.workers[index] for index in indices]
+    before = [(worker.dnn, worker.clients) for worker in workers]
+    left_out = list(search.left_out)
+    value = sum(worker.value for worker in workers)
+    pairs = list(combinations(indices, 2))
+    rng.shuffle(pairs)
+    if rng.random() < 0.5:
+        _chase_another_objective(search, pairs)
+    else:
+        _take_some_out(search, indices, pairs)
+    while not search.expired() and search.sweep(pairs):
+        pass
+    gained = sum(worker.value for worker in workers) >= value
+    if len(search.left_out) > len(left_out) or not gained:
+        search.left_out = left_out
+        for worker, (dnn, clients) in zip(workers, before, strict=True):
+            search.set(worker, dnn, clients)
+
+
+def _chase_another_objective(search: Search, pairs: Sequence[tuple[int, int]]) -> None:
+    """Split each pair once for steps in accuracy of another height."""
+    true_zoo, search.zoo = search.zoo, distorted(search.zoo, search.rng)
+    for one, other in pairs:
+        first, second = search.workers[one], search.workers[other]
+        clients = [*first.clients, *second.clients]
+        search.rng.shuffle(clients)
+        split = best_split(search.zoo, clients, NOTHING)
+        if split is not None:
+            search.apply(first, second, split)
+    search.zoo = true_zoo
+    for index in {index for pair in pairs for index in pair}:
+        worker = search.workers[index]
+        search.set(worker, worker.dnn, worker.clients)
+
+
+def distorted(zoo: Zoo, rng: Random) -> Zoo:
+    """The same zoo with steps in accuracy of another height: mostly lower, some much higher."""
+    accuracy = zoo.accuracy[0]
+    heights = [accuracy]
+    for low, high in pairwise(zoo.accuracy):
+        accuracy += (high - low) * rng.expovariate(1.0) ** 2
+        heights.append(accuracy)
+    return replace(zoo, accuracy=tuple(heights))
+
+
+def _take_some_out(
+    search: Search, indices: Sequence[int], pairs: Sequence[tuple[int, int]]
+) -> None:
+    """Take a few clients out, let the others spread, and put them back in."""
+    everyone = [client for index in indices for client in search.workers[index].clients]
+    count = min(len(everyone), search.rng.randint(1, RUINED))
+    out = search.rng.sample(everyone, count)
+    gone = {client.number for client in out}
+    for index in indices:
+        worker = search.workers[index]
+        stay = tuple(client for client in worker.clients if client.number not in gone)
+        search.set(worker, worker.dnn, stay)
+    while not search.expired() and search.sweep(pairs):
+        pass
+    search.left_out.extend(out)
+    search.serve_left_out(only=indices)

@@ -1,0 +1,41 @@
+"""Which worker runs which share of a plan, and which DNNs it keeps at hand (section IV-D)."""
+
+from collections.abc import Sequence
+
+from router.policies.jellyfish.problem import Share
+
+
+def assign(current: Sequence[int], shares: Sequence[Share]) -> list[Share]:
+    """The share of each worker, given the DNN that each runs now. Both are sorted and matched
+    element by element, which makes the distances between old and new DNNs least."""
+    workers = sorted(range(len(current)), key=lambda worker: (current[worker], worker))
+    ordered = sorted(range(len(shares)), key=lambda index: (shares[index].dnn, index))
+    assigned = list(shares)
+    for worker, index in zip(workers, ordered, strict=True):
+        assigned[worker] = shares[index]
+    return assigned
+
+
+def neighbours(dnn: int, count: int, dnns: int) -> frozenset[int]:
+    """The DNN itself and those nearest to it in size, `count` in all or as many as there are."""
+    nearest = sorted(range(dnns), key=lambda other: (abs(other - dnn), other))
+    return frozenset(nearest[: max(1, count)])
+
+
+class HitCount:
+    """How often a worker had its next DNN at hand."""
+
+    __slots__ = ("hits", "switches")
+
+    def __init__(self) -> None:
+        self.hits = 0
+        self.switches = 0
+
+    def note(self, at_hand: bool) -> None:
+        self.switches += 1
+        self.hits += at_hand
+
+    @property
+    def ratio(self) -> float:
+        """1 where no worker has had to switch yet."""
+        return self.hits / self.switches if self.switches else 1.0

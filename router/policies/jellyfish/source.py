@@ -1,0 +1,334 @@
+"""Jellyfish's worker side: a queue for each backend, fed by the clients mapped to it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+from router.core.deadline_queue import DeadlineQueue
+from router.core.events import Advise, Batch, ClientReport, DropReason, Request
+from router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
+from router.core.units import NEVER
+from router.policies.family import Family
+from router.policies.jellyfish.decision import Decider, Effort
+from router.policies.jellyfish.known_clients import GONE_AFTER_NS, KnownClient
+from router.policies.jellyfish.placement import HitCount, assign, neighbours
+from router.policies.jellyfish.problem import Client, Plan, Zoo, make_zoo
+from router.policies.stranded import Stranded
+
+SOON_NS = 100_000_000
+"""Between two decisions, at least."""
+COLLAPSED = 0.85
+"""A client whose bandwidth falls below this share of what was planned is planned anew at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class JellyfishOptions:
+    """How often, how hard and with what margins clients are mapped."""
+
+    replan_ns: int = 500_000_000
+    """From one decision to the next."""
+    replan_here: bool = True
+    """Decide within the router; false: somebody else asks and answers (`question`, `take_plan`)."""
+    selection: str = "resplit"
+    """`resplit`, or `published` for Algorithms 1 and 2 as printed."""
+    kicks: int = 12
+    """Of `resplit`: tries to leave a local optimum, at each decision."""
+    turn: int = 4
+    """Decisions after which clients left out change places with clients served."""
+    headroom: float = 0.0
+    """Of a client's frame rate, for bursts."""
+    prefetch: int = 5
+    """DNNs that a backend keeps at hand: the one it runs and its neighbours in size."""
+
+
+class Worker:
+    """One backend: the DNN it runs, and the requests of the clients mapped to it."""
+
+    __slots__ = ("at_hand", "batch", "bid", "dnn", "lane", "queue", "spare")
+
+    def __init__(self, backend: int, at_hand: frozenset[int]) -> None:
+        self.lane = own_lane(backend)
+        self.dnn = 0
+        self.batch = 1
+        self.at_hand = at_hand
+        self.queue = DeadlineQueue()
+        self.spare = DeadlineQueue()
+        """Requests of clients that are left out: they fill batches, and run where nobody waits."""
+        self.bid = Bid()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a decision is made from; plain data, so that it may be made in another process."""
+
+    zoo: Zoo
+    clients: tuple[Client, ...]
+    workers: int
+
+
+class Jellyfish(Source):
+    """Maps each client to a DNN of the right input size, tells it that size, and serves every
+    backend's queue by deadline. It owns the backends of one application."""
+
+    owns_backends = True
+    maps_clients = True
+
+    def __init__(self, family: Family, options: JellyfishOptions, rng: Random) -> None:
+        self.options = options
+        self.floor = family.accuracy_floor
+        order = accurate_order(family)
+        self.variants = tuple(family.variants[index] for index in order)
+        """The zoo's, the smallest first."""
+        self.input_sizes = tuple(family.input_sizes[index] for index in order)
+        self.accuracy = tuple(family.accuracy[index] for index in order)
+        self.rng = rng
+        self.decider: Decider | None = None
+        self.clients: dict[int, KnownClient] = {}
+        self.planned_bps: dict[int, float] = {}
+        self.mapped: dict[int, int] = {}
+        """The backend of each client that is served."""
+        self.advised: dict[int, tuple[int, int, bool]] = {}
+        self.workers: dict[int, Worker] = {}
+        self.hits = HitCount()
+        self.decided_at_ns = -NEVER
+        self.due_at_ns = NEVER
+        self.timer = SourceTimer(self)
+        self.stranded = Stranded(self)
+
+    def plan_elsewhere(self) -> None:
+        """From now on somebody else asks `question` and answers with `take_plan`."""
+        self.options = replace(self.options, replan_here=False)
+
+    # Clients
+
+    def on_report(self, now_ns: int, report: ClientReport) -> Sequence[int]:
+        known = self.clients.get(report.client)
+        if known is None:
+            self.clients[report.client] = KnownClient(now_ns, report)
+            self._decide_by(now_ns, 0)
+        else:
+            known.hear(now_ns, report)
+            planned_bps = self.planned_bps.get(report.client, 0.0)
+            if report.bandwidth_bps < COLLAPSED * planned_bps or planned_bps <= 0.0:
+                self._decide_by(now_ns, SOON_NS)
+        return NO_LANES
+
+    def _decide_by(self, now_ns: int, gap_ns: int) -> None:
+        due_at_ns = max(now_ns, self.decided_at_ns + gap_ns)
+        if self.options.replan_here and self.workers and due_at_ns < self.due_at_ns:
+            self.due_at_ns = due_at_ns
+            self.timers.arm(self.timer, max(due_at_ns, now_ns + 1))
+
+    # Requests
+
+    def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        if not self.workers:
+            self.stranded.add(request, self._alone_ns(0) + self.desk.lead_ns(1))
+            return NO_LANES
+        backend = self.mapped.get(request.client)
+        if backend is not None:
+            worker = self.workers[backend]
+            worker.queue.push(request)
+        else:
+            worker = self._idlest()
+            worker.spare.push(request)
+        return (worker.lane,)
+
+    def _idlest(self) -> Worker:
+        """Where a client that is left out has the best chance."""
+        return min(
+            self.workers.values(),
+            key=lambda worker: (len(worker.queue) + len(worker.spare), worker.dnn, worker.lane),
+        )
+
+    def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
+        for worker in self.workers.values():
+            if worker.queue.remove(request) or worker.spare.remove(request):
+                return (worker.lane,)
+        return NO_LANES
+
+    def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
+        homeless: list[Request] = []
+        if up and backend not in self.workers:
+            at_hand = neighbours(0, self.options.prefetch, len(self.variants))
+            self.workers[backend] = Worker(backend, at_hand)
+            homeless = self.stranded.take_all()
+        elif not up and backend in self.workers:
+            gone = self.workers.pop(backend)
+            homeless = _empty(gone)
+            self.mapped = {who: where for who, where in self.mapped.items() if where != backend}
+        self._decide_by(now_ns, 0)
+        return self._enqueue_again(now_ns, homeless)
+
+    def _enqueue_again(self, now_ns: int, requests: Sequence[Request]) -> list[int]:
+        return [lane for request in requests for lane in self.on_request(now_ns, request)]
+
+    def on_time(self, now_ns: int) -> Sequence[int]:
+        self.stranded.drop_hopeless(now_ns)
+        if now_ns < self.due_at_ns or not self.options.replan_here:
+            return NO_LANES
+        self.due_at_ns = NEVER
+        if self.decider is None:
+            self.decider = make_decider(self.options, self.rng)
+        question = self.question(now_ns)
+        self.decider.zoo = question.zoo
+        plan = self.decider.decide(question.clients, question.workers)
+        lanes = self.take_plan(now_ns, plan)
+        if self.clients:
+            self._decide_by(now_ns, self.options.replan_ns)
+        return lanes
+
+    # The decision
+
+    def question(self, now_ns: int) -> Question:
+        """Zoo, clients and workers as they are now."""
+        for number, known in list(self.clients.items()):
+            if known.heard_at_ns + GONE_AFTER_NS < now_ns:
+                del self.clients[number]
+                self.advised.pop(number, None)
+        plans_ns = [self.costs.of(variant).plan_ns[1:] for variant in self.variants]
+        zoo = make_zoo(self.accuracy, plans_ns)
+        spent_ns = self.desk.lead_ns(1)
+        clients = tuple(
+            known.demand(
+                zoo, self.input_sizes, self.variants, self.options.headroom, spent_ns, self.floor
+            )
+            for _, known in sorted(self.clients.items())
+        )
+        self.decided_at_ns = now_ns
+        self.planned_bps = {
+            number: known.last.bandwidth_bps for number, known in self.clients.items()
+        }
+        return Question(zoo, clients, len(self.workers))
+
+    def take_plan(self, now_ns: int, plan: Plan) -> Sequence[int]:
+        """Map the clients as planned, and tell those whose input size changes."""
+        backends = sorted(self.workers)
+        if len(plan.shares) != len(backends):
+            # Backends have come or gone meanwhile; the next plan will be for those there are.
+            return NO_LANES
+        shares = assign([self.workers[backend].dnn for backend in backends], plan.shares)
+        self.mapped = {}
+        homeless: list[Request] = []
+        for backend, share in zip(backends, shares, strict=True):
+            worker = self.workers[backend]
+            homeless.extend(_empty(worker))
+            if share.clients:
+                self._switch(worker, share.dnn)
+                worker.batch = share.batch
+            for client in share.clients:
+                self.mapped[client.number] = backend
+                self._advise(client.number, share.dnn, share.batch, served=True)
+        for client in plan.left_out:
+            allowed = [dnn for dnn, batch in enumerate(client.batch_max) if batch > 0]
+            self._advise(client.number, allowed[0] if allowed else 0, 1, served=False)
+        homeless.sort(key=lambda request: (request.deadline_ns, request.rid))
+        lanes = set(self._enqueue_again(now_ns, homeless))
+        return [worker.lane for worker in self.workers.values() if worker.lane in lanes]
+
+    def _switch(self, worker: Worker, dnn: int) -> None:
+        if dnn != worker.dnn:
+            self.hits.note(dnn in worker.at_hand)
+            worker.dnn = dnn
+            worker.at_hand = neighbours(dnn, self.options.prefetch, len(self.variants))
+
+    def _advise(self, client: int, dnn: int, batch: int, served: bool) -> None:
+        known = self.clients.get(client)
+        if known is None:
+            return
+        run_ns = self.costs.of(self.variants[dnn]).plan_ns[batch]
+        network_ns = known.last.slo_ns - self.desk.lead_ns(1) - 2 * run_ns
+        advice = (self.input_sizes[dnn], network_ns, served)
+        if self.advised.get(client) != advice:
+            self.advised[client] = advice
+            self.outbox.effects.append(Advise(client, *advice))
+
+    # Bid and grant
+
+    def _alone_ns(self, dnn: int) -> int:
+        return self.costs.of(self.variants[dnn]).plan_ns[1]
+
+    def bid(self, now_ns: int, lane: int) -> Bid | None:
+        worker = self.workers.get(lane - own_lane(0))
+        if worker is None:
+            return None
+        alone_ns = self._alone_ns(worker.dnn) + self.desk.lead_ns(1)
+        hopeless_at_ns = NEVER
+        for queue in (worker.queue, worker.spare):
+            while len(queue) > 0 and queue.first().deadline_ns < now_ns + alone_ns:
+                self.outbox.drop(queue.pop(), DropReason.LATE)
+            if len(queue) > 0:
+                hopeless_at_ns = min(hopeless_at_ns, queue.first().deadline_ns - alone_ns)
+        waiting = len(worker.queue) + len(worker.spare)
+        if waiting == 0:
+            return None
+        bid = worker.bid
+        bid.size = min(waiting, worker.batch)
+        bid.ripe_at_ns = now_ns
+        # The lane has one source, so the key decides nothing.
+        bid.key = bid.expires_at_ns = hopeless_at_ns
+        return bid
+
+    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
+        """The first requests by deadline, as many as end in time together: more than the planned
+        batch where a burst asks for it and every deadline allows."""
+        worker = self.workers[slot.backend]
+        variant = self._resident(worker, slot)
+        for queue in (worker.queue, worker.spare):
+            while len(queue) > 0:
+                budget_ns = queue.first().deadline_ns - slot.start_at_ns
+                size = min(len(queue), slot.size_that_fits(variant, budget_ns))
+                if size > 0:
+                    taken = queue.pop_many(size)
+                    if queue is worker.queue:
+                        taken.extend(self._fill(worker, slot, variant, taken))
+                    return Batch(variant, taken)
+                self.outbox.drop(queue.pop(), DropReason.LATE)
+        return None
+
+    def _resident(self, worker: Worker, slot: Slot) -> int:
+        """The variant it is to run or, until that is loaded, the nearest one that is there."""
+        order = sorted(range(len(self.variants)), key=lambda dnn: (abs(dnn - worker.dnn), dnn))
+        for dnn in order if not slot.runs(self.variants[worker.dnn]) else ():
+            if slot.runs(self.variants[dnn]):
+                return self.variants[dnn]
+        return self.variants[worker.dnn]
+
+    def _fill(
+        self, worker: Worker, slot: Slot, variant: int, taken: Sequence[Request]
+    ) -> list[Request]:
+        """Requests of clients left out, where the planned batch has room and all stay in time."""
+        filling: list[Request] = []
+        spare = worker.spare
+        until_ns = taken[0].deadline_ns
+        while len(spare) > 0 and len(taken) + len(filling) < worker.batch:
+            until_ns = min(until_ns, spare.first().deadline_ns)
+            size = len(taken) + len(filling) + 1
+            if slot.start_at_ns + slot.plan_ns(variant, size) > until_ns:
+                break
+            filling.append(spare.pop())
+        return filling
+
+
+def _empty(worker: Worker) -> list[Request]:
+    taken = worker.queue.pop_many(len(worker.queue))
+    return taken + worker.spare.pop_many(len(worker.spare))
+
+
+def make_decider(options: JellyfishOptions, rng: Random) -> Decider:
+    """The decider that these options ask for; its zoo comes with the first question."""
+    effort = Effort(options.selection, options.kicks)
+    return Decider(make_zoo((), ()), effort, options.turn, rng)
+
+
+def accurate_order(family: Family) -> list[int]:
+    """The zoo's variants by rising input size; one that is less accurate than a smaller one is
+    never worth its time and is left out (section III-B)."""
+    order = sorted(
+        range(len(family.variants)), key=lambda index: (family.input_sizes[index], index)
+    )
+    kept: list[int] = []
+    for index in order:
+        if not kept or family.accuracy[index] > family.accuracy[kept[-1]]:
+            kept.append(index)
+    return kept

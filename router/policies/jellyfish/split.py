@@ -1,0 +1,133 @@
+"""The exact re-split of a set of clients over two workers: the move our search is made of.
+
+The greedy mapping of Algorithm 1 loses most of what annealing then looks for. Two workers are few
+enough to be solved exactly. For a pair of DNNs with a batch each, some clients can go to the one
+only, some to the other only; of the rest the more accurate DNN should get the highest total rate
+that leaves the other no more than it can carry: a subset sum, in one integer's bits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from router.policies.jellyfish.problem import FIELD_BITS, Client, Zoo
+
+CLIENTS_MAX = FIELD_BITS - 1
+"""Of a pair of workers: a client is one bit of a field."""
+FIELD_BYTES = FIELD_BITS // 8
+Offer = tuple[float, int, int, int, int]
+"""A DNN run in batches of a certain size, to some clients of a set: its accuracy, its capacity,
+those who meet their SLO there (bit i: client i), their load, the DNN."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Who goes to which of two workers, and with which DNNs."""
+
+    value: float
+    """Accuracy times load, in units."""
+    first_dnn: int
+    first: tuple[Client, ...]
+    second_dnn: int
+    second: tuple[Client, ...]
+
+
+def best_split(zoo: Zoo, clients: Sequence[Client], above: float) -> Split | None:
+    """The best way to serve all these clients on two workers; None unless its value is above."""
+    load = sum(client.load for client in clients)
+    if zoo.accuracy[-1] * load <= above or len(clients) > CLIENTS_MAX:
+        return None
+    offers = make_offers(zoo, clients)
+    everyone = (1 << len(clients)) - 1
+    sums: dict[int, int] = {}
+    best: tuple[Offer, Offer, int] | None = None
+    for position, one in enumerate(offers):
+        accuracy, capacity, takes, taken_load, _ = one
+        if accuracy * load <= above:
+            break
+        high = min(capacity, taken_load)
+        # What the other must carry at least, and the accuracy at which it would be worth it.
+        need = load - high
+        worth = (above - accuracy * high) / need if need else -1.0
+        for other in offers[position:]:
+            if other[0] <= worth:
+                break
+            if other[1] < need or takes | other[2] != everyone or load - other[3] > capacity:
+                continue
+            free = takes & other[2]
+            reachable = sums.get(free)
+            if reachable is None:
+                reachable = sums[free] = subset_sums(clients, free)
+            forced = load - other[3]
+            extra = (reachable & ((2 << (capacity - forced)) - 1)).bit_length() - 1
+            rest = load - forced - extra
+            if rest > other[1]:
+                continue
+            value = accuracy * (forced + extra) + other[0] * rest
+            if value > above:
+                above, best = value, (one, other, extra)
+                worth = (above - accuracy * high) / need if need else other[0]
+    return None if best is None else _carry_out(clients, above, *best)
+
+
+def make_offers(zoo: Zoo, clients: Sequence[Client]) -> list[Offer]:
+    """Every DNN and batch size worth trying for some of the clients, most accurate first."""
+    stride = zoo.stride
+    length = len(zoo.accuracy) * stride * FIELD_BYTES
+    packed_takes = packed_load = 0
+    for index, client in enumerate(clients):
+        packed_takes |= client.fields << index
+        packed_load += client.fields * client.load
+    takes = memoryview(packed_takes.to_bytes(length, "little")).cast("Q").tolist()
+    loads = memoryview(packed_load.to_bytes(length, "little")).cast("Q").tolist()
+    offers: list[Offer] = []
+    for dnn in range(len(zoo.accuracy) - 1, -1, -1):
+        first = dnn * stride
+        if not takes[first + 1]:
+            continue
+        capacity, accuracy = zoo.capacity[dnn], zoo.accuracy[dnn]
+        before = 0
+        for batch in range(len(capacity) - 1, 0, -1):
+            able = takes[first + batch]
+            if able == before:
+                continue
+            if before and capacity[batch] >= offers[-1][3]:
+                # Whatever the larger batch could be given, the smaller carries too.
+                offers.pop()
+            offers.append((accuracy, capacity[batch], able, loads[first + batch], dnn))
+            before = able
+    return offers
+
+
+def subset_sums(clients: Sequence[Client], among: int) -> int:
+    """Bit s is set if some of the clients among these add up to s units."""
+    reachable = 1
+    while among:
+        lowest = among & -among
+        reachable |= reachable << clients[lowest.bit_length() - 1].load
+        among ^= lowest
+    return reachable
+
+
+def _carry_out(
+    clients: Sequence[Client], value: float, one: Offer, other: Offer, extra: int
+) -> Split:
+    """Name the clients that make up the sum."""
+    first: list[Client] = []
+    second: list[Client] = []
+    rows: list[tuple[Client, int]] = []
+    reachable = 1
+    for index, client in enumerate(clients):
+        if not other[2] >> index & 1:
+            first.append(client)
+        elif not one[2] >> index & 1:
+            second.append(client)
+        else:
+            rows.append((client, reachable))
+            reachable |= reachable << client.load
+    for client, before in reversed(rows):
+        if before >> extra & 1:
+            second.append(client)
+        else:
+            first.append(client)
+            extra -= client.load
+    return Split(value, one[4], tuple(first), other[4], tuple(second))

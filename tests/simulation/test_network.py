@@ -1,0 +1,112 @@
+"""Seeded runs of clients on networks that change: claims of Jellyfish's sections VI-B and VI-C."""
+
+from typing import Any
+
+import pytest
+
+from profiles.errors import ConfigError
+from simulator.report import Report, report
+from simulator.run import Driver
+from simulator.scenario import read_scenario
+
+SIDES = {128: 82_000, 224: 213_000, 320: 382_000, 416: 597_000}
+VARIANTS = [
+    {"name": "s128", "latency_ms": [23, 27, 30, 32], "accuracy": 0.18, "input_size": 128},
+    {"name": "s224", "latency_ms": [23, 28, 33, 36], "accuracy": 0.34, "input_size": 224},
+    {"name": "s320", "latency_ms": [25, 34, 44, 54], "accuracy": 0.42, "input_size": 320},
+    {"name": "s416", "latency_ms": [31, 50, 68, 86], "accuracy": 0.47, "input_size": 416},
+]
+
+
+def play(mbps: list[float], clients: int = 2, **more: Any) -> tuple[Report, Driver]:
+    network = {"traces": {"t": {"mbps": mbps, "step_s": 5}}, "frames": SIDES}
+    network.update(more.pop("network", {}))
+    application = {
+        "name": "cameras",
+        "slo_ms": 100,
+        "clients": [{"count": clients, "fps": 25}],
+        "variants": VARIANTS,
+        **more.pop("application", {}),
+    }
+    data = {
+        "seed": 3,
+        "duration_s": 20,
+        "warmup_s": 2,
+        "backends": 2,
+        "policy": "jellyfish",
+        "arrivals": {"process": "periodic", "phase": "random"},
+        "applications": [application],
+        "network": network,
+        **more,
+    }
+    driver = Driver(read_scenario(data))
+    return report(driver.scenario, driver.run()), driver
+
+
+def test_frames_follow_the_bandwidth() -> None:
+    good, _ = play([20.0])
+    poor, _ = play([7.5])
+    assert (good.accuracy or 0) > 0.46
+    assert 0.33 < (poor.accuracy or 0) < 0.43
+    assert max(good.bad_rate, poor.bad_rate) == 0.0
+
+
+def test_falls_and_rises_cost_almost_nothing() -> None:
+    result, _ = play([20.0, 7.5, 15.0, 5.0], clients=4)
+    assert result.bad_rate <= 0.005
+
+
+def test_overload_is_shared_in_turns() -> None:
+    result, _ = play([7.5], clients=12, application={"slo_ms": 75})
+    assert 0.05 < result.bad_rate < 0.6
+    assert result.worst_stream_bad_rate is not None
+    assert result.worst_stream_bad_rate < 0.9
+
+
+def test_same_seed_gives_the_same_run() -> None:
+    one, first = play([20.0, 7.5])
+    other, second = play([20.0, 7.5])
+    assert first.batches == second.batches
+    assert (one.bad_rate, one.accuracy) == (other.bad_rate, other.accuracy)
+
+
+def test_fixed_middle_variant_misses_where_jellyfish_does_not() -> None:
+    mapped, _ = play([10.0, 7.5], clients=4)
+    fixed, _ = play(
+        [10.0, 7.5],
+        clients=4,
+        policy="batch-queues",
+        application={"serving": "s416"},
+        network={"adaptation": "throughput"},
+    )
+    assert mapped.bad_rate <= 0.005 < 0.2 < fixed.bad_rate
+
+
+def test_switches_mostly_find_their_dnn_at_hand() -> None:
+    _, driver = play([20.0, 7.5, 15.0, 5.0], clients=4, policy_options={"prefetch": 3})
+    source: Any = driver.engine.sources[0]
+    hits = source.hits
+    assert hits.switches > 4
+    assert hits.ratio > 0.6
+
+
+def test_accuracy_floor_of_the_application_holds() -> None:
+    _, driver = play([20.0, 7.5], application={"accuracy_floor": 0.3})
+    source: Any = driver.engine.sources[0]
+    assert {source.input_sizes[each.dnn] for each in source.workers.values()} <= {224, 320, 416}
+    assert all(side >= 224 for side, _, served in source.advised.values() if served)
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        ({"traces": {}, "frames": SIDES}, "at least one trace"),
+        ({"traces": {"t": {"mbps": [0]}}, "frames": SIDES}, "above 0"),
+        ({"traces": {"t": {"mbps": [1]}}, "frames": {}}, "bits by side"),
+        ({"traces": {"t": {"file": "nowhere.csv"}}, "frames": SIDES}, "cannot be read"),
+        ({"traces": {"t": {"mbps": [1]}}, "frames": {"999": 1}}, "input_size"),
+    ],
+)
+def test_network_that_cannot_be_is_refused(network: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        play([1.0], network=network)

@@ -1,0 +1,132 @@
+"""A client's bandwidth, frame sizes and what it makes of answers, on numbers worked by hand."""
+
+import numpy as np
+import pytest
+
+from clients.adaptation import Adaptation, original_boxes, shrink
+from clients.bandwidth import BandwidthEstimator
+from clients.clock import time_left_ns
+from clients.frame_size import FrameSizer
+from clients.wire import open_inference_pb2 as pb
+from clients.wire import parameters as names
+
+MS = 1_000_000
+
+
+def test_bandwidth_is_size_over_round_trip_less_distance() -> None:
+    estimator = BandwidthEstimator()
+    estimator.on_probe(4 * MS)
+    estimator.on_probe(2 * MS)
+    estimator.on_sent(0, 0, 100_000)
+    estimator.on_acknowledged(12 * MS, 0)
+    # 100 kbit in 12 - 2 ms.
+    assert estimator.bandwidth_bps(12 * MS) == pytest.approx(10e6)
+
+
+def test_frame_behind_another_is_timed_from_that_ones_arrival() -> None:
+    estimator = BandwidthEstimator()
+    estimator.on_sent(0, 0, 100_000)
+    estimator.on_sent(0, 1, 100_000)
+    estimator.on_acknowledged(10 * MS, 0)
+    estimator.on_acknowledged(20 * MS, 1)
+    assert estimator.bandwidth_bps(20 * MS) == pytest.approx(10e6)
+
+
+def test_mean_is_harmonic_over_the_past_second() -> None:
+    estimator = BandwidthEstimator()
+    for index, took_ms in enumerate((50, 5, 10, 10)):
+        sent_at_ns = index * 900 * MS
+        estimator.on_sent(sent_at_ns, index, 100_000)
+        estimator.on_acknowledged(sent_at_ns + took_ms * MS, index)
+    # The last two, of 10 ms each, are within the second; the one of 5 ms is not.
+    assert estimator.bandwidth_bps(2710 * MS) == pytest.approx(10e6)
+
+
+def test_fall_shows_before_the_second_is_over() -> None:
+    estimator = BandwidthEstimator()
+    for index in range(10):
+        took_ms = 5 if index < 8 else 10
+        estimator.on_sent(index * 40 * MS, index, 100_000)
+        estimator.on_acknowledged(index * 40 * MS + took_ms * MS, index)
+    assert estimator.bandwidth_bps(370 * MS) == pytest.approx(10e6)
+
+
+def test_frame_that_is_overdue_bounds_the_bandwidth() -> None:
+    estimator = BandwidthEstimator()
+    estimator.on_sent(0, 0, 100_000)
+    estimator.on_acknowledged(5 * MS, 0)
+    estimator.on_sent(40 * MS, 1, 100_000)
+    assert estimator.bandwidth_bps(140 * MS) == pytest.approx(1e6)
+
+
+def test_backlog_is_what_has_not_been_carried_yet() -> None:
+    estimator = BandwidthEstimator()
+    estimator.on_sent(0, 0, 100_000)
+    assert estimator.backlog_bits(5 * MS, 10e6) == pytest.approx(50_000)
+    assert estimator.backlog_bits(50 * MS, 10e6) == 0.0
+
+
+def test_unknown_network_gets_the_smallest_size() -> None:
+    sizer = FrameSizer((320, 128))
+    sizer.on_advice(320, 50 * MS)
+    assert sizer.choose(0.0, 0.0, 0) == 128
+
+
+def test_size_is_as_asked_or_what_the_network_carries_in_time() -> None:
+    sizer = FrameSizer((128, 256, 320, 416))
+    for side, bits in ((128, 80_000), (256, 260_000), (320, 370_000), (416, 580_000)):
+        sizer.on_encoded(side, bits)
+    sizer.on_advice(320, 40 * MS)
+    assert sizer.choose(20e6, 0.0, 0) == 320
+    # 40 ms at 7.5 Mbit/s carry 300 kbit.
+    assert sizer.choose(7.5e6, 0.0, 0) == 256
+    assert sizer.choose(7.5e6, 100_000, 0) == 128
+
+
+def test_throughput_alone_ignores_how_long_a_frame_takes() -> None:
+    sizer = FrameSizer((128, 256))
+    sizer.on_encoded(128, 80_000)
+    sizer.on_encoded(256, 260_000)
+    sizer.asked = 256
+    assert sizer.choose_for_throughput(7.5e6, 25) == 256
+    assert sizer.choose_for_throughput(6e6, 25) == 128
+
+
+def test_time_left_is_the_slo_less_the_network() -> None:
+    assert time_left_ns(100 * MS, 100_000, 10e6, 2 * MS) == 88 * MS
+
+
+def test_boxes_come_back_in_pixels_of_the_frame_as_it_was() -> None:
+    frame = np.zeros((480, 640, 3), np.uint8)
+    small, scale = shrink(frame, 160)
+    assert small.shape == (120, 160, 3)
+    boxes = np.array([[10.0, 20.0, 30.0, 40.0, 0.9]])
+    assert original_boxes(boxes, scale)[0].tolist() == [40, 80, 120, 160, 0.9]
+    assert boxes[0, 0] == 10.0
+
+
+def test_small_frame_is_not_blown_up() -> None:
+    frame = np.zeros((48, 64, 3), np.uint8)
+    assert shrink(frame, 160) == (frame, 1.0)
+
+
+def test_answer_acknowledges_the_frame_and_advises() -> None:
+    adaptation = Adaptation(25.0, 100 * MS, (128, 320), 90)
+    sized = adaptation.encode(0, np.zeros((320, 320, 3), np.uint8))
+    assert sized.side == 128
+    left_ns = adaptation.on_sent(0, 0, sized, 90 * MS)
+    assert left_ns == 90 * MS
+    response = pb.ModelInferResponse()
+    response.parameters[names.SERVER_US].int64_param = 30_000
+    response.parameters[names.INPUT_SIZE].int64_param = 320
+    response.parameters[names.NETWORK_US].int64_param = 50_000
+    response.parameters[names.SERVED].bool_param = True
+    adaptation.on_answer(40 * MS, 0, response.parameters)
+    # Of the 40 ms the server had the frame for 30.
+    expected = 8 * len(sized.data) / 0.01
+    assert adaptation.estimator.bandwidth_bps(40 * MS) == pytest.approx(expected)
+    assert adaptation.sizer.asked == 320
+    given = pb.ModelInferRequest().parameters
+    adaptation.report(40 * MS, 320, given)
+    assert given[names.BANDWIDTH].double_param == pytest.approx(expected)
+    assert given[names.SLO_US].int64_param == 100_000

@@ -16,7 +16,7 @@ INTERPRETED = ("__init__.py", "catalog.py")
 
 def compiled_modules() -> list[str]:
     """Paths of the modules to compile, relative to the folder that holds `router`."""
-    files = [*sorted(HERE.glob("core/*.py")), *sorted(HERE.glob("policies/*.py"))]
+    files = [*sorted(HERE.glob("core/*.py")), *sorted(HERE.glob("policies/**/*.py"))]
     return [str(path.relative_to(HERE.parent)) for path in files if path.name not in INTERPRETED]
 
 

@@ -234,6 +234,12 @@ class LiveRouter:
     def _tell_absent(self, link: Speaker) -> None:
         self._say(link, Absent(tuple(sorted(self.presence.absent.items()))))
 
+    def _look(self, now_ns: int, evidence: Evidence) -> None:
+        if evidence.votes:
+            self.built.on_votes(now_ns, evidence.rid, evidence.votes)
+        else:
+            self.engine.on_update(now_ns, evidence.rid, evidence.accuracies)
+
     def _report(self, now_ns: int, link: Speaker, said: Report) -> None:
         application = self.built.applications.get(said.application)
         if application is None:
@@ -258,12 +264,6 @@ class LiveRouter:
                 pinned if said.pinned else -1,
             ),
         )
-
-    def _look(self, now_ns: int, evidence: Evidence) -> None:
-        if evidence.votes:
-            self.built.on_votes(now_ns, evidence.rid, evidence.votes)
-        else:
-            self.engine.on_update(now_ns, evidence.rid, evidence.accuracies)
 
     # Backends
 
@@ -383,13 +383,13 @@ class LiveRouter:
                 self._dispatch(now_ns, effect.backend, effect.batch)
             elif isinstance(effect, Drop):
                 self._tell_dropped(effect)
+            elif isinstance(effect, Answer):
+                self._short_circuit(effect)
             elif isinstance(effect, Advise):
                 frontend = self.frontends.get(self.advised_by.get(effect.client, -1))
                 if frontend is not None:
                     say_to = (effect.client, effect.input_size, effect.network_ns, effect.served)
                     self._say(frontend, Advice(*say_to))
-            elif isinstance(effect, Answer):
-                self._short_circuit(effect)
             elif isinstance(effect, Load | Unload):
                 name = self.built.variants[effect.variant]
                 say = LoadVariant(name) if isinstance(effect, Load) else UnloadVariant(name)

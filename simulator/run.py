@@ -143,9 +143,9 @@ class Driver:
         )
         count = len(at_ns) - 1
         index = events = now_ns = 0
-        uplinks = self.uplinks
         peeked = 0
         peek_ns = self._peek_times()
+        uplinks = self.uplinks
         while True:
             # At one instant: first what has ended, then what arrives, then the timers.
             arrival_ns, agenda_ns = at_ns[index], cluster.next_ns()
@@ -183,6 +183,18 @@ class Driver:
             if self.progress is not None and events % PROGRESS_EVERY == 0:
                 self.progress(index / max(1, count))
 
+    def _peek_times(self) -> list[int]:
+        """When the evidence of each request is there."""
+        if self.contents is None or not self.contents.votes:
+            return [NEVER]
+        return [*(self.arrivals.at_ns + self.contents.delay_ns).tolist(), NEVER]
+
+    def _on_evidence(self, now_ns: int, rid: int) -> None:
+        assert self.contents is not None
+        votes = self.contents.votes[rid]
+        if votes is not None:
+            self.router.on_votes(now_ns, rid, votes)
+
     def _request(self, now_ns: int, index: int, taken_at_ns: int) -> None:
         """The request is at the server; its deadline counts from when it was made, and leaves
         time for the answer's way back."""
@@ -209,18 +221,6 @@ class Driver:
             application = self.columns[0][subject.rid]
             self.engine.on_report(now_ns, application, subject.report)
             self._request(now_ns, subject.rid, int(self.arrivals.at_ns[subject.rid]))
-
-    def _peek_times(self) -> list[int]:
-        """When the evidence of each request is there."""
-        if self.contents is None or not self.contents.votes:
-            return [NEVER]
-        return [*(self.arrivals.at_ns + self.contents.delay_ns).tolist(), NEVER]
-
-    def _on_evidence(self, now_ns: int, rid: int) -> None:
-        assert self.contents is not None
-        votes = self.contents.votes[rid]
-        if votes is not None:
-            self.router.on_votes(now_ns, rid, votes)
 
     def _on_agenda(self, now_ns: int) -> None:
         kind, subject, incarnation = self.cluster.pop()

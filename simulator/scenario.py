@@ -62,6 +62,7 @@ VARIANT_KEYS = (
     "accuracy",
     "recall",
     "swap_in_ms",
+    "input_size",
 )
 CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority", "trace")
 FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
@@ -217,8 +218,8 @@ def read_scenario(data: object) -> Scenario:
         arrivals=arrivals,
         shares=_read_shares(top, applications),
         faults=_read_faults(top, backends),
-        network=_read_network(top, applications),
         swap=top.flag("swap"),
+        network=_read_network(top, applications),
     )
 
 

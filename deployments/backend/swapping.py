@@ -62,13 +62,13 @@ class SwappingRunner:
     def alike(self, item: Array) -> Hashable:
         return self._alike(item)
 
-    def stage(self, items: Sequence[Array]) -> Array:
-        """The model may not be there yet, so inputs are only put together."""
-        return np.stack(items)
+    def stage(self, items: Sequence[Array]) -> list[Array]:
+        """The model may not be there yet, so inputs are only copied."""
+        return [np.array(item) for item in items]
 
     def run(self, staged: Any) -> Outputs:
         runner = self.space.bring_in(self.spec)
-        return runner.run(runner.stage(list(staged)))
+        return runner.run(runner.stage(staged))
 
     def close(self) -> None:
         if self.space.resident == self.spec.name:

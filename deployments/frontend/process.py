@@ -203,12 +203,12 @@ class FrontendProcess:
                 desk.on_dropped(message)
             elif isinstance(message, Absent):
                 self.repository.on_absent(message)
-            elif isinstance(message, Advice):
-                desk.on_advice(message)
             elif isinstance(message, Estimated):
                 desk.on_estimated(message)
             elif isinstance(message, ShortCircuit):
                 desk.on_short_circuit(message)
+            elif isinstance(message, Advice):
+                desk.on_advice(message)
             else:
                 self.strays += 1
         desk.pump()

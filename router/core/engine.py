@@ -2,7 +2,15 @@
 
 from router.core.admission import Admission
 from router.core.costs import Costs
-from router.core.events import Batch, ClientReport, Drop, DropReason, Effect, Estimate, Request
+from router.core.events import (
+    Batch,
+    ClientReport,
+    Drop,
+    DropReason,
+    Effect,
+    Estimate,
+    Request,
+)
 from router.core.rank import RankThread
 from router.core.source import Outbox, Source
 from router.core.timers import Timers

@@ -51,16 +51,16 @@ def _partitioned(families: Sequence[Family], options: Any, rng: random.Random) -
     return [Partitioned(families, options)] * len(families)
 
 
-def _jellyfish(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
-    return [Jellyfish(family, options, rng) for family in families]
-
-
 def _windows(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
     return [WindowScheduler(families, options)] * len(families)
 
 
 def _sneakpeek(preset: sneakpeek.SneakPeekOptions) -> Policy:
     return Policy(preset, _windows, frozenset(("order", "choice")), chooses=True)
+
+
+def _jellyfish(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [Jellyfish(family, options, rng) for family in families]
 
 
 POLICIES: dict[str, Policy] = {
@@ -70,12 +70,12 @@ POLICIES: dict[str, Policy] = {
     "timeout": Policy(TimeoutOptions(), _timeout),
     "batch-queues": Policy(BatchQueuesOptions(), _batch_queues),
     "partitioned": Policy(PartitionedOptions(), _partitioned),
-    "jellyfish": Policy(JellyfishOptions(), _jellyfish, frozenset(("replan_here",)), chooses=True),
     "sneakpeek": _sneakpeek(sneakpeek.SNEAKPEEK),
     "grouped": _sneakpeek(sneakpeek.GROUPED),
     "lo-edf": _sneakpeek(sneakpeek.LO_EDF),
     "lo-priority": _sneakpeek(sneakpeek.LO_PRIORITY),
     "maxacc-edf": _sneakpeek(sneakpeek.MAXACC_EDF),
+    "jellyfish": Policy(JellyfishOptions(), _jellyfish, frozenset(("replan_here",)), chooses=True),
 }
 
 

@@ -137,10 +137,17 @@ def test_recall_floor_bars_weak_variants_where_the_class_may_be_present() -> Non
 
 def test_recall_floor_bars_a_short_circuit_that_may_miss_the_class() -> None:
     peek = Peek(GOOD.confusion, (0.9, 0.7))
-    floored = Estimator(Classes(WEAK_STRONG, recall_floors=(0, 0.8), peek=peek), ())
+    floored = Estimator(Classes(WEAK_STRONG, recall_floors=(0, 0.8), peek=peek, prior="even"), ())
     assert floored.on_votes((5, 0)).label_accuracy == 0
-    free = Estimator(Classes(WEAK_STRONG, peek=peek), ())
+    free = Estimator(Classes(WEAK_STRONG, peek=peek, prior="even"), ())
     assert free.on_votes((5, 0)).label_accuracy > 0.5
+
+
+def test_nothing_is_short_circuited_before_frequencies_are_known() -> None:
+    estimator = Estimator(Classes(WEAK_STRONG, peek=GOOD), ())
+    worths = [estimator.on_votes((5, 0)).label_accuracy for _ in range(100)]
+    assert worths[:40] == [0.0] * 40
+    assert min(worths[60:]) > 0.9
 
 
 def test_floor_that_no_variant_is_sure_to_keep_is_refused() -> None:

@@ -10,6 +10,8 @@ from router.policies.sneakpeek.frequencies import Frequencies
 TINY = 1e-3
 """No vote is impossible: a confusion matrix is measured on finitely many samples."""
 
+KNOWN_FROM = 60
+"""Requests after which class frequencies are good enough to answer by; again after a change."""
 FLOORED = 10.0
 """How much more a request counts that may be of a class with a recall floor: one that is dropped
 is missed, so in overload the others have to give way."""
@@ -110,6 +112,9 @@ class Estimator:
             theta = normalised(self.frequencies.settled, likelihoods)
         likely = max(range(len(theta)), key=theta.__getitem__)
         label, instant = self._short_circuit(theta, even)
+        if prior == "online" and self.frequencies.seen < KNOWN_FROM:
+            # While nobody knows how often classes come, a look knows less than it seems to.
+            instant = 0.0
         return Estimate(
             tuple(theta),
             self._worths(theta, even),

@@ -66,7 +66,10 @@ class Planning:
         yield
         yield from self._price(whole, improver)
         if few:
-            yield from self._search(groups, improver)
+            # The fewer groups first: what is found there makes the larger search a short one.
+            yield from self._search(whole, improver)
+            if len(groups) > len(whole):
+                yield from self._search(groups, improver)
         if self.options.budget:
             yield from improver.improve()
         self.schedule = improver.schedule()

@@ -15,6 +15,8 @@ from router.policies.family import Family
 from router.policies.jellyfish.decision import SELECTIONS
 from router.policies.jellyfish.source import Jellyfish, JellyfishOptions
 from router.policies.partitioned import Partitioned, PartitionedOptions
+from router.policies.routing.deadline import DeadlineRouting, RoutingOptions
+from router.policies.routing.single_queue import SingleQueue, SingleQueueOptions
 from router.policies.timeout import TimeoutBatching, TimeoutOptions
 
 Build = Callable[[Sequence[Family], Any, random.Random], list[Source]]
@@ -53,6 +55,14 @@ def _jellyfish(families: Sequence[Family], options: Any, rng: random.Random) -> 
     return [Jellyfish(family, options, rng) for family in families]
 
 
+def _routing(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [DeadlineRouting(family, options) for family in families]
+
+
+def _single_queue(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [SingleQueue(family, options) for family in families]
+
+
 POLICIES: dict[str, Policy] = {
     "deferred": Policy(DeferredOptions(), _deferred),
     "published": Policy(PUBLISHED, _deferred),
@@ -61,6 +71,8 @@ POLICIES: dict[str, Policy] = {
     "batch-queues": Policy(BatchQueuesOptions(), _batch_queues),
     "partitioned": Policy(PartitionedOptions(), _partitioned),
     "jellyfish": Policy(JellyfishOptions(), _jellyfish, frozenset(("replan_here",)), chooses=True),
+    "routing": Policy(RoutingOptions(), _routing, chooses=True),
+    "single-queue": Policy(SingleQueueOptions(), _single_queue, chooses=True),
 }
 
 

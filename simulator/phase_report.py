@@ -70,7 +70,7 @@ def report_phases(scenario: Scenario, log: RunLog) -> PhaseReport:
 def phase_rates(spec: ArrivalSpec) -> npt.NDArray[np.float64]:
     """Arrivals per second in each phase of a MAP, or step of a trace."""
     if spec.process == "map":
-        return np.array(spec.d1).sum(axis=1)
+        return np.asarray(np.array(spec.d1).sum(axis=1))
     return np.array(spec.rps)
 
 

@@ -42,6 +42,7 @@ class DeadlineRouting(Source):
     def __init__(self, family: Family, options: RoutingOptions) -> None:
         self.family = family
         self.options = options
+        self.aware = options.aware
         self.accuracy = family.accuracy or (1.0,) * len(family.variants)
         self.stranded = Stranded(self)
         self.homeless: list[tuple[Request, int]] = []
@@ -91,7 +92,7 @@ class DeadlineRouting(Source):
         tier = self.family.variants.index(batch.variant)
         expect_ns = self._p50_ns(instance, tier, len(batch.requests))
         self.times[tier].observe(max(1, run_ns - batch.swap_in_ns) / expect_ns)
-        instance.on_done(now_ns, batch, self.times[tier].mean * expect_ns)
+        instance.on_done(now_ns, len(batch.requests), self.times[tier].mean * expect_ns)
         return self._rescue(now_ns, instance)
 
     def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
@@ -131,7 +132,7 @@ class DeadlineRouting(Source):
     def _route(self, now_ns: int, request: Request, below_ns: int = NEVER) -> Instance | None:
         """The instance for this request, of those that take less for one; without one it is
         dropped."""
-        if not self.options.aware:
+        if not self.aware:
             return self._with_room(request)
         best: Instance | None = None
         best_ends_at_ns = request.deadline_ns + 1
@@ -199,7 +200,7 @@ class DeadlineRouting(Source):
 
     def _rescue(self, now_ns: int, instance: Instance) -> Sequence[int]:
         """Route those again that a slow run has made late on this instance."""
-        if not self.options.aware or not instance.queue:
+        if not self.aware or not instance.queue:
             return NO_LANES
         each_ns = int(self.times[instance.tier].mean * self._p50_ns(instance, instance.tier, 1))
         ends_at_ns = self._starts_at_ns(now_ns, instance, 0.0)
@@ -220,7 +221,7 @@ class DeadlineRouting(Source):
 
     def _limit_ns(self, request: Request) -> int:
         """When it must have ended to be run at all."""
-        return request.deadline_ns if self.options.aware else request.expires_at_ns
+        return request.deadline_ns if self.aware else request.expires_at_ns
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         instance = self.instances.of_lane(lane)
@@ -251,7 +252,7 @@ class DeadlineRouting(Source):
             if slot.start_at_ns + plan_ns <= self._limit_ns(request):
                 batch = Batch(variant, [request])
                 expect_ns = slot.expect_ns(variant, 1) * self.times[instance.tier].mean
-                instance.on_sent(batch, slot.start_at_ns, expect_ns)
+                instance.on_sent(batch.requests, slot.start_at_ns, expect_ns)
                 return batch
             self._give_up(now_ns, instance, request)
         return None
@@ -260,7 +261,7 @@ class DeadlineRouting(Source):
         """It can no longer be in time here; perhaps on a faster instance."""
         speed_ns = self.instances.speed[instance.tier]
         ends_at_ns = now_ns + self.desk.lead_ns(1) + self.fastest_ns
-        if self.options.aware and self.fastest_ns < speed_ns and ends_at_ns <= request.deadline_ns:
+        if self.aware and self.fastest_ns < speed_ns and ends_at_ns <= request.deadline_ns:
             self.homeless.append((request, speed_ns))
             self.timers.arm(self.rehousing, now_ns)
         else:

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from router.core.events import Batch, Request
+from router.core.events import Request
 from router.core.source import Bid, own_lane
 from router.policies.routing.mix import allot
 
@@ -15,7 +15,18 @@ def _deadline(request: Request) -> int:
 class Instance:
     """One backend as routing sees it, with a buffer in order of deadline."""
 
-    __slots__ = ("backend", "bid", "ends_at_ns", "kind", "lane", "place", "queue", "sent", "tier")
+    __slots__ = (
+        "backend",
+        "bid",
+        "ends_at_ns",
+        "kind",
+        "lane",
+        "place",
+        "queue",
+        "sent",
+        "started_at_ns",
+        "tier",
+    )
 
     def __init__(self, backend: int) -> None:
         self.backend = backend
@@ -27,15 +38,17 @@ class Instance:
         self.place = 0
         """Its place among the instances that are up, in order of tier and backend."""
         self.queue: list[Request] = []
-        self.sent = 0
-        """Requests that its backend has, running or ahead."""
+        self.sent: list[Request] = []
+        """What its backend has, running or ahead."""
+        self.started_at_ns = 0
+        """When the running ones started."""
         self.ends_at_ns = 0
         """Expected end of those."""
         self.bid = Bid()
 
     def __len__(self) -> int:
         """Requests in its buffer, the running ones included."""
-        return len(self.queue) + self.sent
+        return len(self.queue) + len(self.sent)
 
     def place_of(self, request: Request) -> int:
         """How many of its queue would go before this request."""
@@ -50,14 +63,17 @@ class Instance:
         self.queue.insert(place, request)
         return place == 0
 
-    def on_sent(self, batch: Batch, start_at_ns: int, expect_ns: float) -> None:
-        self.sent += len(batch.requests)
+    def on_sent(self, requests: list[Request], start_at_ns: int, expect_ns: float) -> None:
+        if not self.sent:
+            self.started_at_ns = start_at_ns
+        self.sent.extend(requests)
         self.ends_at_ns = int(start_at_ns + expect_ns)
 
-    def on_done(self, now_ns: int, batch: Batch, expect_ns: float) -> None:
+    def on_done(self, now_ns: int, count: int, expect_ns: float) -> None:
         """`expect_ns`: how long one more batch takes, should one be there already."""
-        self.sent = max(0, self.sent - len(batch.requests))
-        self.ends_at_ns = now_ns if self.sent == 0 else int(now_ns + expect_ns)
+        del self.sent[:count]
+        self.started_at_ns = now_ns
+        self.ends_at_ns = int(now_ns + expect_ns) if self.sent else now_ns
 
 
 class Instances:

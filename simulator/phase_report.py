@@ -35,7 +35,7 @@ class PhaseReport:
     goodput: float
     violations: float
     states: tuple[StateReport, ...]
-    """The busiest first."""
+    """The busiest first; those that the run never got to are left out."""
 
 
 def report_phases(scenario: Scenario, log: RunLog) -> PhaseReport:
@@ -49,20 +49,23 @@ def report_phases(scenario: Scenario, log: RunLog) -> PhaseReport:
     states: list[StateReport] = []
     for rps in sorted(set(rates.tolist()), reverse=True):
         mine = measured & (rates[arrivals.phase] == rps)
-        count = max(1, int(mine.sum()))
+        count = int(mine.sum())
+        if count == 0:
+            continue
         states.append(
             StateReport(
                 rps=rps,
                 share=float(shares[rates == rps].sum()),
-                requests=int(mine.sum()),
+                requests=count,
                 goodput=float(accuracy[log.variant[mine & good]].sum()) / count,
                 violations=int((mine & ~good).sum()) / count,
                 first_variant=int((log.variant[mine & good] == 0).sum()) / count,
             )
         )
+    total = sum(state.share for state in states) or 1.0
     return PhaseReport(
-        goodput=sum(state.share * state.goodput for state in states),
-        violations=sum(state.share * state.violations for state in states),
+        goodput=sum(state.share * state.goodput for state in states) / total,
+        violations=sum(state.share * state.violations for state in states) / total,
         states=tuple(states),
     )
 

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from router.core.units import SECOND
 from router.policies.rl.batching import LIMITS
+from router.policies.rl.draws import even_draw
 from router.policies.rl.observation import Floats, InstanceStates, encode
 from simulator.learning.lanes import BatchingLanes, Ints, Lanes, Tally
 from simulator.learning.system import System
@@ -55,6 +56,8 @@ class Environment:
         self.state = rng.integers(0, 2, copies)
         self.switched = np.zeros(copies, np.bool_)
         self.arrivals = np.zeros(copies, np.int64)
+        self.first_draw = rng.random(copies)
+        self.drawn = np.zeros(copies, np.int64)
         self.lanes: Lanes | BatchingLanes
         if batching:
             width = max(len(table) for table in system.batch_ns)
@@ -121,7 +124,9 @@ class Environment:
 
     def _split(self, times_ns: Ints, counts: Ints, shares: Floats) -> tuple[Ints, Ints]:
         """Draw an instance for each arrival; a row of times for each lane."""
-        draws = self.rng.random(times_ns.shape)
+        numbers = self.drawn[:, None] + np.arange(times_ns.shape[1])
+        draws = even_draw(self.first_draw[:, None], numbers)
+        self.drawn += counts
         cumulative = np.cumsum(shares, axis=1)
         valid = np.arange(times_ns.shape[1]) < counts[:, None]
         instance = np.zeros(times_ns.shape, np.int64)

@@ -11,6 +11,7 @@ from benchmarks.workloads import HEAVY, LIGHT, edge, eq12
 from router.core.units import SECOND
 from router.policies.rl.batching import LIMITS
 from router.policies.rl.checkpoint import Checkpoint, save_checkpoint
+from router.policies.rl.draws import even_draw
 from router.policies.rl.network import Network
 from router.policies.rl.observation import Floats, InstanceStates, encode, width
 from router.policies.rl.slots import SlotRouting
@@ -71,9 +72,9 @@ def by_engine(
 
 def slots_of(log: RunLog, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Arrivals of each slot by lane, drawn as the router draws."""
-    rng = random.Random(seed)
     at_ns = log.arrivals.at_ns
-    instance = np.searchsorted(np.cumsum(SHARES), [rng.random() for _ in at_ns], side="right")
+    draws = even_draw(random.Random(seed).random(), np.arange(len(at_ns)))
+    instance = np.searchsorted(np.cumsum(SHARES), draws, side="right")
     slots: list[tuple[np.ndarray, np.ndarray]] = []
     for slot in range(SECONDS):
         inside = at_ns // SECOND == slot

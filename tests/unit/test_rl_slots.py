@@ -16,6 +16,7 @@ from router.policies.catalog import read_options
 from router.policies.family import Family
 from router.policies.rl.batching import LIMITS, batch_size
 from router.policies.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from router.policies.rl.draws import even_draw
 from router.policies.rl.network import Network
 from router.policies.rl.observation import InstanceStates, Scales, encode, width
 from router.policies.rl.slots import SlotRouting, SlotRoutingOptions
@@ -87,6 +88,16 @@ def test_requests_are_drawn_by_the_shares() -> None:
                 engine.on_done(at_ns, effect.backend, ms(1))
     assert sum(drawn) == 2000
     assert drawn[HEAVY] / 2000 == pytest.approx(0.2, abs=0.03)
+
+
+def test_draws_are_even_over_every_stretch() -> None:
+    draws = even_draw(0.3, np.arange(1000))
+    assert draws[7] == even_draw(0.3, 7)
+    for start in (0, 137, 800):
+        hits = ((draws[start : start + 100] >= 0.2) & (draws[start : start + 100] < 0.3)).sum()
+        assert abs(hits - 10) <= 1
+    # Visits to a tenth are 8, 13 or 21 requests apart: consecutive Fibonacci numbers.
+    assert set(np.diff(np.flatnonzero((draws >= 0.2) & (draws < 0.3))).tolist()) <= {5, 8, 13, 21}
 
 
 def test_a_full_buffer_refuses_whoever_is_drawn_to_it() -> None:

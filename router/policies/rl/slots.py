@@ -14,6 +14,7 @@ from router.core.units import NEVER
 from router.policies.family import Family
 from router.policies.rl.batching import batch_size
 from router.policies.rl.checkpoint import Checkpoint
+from router.policies.rl.draws import even_draw
 from router.policies.rl.observation import InstanceStates
 from router.policies.routing.deadline import DeadlineRouting, RoutingOptions
 from router.policies.routing.instance import Instance
@@ -44,7 +45,8 @@ class SlotRouting(DeadlineRouting):
     ) -> None:
         super().__init__(family, options)
         self.checkpoint = checkpoint
-        self.rng = rng
+        self.first_draw = rng.random()
+        self.drawn = 0
         self.cumulative: list[float] = []
         self.limits: tuple[tuple[int, int], ...] = ()
         self.arrivals = 0
@@ -123,8 +125,10 @@ class SlotRouting(DeadlineRouting):
         if self.aware:
             return super()._route(now_ns, request, below_ns)
         ordered = self.instances.ordered
+        draw = even_draw(self.first_draw, self.drawn)
+        self.drawn += 1
         # Rounding may leave the last sum a little below 1.
-        place = min(bisect_right(self.cumulative, self.rng.random()), len(ordered) - 1)
+        place = min(bisect_right(self.cumulative, draw), len(ordered) - 1)
         instance = ordered[place]
         if len(instance) >= self.options.buffer:
             self.outbox.drop(request, DropReason.FULL)

@@ -91,7 +91,7 @@ class DeadlineRouting(Source):
             return NO_LANES
         tier = self.family.variants.index(batch.variant)
         expect_ns = self._p50_ns(instance, tier, len(batch.requests))
-        self.times[tier].observe(max(1, run_ns - batch.swap_in_ns) / expect_ns)
+        self.times[tier].observe((run_ns - batch.swap_in_ns) / expect_ns)
         instance.on_done(now_ns, len(batch.requests), self.times[tier].mean * expect_ns)
         return self._rescue(now_ns, instance)
 

@@ -11,6 +11,8 @@ PRIOR = 16
 SPREAD_UNKNOWN = 0.1
 """Relative spread where the profile has no 99th percentile: rather a reserve than a miss."""
 SIGMAS_OF_P99 = 2.33
+RATIO_MIN = 0.5
+"""Whatever ends sooner has failed, or is not worth being optimistic for."""
 
 
 class ServiceTimes:
@@ -34,6 +36,8 @@ class ServiceTimes:
 
     def observe(self, ratio: float) -> None:
         """A batch took so many times what its profile says."""
+        if ratio < RATIO_MIN:
+            return
         self.count = min(MEMORY, self.count + 1)
         weight = 1.0 / self.count
         off = ratio - self.mean

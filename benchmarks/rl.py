@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.figures import Figure, run
-from benchmarks.workloads import HEAVY, LIGHT, edge, eq12, periodic_bursts
+from benchmarks.workloads import HEAVY_BATCHES, LIGHT_BATCHES, edge, eq12, periodic_bursts
 from router.core.units import SECOND
 from simulator.learning.served import served_by
 from simulator.phase_report import PhaseReport, report_phases
@@ -65,15 +65,9 @@ def slots(reading: str = "table", **values: object) -> Scenario:
         "name": "vision",
         "slo_ms": 300,
         "hard_limit_ms": 60_000,
-        "variants": [in_batches(HEAVY), in_batches(LIGHT)],
+        "variants": [HEAVY_BATCHES, LIGHT_BATCHES],
     }
     return edge(arrivals=eq12(reading), policy_options=MIX, applications=[application], **values)
-
-
-def in_batches(variant: dict[str, object]) -> dict[str, object]:
-    """A batch of b takes (0.4 + 0.6 b) times as long as one request."""
-    (alone_ms,) = variant["latency_ms"]  # type: ignore[misc]
-    return {**variant, "latency_ms": [alone_ms * (0.4 + 0.6 * size) for size in range(1, 6)]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +116,7 @@ def per_request(pool: ProcessPoolExecutor, seconds: float) -> Iterator[Figure]:
 def stress(pool: ProcessPoolExecutor, seconds: float) -> Iterator[Figure]:
     rates, goals = (240.0, 300.0), (5.2, 24.5)
     for rate, goal, bad in zip(
-        rates, goals, pool.map(partial(overload, seconds / 10), rates), strict=True
+        rates, goals, pool.map(partial(overload, seconds / 20), rates), strict=True
     ):
         yield Figure(f"violations at {rate:g} req/s", 100 * bad, "%", goal, at_most=True)
     periodic = edge(arrivals=periodic_bursts(), duration_s=seconds, policy_options=MIX)
@@ -165,11 +159,11 @@ def of_seeds(
 
 
 def measure(quick: bool) -> Iterator[Figure]:
-    seconds = 4_000 if quick else 60_000
+    seconds = 4_000 if quick else 40_000
     with ProcessPoolExecutor(2) as pool:
         yield from per_request(pool, seconds)
         yield from stress(pool, seconds)
-        yield from learnt(pool, seconds, 20 if quick else 100)
+        yield from learnt(pool, seconds / 2, 4 if quick else 40)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,10 @@ def cameras(phase: str, **values: object) -> Scenario:
 
 HEAVY = {"name": "heavy", "latency_ms": [42.9], "accuracy": 0.8278}
 LIGHT = {"name": "light", "latency_ms": [11.0], "accuracy": 0.7769}
+BATCH_FACTORS = [0.4 + 0.6 * size for size in range(1, 6)]
+"""Run time of a batch over that of one request, where RL-edge's variants run in batches."""
+HEAVY_BATCHES = {**HEAVY, "latency_ms": [42.9 * factor for factor in BATCH_FACTORS]}
+LIGHT_BATCHES = {**LIGHT, "latency_ms": [11.0 * factor for factor in BATCH_FACTORS]}
 BURST_RPS, NORMAL_RPS = 180.0, 10.0
 BURST_S = {"text": 1 / 0.036, "table": 1 / 0.0036}
 """Mean length of a burst: Eq. 12 as RL-edge's text has it, and ten times as long, which is what

@@ -48,7 +48,7 @@ def train(
         bool, typer.Option("--batching", help="Let the policy set batch sizes of 1, 3 and 5.")
     ] = False,
     slot_ms: Annotated[float, typer.Option(min=1, help="Length of a slot.")] = 1000,
-    updates: Updates = 100,
+    updates: Updates = 40,
     plot: PlotPath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +63,7 @@ def train(
     except ImportError:
         raise ConfigError("training needs torch; install the extra `torch`") from None
     loaded = load_scenario(scenario)
-    lesson = Lesson(seed, ms(slot_ms), arrivals, batching, Settings(updates=updates))
+    lesson = Lesson(seed, ms(slot_ms), arrivals, batching, settings=Settings(updates=updates))
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("imitating", total=1.0)

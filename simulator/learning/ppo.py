@@ -22,17 +22,17 @@ class Settings:
     copies: int = 512
     horizon: int = 16
     """Slots of each copy between two updates."""
-    updates: int = 60
+    updates: int = 40
     epochs: int = 4
     minibatches: int = 4
     discount: float = 0.5
     trace: float = 0.9
     """Lambda of Eq. 11."""
     clip: float = 0.2
-    learning_rate: float = 3e-3
-    sigma: float = 0.4
+    learning_rate: float = 1e-3
+    sigma: float = 0.3
     """Deviation of the noise on scores at the beginning of training."""
-    sigma_end: float = 0.15
+    sigma_end: float = 0.1
     hidden: tuple[int, ...] = (32, 32)
     imitation_rounds: int = 8
 

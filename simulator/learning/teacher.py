@@ -1,4 +1,4 @@
-"""The rule that policies learn from first: it knows the state of the workload, as no policy may."""
+"""The rules that policies learn from first."""
 
 import numpy as np
 
@@ -9,14 +9,15 @@ from simulator.learning.lanes import Ints
 from simulator.learning.system import System
 
 UTILISATION = 0.75
-"""Of the better instances: arrivals drawn at random need room to be uneven."""
+"""Of the better instances: uneven arrivals need room."""
 SHARE_MIN = 0.002
 """No share is quite 0, since the softmax of no scores is."""
 
 
 class Teacher:
-    """The most accurate instances first, each up to its utilisation, less what it has already;
-    the last tier takes the rest."""
+    """Ways to share a slot's requests, each right for one belief about the workload: the most
+    accurate instances first, each up to a utilisation, less what it has already; the last tier
+    takes the rest."""
 
     def __init__(self, system: System, slot_ns: int, batching: bool) -> None:
         self.system = system
@@ -31,14 +32,16 @@ class Teacher:
             ]
         )
         self.limits = LIMITS.index((1, size))
-        best = self.order[0]
-        self.best_rps = float(self.capacity[best] * (self.tier == best).sum())
-        """What the most accurate instances can serve."""
 
-    def shares(self, state: Ints, lengths: Floats) -> Floats:
-        """By copy and instance, for the states of the workload and the requests already there."""
-        expected = np.array(self.system.rates_rps)[state] * self.slot_s
-        left = np.ones(len(state))
+    def candidates(self, lengths: Floats) -> Floats:
+        """Every rule's shares, by rule, copy and instance, with the requests already there."""
+        rates = sorted(self.system.rates_rps)
+        return np.stack([self.shares(rps, lengths) for rps in rates])
+
+    def shares(self, rps: float, lengths: Floats) -> Floats:
+        """By copy and instance, for so many requests a second."""
+        expected = rps * self.slot_s
+        left = np.ones(len(lengths))
         shares = np.zeros(lengths.shape)
         for tier in self.order:
             mine = np.flatnonzero(self.tier == tier)
@@ -46,7 +49,7 @@ class Teacher:
                 shares[:, mine] = left[:, None] / len(mine)
                 break
             room = UTILISATION * self.capacity[tier] * self.slot_s - lengths[:, mine]
-            wanted = np.maximum(0.0, room) / expected[:, None]
+            wanted = np.maximum(0.0, room) / expected
             total = wanted.sum(axis=1, keepdims=True)
             # With more room than requests all go here, evenly.
             given = np.where(total > left[:, None], left[:, None] / len(mine), wanted)

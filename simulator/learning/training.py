@@ -31,7 +31,14 @@ class Lesson:
     with_arrivals: bool = False
     """The policy also sees how many requests the last slot brought."""
     batching: bool = False
+    even: bool | None = None
+    """Draw requests to instances evenly, not at random. Where it is not said: if the policy sees
+    the arrivals. Queues are smoother then, and without the count they alone tell of a burst."""
     settings: Settings = field(default_factory=Settings)
+
+    @property
+    def draws_evenly(self) -> bool:
+        return self.with_arrivals if self.even is None else self.even
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,7 @@ def _learner(system: System, lesson: Lesson) -> Learner:
         np.random.default_rng(lesson.seed),
         batching=lesson.batching,
         with_arrivals=lesson.with_arrivals,
+        even=lesson.draws_evenly,
     )
     inputs = width(len(system.tiers), env.scales)
     tiers = len(system.accuracy) if lesson.batching else 0
@@ -105,6 +113,7 @@ def _checkpoint(
         low=learner.low,
         high=learner.high,
         batching=lesson.batching,
+        even=lesson.draws_evenly,
         training={
             "seed": lesson.seed,
             "slots": learner.slots,

@@ -24,11 +24,27 @@ SYSTEM = read_system(edge(arrivals=eq12("table")))
 
 def test_the_teacher_fills_the_best_instances_first() -> None:
     teacher = Teacher(SYSTEM, SECOND, batching=False)
-    shares = teacher.shares(np.array([1, 0, 0]), np.array([[0, 0, 0, 0]] * 2 + [[9, 0, 0, 0]]))
-    assert shares[0, :2].sum() > 0.99
+    lengths = np.array([[0.0, 0.0, 0.0, 0.0], [9.0, 0.0, 0.0, 0.0]])
+    assert teacher.shares(10.0, lengths)[:, :2].sum(axis=1) == pytest.approx(1.0, abs=0.01)
     # In a burst each heavy one takes 0.75 x 23.3 of 180 requests, less what it has.
-    assert shares[1] == pytest.approx([0.0971, 0.0971, 0.4029, 0.4029], abs=1e-3)
-    assert shares[2] == pytest.approx([0.0471, 0.0971, 0.4279, 0.4279], abs=1e-3)
+    empty, filled = teacher.shares(180.0, lengths)
+    assert empty == pytest.approx([0.0971, 0.0971, 0.4029, 0.4029], abs=1e-3)
+    assert filled == pytest.approx([0.0471, 0.0971, 0.4279, 0.4279], abs=1e-3)
+    # One rule for calm, one for bursts.
+    assert teacher.candidates(lengths).shape == (2, 2, 4)
+
+
+def test_a_preview_leaves_the_slot_as_it_was() -> None:
+    one, other = (
+        Environment(SYSTEM, 50, SECOND, np.random.default_rng(5), even=even)
+        for even in (True, True)
+    )
+    even = np.full((50, 4), 0.25)
+    for _ in range(5):
+        expected = one.preview(even)
+        one.preview(np.tile([0.7, 0.1, 0.1, 0.1], (50, 1)))
+        assert one.step(even).rewards == pytest.approx(expected)
+        assert other.step(even).rewards == pytest.approx(expected)
 
 
 def test_slots_count_as_often_as_the_workload_brings_them() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.workloads import HEAVY, LIGHT, edge, eq12
+from benchmarks.workloads import HEAVY_BATCHES, LIGHT_BATCHES, edge, eq12
 from router.core.units import SECOND
 from router.policies.rl.batching import LIMITS
 from router.policies.rl.checkpoint import Checkpoint, save_checkpoint
@@ -52,11 +52,6 @@ def constant_policy(system: System, limits: tuple[int, int] | None) -> Checkpoin
     )
 
 
-def in_batches(variant: dict[str, object]) -> dict[str, object]:
-    alone_ms = variant["latency_ms"][0]  # type: ignore[index]
-    return {**variant, "latency_ms": [alone_ms * (0.4 + 0.6 * size) for size in range(1, 6)]}
-
-
 def by_engine(
     scenario: Scenario, checkpoint: Checkpoint, path: Path
 ) -> tuple[RunLog, list[Floats]]:
@@ -91,7 +86,7 @@ def workload(**values: object) -> Scenario:
         "name": "vision",
         "slo_ms": 300,
         "hard_limit_ms": 60_000,
-        "variants": [in_batches(HEAVY), in_batches(LIGHT)],
+        "variants": [HEAVY_BATCHES, LIGHT_BATCHES],
     }
     return edge(
         arrivals=eq12("text"), duration_s=SECONDS, warmup_s=0, applications=[application], **values

@@ -41,6 +41,8 @@ class Checkpoint:
     """The smallest number of each kind that was seen in training."""
     high: Floats
     batching: bool = False
+    even: bool = True
+    """Requests are drawn to instances evenly, not at random."""
     training: Mapping[str, Any] = field(default_factory=dict)
     """How it came about: scenario, seed, slots, figures."""
 
@@ -73,6 +75,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         "arrivals": checkpoint.scales.arrivals,
         "slot_ns": checkpoint.slot_ns,
         "batching": checkpoint.batching,
+        "even": checkpoint.even,
         "low": checkpoint.low.tolist(),
         "high": checkpoint.high.tolist(),
         "weights": [weight.tolist() for weight in checkpoint.network.weights],
@@ -121,5 +124,6 @@ def _read(data: Mapping[str, Any]) -> Checkpoint:
         low=np.array(data["low"], np.float64),
         high=np.array(data["high"], np.float64),
         batching=bool(data["batching"]),
+        even=bool(data["even"]),
         training=data["training"],
     )

@@ -45,6 +45,7 @@ class SlotRouting(DeadlineRouting):
     ) -> None:
         super().__init__(family, options)
         self.checkpoint = checkpoint
+        self.rng = rng
         self.first_draw = rng.random()
         self.drawn = 0
         self.cumulative: list[float] = []
@@ -125,15 +126,20 @@ class SlotRouting(DeadlineRouting):
         if self.aware:
             return super()._route(now_ns, request, below_ns)
         ordered = self.instances.ordered
-        draw = even_draw(self.first_draw, self.drawn)
-        self.drawn += 1
         # Rounding may leave the last sum a little below 1.
-        place = min(bisect_right(self.cumulative, draw), len(ordered) - 1)
+        place = min(bisect_right(self.cumulative, self._draw()), len(ordered) - 1)
         instance = ordered[place]
         if len(instance) >= self.options.buffer:
             self.outbox.drop(request, DropReason.FULL)
             return None
         return instance
+
+    def _draw(self) -> float:
+        checkpoint = self.checkpoint
+        if checkpoint is None or not checkpoint.even:
+            return self.rng.random()
+        self.drawn += 1
+        return float(even_draw(self.first_draw, self.drawn - 1))
 
     def _join(self, instance: Instance | None, request: Request) -> Sequence[int]:
         lanes = super()._join(instance, request)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from router.policies.rl.observation import Floats
 from simulator.learning.actor_critic import Actor
 from simulator.learning.environment import Environment, Step
+from simulator.learning.lanes import Ints
 
 STATES = 2
 
@@ -92,8 +93,8 @@ class Learner:
             self._update(rollout, advantages, returns, sigma)
             yield figures
 
-    def _insight(self, observation: Floats, arrivals: Floats) -> Tensor:
-        states = np.eye(STATES)[self.env.state]
+    def _insight(self, observation: Floats, state: Ints, arrivals: Floats) -> Tensor:
+        states = np.eye(STATES)[state]
         scaled = arrivals[:, None] / max(self.env.system.rates_rps)
         return torch.from_numpy(np.concatenate([observation, states, scaled], axis=1)).float()
 
@@ -106,14 +107,12 @@ class Learner:
             self.saw(observation)
             seen = torch.from_numpy(observation).float()
             log_shares, choices, density = self.actor.act(seen, sigma)
-            state = env.state
             step = env.step(log_shares.exp().double().numpy(), choices.numpy())
             steps.append(step)
-            env.state, following = state, env.state
-            insight = self._insight(observation, step.arrivals.astype(np.float64))
-            env.state = following
             rollout.observations[time] = seen
-            rollout.insights[time] = insight
+            rollout.insights[time] = self._insight(
+                observation, step.states, step.arrivals.astype(np.float64)
+            )
             rollout.log_shares[time] = log_shares
             rollout.choices[time] = choices
             rollout.densities[time] = density
@@ -134,7 +133,7 @@ class Learner:
         rates = np.array(env.system.rates_rps)[env.state]
         with torch.no_grad():
             values = self.critic(rollout.insights)[..., 0]
-            last = self.critic(self._insight(env.observe(), rates))[:, 0]
+            last = self.critic(self._insight(env.observe(), env.state, rates))[:, 0]
         advantages = torch.zeros_like(rollout.rewards)
         running = torch.zeros(env.copies)
         for time in reversed(range(settings.horizon)):

@@ -63,3 +63,45 @@ def cameras(phase: str, **values: object) -> Scenario:
             **values,
         }
     )
+
+
+HEAVY = {"name": "heavy", "latency_ms": [42.9], "accuracy": 0.8278}
+LIGHT = {"name": "light", "latency_ms": [11.0], "accuracy": 0.7769}
+BATCH_FACTORS = [0.4 + 0.6 * size for size in range(1, 6)]
+"""Run time of a batch over that of one request, where RL-edge's variants run in batches."""
+HEAVY_BATCHES = {**HEAVY, "latency_ms": [42.9 * factor for factor in BATCH_FACTORS]}
+LIGHT_BATCHES = {**LIGHT, "latency_ms": [11.0 * factor for factor in BATCH_FACTORS]}
+BURST_RPS, NORMAL_RPS = 180.0, 10.0
+BURST_S = {"text": 1 / 0.036, "table": 1 / 0.0036}
+"""Mean length of a burst: Eq. 12 as RL-edge's text has it, and ten times as long, which is what
+its Table 2 fits. Normal phases last 18 times as long."""
+NORMAL_OVER_BURST = 18
+
+
+def edge(**values: object) -> Scenario:
+    """RL-edge's Section 5.1: two heavy and two light instances, SLO 300 ms."""
+    return read_scenario(
+        {
+            "seed": 11,
+            "backends": 4,
+            "policy": "routing",
+            "applications": [{"name": "vision", "slo_ms": 300, "variants": [HEAVY, LIGHT]}],
+            **values,
+        }
+    )
+
+
+def eq12(reading: str) -> dict[str, object]:
+    """RL-edge's Eq. 12, a MAP that switches between bursts and normal load."""
+    ends, begins = 1 / BURST_S[reading], 1 / (NORMAL_OVER_BURST * BURST_S[reading])
+    return {
+        "process": "map",
+        "d0": [[-BURST_RPS - ends, ends], [begins, -NORMAL_RPS - begins]],
+        "d1": [[BURST_RPS, 0], [0, NORMAL_RPS]],
+    }
+
+
+def periodic_bursts() -> dict[str, object]:
+    """RL-edge's Section 5.2.3: the same load with bursts of fixed length at fixed times."""
+    rps = [*[NORMAL_RPS] * NORMAL_OVER_BURST, BURST_RPS]
+    return {"process": "trace", "rps": rps, "step_s": BURST_S["text"]}

@@ -10,6 +10,8 @@ from router.core.units import SECOND
 from simulator.scenario import Application, Scenario
 
 Times = npt.NDArray[np.int64]
+Phased = tuple[Times, Times]
+"""When each request arrives, and in which phase of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,8 @@ class Arrivals:
     """Stream number, from 1; 0 where an application has no clients."""
     slo_ns: Times
     priority: Times
+    phase: Times
+    """Of a MAP, or the step of a trace; 0 elsewhere. For reports: policies never see it."""
     weights: dict[int, float]
     """Of the clients that have one of their own."""
 
@@ -32,6 +36,7 @@ class _Part:
     client: Times
     slo_ns: Times
     priority: Times
+    phase: Times
 
 
 def generate(scenario: Scenario) -> Arrivals:
@@ -55,6 +60,7 @@ def generate(scenario: Scenario) -> Arrivals:
         client=np.concatenate([part.client for part in parts])[order],
         slo_ns=np.concatenate([part.slo_ns for part in parts])[order],
         priority=np.concatenate([part.priority for part in parts])[order],
+        phase=np.concatenate([part.phase for part in parts])[order],
         weights=weights,
     )
 
@@ -65,10 +71,10 @@ def _of_application(
     application = scenario.applications[index]
     if scenario.shares[index] <= 0.0 and not scenario.knows_rate():
         nobody = np.zeros(0, np.int64)
-        return _Part(nobody, nobody, nobody, nobody)
+        return _Part(nobody, nobody, nobody, nobody, nobody)
     if scenario.arrivals.process == "periodic":
         return _periodic(scenario, index, first_client, rng)
-    at_ns = _PROCESSES[scenario.arrivals.process](scenario, scenario.shares[index], rng)
+    at_ns, phase = _PROCESSES[scenario.arrivals.process](scenario, scenario.shares[index], rng)
     count = len(at_ns)
     if not application.clients:
         return _Part(
@@ -76,6 +82,7 @@ def _of_application(
             np.zeros(count, np.int64),
             np.full(count, application.slo_ns),
             np.zeros(count, np.int64),
+            phase,
         )
     groups = np.repeat(
         np.arange(len(application.clients)), [group.count for group in application.clients]
@@ -85,7 +92,7 @@ def _of_application(
     slos = np.array([group.slo_ns for group in application.clients])
     priorities = np.array([group.priority for group in application.clients])
     group_of = groups[stream]
-    return _Part(at_ns, first_client + stream, slos[group_of], priorities[group_of])
+    return _Part(at_ns, first_client + stream, slos[group_of], priorities[group_of], phase)
 
 
 def _end_ns(scenario: Scenario) -> int:
@@ -113,15 +120,18 @@ def _renewal(rps: float, end_ns: int, shape: float, rng: np.random.Generator) ->
     return at_ns[at_ns < end_ns]
 
 
-def _poisson(scenario: Scenario, share: float, rng: np.random.Generator) -> Times:
-    return _renewal(_rate(scenario, share), _end_ns(scenario), 1.0, rng)
+def _poisson(scenario: Scenario, share: float, rng: np.random.Generator) -> Phased:
+    at_ns = _renewal(_rate(scenario, share), _end_ns(scenario), 1.0, rng)
+    return at_ns, np.zeros_like(at_ns)
 
 
-def _gamma(scenario: Scenario, share: float, rng: np.random.Generator) -> Times:
-    return _renewal(_rate(scenario, share), _end_ns(scenario), scenario.arrivals.shape, rng)
+def _gamma(scenario: Scenario, share: float, rng: np.random.Generator) -> Phased:
+    shape = scenario.arrivals.shape
+    at_ns = _renewal(_rate(scenario, share), _end_ns(scenario), shape, rng)
+    return at_ns, np.zeros_like(at_ns)
 
 
-def _trace(scenario: Scenario, share: float, rng: np.random.Generator) -> Times:
+def _trace(scenario: Scenario, share: float, rng: np.random.Generator) -> Phased:
     """Poisson with a rate that changes step by step; the warm-up runs at the first step's."""
     spec = scenario.arrivals
     rps = np.array(spec.rps) * share
@@ -133,7 +143,9 @@ def _trace(scenario: Scenario, share: float, rng: np.random.Generator) -> Times:
         start_ns = scenario.warmup_ns + step * spec.step_ns
         end_ns = min(start_ns + spec.step_ns, _end_ns(scenario))
         parts.append(_uniform(start_ns, end_ns, rps[step % len(rps)], rng))
-    return np.concatenate(parts)
+    at_ns = np.concatenate(parts)
+    step_of = np.maximum(0, at_ns - scenario.warmup_ns) // spec.step_ns
+    return at_ns, step_of % len(rps)
 
 
 def _uniform(start_ns: int, end_ns: int, rps: float, rng: np.random.Generator) -> Times:
@@ -141,10 +153,10 @@ def _uniform(start_ns: int, end_ns: int, rps: float, rng: np.random.Generator) -
     return np.sort(rng.integers(start_ns, max(end_ns, start_ns + 1), count))
 
 
-def _markovian(scenario: Scenario, share: float, rng: np.random.Generator) -> Times:
+def _markovian(scenario: Scenario, share: float, rng: np.random.Generator) -> Phased:
     """A Markovian arrival process; the application's share sets its speed."""
     if share <= 0.0:
-        return np.zeros(0, np.int64)
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     d0, d1 = np.array(scenario.arrivals.d0), np.array(scenario.arrivals.d1)
     speed = share
     if scenario.rate_rps is not None:
@@ -156,6 +168,7 @@ def _markovian(scenario: Scenario, share: float, rng: np.random.Generator) -> Ti
     mean_ns = (SECOND / (leave_rps * speed)).tolist()
     end_ns, now_ns, phase = _end_ns(scenario), 0.0, 0
     at_ns: list[int] = []
+    in_phase: list[int] = []
     while now_ns < end_ns:
         gaps, draws = rng.exponential(1.0, 4096).tolist(), rng.random(4096).tolist()
         for gap, draw in zip(gaps, draws, strict=True):
@@ -166,22 +179,29 @@ def _markovian(scenario: Scenario, share: float, rng: np.random.Generator) -> Ti
                 move += 1
             if move >= phases:
                 at_ns.append(int(now_ns))
+                in_phase.append(phase)
             phase = move % phases
     times = np.array(at_ns, np.int64)
-    return times[times < end_ns]
+    return times[times < end_ns], np.array(in_phase, np.int64)[times < end_ns]
 
 
-def map_rate_rps(d0: npt.NDArray[np.float64], d1: npt.NDArray[np.float64]) -> float:
-    """Mean arrivals per second of a Markovian arrival process."""
+def map_stationary(
+    d0: npt.NDArray[np.float64], d1: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Share of the time that a Markovian arrival process spends in each phase."""
     generator = d0 + d1
     phases = len(generator)
     system = np.vstack([generator.T, np.ones(phases)])
     target = np.append(np.zeros(phases), 1.0)
-    stationary = np.linalg.lstsq(system, target, rcond=None)[0]
-    return float(stationary @ d1 @ np.ones(phases))
+    return np.asarray(np.linalg.lstsq(system, target, rcond=None)[0])
 
 
-_PROCESSES: dict[str, Callable[[Scenario, float, np.random.Generator], Times]] = {
+def map_rate_rps(d0: npt.NDArray[np.float64], d1: npt.NDArray[np.float64]) -> float:
+    """Mean arrivals per second of a Markovian arrival process."""
+    return float(map_stationary(d0, d1) @ d1 @ np.ones(len(d0)))
+
+
+_PROCESSES: dict[str, Callable[[Scenario, float, np.random.Generator], Phased]] = {
     "poisson": _poisson,
     "gamma": _gamma,
     "trace": _trace,
@@ -207,7 +227,15 @@ def _periodic(scenario: Scenario, index: int, first_client: int, rng: np.random.
         at_ns = at_ns[at_ns < _end_ns(scenario)]
         ones = np.ones(len(at_ns), np.int64)
         client = first_client + stream if application.clients else 0
-        parts.append(_Part(at_ns, ones * client, ones * slo_ns[stream], ones * priority[stream]))
+        parts.append(
+            _Part(
+                at_ns,
+                ones * client,
+                ones * slo_ns[stream],
+                ones * priority[stream],
+                np.zeros_like(at_ns),
+            )
+        )
     at_ns = np.concatenate([part.at_ns for part in parts])
     order = np.argsort(at_ns, kind="stable")
     return _Part(
@@ -215,6 +243,7 @@ def _periodic(scenario: Scenario, index: int, first_client: int, rng: np.random.
         np.concatenate([part.client for part in parts])[order],
         np.concatenate([part.slo_ns for part in parts])[order],
         np.concatenate([part.priority for part in parts])[order],
+        np.zeros_like(order),
     )
 
 

@@ -1,5 +1,6 @@
 """Emulated backends: each runs one batch at a time, for as long as its profile and luck say."""
 
+import math
 import random
 from collections.abc import Sequence
 from heapq import heappop, heappush
@@ -49,12 +50,15 @@ class EmulatedCluster:
         faults: Sequence[Fault],
         start_ns: int,
         rng: random.Random,
+        variation: float = 0.0,
     ) -> None:
         self.backends = [EmulatedBackend() for _ in range(backends)]
         self.costs = costs
         self.dispatch_ns = dispatch_ns
         self.jitter = [(start_ns + from_ns, spread) for from_ns, spread in jitter]
         self.rng = rng
+        # Log-normal with mean 1: ln(1 + variation^2) is the variance of its logarithm.
+        self.log_spread = math.sqrt(math.log1p(variation * variation))
         self.sequence = 0
         self.agenda: list[tuple[int, int, int, int, int]] = []
         """(when, kind, tie-break, backend or fault, incarnation), earliest first."""
@@ -94,6 +98,9 @@ class EmulatedCluster:
         spread = self._spread(at_ns)
         if spread > 0.0:
             run_ns = int(run_ns * (1.0 + abs(self.rng.gauss(0.0, spread))))
+        if self.log_spread > 0.0:
+            draw = self.rng.gauss(-0.5 * self.log_spread**2, self.log_spread)
+            run_ns = max(1, int(run_ns * math.exp(draw)))
         if state.slowness != 1.0:
             run_ns = int(run_ns * state.slowness)
         run_ns += batch.swap_in_ns

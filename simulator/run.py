@@ -84,6 +84,7 @@ class Driver:
             scenario.faults,
             scenario.warmup_ns,
             random.Random(f"{scenario.seed} execution"),
+            scenario.variation,
         )
         count = len(self.arrivals.at_ns)
         self.start_ns = [PENDING] * count

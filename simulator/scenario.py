@@ -65,6 +65,7 @@ VARIANT_KEYS = (
     "input_size",
 )
 CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority", "trace")
+EXECUTION_KEYS = ("jitter", "variation")
 FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
 FAULT_KINDS = ("crash", "hang", "slow")
 ZOO_SETTINGS = ("all", "gt2", "lt2")
@@ -141,6 +142,8 @@ class Scenario:
     policy_options: Mapping[str, object] = field(default_factory=dict)
     jitter: tuple[tuple[int, float], ...] = ((0, 0.0),)
     """(from, relative spread) of run times, by time from the end of the warm-up."""
+    variation: float = 0.0
+    """Coefficient of variation of run times about the profiled one, both ways."""
     dispatch_ns: int = 0
     arrivals: ArrivalSpec = field(default_factory=ArrivalSpec)
     shares: tuple[float, ...] = ()
@@ -214,6 +217,7 @@ def read_scenario(data: object) -> Scenario:
         policy=policy,
         policy_options=options,
         jitter=_read_jitter(top),
+        variation=top.inner("execution", EXECUTION_KEYS).number("variation", 0.0),
         dispatch_ns=ms(top.number("dispatch_ms", 0)),
         arrivals=arrivals,
         shares=_read_shares(top, applications),
@@ -397,7 +401,7 @@ def _read_variant(row: Fields) -> Profile:
 
 
 def _read_jitter(top: Fields) -> tuple[tuple[int, float], ...]:
-    execution = top.inner("execution", ("jitter",))
+    execution = top.inner("execution", EXECUTION_KEYS)
     jitter = execution.data.get("jitter", 0.0)
     if not isinstance(jitter, list):
         return ((0, execution.number("jitter", 0.0)),)

@@ -65,12 +65,16 @@ class RatioWindow:
 class Octave:
     """Batch sizes from 2^n to 2^(n+1) - 1, which share a margin."""
 
-    __slots__ = ("borrowed_ns", "factor", "first", "last", "ratios")
+    __slots__ = ("borrowed_ns", "factor", "first", "last", "ratios", "raw")
 
     def __init__(self, first: int, last: int, factor: float) -> None:
         self.first = first
         self.last = last
         self.ratios = RatioWindow()
+        """With the backends' own factors taken out."""
+        self.raw = RatioWindow()
+        """As they were: what backends are compared by. Compared by the others, a factor would
+        lower the very median that it is measured against, and rise without end."""
         self.factor = factor
         """Times the profile's median; what the plan is."""
         self.borrowed_ns = 0
@@ -112,16 +116,19 @@ class VariantCost:
 
     def ratio(self) -> float | None:
         """The median of what has run most."""
-        most = max(self.octaves, key=lambda octave: len(octave.ratios.ordered)).ratios.ordered
+        most = max(self.octaves, key=lambda octave: len(octave.raw.ordered)).raw.ordered
         return most[len(most) // 2] if most else None
 
-    def learn(self, size: int, ratio: float, share: float) -> None:
-        """A batch of that size took so many times its profiled time."""
+    def learn(self, size: int, ratio: float, backend_factor: float, share: float) -> None:
+        """A batch of that size took so many times its profiled time, on a backend that takes so
+        many times as long as its peers."""
         self.batches += 1
         octave = self.octaves[size.bit_length() - 1]
-        octave.ratios.add(self.batches, ratio)
+        octave.raw.add(self.batches, ratio)
+        octave.ratios.add(self.batches, ratio / backend_factor)
         changed = len(octave.ratios.ordered) <= RATIO_WINDOW_MIN
         for each in self.octaves:
+            each.raw.forget_before(self.batches - MEMORY)
             if each.ratios.forget_before(self.batches - MEMORY) and each is not octave:
                 changed = True
         if not changed:
@@ -237,7 +244,8 @@ class Costs:
             # Relative to the median of its peers, so that a model whose profile is wrong
             # everywhere does not look like a slow backend.
             self._compare(backend, ratio / usual)
-        cost.learn(size, ratio / self.backend_factor.get(backend, 1.0), self.margin_quantile)
+        factor = self.backend_factor.get(backend, 1.0)
+        cost.learn(size, ratio, factor, self.margin_quantile)
 
     def observe_swap(self, variant: int, swap_ns: int) -> None:
         """Bringing a variant in took that long: move a quarter of the way there, or all of it

@@ -16,6 +16,8 @@ class DropReason:
     """Refused on arrival: overload, and its stream has had its share."""
     SUPERSEDED: Final = "superseded"
     """A newer frame of its stream took its place."""
+    FULL: Final = "full"
+    """Every buffer that it could have joined had no room."""
     CANCELLED: Final = "cancelled"
     """Its client has left."""
     FAILED: Final = "failed"

@@ -15,6 +15,10 @@ from router.policies.family import Family
 from router.policies.jellyfish.decision import SELECTIONS
 from router.policies.jellyfish.source import Jellyfish, JellyfishOptions
 from router.policies.partitioned import Partitioned, PartitionedOptions
+from router.policies.rl.checkpoint import load_checkpoint
+from router.policies.rl.slots import SlotRouting, SlotRoutingOptions
+from router.policies.routing.deadline import DeadlineRouting, RoutingOptions
+from router.policies.routing.single_queue import SingleQueue, SingleQueueOptions
 from router.policies.sneakpeek import options as sneakpeek
 from router.policies.sneakpeek.source import WindowScheduler
 from router.policies.timeout import TimeoutBatching, TimeoutOptions
@@ -33,6 +37,8 @@ class Policy:
     """Options that make the policy what it is, and so cannot be set."""
     chooses: bool = False
     """It picks variants, and so needs the accuracy of each."""
+    needed: frozenset[str] = frozenset()
+    """Options that have no default."""
 
 
 def _deferred(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
@@ -63,6 +69,26 @@ def _jellyfish(families: Sequence[Family], options: Any, rng: random.Random) -> 
     return [Jellyfish(family, options, rng) for family in families]
 
 
+def _routing(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [DeadlineRouting(family, options) for family in families]
+
+
+def _single_queue(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [SingleQueue(family, options) for family in families]
+
+
+def _rl(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    if not options.checkpoint:
+        return [SlotRouting(family, options, None, rng) for family in families]
+    checkpoint = load_checkpoint(options.checkpoint)
+    for family in families:
+        if family.slo_ns != checkpoint.scales.slo_ns:
+            rule = f"was trained for an SLO of {checkpoint.scales.slo_ns / 1e6:g} ms; train one"
+            refuse("policy_options.checkpoint", options.checkpoint, f"{rule} for {family.name}")
+    options = replace(options, buffer=checkpoint.scales.buffer)
+    return [SlotRouting(family, options, checkpoint, rng) for family in families]
+
+
 POLICIES: dict[str, Policy] = {
     "deferred": Policy(DeferredOptions(), _deferred),
     "published": Policy(PUBLISHED, _deferred),
@@ -76,6 +102,15 @@ POLICIES: dict[str, Policy] = {
     "lo-priority": _sneakpeek(sneakpeek.LO_PRIORITY),
     "maxacc-edf": _sneakpeek(sneakpeek.MAXACC_EDF),
     "jellyfish": Policy(JellyfishOptions(), _jellyfish, frozenset(("replan_here",)), chooses=True),
+    "routing": Policy(RoutingOptions(), _routing, chooses=True),
+    "rl": Policy(
+        SlotRoutingOptions(),
+        _rl,
+        fixed=frozenset(("aware", "buffer")),
+        chooses=True,
+        needed=frozenset(("checkpoint",)),
+    ),
+    "single-queue": Policy(SingleQueueOptions(), _single_queue, chooses=True),
 }
 
 
@@ -94,6 +129,8 @@ def read_options(policy: str, given: Mapping[str, object]) -> Any:
             allowed = ", ".join(sorted(names)) or "none"
             refuse(where, value, f"unknown option of {policy}; allowed: {allowed}")
         values[names[key]] = _read(where, key, value, getattr(entry.defaults, names[key]))
+    for name in sorted(entry.needed - values.keys()):
+        refuse(f"policy_options.{name}", None, f"is needed by {policy}")
     return replace(entry.defaults, **values)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,11 @@ from router.core.units import NEVER, ms
 from router.policies.catalog import POLICIES
 from router.policies.deferred import ModelThread
 from router.policies.family import alone
+from router.policies.rl.batching import LIMITS
+from router.policies.rl.checkpoint import Checkpoint
+from router.policies.rl.network import Network
+from router.policies.rl.observation import Scales, width
+from router.policies.rl.slots import SlotRouting, SlotRoutingOptions
 from router.policies.stranded import Stranded
 
 SIZE_MAX = 12
@@ -161,15 +167,43 @@ def from_catalog(name: str, **changes: object) -> Build:
     return build
 
 
+def trained(variants: Sequence[int], rng: random.Random) -> list[Source]:
+    """Slot routing with a policy for two instances that batches; it falls back with others."""
+    scales = Scales(buffer=4, slo_ns=ms(15), arrivals=50.0)
+    inputs = width(2, scales)
+    draw = np.random.default_rng(rng.randrange(2**16)).standard_normal
+    checkpoint = Checkpoint(
+        Network((draw((inputs, 2 + len(LIMITS))),), (draw(2 + len(LIMITS)),)),
+        tiers=(0, 0),
+        scales=scales,
+        slot_ns=ms(20),
+        low=np.zeros(inputs),
+        high=np.full(inputs, 3.0),
+        batching=True,
+    )
+    options = SlotRoutingOptions(buffer=4)
+    return [SlotRouting(family, options, checkpoint, rng) for family in alone(variants)]
+
+
 SOURCES: dict[str, Build] = {
     **{name: from_catalog(name) for name in POLICIES},
     "deferred, auto": from_catalog("deferred", hold="auto"),
     "deferred, hold at most 5 ms": from_catalog("deferred", hold_ns_max=ms(5)),
     "deferred, beta lambda": from_catalog("deferred", beta_lambda=1.0, efficient=0.0),
+    "rl, trained": trained,
     "lanes": lambda variants, rng: [Lanes(variants)] * len(variants),
     "swapper": lambda variants, rng: [Swapper(variants)] * len(variants),
 }
-NOT_STRICT = {"timeout", "sneakpeek", "grouped", "lo-edf", "lo-priority", "maxacc-edf"}
+NOT_STRICT = {
+    "timeout",
+    "sneakpeek",
+    "grouped",
+    "lo-edf",
+    "lo-priority",
+    "maxacc-edf",
+    "single-queue",
+    "rl, trained",
+}
 
 
 # What happens

@@ -17,11 +17,12 @@ def make(
     dispatch_ns: int = 0,
     jitter: tuple[tuple[int, float], ...] = ((0, 0.0),),
     start_ns: int = 0,
+    variation: float = 0.0,
 ) -> EmulatedCluster:
     costs = Costs()
     costs.add(0, [ms(4 + size) for size in range(1, 17)])
     rng = random.Random(1)
-    return EmulatedCluster(backends, costs, dispatch_ns, jitter, faults, start_ns, rng)
+    return EmulatedCluster(backends, costs, dispatch_ns, jitter, faults, start_ns, rng, variation)
 
 
 def batch_of(size: int) -> Batch:
@@ -171,3 +172,16 @@ def test_jitter_changes_step_by_step() -> None:
     assert set(run_times(cluster, ms(1490) - ms(90), 10)) == {ms(5)}
     assert min(run_times(cluster, ms(1500), 10)) > ms(5)
     assert set(run_times(cluster, ms(2500), 10)) == {ms(5)}
+
+
+def test_variation_goes_both_ways_about_the_profile() -> None:
+    cluster = make(variation=0.3)
+    ratios: list[float] = []
+    for _ in range(4000):
+        cluster.accept(0, 0, batch_of(1))
+        ratios.append(finish(cluster)[3] / ms(5))
+    mean = sum(ratios) / len(ratios)
+    spread = (sum((ratio - mean) ** 2 for ratio in ratios) / len(ratios)) ** 0.5
+    assert mean == pytest.approx(1.0, abs=0.02)
+    assert spread == pytest.approx(0.3, abs=0.02)
+    assert min(ratios) < 0.8

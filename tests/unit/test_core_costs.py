@@ -1,5 +1,8 @@
 """Margins learnt from execution, and what a slot makes of them; worked by hand."""
 
+import math
+import random
+
 import pytest
 
 from router.core.costs import MEMORY, Costs, RatioWindow, fixed_cost_ns
@@ -223,3 +226,13 @@ def test_slow_backend_does_not_widen_the_margin_of_its_peers() -> None:
     assert costs.backend_factor[0] > 1.9
     # It is 1.42, until the ratios from before the factor was learnt have left the window.
     assert costs.of(0).factor < 1.1
+
+
+def test_factors_of_noisy_backends_do_not_run_away() -> None:
+    costs = Costs()
+    costs.add(0, [ms(40)])
+    rng = random.Random(3)
+    for run in range(4000):
+        costs.observe(0, 0, run % 2, 1, int(ms(40) * math.exp(rng.gauss(0.0, 0.3))))
+    assert all(factor < 1.6 for factor in costs.backend_factor.values())
+    assert 1.5 < costs.of(0).factor < 2.2

@@ -1,0 +1,129 @@
+"""A trained policy as a file: JSON, so that it can be read without the tools that trained it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from profiles.errors import ConfigError
+from router.policies.rl.batching import LIMITS
+from router.policies.rl.network import Network, softmax
+from router.policies.rl.observation import Floats, InstanceStates, Scales, encode, width
+
+FORMAT = "fermata-rl-1"
+TOLERANCE = 0.1
+"""How far beyond the observations of its training a policy is still trusted, in their range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a policy sets for one slot."""
+
+    shares: Floats
+    """Of the arrivals, by instance."""
+    limits: tuple[tuple[int, int], ...]
+    """Smallest and largest batch, by tier; (1, 1) where the policy does not batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A policy, what it was trained for, and where it may be trusted."""
+
+    network: Network
+    tiers: tuple[int, ...]
+    """The variant of each instance, by its place in the family."""
+    scales: Scales
+    slot_ns: int
+    low: Floats
+    """The smallest number of each kind that was seen in training."""
+    high: Floats
+    batching: bool = False
+    even: bool = True
+    """Requests are drawn to instances evenly, not at random."""
+    training: Mapping[str, Any] = field(default_factory=dict)
+    """How it came about: scenario, seed, slots, figures."""
+
+    def observe(self, states: InstanceStates, arrivals: Floats) -> Floats:
+        return encode(states, arrivals, self.scales)
+
+    def trusts(self, observation: Floats) -> bool:
+        """Whether training has seen the like."""
+        slack = TOLERANCE * (self.high - self.low)
+        return bool(((observation >= self.low - slack) & (observation <= self.high + slack)).all())
+
+    def decide(self, observation: Floats) -> Decision:
+        """The policy without its noise."""
+        values = self.network(observation)
+        count = len(self.tiers)
+        limits: tuple[tuple[int, int], ...] = ((1, 1),) * (1 + max(self.tiers))
+        if self.batching:
+            choices = values[count:].reshape(-1, len(LIMITS)).argmax(axis=-1)
+            limits = tuple(LIMITS[choice] for choice in choices)
+        return Decision(softmax(values[:count]), limits)
+
+
+def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
+    """Write it so that a reader never sees half of it."""
+    data = {
+        "format": FORMAT,
+        "tiers": list(checkpoint.tiers),
+        "buffer": checkpoint.scales.buffer,
+        "slo_ns": checkpoint.scales.slo_ns,
+        "arrivals": checkpoint.scales.arrivals,
+        "slot_ns": checkpoint.slot_ns,
+        "batching": checkpoint.batching,
+        "even": checkpoint.even,
+        "low": checkpoint.low.tolist(),
+        "high": checkpoint.high.tolist(),
+        "weights": [weight.tolist() for weight in checkpoint.network.weights],
+        "biases": [bias.tolist() for bias in checkpoint.network.biases],
+        "training": dict(checkpoint.training),
+    }
+    draft = path.with_name(path.name + ".part")
+    draft.write_text(json.dumps(data), encoding="utf-8")
+    draft.replace(path)
+
+
+def load_checkpoint(path: Path | str) -> Checkpoint:
+    """The policy in a file, or a ConfigError in one line."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        remedy = "train one with `fermata policy rl train`"
+        raise ConfigError(
+            f"checkpoint {path} cannot be read ({error.strerror}); {remedy}"
+        ) from None
+    except ValueError:
+        raise ConfigError(f"checkpoint {path} is not JSON; train it again") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ConfigError(f"checkpoint {path} is not of format {FORMAT}; train it again")
+    try:
+        checkpoint = _read(data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"checkpoint {path} is damaged ({error}); train it again") from None
+    sizes = [width(len(checkpoint.tiers), checkpoint.scales)]
+    sizes.extend(weight.shape[1] for weight in checkpoint.network.weights)
+    fit = [weight.shape[0] for weight in checkpoint.network.weights] == sizes[:-1]
+    if not fit or len(checkpoint.low) != sizes[0] or len(checkpoint.high) != sizes[0]:
+        raise ConfigError(f"checkpoint {path}: its layers do not fit one another; train it again")
+    return checkpoint
+
+
+def _read(data: Mapping[str, Any]) -> Checkpoint:
+    return Checkpoint(
+        network=Network(
+            tuple(np.array(weight, np.float64) for weight in data["weights"]),
+            tuple(np.array(bias, np.float64) for bias in data["biases"]),
+        ),
+        tiers=tuple(int(tier) for tier in data["tiers"]),
+        scales=Scales(int(data["buffer"]), int(data["slo_ns"]), float(data["arrivals"])),
+        slot_ns=int(data["slot_ns"]),
+        low=np.array(data["low"], np.float64),
+        high=np.array(data["high"], np.float64),
+        batching=bool(data["batching"]),
+        even=bool(data["even"]),
+        training=data["training"],
+    )

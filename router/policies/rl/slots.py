@@ -1,0 +1,189 @@
+"""Slot routing: a learned policy sets each instance's share of the arrivals, slot by slot."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+
+import numpy as np
+
+from router.core.events import Batch, DropReason, Request
+from router.core.source import NO_LANES, Bid, Slot, SourceTimer
+from router.core.units import NEVER
+from router.policies.family import Family
+from router.policies.rl.batching import batch_size
+from router.policies.rl.checkpoint import Checkpoint
+from router.policies.rl.draws import even_draw
+from router.policies.rl.observation import InstanceStates
+from router.policies.routing.deadline import DeadlineRouting, RoutingOptions
+from router.policies.routing.instance import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRoutingOptions(RoutingOptions):
+    """A trained policy, and the routing that takes over where it cannot be trusted."""
+
+    checkpoint: str = ""
+    """File written by `fermata policy rl train`."""
+
+
+class SlotRouting(DeadlineRouting):
+    """Probabilistic routing (RL-edge Section 3): at the beginning of each slot the policy looks at
+    the instances and sets the shares by which requests are drawn to them during the slot.
+
+    It falls back to deadline-aware routing while the instances are not those it was trained for,
+    and for any slot that begins with an observation unlike those of its training.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        options: SlotRoutingOptions,
+        checkpoint: Checkpoint | None,
+        rng: Random,
+    ) -> None:
+        super().__init__(family, options)
+        self.checkpoint = checkpoint
+        self.rng = rng
+        self.first_draw = rng.random()
+        self.drawn = 0
+        self.cumulative: list[float] = []
+        self.limits: tuple[tuple[int, int], ...] = ()
+        self.arrivals = 0
+        """In this slot."""
+        self.slot_ends_at_ns = 0
+        self.slot_timer = SourceTimer(self)
+        self.ticking = False
+        """Whether the end of the slot is on the timer; while nothing happens, it need not be."""
+        self.slots = 0
+        self.slots_fallen_back = 0
+
+    # Slots
+
+    def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        checkpoint = self.checkpoint
+        if checkpoint is None:
+            return super().on_request(now_ns, request)
+        if now_ns >= self.slot_ends_at_ns:
+            # Nothing has happened since some earlier slot ended, so this is how this one began.
+            self._begin_slot(now_ns, checkpoint, 0)
+        if not self.ticking:
+            self.ticking = True
+            self.timers.arm(self.slot_timer, self.slot_ends_at_ns)
+        self.arrivals += 1
+        return super().on_request(now_ns, request)
+
+    def on_time(self, now_ns: int) -> Sequence[int]:
+        lanes = super().on_time(now_ns)
+        checkpoint = self.checkpoint
+        if checkpoint is None or not self.ticking or now_ns < self.slot_ends_at_ns:
+            return lanes
+        arrivals = self.arrivals
+        self._begin_slot(now_ns, checkpoint, arrivals)
+        self.ticking = arrivals > 0 or any(len(each) for each in self.instances.ordered)
+        if self.ticking:
+            self.timers.arm(self.slot_timer, self.slot_ends_at_ns)
+        # Other batch sizes, or none, may set waiting requests free.
+        return [*lanes, *(each.lane for each in self.instances.ordered if each.queue)]
+
+    def _begin_slot(self, now_ns: int, checkpoint: Checkpoint, arrivals: int) -> None:
+        self.slot_ends_at_ns = (now_ns // checkpoint.slot_ns + 1) * checkpoint.slot_ns
+        self.arrivals = 0
+        self.slots += 1
+        self.aware = True
+        if self._as_trained(checkpoint):
+            observation = checkpoint.observe(self._states(now_ns), np.array(float(arrivals)))
+            if checkpoint.trusts(observation):
+                decision = checkpoint.decide(observation)
+                self.aware = False
+                self.cumulative = list(accumulate(decision.shares.tolist()))
+                self.limits = decision.limits
+        self.slots_fallen_back += self.aware
+
+    def on_change(self, now_ns: int) -> None:
+        # The shares of this slot are for other instances; a new slot may find the old ones again.
+        self.aware = True
+
+    def _as_trained(self, checkpoint: Checkpoint) -> bool:
+        return tuple(each.tier for each in self.instances.ordered) == checkpoint.tiers
+
+    def _states(self, now_ns: int) -> InstanceStates:
+        instances = self.instances.ordered
+        rows = np.zeros((4, len(instances)))
+        for place, instance in enumerate(instances):
+            held = [*instance.sent, *instance.queue]
+            if held:
+                elapsed_ns = max(0, now_ns - instance.started_at_ns) if instance.sent else 0
+                oldest_ns = now_ns - held[0].arrived_at_ns
+                youngest_ns = now_ns - held[-1].arrived_at_ns
+                rows[:, place] = (len(held), elapsed_ns, oldest_ns, youngest_ns)
+        return InstanceStates(rows[0], rows[1], rows[2], rows[3])
+
+    # Requests
+
+    def _route(self, now_ns: int, request: Request, below_ns: int = NEVER) -> Instance | None:
+        if self.aware:
+            return super()._route(now_ns, request, below_ns)
+        ordered = self.instances.ordered
+        # Rounding may leave the last sum a little below 1.
+        place = min(bisect_right(self.cumulative, self._draw()), len(ordered) - 1)
+        instance = ordered[place]
+        if len(instance) >= self.options.buffer:
+            self.outbox.drop(request, DropReason.FULL)
+            return None
+        return instance
+
+    def _draw(self) -> float:
+        checkpoint = self.checkpoint
+        if checkpoint is None or not checkpoint.even:
+            return self.rng.random()
+        self.drawn += 1
+        return float(even_draw(self.first_draw, self.drawn - 1))
+
+    def _join(self, instance: Instance | None, request: Request) -> Sequence[int]:
+        lanes = super()._join(instance, request)
+        if self.aware or instance is None:
+            return lanes
+        # Every one more may complete a batch.
+        return lanes or ((instance.lane,) if self._batches(instance) else NO_LANES)
+
+    def _batches(self, instance: Instance) -> bool:
+        return not self.aware and self.limits[instance.tier] != (1, 1)
+
+    def bid(self, now_ns: int, lane: int) -> Bid | None:
+        bid = super().bid(now_ns, lane)
+        instance = self.instances.of_lane(lane)
+        if bid is None or instance is None or not self._batches(instance):
+            return bid
+        bid.size = batch_size(len(instance.queue), self.limits[instance.tier])
+        if bid.size == 0:
+            bid.size = 1
+            bid.ripe_at_ns = bid.expires_at_ns + 1
+        return bid
+
+    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
+        instance = self.instances.get(slot.backend)
+        if instance is None or not self._batches(instance):
+            return super().grant(now_ns, slot)
+        instance.kind = slot.kind
+        variant = self.family.variants[instance.tier]
+        size_max = self.costs.of(variant, slot.kind).size_max
+        while instance.queue:
+            size = min(size_max, batch_size(len(instance.queue), self.limits[instance.tier]))
+            if size == 0:
+                return None
+            # The slot was made for the bid's size; the queue may have grown since.
+            start_at_ns = max(slot.start_at_ns, now_ns + self.desk.lead_ns(size))
+            ends_at_ns = start_at_ns + slot.plan_ns(variant, size)
+            taken = instance.queue[:size]
+            late = [request for request in taken if self._limit_ns(request) < ends_at_ns]
+            if not late:
+                del instance.queue[:size]
+                expect_ns = slot.expect_ns(variant, size) * self.times[instance.tier].mean
+                instance.on_sent(taken, start_at_ns, expect_ns)
+                return Batch(variant, taken)
+            for request in late:
+                instance.queue.remove(request)
+                self.outbox.drop(request, DropReason.LATE)
+        return None

@@ -1,0 +1,268 @@
+"""Deadline-aware routing: each request goes to the most accurate instance that will be in time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from router.core.events import Batch, DropReason, Request
+from router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer
+from router.core.units import NEVER
+from router.policies.family import Family
+from router.policies.routing.instance import Instance, Instances
+from router.policies.routing.mix import read_mix
+from router.policies.routing.service_times import ServiceTimes
+from router.policies.stranded import Stranded
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingOptions:
+    """The instances, and how careful routing is."""
+
+    buffer: int = 15
+    """Requests an instance holds at most, the running one included."""
+    mix: str = ""
+    """Instances of each variant, as `2/2`, in the order of the configuration; scaled to the
+    backends there are. Empty: the most accurate and the fastest variant, half each."""
+    reserve: float = 3.0
+    """A request must be predicted to end so many standard deviations before its deadline; the
+    deviation is that of all the work before its end, learnt for each variant."""
+    reserve_ns: int = 0
+    """The reserve is never less."""
+    aware: bool = True
+    """False: only look for room in a buffer, and serve the late too, until their hard limit."""
+
+
+class DeadlineRouting(Source):
+    """The clairvoyant's rule without its foresight: the most accurate variant whose shortest
+    instance is predicted to end before the deadline less a reserve, else any instance that may
+    still be in time, else none. A request whose instance falls behind is routed again."""
+
+    owns_backends = True
+
+    def __init__(self, family: Family, options: RoutingOptions) -> None:
+        self.family = family
+        self.options = options
+        self.aware = options.aware
+        self.accuracy = family.accuracy or (1.0,) * len(family.variants)
+        self.stranded = Stranded(self)
+        self.homeless: list[tuple[Request, int]] = []
+        """Taken out of a buffer where they would have been late, and how long that instance takes
+        for one; routed again at once, to faster ones only, so that it comes to an end."""
+        self.rehousing = SourceTimer(self)
+
+    def attach(self, desk: Desk) -> None:
+        super().attach(desk)
+        costs = [desk.costs.of(variant) for variant in self.family.variants]
+        speed = [cost.p50_ns[1] for cost in costs]
+        weights = read_mix(self.options.mix, self.family, speed)
+        self.instances = Instances(weights, speed)
+        self.times = [ServiceTimes(cost) for cost in costs]
+        # Best first; among equals the faster.
+        self.order = sorted(range(len(speed)), key=lambda tier: (-self.accuracy[tier], speed[tier]))
+        self.fastest_ns = min(
+            time_ns for time_ns, weight in zip(speed, weights, strict=True) if weight
+        )
+
+    # Events
+
+    def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        if not self.instances.ordered:
+            self.stranded.add(request, self.fastest_ns + self.desk.lead_ns(1))
+            return NO_LANES
+        return self._join(self._route(now_ns, request), request)
+
+    def _join(self, instance: Instance | None, request: Request) -> Sequence[int]:
+        # Only a new first request changes the bid.
+        if instance is None or not instance.join(request):
+            return NO_LANES
+        return (instance.lane,)
+
+    def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
+        for instance in self.instances.ordered:
+            if request in instance.queue:
+                instance.queue.remove(request)
+                return (instance.lane,)
+        self.homeless = [each for each in self.homeless if each[0] is not request]
+        return NO_LANES
+
+    def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
+        instance = self.instances.get(backend)
+        if instance is None:
+            return NO_LANES
+        tier = self.family.variants.index(batch.variant)
+        expect_ns = self._p50_ns(instance, tier, len(batch.requests))
+        self.times[tier].observe((run_ns - batch.swap_in_ns) / expect_ns)
+        instance.on_done(now_ns, len(batch.requests), self.times[tier].mean * expect_ns)
+        return self._rescue(now_ns, instance)
+
+    def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
+        known = self.instances.get(backend) is not None
+        moved: list[Request] = []
+        if up and not known:
+            changed = self.instances.add(backend)
+            moved = self.stranded.take_all()
+        elif not up and known:
+            gone, changed = self.instances.remove(backend)
+            moved = list(gone.queue)
+        else:
+            return NO_LANES
+        for instance in changed:
+            moved.extend(instance.queue)
+            instance.queue.clear()
+        self.on_change(now_ns)
+        moved.sort(key=lambda request: request.arrived_at_ns)
+        lanes = [instance.lane for instance in changed]
+        for request in moved:
+            lanes.extend(self.on_request(now_ns, request))
+        return lanes
+
+    def on_change(self, now_ns: int) -> None:
+        """The instances are not what they were."""
+
+    def on_time(self, now_ns: int) -> Sequence[int]:
+        self.stranded.drop_hopeless(now_ns)
+        moved, self.homeless = self.homeless, []
+        lanes: list[int] = []
+        for request, slower_ns in moved:
+            lanes.extend(self._join(self._route(now_ns, request, slower_ns), request))
+        return lanes
+
+    # Routing
+
+    def _route(self, now_ns: int, request: Request, below_ns: int = NEVER) -> Instance | None:
+        """The instance for this request, of those that take less for one; without one it is
+        dropped."""
+        if not self.aware:
+            return self._with_room(request)
+        best: Instance | None = None
+        best_ends_at_ns = request.deadline_ns + 1
+        room = False
+        for tier in self.order:
+            instance = self._shortest(tier)
+            if instance is None or self.instances.speed[tier] >= below_ns:
+                continue
+            room = True
+            ends_at_ns, reserve_ns = self._predict(now_ns, instance, request)
+            if ends_at_ns + reserve_ns <= request.deadline_ns:
+                return instance
+            if ends_at_ns < best_ends_at_ns:
+                best, best_ends_at_ns = instance, ends_at_ns
+        if best is None:
+            self.outbox.drop(request, DropReason.LATE if room else DropReason.FULL)
+        return best
+
+    def _with_room(self, request: Request) -> Instance | None:
+        best = min(self.instances.ordered, key=len)
+        if len(best) < self.options.buffer:
+            return best
+        self.outbox.drop(request, DropReason.FULL)
+        return None
+
+    def _shortest(self, tier: int) -> Instance | None:
+        """The instance of a tier that has room and is free first."""
+        best: Instance | None = None
+        best_work_ns = 0.0
+        each_ns = self.instances.speed[tier] * self.times[tier].mean
+        for instance in self.instances.tiers[tier]:
+            if len(instance) < self.options.buffer:
+                work_ns = instance.ends_at_ns + len(instance.queue) * each_ns
+                if best is None or work_ns < best_work_ns:
+                    best, best_work_ns = instance, work_ns
+        return best
+
+    def _predict(self, now_ns: int, instance: Instance, request: Request) -> tuple[int, int]:
+        """When this request would end on this instance, and the reserve for that; never, if
+        someone who is to go after it would be late for it."""
+        times = self.times[instance.tier]
+        p50_ns = self._p50_ns(instance, instance.tier, 1)
+        each_ns = int(times.mean * p50_ns)
+        starts_at_ns = self._starts_at_ns(now_ns, instance, times.spread * p50_ns)
+        place = instance.place_of(request)
+        for later in range(place, len(instance.queue)):
+            if starts_at_ns + (later + 2) * each_ns > instance.queue[later].deadline_ns:
+                return NEVER, 0
+        runs = place + 1 + (1 if instance.sent else 0)
+        reserve_ns = int(self.options.reserve * times.spread * p50_ns * sqrt(runs))
+        ends_at_ns = starts_at_ns + (place + 1) * each_ns
+        return ends_at_ns, max(reserve_ns, self.options.reserve_ns)
+
+    def _starts_at_ns(self, now_ns: int, instance: Instance, overdue_ns: float) -> int:
+        """When the first of its queue is expected to start."""
+        earliest_ns = now_ns + self.desk.lead_ns(1)
+        if instance.sent and instance.ends_at_ns < now_ns:
+            # Overdue: nobody knows for how long, but not for nothing.
+            return earliest_ns + int(overdue_ns)
+        return max(earliest_ns, instance.ends_at_ns)
+
+    def _p50_ns(self, instance: Instance, tier: int, size: int) -> float:
+        cost = self.costs.of(self.family.variants[tier], instance.kind)
+        return cost.p50_ns[size] * self.costs.backend_factor.get(instance.backend, 1.0)
+
+    def _rescue(self, now_ns: int, instance: Instance) -> Sequence[int]:
+        """Route those again that a slow run has made late on this instance."""
+        if not self.aware or not instance.queue:
+            return NO_LANES
+        each_ns = int(self.times[instance.tier].mean * self._p50_ns(instance, instance.tier, 1))
+        ends_at_ns = self._starts_at_ns(now_ns, instance, 0.0)
+        late: list[Request] = []
+        for request in instance.queue:
+            if ends_at_ns + each_ns > request.deadline_ns:
+                late.append(request)
+            else:
+                ends_at_ns += each_ns
+        lanes: list[int] = [instance.lane] if late else []
+        for request in late:
+            instance.queue.remove(request)
+        for request in late:
+            lanes.extend(self.on_request(now_ns, request))
+        return lanes
+
+    # Bid and grant
+
+    def _limit_ns(self, request: Request) -> int:
+        """When it must have ended to be run at all."""
+        return request.deadline_ns if self.aware else request.expires_at_ns
+
+    def bid(self, now_ns: int, lane: int) -> Bid | None:
+        instance = self.instances.of_lane(lane)
+        if instance is None:
+            return None
+        cost = self.costs.of(self.family.variants[instance.tier], instance.kind)
+        alone_ns = self.desk.lead_ns(1) + cost.plan_ns[1]
+        while instance.queue and self._limit_ns(instance.queue[0]) < now_ns + alone_ns:
+            self._give_up(now_ns, instance, instance.queue.pop(0))
+        if not instance.queue:
+            return None
+        bid = instance.bid
+        bid.size = 1
+        bid.ripe_at_ns = now_ns
+        # The lane has one source, so the key decides nothing.
+        bid.key = bid.expires_at_ns = self._limit_ns(instance.queue[0]) - alone_ns
+        return bid
+
+    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
+        instance = self.instances.get(slot.backend)
+        if instance is None:
+            return None
+        instance.kind = slot.kind
+        variant = self.family.variants[instance.tier]
+        plan_ns = slot.plan_ns(variant, 1)
+        while instance.queue:
+            request = instance.queue.pop(0)
+            if slot.start_at_ns + plan_ns <= self._limit_ns(request):
+                batch = Batch(variant, [request])
+                expect_ns = slot.expect_ns(variant, 1) * self.times[instance.tier].mean
+                instance.on_sent(batch.requests, slot.start_at_ns, expect_ns)
+                return batch
+            self._give_up(now_ns, instance, request)
+        return None
+
+    def _give_up(self, now_ns: int, instance: Instance, request: Request) -> None:
+        """It can no longer be in time here; perhaps on a faster instance."""
+        speed_ns = self.instances.speed[instance.tier]
+        ends_at_ns = now_ns + self.desk.lead_ns(1) + self.fastest_ns
+        if self.aware and self.fastest_ns < speed_ns and ends_at_ns <= request.deadline_ns:
+            self.homeless.append((request, speed_ns))
+            self.timers.arm(self.rehousing, now_ns)
+        else:
+            self.outbox.drop(request, DropReason.LATE)

@@ -1,0 +1,46 @@
+"""How many instances of each variant there are to be."""
+
+from collections.abc import Sequence
+
+from profiles.check import refuse
+from router.policies.family import Family
+
+
+def read_mix(mix: str, family: Family, speed: Sequence[int]) -> tuple[int, ...]:
+    """Weights of the family's variants from `2/2`, in the order of the configuration. Without
+    one the two ends of the family are alike: its most accurate variant and its fastest."""
+    count = len(family.variants)
+    if not mix:
+        if not family.accuracy:
+            return tuple(int(variant == family.serving) for variant in family.variants)
+        allowed = [index for index in range(count) if family.accuracy[index] >= _floor(family)]
+        ends = {
+            max(allowed, key=lambda index: family.accuracy[index]),
+            min(allowed, key=lambda index: speed[index]),
+        }
+        return tuple(int(index in ends) for index in range(count))
+    parts = mix.split("/")
+    if len(parts) != count or not all(part.strip().isdecimal() for part in parts):
+        rule = f"must be {count} whole numbers with / between them, one for each variant"
+        refuse("policy_options.mix", mix, f"{rule} of {family.name}")
+    weights = tuple(int(part) for part in parts)
+    if sum(weights) == 0:
+        refuse("policy_options.mix", mix, "must hold a number above 0")
+    return weights
+
+
+def _floor(family: Family) -> float:
+    # A floor that no variant reaches leaves the best one.
+    return min(family.accuracy_floor, max(family.accuracy))
+
+
+def allot(weights: Sequence[int], instances: int, speed: Sequence[int]) -> list[int]:
+    """Instances of each variant, in proportion to the weights; what is left over goes to the
+    fastest first, since capacity is what a burst asks for."""
+    total = sum(weights)
+    counts = [instances * weight // total for weight in weights]
+    rest = [instances * weight % total for weight in weights]
+    order = sorted(range(len(weights)), key=lambda index: (-rest[index], speed[index]))
+    for index in order[: instances - sum(counts)]:
+        counts[index] += 1
+    return counts

@@ -1,0 +1,1 @@
+"""Training of slot routing: many small systems side by side, imitation, then PPO."""

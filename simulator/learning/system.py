@@ -1,0 +1,91 @@
+"""The system that a scenario asks a policy to be trained for."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiles.check import refuse
+from router.policies.catalog import read_options
+from router.policies.family import Family
+from router.policies.rl.batching import SIZES
+from router.policies.rl.observation import Scales
+from router.policies.routing.deadline import RoutingOptions
+from router.policies.routing.mix import allot, read_mix
+from simulator.arrivals import map_stationary
+from simulator.phase_report import phase_rates
+from simulator.scenario import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """Instances and the states of their workload."""
+
+    tiers: tuple[int, ...]
+    """The variant of each instance."""
+    batch_ns: tuple[tuple[int, ...], ...]
+    """Run time by variant and batch size, from 0 up."""
+    accuracy: tuple[float, ...]
+    """By variant."""
+    buffer: int
+    slo_ns: int
+    rates_rps: tuple[float, ...]
+    """Arrivals a second in each state of the workload."""
+    time_shares: tuple[float, ...]
+    """Of each state, in the long run."""
+    leave_rps: tuple[float, ...]
+    """How often a second each state is left."""
+
+    def scales(self, with_arrivals: bool) -> Scales:
+        return Scales(self.buffer, self.slo_ns, max(self.rates_rps) if with_arrivals else 0.0)
+
+
+def read_system(scenario: Scenario) -> System:
+    """One application on instances of its own, under a workload of two states."""
+    if len(scenario.applications) != 1:
+        refuse("applications", len(scenario.applications), "a policy is trained for one alone")
+    application = scenario.applications[0]
+    accuracy = [variant.accuracy for variant in application.variants]
+    known = [each for each in accuracy if each is not None]
+    if len(known) < len(accuracy):
+        refuse("applications[0].variants", None, "a policy chooses by accuracy; give all of them")
+    options = _options(scenario)
+    speed = [variant.latency_ns(1) for variant in application.variants]
+    variants = tuple(range(len(speed)))
+    family = Family(0, application.name, application.slo_ns, variants, 0, tuple(known))
+    counts = allot(read_mix(options.mix, family, speed), scenario.backends, speed)
+    rates, shares, leave = _states(scenario)
+    return System(
+        tiers=tuple(tier for tier, count in enumerate(counts) for _ in range(count)),
+        batch_ns=tuple(
+            (0, *variant.table_ns(min(max(SIZES), variant.batch_size_max or max(SIZES))))
+            for variant in application.variants
+        ),
+        accuracy=tuple(known),
+        buffer=options.buffer,
+        slo_ns=application.slo_ns,
+        rates_rps=rates,
+        time_shares=shares,
+        leave_rps=leave,
+    )
+
+
+def _options(scenario: Scenario) -> RoutingOptions:
+    application = scenario.applications[0]
+    policy = application.policy or scenario.policy
+    given = application.policy_options if application.policy else scenario.policy_options
+    if policy != "routing":
+        refuse("policy", policy, "is trained from a scenario with policy routing and its options")
+    options = read_options("routing", given)
+    assert isinstance(options, RoutingOptions)
+    return options
+
+
+def _states(
+    scenario: Scenario,
+) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+    spec = scenario.arrivals
+    if spec.process == "map" and len(spec.d0) == 2:
+        d0, d1 = np.array(spec.d0), np.array(spec.d1)
+        leave = (float(d0[0, 1] + d1[0, 1]), float(d0[1, 0] + d1[1, 0]))
+        return tuple(phase_rates(spec).tolist()), tuple(map_stationary(d0, d1).tolist()), leave
+    refuse("arrivals.process", spec.process, "a policy is trained on a map of two phases")

@@ -1,0 +1,123 @@
+"""A policy from a scenario: warm start, training, and the checkpoint that comes of it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from router.core.units import SECOND
+from router.policies.rl.checkpoint import Checkpoint, save_checkpoint
+from router.policies.rl.observation import width
+from simulator.learning.actor_critic import Actor
+from simulator.learning.environment import Environment
+from simulator.learning.imitation import imitate
+from simulator.learning.ppo import Figures, Learner, Settings
+from simulator.learning.system import System, read_system
+from simulator.learning.teacher import Teacher
+from simulator.scenario import Scenario
+
+Progress = Callable[[float, Figures], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What to train."""
+
+    seed: int = 1
+    slot_ns: int = SECOND
+    with_arrivals: bool = False
+    """The policy also sees how many requests the last slot brought."""
+    batching: bool = False
+    even: bool | None = None
+    """Draw requests to instances evenly, not at random. Where it is not said: if the policy sees
+    the arrivals. Queues are smoother then, and without the count they alone tell of a burst."""
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def draws_evenly(self) -> bool:
+        return self.with_arrivals if self.even is None else self.even
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A policy and how it got there."""
+
+    checkpoint: Checkpoint
+    curve: tuple[Figures, ...]
+    wall_s: float
+    cpu_s: float
+
+
+def train(
+    scenario: Scenario,
+    lesson: Lesson,
+    progress: Progress | None = None,
+    path: Path | None = None,
+) -> Trained:
+    """Train a policy for a scenario; the same lesson gives the same policy. With a path, a
+    checkpoint is kept there from the warm start on, so that nothing is lost when it is stopped."""
+    wall_s, cpu_s = time.perf_counter(), time.process_time()
+    system = read_system(scenario)
+    torch.manual_seed(lesson.seed)
+    learner = _learner(system, lesson)
+    imitate(
+        learner,
+        Teacher(system, lesson.slot_ns, lesson.batching),
+        lesson.settings.imitation_rounds,
+    )
+    curve: list[Figures] = []
+    for number, figures in enumerate(learner.train()):
+        curve.append(figures)
+        if progress is not None:
+            progress((number + 1) / lesson.settings.updates, figures)
+        if path is not None and number % 10 == 0:
+            save_checkpoint(_checkpoint(learner, system, lesson, curve), path)
+    checkpoint = _checkpoint(learner, system, lesson, curve)
+    if path is not None:
+        save_checkpoint(checkpoint, path)
+    return Trained(
+        checkpoint,
+        tuple(curve),
+        time.perf_counter() - wall_s,
+        time.process_time() - cpu_s,
+    )
+
+
+def _learner(system: System, lesson: Lesson) -> Learner:
+    env = Environment(
+        system,
+        lesson.settings.copies,
+        lesson.slot_ns,
+        np.random.default_rng(lesson.seed),
+        batching=lesson.batching,
+        with_arrivals=lesson.with_arrivals,
+        even=lesson.draws_evenly,
+    )
+    inputs = width(len(system.tiers), env.scales)
+    tiers = len(system.accuracy) if lesson.batching else 0
+    actor = Actor(inputs, len(system.tiers), tiers, lesson.settings.hidden)
+    return Learner(env, actor, lesson.settings)
+
+
+def _checkpoint(
+    learner: Learner, system: System, lesson: Lesson, curve: list[Figures]
+) -> Checkpoint:
+    return Checkpoint(
+        network=learner.actor.export(),
+        tiers=system.tiers,
+        scales=learner.env.scales,
+        slot_ns=lesson.slot_ns,
+        low=learner.low,
+        high=learner.high,
+        batching=lesson.batching,
+        even=lesson.draws_evenly,
+        training={
+            "seed": lesson.seed,
+            "slots": learner.slots,
+            "settings": asdict(lesson.settings),
+            "curve": [asdict(figures) for figures in curve],
+        },
+    )

@@ -141,7 +141,8 @@ def drift(prepared: Sequence[Prepared], quick: bool) -> Iterator[Figure]:
 
 def floors(prepared: Sequence[Prepared], quick: bool) -> Iterator[Figure]:
     """A floor on the recall of the binary application's rare class."""
-    windows, seeds = (100, 1) if quick else (400, 4)
+    # The class is rare: 400 windows hold some 80 of it.
+    windows, seeds = (400, 1) if quick else (400, 4)
     floored = [
         replace(each.classes, recall_floors=(0.0, FLOOR)) if number == 0 else each.classes
         for number, each in enumerate(prepared)

@@ -69,8 +69,9 @@ def draw_load(
         np.concatenate(number)[order],
         zeros,
         np.concatenate(slo_ns)[order],
-        zeros,
-        {},
+        priority=zeros,
+        phase=zeros,
+        weights={},
     )
     return Load(windows, continuous, arrivals, _contents(streams, order))
 

@@ -9,6 +9,8 @@ from profiles.check import check_number, refuse
 from router.core.source import Source
 from router.core.units import ms
 from router.policies.batch_queues import BatchQueues, BatchQueuesOptions
+from router.policies.central.options import CentralOptions
+from router.policies.central.source import CentralQueue
 from router.policies.deferred import ModelThread
 from router.policies.deferred_options import EAGER, HOLDS, PUBLISHED, DeferredOptions
 from router.policies.family import Family
@@ -53,6 +55,10 @@ def _jellyfish(families: Sequence[Family], options: Any, rng: random.Random) -> 
     return [Jellyfish(family, options, rng) for family in families]
 
 
+def _central(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [CentralQueue(family, options) for family in families]
+
+
 POLICIES: dict[str, Policy] = {
     "deferred": Policy(DeferredOptions(), _deferred),
     "published": Policy(PUBLISHED, _deferred),
@@ -61,6 +67,7 @@ POLICIES: dict[str, Policy] = {
     "batch-queues": Policy(BatchQueuesOptions(), _batch_queues),
     "partitioned": Policy(PartitionedOptions(), _partitioned),
     "jellyfish": Policy(JellyfishOptions(), _jellyfish, frozenset(("replan_here",)), chooses=True),
+    "central-queue": Policy(CentralOptions(), _central, chooses=True),
 }
 
 

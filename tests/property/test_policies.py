@@ -17,7 +17,7 @@ from router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source, own_lane
 from router.core.units import NEVER, ms
 from router.policies.catalog import POLICIES
 from router.policies.deferred import ModelThread
-from router.policies.family import alone
+from router.policies.family import Family, alone
 from router.policies.stranded import Stranded
 
 SIZE_MAX = 12
@@ -161,15 +161,34 @@ def from_catalog(name: str, **changes: object) -> Build:
     return build
 
 
+def choosing(name: str, **changes: object) -> Build:
+    """A policy that may serve every application with every variant."""
+    policy = POLICIES[name]
+    options = replace(policy.defaults, **changes)
+
+    def build(variants: Sequence[int], rng: random.Random) -> list[Source]:
+        accuracy = tuple(0.5 + 0.1 * variant for variant in variants)
+        families = [
+            Family(each, f"application {each}", ms(15), tuple(variants), each, accuracy)
+            for each in variants
+        ]
+        return policy.build(families, options, rng)
+
+    return build
+
+
 SOURCES: dict[str, Build] = {
     **{name: from_catalog(name) for name in POLICIES},
     "deferred, auto": from_catalog("deferred", hold="auto"),
     "deferred, hold at most 5 ms": from_catalog("deferred", hold_ns_max=ms(5)),
     "deferred, beta lambda": from_catalog("deferred", beta_lambda=1.0, efficient=0.0),
+    "central-queue, any variant": choosing("central-queue"),
+    "central-queue, deferred": choosing("central-queue", hold="deferred"),
     "lanes": lambda variants, rng: [Lanes(variants)] * len(variants),
     "swapper": lambda variants, rng: [Swapper(variants)] * len(variants),
 }
 NOT_STRICT = {"timeout"}
+CHOOSING = {"central-queue, any variant", "central-queue, deferred"}
 
 
 # What happens
@@ -447,7 +466,7 @@ class World:
         end_at_ns = batch.start_at_ns + batch.plan_ns
         for request in batch.requests:
             self.end(request, "sent")
-            assert request.application == batch.variant
+            assert request.application == batch.variant or self.name in CHOOSING
             assert end_at_ns <= request.expires_at_ns
             assert self.name in NOT_STRICT or end_at_ns <= request.deadline_ns
         if machine.running is None:

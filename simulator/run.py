@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from router.core.engine import Engine
 from router.core.events import Advise, Answer, Dispatch, Drop, DropReason, Request
+from router.core.events import Answer, Compute, Dispatch, Drop, DropReason, Request
 from router.core.units import NEVER
 from simulator.arrivals import Arrivals, generate
 from simulator.assembly import assemble
@@ -151,7 +152,7 @@ class Driver:
                     # Only a policy that plans again and again still has a timer.
                     break
                 engine.on_time(now_ns)
-            if outbox.effects:
+            while outbox.effects:
                 self._carry_out(now_ns)
             events += 1
             if self.progress is not None and events % PROGRESS_EVERY == 0:
@@ -226,6 +227,9 @@ class Driver:
                 self.reasons[rid] = effect.reason
             elif isinstance(effect, Advise) and self.uplinks is not None:
                 self.uplinks.advise(now_ns, effect)
+            elif isinstance(effect, Compute):
+                # On the virtual clock, thinking takes no time.
+                self.engine.on_computed(now_ns, effect.application, effect.work())
             elif isinstance(effect, Answer):
                 self.start_ns[effect.request.rid] = now_ns
                 self.end_ns[effect.request.rid] = now_ns

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from router.core.costs import Costs
 from router.core.deadline_queue import DeadlineQueue
 from router.core.engine import Engine
-from router.core.events import Batch, Dispatch, Drop, DropReason, Request
+from router.core.events import Batch, Compute, Dispatch, Drop, DropReason, Request
 from router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source, own_lane
 from router.core.units import NEVER, ms
 from router.policies.catalog import POLICIES
@@ -179,16 +179,36 @@ def choosing(name: str, **changes: object) -> Build:
 
 SOURCES: dict[str, Build] = {
     **{name: from_catalog(name) for name in POLICIES},
+    "model-switching": from_catalog("model-switching", sustained_rps=(100.0,)),
     "deferred, auto": from_catalog("deferred", hold="auto"),
     "deferred, hold at most 5 ms": from_catalog("deferred", hold_ns_max=ms(5)),
     "deferred, beta lambda": from_catalog("deferred", beta_lambda=1.0, efficient=0.0),
     "central-queue, any variant": choosing("central-queue"),
     "central-queue, deferred": choosing("central-queue", hold="deferred"),
+    "ramsis, any variant": choosing("ramsis", bins=10, queue_max=4, load_rps=200.0),
+    "ramsis, shortest queue": choosing(
+        "ramsis", bins=10, queue_max=4, load_rps=200.0, balancing="shortest-queue"
+    ),
+    "jellyfish-plus, any variant": choosing("jellyfish-plus"),
     "lanes": lambda variants, rng: [Lanes(variants)] * len(variants),
     "swapper": lambda variants, rng: [Swapper(variants)] * len(variants),
 }
-NOT_STRICT = {"timeout"}
-CHOOSING = {"central-queue, any variant", "central-queue, deferred"}
+CHOOSING = {
+    "central-queue, any variant",
+    "central-queue, deferred",
+    "ramsis, any variant",
+    "ramsis, shortest queue",
+    "jellyfish-plus, any variant",
+}
+NOT_STRICT = {
+    "timeout",
+    "ramsis",
+    "jellyfish-plus",
+    "model-switching",
+    "ramsis, any variant",
+    "ramsis, shortest queue",
+    "jellyfish-plus, any variant",
+}
 
 
 # What happens
@@ -435,12 +455,14 @@ class World:
 
     def settle(self) -> None:
         """Carry the effects out, and note for whom no backend is free now."""
-        effects = self.engine.take_effects()
-        for index, effect in enumerate(effects):
-            if isinstance(effect, Dispatch):
-                self.check_dispatch(effect)
-            elif isinstance(effect, Drop):
-                self.check_drop(effect, effects[index + 1 :])
+        while effects := self.engine.take_effects():
+            for index, effect in enumerate(effects):
+                if isinstance(effect, Dispatch):
+                    self.check_dispatch(effect)
+                elif isinstance(effect, Drop):
+                    self.check_drop(effect, effects[index + 1 :])
+                elif isinstance(effect, Compute):
+                    self.engine.on_computed(self.now_ns, effect.application, effect.work())
         at_ease = self.at_ease()
         for rid in self.engine.outbox.queued:
             fate = self.fates[rid]

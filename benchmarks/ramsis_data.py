@@ -4,10 +4,12 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from router.policies.ramsis.latency import pareto_front
+from profiles.monotone import monotone
+from router.policies.ramsis.latency import fill_sizes, monotone_from_right, pareto_front
 from simulator.scenario import Scenario, read_scenario
 
 DEFAULT_FOLDER = Path("../shared/data/ramsis")
+SIZE_MAX = 32
 Variant = dict[str, object]
 
 
@@ -44,6 +46,33 @@ def load_task(folder: Path, task: str) -> Task:
         {"name": name, "latency_ms": model["p95_table_1_32"], "accuracy": model["accuracy"] / 100}
         for name, model in models.items()
     ]
+    variants.sort(key=lambda each: _latency_ms(each)[0])
+    return Task(tuple(variants))
+
+
+def load_measured(folder: Path, task: str) -> Task:
+    """The same with medians and 99th percentiles, for run times drawn between them. Sizes that were
+    not profiled lie on the line of the others; no size is faster than a smaller one."""
+    models = json.loads((folder / f"{task}_profiles.json").read_text())["models"]
+    variants: list[Variant] = []
+    for name, model in models.items():
+        columns: dict[str, tuple[float, ...]] = {}
+        for column in ("p50", "p99"):
+            sizes, values = model["batch_sizes"], model[column]
+            known = [each for each in range(len(sizes)) if sizes[each] <= SIZE_MAX]
+            filled = fill_sizes(
+                [sizes[each] for each in known], [values[each] for each in known], SIZE_MAX
+            )
+            columns[column] = tuple(monotone_from_right(filled))
+        p99_ms, _ = monotone(columns["p99"], floor=columns["p50"])
+        variants.append(
+            {
+                "name": name,
+                "latency_ms": list(columns["p50"]),
+                "p99_ms": list(p99_ms),
+                "accuracy": model["accuracy"] / 100,
+            }
+        )
     variants.sort(key=lambda each: _latency_ms(each)[0])
     return Task(tuple(variants))
 

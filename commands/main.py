@@ -5,6 +5,7 @@ import sys
 import typer
 
 from commands.load import load
+from commands.policy import policy
 from commands.profile import profile
 from commands.serve import serve
 from commands.simulation import goodput, simulate
@@ -20,6 +21,7 @@ app = typer.Typer(
 )
 for command in (serve, stream, load, profile, simulate, goodput):
     app.command()(command)
+app.add_typer(policy, name="policy")
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """Emulated backends: each runs one batch at a time, for as long as its profile and luck say."""
 
+import math
 import random
 from collections.abc import Sequence
 from heapq import heappop, heappush
@@ -49,12 +50,15 @@ class EmulatedCluster:
         faults: Sequence[Fault],
         start_ns: int,
         rng: random.Random,
+        spreads: Sequence[Sequence[float]] | None = None,
     ) -> None:
+        """`spreads`: of the logarithm of run times, by variant and batch size less one."""
         self.backends = [EmulatedBackend() for _ in range(backends)]
         self.costs = costs
         self.dispatch_ns = dispatch_ns
         self.jitter = [(start_ns + from_ns, spread) for from_ns, spread in jitter]
         self.rng = rng
+        self.spreads = spreads
         self.sequence = 0
         self.agenda: list[tuple[int, int, int, int, int]] = []
         """(when, kind, tie-break, backend or fault, incarnation), earliest first."""
@@ -91,6 +95,9 @@ class EmulatedCluster:
         state.running = batch
         state.started_at_ns = at_ns
         run_ns = self.costs.of(batch.variant).p50_ns[len(batch.requests)]
+        if self.spreads is not None:
+            own = self.spreads[batch.variant][len(batch.requests) - 1]
+            run_ns = int(run_ns * math.exp(self.rng.gauss(0.0, own)))
         spread = self._spread(at_ns)
         if spread > 0.0:
             run_ns = int(run_ns * (1.0 + abs(self.rng.gauss(0.0, spread))))

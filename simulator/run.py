@@ -14,7 +14,7 @@ from router.core.events import Advise, Answer, Dispatch, Drop, DropReason, Reque
 from router.core.events import Answer, Compute, Dispatch, Drop, DropReason, Request
 from router.core.units import NEVER
 from simulator.arrivals import Arrivals, generate
-from simulator.assembly import assemble
+from simulator.assembly import assemble, spreads
 from simulator.cluster import COMPLETION, START_FAULT, EmulatedCluster
 from simulator.scenario import Scenario
 from simulator.uplinks import ACKNOWLEDGEMENT, Uplinks
@@ -69,6 +69,7 @@ class Driver:
             scenario.faults,
             scenario.warmup_ns,
             random.Random(f"{scenario.seed} execution"),
+            spreads(scenario) if scenario.draw == "profile" else None,
         )
         count = len(self.arrivals.at_ns)
         self.start_ns = [PENDING] * count

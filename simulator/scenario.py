@@ -60,6 +60,14 @@ VARIANT_KEYS = (
     "input_size",
 )
 CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority", "trace")
+    "p99_ms",
+    "profile",
+    "accuracy",
+    "swap_in_ms",
+)
+DRAWS = ("median", "profile")
+EXECUTION_KEYS = ("jitter", "draw")
+CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority")
 FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
 FAULT_KINDS = ("crash", "hang", "slow")
 ZOO_SETTINGS = ("all", "gt2", "lt2")
@@ -132,6 +140,8 @@ class Scenario:
     policy_options: Mapping[str, object] = field(default_factory=dict)
     jitter: tuple[tuple[int, float], ...] = ((0, 0.0),)
     """(from, relative spread) of run times, by time from the end of the warm-up."""
+    draw: str = "median"
+    """Run times before jitter: the profile's `median`, or `profile`: drawn from it and the p99."""
     dispatch_ns: int = 0
     arrivals: ArrivalSpec = field(default_factory=ArrivalSpec)
     shares: tuple[float, ...] = ()
@@ -198,6 +208,7 @@ def read_scenario(data: object) -> Scenario:
         policy=policy,
         policy_options=options,
         jitter=_read_jitter(top),
+        draw=top.inner("execution", EXECUTION_KEYS).choice("draw", DRAWS, "median"),
         dispatch_ns=ms(top.number("dispatch_ms", 0)),
         arrivals=arrivals,
         shares=_read_shares(top, applications),
@@ -348,6 +359,8 @@ def _read_variant(row: Fields) -> Profile:
         )
     if row.has("beta_ms") and not row.has("alpha_ms"):
         refuse(row.name("beta_ms"), row.data["beta_ms"], "goes with alpha_ms only")
+    if row.has("p99_ms") and not row.has("latency_ms"):
+        refuse(row.name("p99_ms"), row.data["p99_ms"], "goes with latency_ms only")
     accuracy = row.fraction("accuracy")
     if row.has("profile"):
         profile = find(row.text("profile"))
@@ -358,7 +371,9 @@ def _read_variant(row: Fields) -> Profile:
     elif row.has("latency_ms"):
         name = row.text("name")
         try:
-            profile = from_table_ms(name, row.numbers("latency_ms"), accuracy=accuracy)
+            p99_ms = row.numbers("p99_ms") if row.has("p99_ms") else None
+            latency_ms = row.numbers("latency_ms")
+            profile = from_table_ms(name, latency_ms, p99_ms=p99_ms, accuracy=accuracy)
         except ConfigError as error:
             raise ConfigError(f"{row.name('latency_ms')}: {error}") from None
     else:
@@ -373,7 +388,7 @@ def _read_variant(row: Fields) -> Profile:
 
 
 def _read_jitter(top: Fields) -> tuple[tuple[int, float], ...]:
-    execution = top.inner("execution", ("jitter",))
+    execution = top.inner("execution", EXECUTION_KEYS)
     jitter = execution.data.get("jitter", 0.0)
     if not isinstance(jitter, list):
         return ((0, execution.number("jitter", 0.0)),)

@@ -12,6 +12,7 @@ STEP_RPS = 100.0
 """The paper profiles loads in steps of this size."""
 PROFILED_NS = seconds(10)
 ALWAYS_RPS = 1e12
+LATE_BY = 100
 
 Tell = Callable[[str, float], None]
 
@@ -34,8 +35,11 @@ def _sustained_rps(scenario: Scenario, index: int, high_rps: float, step_rps: fl
     (application,) = scenario.applications
     only = [0.0] * len(application.variants)
     only[index] = ALWAYS_RPS
+    # Late answers count as they are, not as drops or as another variant's.
+    patient = replace(application, hard_limit_ns=LATE_BY * application.slo_ns)
     alone = replace(
         scenario,
+        applications=(patient,),
         policy="model-switching",
         policy_options={"sustained_rps": only},
         duration_ns=PROFILED_NS,

@@ -228,6 +228,32 @@ def test_waits_for_a_request_that_saves_more_than_the_wait_costs() -> None:
     assert 0 < wake_ns < ms(10)
 
 
+def test_late_requests_teach_caution_and_others_unteach_it() -> None:
+    bench = Bench(late_share=0.01)
+    bench.at_rate(5.0)
+    bench.send(0)
+    bench.engine.on_done(ms(101), 0, ms(101))
+    assert bench.source.caution == pytest.approx(0.005)
+    for step in range(1, 101):
+        bench.send(step * SECOND)
+        bench.engine.on_done(step * SECOND + ms(50), 0, ms(50))
+    # A hundred in time make up for one late at the allowed share of 1 %.
+    assert bench.source.caution == pytest.approx(0.0, abs=1e-9)
+
+
+def test_caution_keeps_a_slow_variant_from_a_tight_deadline() -> None:
+    for caution, variant in ((0.0, GOOD), (0.1, MIDDLE)):
+        bench = Bench(hold="eager")
+        bench.at_rate(5.0)
+        bench.send(0)
+        bench.batches()
+        bench.send(ms(50) - ms(48))
+        bench.source.caution = caution
+        # 52 ms are left when the backend is free: 50 planned, 55 with caution.
+        bench.engine.on_done(ms(50), 0, ms(50))
+        assert bench.batches() == [(variant, 1)]
+
+
 def test_eager_goes_at_once() -> None:
     bench = Bench(backends=2, hold="eager")
     bench.at_rate(300.0)

@@ -12,7 +12,7 @@ further edge to take the price of."""
 LOG_SPAN = 3.0
 EDGE_TILT = 0.5
 """Rise of the price, as a logarithm, on the cheapest edge from a calm wait to a strained one."""
-LULL = 2.0
+LULL = 4.0
 """The wait falls by so many times the calm one from one edge's price to the next dearer's."""
 OWN_SAFE, OWN_DANGER = 0.5, 0.9
 """Whatever is under way, requests that wait this share of the cheapest batch's room count as a

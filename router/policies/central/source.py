@@ -17,6 +17,8 @@ from router.policies.family import Family
 
 EFFICIENT = 1.03
 """A smaller batch counts as efficient up to this factor of the cost for each request."""
+CAUTION_STEP = 0.005
+CAUTION_MAX = 0.5
 SILENT_NS = 2 * SECOND
 """Without arrivals for so long the application counts no demand."""
 OTHERS_MEMORY = 0.1
@@ -52,6 +54,8 @@ class CentralQueue(Source):
         """Time, busy time of all and of our own when others were last looked at."""
         self.evidence = 0
         """Requests that have come with accuracies of their own."""
+        self.caution = 0.0
+        """Runs are allowed to take this share longer than planned."""
         self.demand = 0.0
         self.standing_bid = Bid()
         self.silence = SourceTimer(self)
@@ -93,7 +97,15 @@ class CentralQueue(Source):
 
     def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
         self.own_busy_ns += run_ns
+        self._learn_caution(now_ns, batch)
         return NO_LANES
+
+    def _learn_caution(self, now_ns: int, batch: Batch) -> None:
+        """One step up for each late request and a small one down for each other, so that they
+        balance at the share allowed."""
+        late = sum(request.deadline_ns < now_ns for request in batch.requests)
+        allowed = self.options.late_share * (len(batch.requests) - late)
+        self.caution = min(CAUTION_MAX, max(0.0, self.caution + CAUTION_STEP * (late - allowed)))
 
     def on_time(self, now_ns: int) -> Sequence[int]:
         """Nothing has arrived for a while: no backends are needed."""
@@ -164,6 +176,8 @@ class CentralQueue(Source):
         queued_ns = max(0, len(self.queue) - self.desk.free_backends()) * self.turn_ns
         backends = self.each_ns / self.gap_ns
         ahead_ns = self.under_way.left_ns(now_ns) - self.under_way.usual_ns(backends)
+        # Between two grants the queue grows to a batch and falls again: half a turn is no wait.
+        queued_ns -= self.under_way.mean_ns / (2.0 * backends)
         price = self.prices.at(queued_ns + ahead_ns / backends, queued_ns)
         return price, max(each.accuracy - price * each.each_ns for each in self.hull)
 
@@ -197,10 +211,15 @@ class CentralQueue(Source):
         if self._hold_ns(now_ns, left_ns) > 0:
             return None
         price, rest = self._price(now_ns)
-        if self._plain(slot) and self.evidence == 0:
-            point, _ = self._best(left_ns, len(queue), price, rest)
-        else:
-            point = self._best_here(slot, left_ns, price, rest)
+        point = None
+        # Caution is given up before a request is.
+        for limit_ns in (int(left_ns / (1.0 + self.caution)), left_ns):
+            if self._plain(slot) and self.evidence == 0:
+                point, _ = self._best(limit_ns, len(queue), price, rest)
+            else:
+                point = self._best_here(slot, limit_ns, price, rest)
+            if point is not None:
+                break
         if point is None:
             return None
         variant = self.variants[point.variant]
@@ -265,6 +284,7 @@ class CentralQueue(Source):
         if latest_ns <= now_ns:
             return 0
         waiting = len(self.queue)
+        left_ns = int(left_ns / (1.0 + self.caution))
         price, rest = self._price(now_ns)
         point, wasted_ns = self._best(left_ns, waiting, price, rest)
         if point is None:

@@ -76,7 +76,7 @@ def test_the_central_queue_comes_near_the_fluid_bound(rate_rps: float) -> None:
     assert result.accuracy > fluid(rate_rps) - 0.02
 
 
-@pytest.mark.parametrize("rate_rps", [200, 400])
+@pytest.mark.parametrize("rate_rps", [300, 450])
 def test_the_central_queue_is_more_accurate_than_tables_and_loads(rate_rps: float) -> None:
     best = run("central-queue", rate_rps).accuracy or 0.0
     tables = run("ramsis", rate_rps, hard_limit_ms=10 * SLO_MS).accuracy or 0.0

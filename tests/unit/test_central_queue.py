@@ -10,6 +10,7 @@ from router.policies.central.hull import Point, concave_hull, fluid_accuracy, pr
 from router.policies.central.options import CentralOptions
 from router.policies.central.prices import PriceCurve
 from router.policies.central.source import CentralQueue
+from router.policies.central.steady import SteadyRate
 from router.policies.central.under_way import UnderWay
 from router.policies.family import Family
 
@@ -134,6 +135,16 @@ def test_usual_is_half_a_run_on_each_backend() -> None:
     for _ in range(10):
         under_way.add(100, 80)
     assert under_way.usual_ns(3.0) == pytest.approx(3 * 40)
+
+
+def test_a_steady_load_is_averaged_and_a_change_followed() -> None:
+    steady = SteadyRate()
+    for reading in (1000.0, 1020.0, 980.0, 1000.0):
+        load = steady.read(reading)
+    assert load == pytest.approx(1000.0)
+    # Three standard deviations of a reading at 1,000 a second are 69.
+    assert steady.read(1060.0) < 1015.0
+    assert steady.read(1300.0) == 1300.0
 
 
 # Decisions

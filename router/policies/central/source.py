@@ -12,6 +12,7 @@ from router.core.units import SECOND
 from router.policies.central.hull import Point, concave_hull, reachable
 from router.policies.central.options import CentralOptions
 from router.policies.central.prices import PriceCurve
+from router.policies.central.steady import SteadyRate
 from router.policies.central.under_way import UnderWay
 from router.policies.family import Family
 
@@ -40,6 +41,7 @@ class CentralQueue(Source):
         self.options = options
         self.queue = DeadlineQueue()
         self.rate = RateMeter()
+        self.steady = SteadyRate()
         self.gap_ns = float(SECOND)
         """Mean time between arrivals."""
         self.each_ns = float(SECOND)
@@ -116,7 +118,7 @@ class CentralQueue(Source):
 
     def _aim(self, now_ns: int) -> None:
         """Draw the hull anew from run times as planned now, and the prices from the load."""
-        rps = self.rate.rps
+        rps = self.steady.read(self.rate.rps)
         if rps > 0.0:
             self.gap_ns = SECOND / rps
         self._count_others(now_ns)

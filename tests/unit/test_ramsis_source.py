@@ -167,7 +167,8 @@ def test_every_kind_of_backend_has_tables_of_its_own() -> None:
 def test_drifted_run_times_have_tables_made_anew() -> None:
     bench = Bench()
     bench.ready()
-    bench.engine.costs.of(FAST).set_factor(1.2)
+    for _ in range(64):
+        bench.engine.costs.observe(FAST, 0, 0, 1, ms(10))
     bench.source.batches = 255
     bench.send(SECOND)
     run_ns = bench.dispatched[-1].batch.plan_ns

@@ -84,7 +84,7 @@ def job_for(
 def drifted(job: Job, costs: Costs) -> bool:
     """Whether run times are now planned so differently that the tables are wrong."""
     for variant, latency_ns in zip(job.variants, job.problem.latency_ns, strict=True):
-        now_ns = costs.of(variant, job.kind).plan_ns[1]
-        if abs(now_ns - latency_ns[0]) > DRIFT * latency_ns[0]:
+        now_ns = sum(costs.of(variant, job.kind).plan_ns)
+        if abs(now_ns - sum(latency_ns)) > DRIFT * sum(latency_ns):
             return True
     return False

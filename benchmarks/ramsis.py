@@ -303,7 +303,7 @@ def beyond_rows(image: Task, quick: bool) -> Iterator[Row]:
         yield Row(figures, partial(central_at, task, rate_rps, seconds, 1, arrivals=arrivals))
 
 
-def measure(folder: Path, quick: bool) -> Iterator[Figure]:
+def measure(folder: Path, only: str, quick: bool) -> Iterator[Figure]:
     image, measured = load_task(folder, "image"), load_measured(folder, "image")
     rows = [
         *solver_rows(image),
@@ -313,6 +313,7 @@ def measure(folder: Path, quick: bool) -> Iterator[Figure]:
         *drawn_rows(measured, quick),
         *beyond_rows(image, quick),
     ]
+    rows = [row for row in rows if only in row.figures[0].figure]
     with ProcessPoolExecutor(2) as pool:
         for row, values in zip(rows, pool.map(_call, [row.measure for row in rows]), strict=True):
             for figure, value in zip(row.figures, values, strict=True):
@@ -331,8 +332,10 @@ def main() -> None:
         default=DEFAULT_FOLDER,
         help="folder with image_profiles.json and twitter_trace.json (default: %(default)s)",
     )
+    parser.add_argument("--only", default="", help="rows whose name has this in it")
     arguments, _ = parser.parse_known_args()
-    run("Variants under random arrivals", partial(measure, arguments.data), parser)
+    work = partial(measure, arguments.data, arguments.only)
+    run("Variants under random arrivals", work, parser)
 
 
 if __name__ == "__main__":

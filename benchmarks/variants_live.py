@@ -14,7 +14,7 @@ import grpc
 import numpy as np
 
 from benchmarks.figures import Figure, run
-from benchmarks.live_server import Running, fermata
+from benchmarks.live_server import fermata
 from benchmarks.slow_digits import PACE_MS
 from clients.wire.open_inference_pb2 import ModelInferRequest
 from clients.wire.parameters import parameter, text
@@ -99,7 +99,7 @@ def promised(policy: str, rate_rps: float, accuracy: dict[str, float]) -> tuple[
     return 100.0 * (result.accuracy or 0.0), 100.0 * result.bad_rate
 
 
-async def observe(running: Running, rate_rps: float, seconds: float, seed: int) -> Seen:
+async def observe(address: str, rate_rps: float, seconds: float, seed: int) -> Seen:
     """Send held-out digits as a Poisson process, and judge the answers."""
     images, labels = digits.held_out()
     rng = np.random.default_rng(seed)
@@ -108,7 +108,7 @@ async def observe(running: Running, rate_rps: float, seconds: float, seed: int) 
     # Every image about equally often: what is judged is the variants, not the draw.
     order = np.concatenate([rng.permutation(len(images)) for _ in range(count // len(images) + 1)])
     seen = Seen()
-    async with grpc.aio.insecure_channel(running.address) as channel:
+    async with grpc.aio.insecure_channel(address) as channel:
         stub = InferenceStub(channel)
         calls: list[asyncio.Task[None]] = []
         due_s = time.perf_counter()
@@ -146,10 +146,10 @@ def measure(quick: bool) -> Iterator[Figure]:
         backend = {"count": BACKENDS, "device": "cpu", "cpus": 0.2}
         with fermata(applications=[application(policy, accuracy)], backend=backend) as running:
             # The first requests teach the run times and the load.
-            asyncio.run(observe(running, 20.0, 5.0, seed=0))
+            asyncio.run(observe(running.address, 20.0, 5.0, seed=0))
             for rate_rps in LOADS_RPS:
                 promise = promised(policy, rate_rps, accuracy)
-                seen = asyncio.run(observe(running, rate_rps, seconds, seed=int(rate_rps)))
+                seen = asyncio.run(observe(running.address, rate_rps, seconds, seed=int(rate_rps)))
                 share = seen.best / max(1, seen.in_time)
                 name = f"{policy}, {rate_rps:g} req/s ({share:.0%} on the best variant)"
                 off = abs(seen.accuracy - promise[0])

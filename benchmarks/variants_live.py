@@ -141,8 +141,7 @@ async def _ask(stub: InferenceStub, image: Any, label: int, seen: Seen) -> None:
 
 def measure(quick: bool) -> Iterator[Figure]:
     accuracy = accuracies()
-    seconds = 10.0 if quick else 40.0
-    for policy in ("central-queue",) if quick else ("central-queue", "ramsis"):
+    for policy, seconds in (("central-queue", 10 if quick else 40), ("ramsis", 5 if quick else 20)):
         backend = {"count": BACKENDS, "device": "cpu", "cpus": 0.2}
         with fermata(applications=[application(policy, accuracy)], backend=backend) as running:
             # The first requests teach the run times and the load.

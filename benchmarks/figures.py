@@ -54,13 +54,6 @@ def run_on_data(
 def run(title: str, measure: Measure, more: argparse.ArgumentParser | None = None) -> None:
     """Parse the command line, measure, print; figures appear as they are ready."""
     parser = argparse.ArgumentParser(description=title, parents=[more] if more else [])
-
-
-def run(title: str, measure: Measure, parser: argparse.ArgumentParser | None = None) -> None:
-    """Parse the command line, measure, print; figures appear as they are ready. A benchmark with
-    options of its own gives the parser that has them, and reads them with `parse_known_args`."""
-    parents = [] if parser is None else [parser]
-    parser = argparse.ArgumentParser(description=title, parents=parents)
     parser.add_argument("--json", action="store_true", help="print a JSON list and nothing else")
     parser.add_argument("--quick", action="store_true", help="a reduced run, for CI")
     arguments = parser.parse_args()

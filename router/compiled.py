@@ -16,7 +16,9 @@ INTERPRETED = ("__init__.py", "catalog.py")
 
 def compiled_modules() -> list[str]:
     """Paths of the modules to compile, relative to the folder that holds `router`."""
-    files = [*sorted(HERE.glob("core/*.py")), *sorted(HERE.glob("policies/*.py"))]
+    # Of policies with a folder of their own, the source: it inherits from a compiled class.
+    patterns = ("core/*.py", "policies/*.py", "policies/*/source.py")
+    files = [path for pattern in patterns for path in sorted(HERE.glob(pattern))]
     return [str(path.relative_to(HERE.parent)) for path in files if path.name not in INTERPRETED]
 
 

@@ -13,6 +13,7 @@ from router.core.events import (
     Advise,
     Batch,
     ClientReport,
+    Compute,
     Dispatch,
     Drop,
     DropReason,
@@ -20,7 +21,6 @@ from router.core.events import (
     Request,
     Unload,
 )
-from router.core.events import Batch, Compute, Dispatch, Drop, DropReason, Load, Request, Unload
 from router.core.rank import BackendState
 from router.lead import LeadTime
 from router.links.messages import (

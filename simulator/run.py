@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from router.core.engine import Engine
-from router.core.events import Advise, Answer, Dispatch, Drop, DropReason, Request
-from router.core.events import Answer, Compute, Dispatch, Drop, DropReason, Request
+from router.core.events import Advise, Answer, Compute, Dispatch, Drop, DropReason, Request
 from router.core.units import NEVER
 from simulator.arrivals import Arrivals, generate
 from simulator.assembly import assemble, spreads

@@ -54,20 +54,15 @@ VARIANT_KEYS = (
     "alpha_ms",
     "beta_ms",
     "latency_ms",
+    "p99_ms",
     "profile",
     "accuracy",
     "swap_in_ms",
     "input_size",
 )
-CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority", "trace")
-    "p99_ms",
-    "profile",
-    "accuracy",
-    "swap_in_ms",
-)
 DRAWS = ("median", "profile")
 EXECUTION_KEYS = ("jitter", "draw")
-CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority")
+CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority", "trace")
 FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
 FAULT_KINDS = ("crash", "hang", "slow")
 ZOO_SETTINGS = ("all", "gt2", "lt2")

@@ -1,4 +1,4 @@
-"""Draws docs/images/variants.png: accuracy against load of every policy, beside the fluid bound."""
+"""Draws accuracy against load of every policy, beside the fluid bound."""
 
 import argparse
 from pathlib import Path
@@ -52,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=DEFAULT_FOLDER, help="as benchmarks.ramsis")
     parser.add_argument("--seconds", type=float, default=10.0, help="simulated at each load")
-    parser.add_argument("--out", type=Path, default=Path("docs/images/variants.png"))
+    parser.add_argument("--out", type=Path, default=Path("variants.png"))
     arguments = parser.parse_args()
     figure, axes = plt.subplots(figsize=(7, 4))
     for name, points in curves(load_task(arguments.data, "image").front, arguments.seconds).items():

@@ -6,6 +6,7 @@ from typing import Any
 
 import ray
 
+from router.aside import Aside
 from router.assembly import RouterConfig
 from router.links.heart import Heart
 from router.links.session import LinkError
@@ -46,6 +47,7 @@ class RouterActor:
         self.host = host
         self.port = port
         self.heart = Heart(self.options.beat_ns)
+        self.aside = Aside()
         self.starting: asyncio.Task[str] | None = None
 
     async def address(self) -> str:
@@ -62,6 +64,7 @@ class RouterActor:
             time.monotonic_ns,
             loop.call_soon,
             lambda call: wake_timer(loop, call),
+            self.aside.do,
         )
         self.server = LinkServer(self.live.hello, self.live, self.heart, self.options)
         port = await self.server.start(self.host, self.port)
@@ -88,6 +91,7 @@ class RouterActor:
             return
         await self.starting
         await self.server.stop(reason)
+        self.aside.stop()
         self.live.stop()
         self.heart.stop()
 

@@ -2,8 +2,10 @@
 
 import gc
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
+from router.aside import Then, Work, do_now
 from router.assembly import RouterConfig, assemble
 from router.core.admission import WINDOW_NS
 from router.core.engine import Engine
@@ -12,6 +14,7 @@ from router.core.events import (
     Answer,
     Batch,
     ClientReport,
+    Compute,
     Dispatch,
     Drop,
     DropReason,
@@ -87,11 +90,13 @@ class LiveRouter:
         clock: Callable[[], int],
         call_soon: Callable[[Callable[[], None]], object],
         make_wake: Callable[[Callable[[], None]], Wake],
+        do_aside: Callable[[Work, Then], None] = do_now,
     ) -> None:
         self.config = config
         self.epoch = epoch
         self.clock = clock
         self.call_soon = call_soon
+        self.do_aside = do_aside
         built = assemble(config)
         self.engine: Engine = built.engine
         self.built = built
@@ -390,10 +395,16 @@ class LiveRouter:
                 if frontend is not None:
                     say_to = (effect.client, effect.input_size, effect.network_ns, effect.served)
                     self._say(frontend, Advice(*say_to))
+            elif isinstance(effect, Compute):
+                self.do_aside(effect.work, partial(self._computed, effect.application))
             elif isinstance(effect, Load | Unload):
                 name = self.built.variants[effect.variant]
                 say = LoadVariant(name) if isinstance(effect, Load) else UnloadVariant(name)
                 self._say(self.backends[effect.backend].link, say)
+
+    def _computed(self, application: int, result: object) -> None:
+        self.engine.on_computed(self.clock(), application, result)
+        self._settle_soon()
 
     def _say(self, link: Speaker, message: Message) -> None:
         link.send(message)

@@ -1,5 +1,6 @@
 """Builds the engine that a scenario describes; from here on nothing sees the scenario."""
 
+import math
 from dataclasses import dataclass
 
 from profiles.profile import Profile
@@ -11,6 +12,8 @@ from router.ownership import Ownership
 from router.policies.family import Family
 from simulator.scenario import Application, Scenario
 
+Z_99 = 2.3263
+"""The 99th percentile of a standard normal variable."""
 BATCH_SIZE_MAX = 1024
 """Where a linear profile has no end of its own."""
 
@@ -84,3 +87,18 @@ def _batch_size_max(profile: Profile, slo_ns_max: int) -> int:
         else:
             high = middle - 1
     return low
+
+
+def spreads(scenario: Scenario) -> list[list[float]]:
+    """By the engine's variant and batch size less one: the log-normal spread that takes a run from
+    the profile's median to its 99th percentile."""
+    of_variants: list[list[float]] = []
+    for application in scenario.applications:
+        for profile in application.variants:
+            size_max = _batch_size_max(profile, application.slo_ns_max)
+            if profile.linear_ns is not None:
+                of_variants.append([0.0] * size_max)
+                continue
+            pairs = zip(profile.table_ns(size_max), profile.table_ns_p99(size_max), strict=True)
+            of_variants.append([math.log(p99 / p50) / Z_99 for p50, p99 in pairs])
+    return of_variants

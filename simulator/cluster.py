@@ -51,7 +51,9 @@ class EmulatedCluster:
         start_ns: int,
         rng: random.Random,
         variation: float = 0.0,
+        spreads: Sequence[Sequence[float]] | None = None,
     ) -> None:
+        """`spreads`: of the logarithm of run times, by variant and batch size less one."""
         self.backends = [EmulatedBackend() for _ in range(backends)]
         self.costs = costs
         self.dispatch_ns = dispatch_ns
@@ -59,6 +61,7 @@ class EmulatedCluster:
         self.rng = rng
         # Log-normal with mean 1: ln(1 + variation^2) is the variance of its logarithm.
         self.log_spread = math.sqrt(math.log1p(variation * variation))
+        self.spreads = spreads
         self.sequence = 0
         self.agenda: list[tuple[int, int, int, int, int]] = []
         """(when, kind, tie-break, backend or fault, incarnation), earliest first."""
@@ -95,6 +98,9 @@ class EmulatedCluster:
         state.running = batch
         state.started_at_ns = at_ns
         run_ns = self.costs.of(batch.variant).p50_ns[len(batch.requests)]
+        if self.spreads is not None:
+            own = self.spreads[batch.variant][len(batch.requests) - 1]
+            run_ns = int(run_ns * math.exp(self.rng.gauss(0.0, own)))
         spread = self._spread(at_ns)
         if spread > 0.0:
             run_ns = int(run_ns * (1.0 + abs(self.rng.gauss(0.0, spread))))

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from router.core.engine import Engine
-from router.core.events import Advise, Answer, Dispatch, Drop, DropReason, Request
+from router.core.events import Advise, Answer, Compute, Dispatch, Drop, DropReason, Request
 from router.core.units import NEVER
 from simulator.arrivals import Arrivals, generate
-from simulator.assembly import assemble
+from simulator.assembly import assemble, spreads
 from simulator.cluster import COMPLETION, START_FAULT, EmulatedCluster
 from simulator.contents import Contents, draw_contents
 from simulator.scenario import Scenario
@@ -85,6 +85,7 @@ class Driver:
             scenario.warmup_ns,
             random.Random(f"{scenario.seed} execution"),
             scenario.variation,
+            spreads(scenario) if scenario.draw == "profile" else None,
         )
         count = len(self.arrivals.at_ns)
         self.start_ns = [PENDING] * count
@@ -178,7 +179,7 @@ class Driver:
                     # Only a policy that plans again and again still has a timer.
                     break
                 engine.on_time(now_ns)
-            if outbox.effects:
+            while outbox.effects:
                 self._carry_out(now_ns)
             events += 1
             if self.progress is not None and events % PROGRESS_EVERY == 0:
@@ -267,6 +268,9 @@ class Driver:
                 self.reasons[rid] = effect.reason
             elif isinstance(effect, Advise) and self.uplinks is not None:
                 self.uplinks.advise(now_ns, effect)
+            elif isinstance(effect, Compute):
+                # On the virtual clock, thinking takes no time.
+                self.engine.on_computed(now_ns, effect.application, effect.work())
             elif isinstance(effect, Answer):
                 rid = effect.request.rid
                 assert self.end_ns[rid] == PENDING, f"request {rid} ended twice"

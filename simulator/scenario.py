@@ -58,14 +58,16 @@ VARIANT_KEYS = (
     "alpha_ms",
     "beta_ms",
     "latency_ms",
+    "p99_ms",
     "profile",
     "accuracy",
     "recall",
     "swap_in_ms",
     "input_size",
 )
+DRAWS = ("median", "profile")
+EXECUTION_KEYS = ("jitter", "variation", "draw")
 CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority", "trace")
-EXECUTION_KEYS = ("jitter", "variation")
 FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
 FAULT_KINDS = ("crash", "hang", "slow")
 ZOO_SETTINGS = ("all", "gt2", "lt2")
@@ -144,6 +146,8 @@ class Scenario:
     """(from, relative spread) of run times, by time from the end of the warm-up."""
     variation: float = 0.0
     """Coefficient of variation of run times about the profiled one, both ways."""
+    draw: str = "median"
+    """Run times before jitter: the profile's `median`, or `profile`: drawn from it and the p99."""
     dispatch_ns: int = 0
     arrivals: ArrivalSpec = field(default_factory=ArrivalSpec)
     shares: tuple[float, ...] = ()
@@ -218,6 +222,7 @@ def read_scenario(data: object) -> Scenario:
         policy_options=options,
         jitter=_read_jitter(top),
         variation=top.inner("execution", EXECUTION_KEYS).number("variation", 0.0),
+        draw=top.inner("execution", EXECUTION_KEYS).choice("draw", DRAWS, "median"),
         dispatch_ns=ms(top.number("dispatch_ms", 0)),
         arrivals=arrivals,
         shares=_read_shares(top, applications),
@@ -374,6 +379,8 @@ def _read_variant(row: Fields) -> Profile:
         )
     if row.has("beta_ms") and not row.has("alpha_ms"):
         refuse(row.name("beta_ms"), row.data["beta_ms"], "goes with alpha_ms only")
+    if row.has("p99_ms") and not row.has("latency_ms"):
+        refuse(row.name("p99_ms"), row.data["p99_ms"], "goes with latency_ms only")
     accuracy = row.fraction("accuracy")
     if row.has("profile"):
         profile = find(row.text("profile"))
@@ -384,7 +391,9 @@ def _read_variant(row: Fields) -> Profile:
     elif row.has("latency_ms"):
         name = row.text("name")
         try:
-            profile = from_table_ms(name, row.numbers("latency_ms"), accuracy=accuracy)
+            p99_ms = row.numbers("p99_ms") if row.has("p99_ms") else None
+            latency_ms = row.numbers("latency_ms")
+            profile = from_table_ms(name, latency_ms, p99_ms=p99_ms, accuracy=accuracy)
         except ConfigError as error:
             raise ConfigError(f"{row.name('latency_ms')}: {error}") from None
     else:

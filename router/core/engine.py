@@ -107,6 +107,11 @@ class Engine:
         source = self.sources[application]
         source.desk.refresh(now_ns, source, source.on_plan(now_ns))
 
+    def on_computed(self, now_ns: int, application: int, result: object) -> None:
+        """What a `Compute` effect of this application's source has returned."""
+        source = self.sources[application]
+        source.desk.refresh(now_ns, source, source.on_computed(now_ns, result))
+
     # Backends
 
     def on_backend_up(

@@ -1,5 +1,6 @@
 """What enters the engine and what leaves it."""
 
+from collections.abc import Callable
 from typing import Final
 
 from router.core.units import NEVER
@@ -210,6 +211,17 @@ class Answer(Effect):
         self.request = request
         self.label = label
         self.accuracy = accuracy
+
+
+class Compute(Effect):
+    """Work that takes too long for a decision. The driver runs it aside, and hands what it returns
+    to `Engine.on_computed`. It must be picklable, and depend on nothing but itself."""
+
+    __slots__ = ("application", "work")
+
+    def __init__(self, application: int, work: Callable[[], object]) -> None:
+        self.application = application
+        self.work = work
 
 
 class Advise(Effect):

@@ -181,6 +181,10 @@ class Source:
         """Placement, applications or knobs have changed."""
         return NO_LANES
 
+    def on_computed(self, now_ns: int, result: object) -> Sequence[int]:
+        """A `Compute` of this source has been carried out."""
+        return NO_LANES
+
     def on_time(self, now_ns: int) -> Sequence[int]:
         """A `SourceTimer` of this source is due."""
         return NO_LANES

@@ -9,12 +9,22 @@ from profiles.check import check_number, refuse
 from router.core.source import Source
 from router.core.units import ms
 from router.policies.batch_queues import BatchQueues, BatchQueuesOptions
+from router.policies.central.options import CentralOptions
+from router.policies.central.source import CentralQueue
 from router.policies.deferred import ModelThread
 from router.policies.deferred_options import EAGER, HOLDS, PUBLISHED, DeferredOptions
 from router.policies.family import Family
 from router.policies.jellyfish.decision import SELECTIONS
 from router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from router.policies.load_granular import (
+    JellyfishPlusOptions,
+    LoadGranular,
+    ModelSwitchingOptions,
+)
 from router.policies.partitioned import Partitioned, PartitionedOptions
+from router.policies.ramsis.options import RamsisOptions
+from router.policies.ramsis.problem import BALANCINGS, REWARDS
+from router.policies.ramsis.source import Ramsis
 from router.policies.rl.checkpoint import load_checkpoint
 from router.policies.rl.slots import SlotRouting, SlotRoutingOptions
 from router.policies.routing.deadline import DeadlineRouting, RoutingOptions
@@ -89,6 +99,27 @@ def _rl(families: Sequence[Family], options: Any, rng: random.Random) -> list[So
     return [SlotRouting(family, options, checkpoint, rng) for family in families]
 
 
+def _central(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [CentralQueue(family, options) for family in families]
+
+
+def _ramsis(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [Ramsis(family, options) for family in families]
+
+
+def _load_granular(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [LoadGranular(family, options) for family in families]
+
+
+def _model_switching(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    for family in families:
+        known = len(options.sustained_rps)
+        if known != len(family.variants):
+            rule = f"must hold the load that each of {len(family.variants)} variants sustains"
+            refuse("policy_options.sustained_rps", list(options.sustained_rps), rule)
+    return _load_granular(families, options, rng)
+
+
 POLICIES: dict[str, Policy] = {
     "deferred": Policy(DeferredOptions(), _deferred),
     "published": Policy(PUBLISHED, _deferred),
@@ -111,7 +142,15 @@ POLICIES: dict[str, Policy] = {
         needed=frozenset(("checkpoint",)),
     ),
     "single-queue": Policy(SingleQueueOptions(), _single_queue, chooses=True),
+    "central-queue": Policy(CentralOptions(), _central, chooses=True),
+    "ramsis": Policy(RamsisOptions(), _ramsis, chooses=True),
+    "jellyfish-plus": Policy(JellyfishPlusOptions(), _load_granular, chooses=True),
+    "model-switching": Policy(ModelSwitchingOptions(), _model_switching, chooses=True),
 }
+
+
+WORDS = {"hold": HOLDS, "reward": REWARDS, "balancing": BALANCINGS}
+"""Options that take one of a few words."""
 
 
 def read_options(policy: str, given: Mapping[str, object]) -> Any:
@@ -135,9 +174,9 @@ def read_options(policy: str, given: Mapping[str, object]) -> Any:
 
 
 def _read(where: str, key: str, value: object, default: object) -> object:
-    if key == "hold":
-        if value not in HOLDS:
-            refuse(where, value, f"must be one of {', '.join(HOLDS)}")
+    if key in WORDS:
+        if value not in WORDS[key]:
+            refuse(where, value, f"must be one of {', '.join(WORDS[key])}")
         return value
     if key == "selection":
         if value not in SELECTIONS:
@@ -147,6 +186,11 @@ def _read(where: str, key: str, value: object, default: object) -> object:
         if not isinstance(value, bool):
             refuse(where, value, "must be true or false")
         return value
+    if isinstance(default, tuple):
+        numbers = value if isinstance(value, list | tuple) else None
+        if numbers is None or not all(type(each) in (int, float) for each in numbers):
+            refuse(where, value, "must be a list of numbers")
+        return tuple(float(each) for each in numbers)
     if isinstance(default, str):
         if not isinstance(value, str):
             refuse(where, value, "must be a word")

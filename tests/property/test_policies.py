@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from router.core.costs import Costs
 from router.core.deadline_queue import DeadlineQueue
 from router.core.engine import Engine
-from router.core.events import Batch, Dispatch, Drop, DropReason, Request
+from router.core.events import Batch, Compute, Dispatch, Drop, DropReason, Request
 from router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source, own_lane
 from router.core.units import NEVER, ms
 from router.policies.catalog import POLICIES
 from router.policies.deferred import ModelThread
-from router.policies.family import alone
+from router.policies.family import Family, alone
 from router.policies.rl.batching import LIMITS
 from router.policies.rl.checkpoint import Checkpoint
 from router.policies.rl.network import Network
@@ -185,14 +185,45 @@ def trained(variants: Sequence[int], rng: random.Random) -> list[Source]:
     return [SlotRouting(family, options, checkpoint, rng) for family in alone(variants)]
 
 
+def choosing(name: str, **changes: object) -> Build:
+    """A policy that may serve every application with every variant."""
+    policy = POLICIES[name]
+    options = replace(policy.defaults, **changes)
+
+    def build(variants: Sequence[int], rng: random.Random) -> list[Source]:
+        accuracy = tuple(0.5 + 0.1 * variant for variant in variants)
+        families = [
+            Family(each, f"application {each}", ms(15), tuple(variants), each, accuracy)
+            for each in variants
+        ]
+        return policy.build(families, options, rng)
+
+    return build
+
+
 SOURCES: dict[str, Build] = {
     **{name: from_catalog(name) for name in POLICIES},
+    "model-switching": from_catalog("model-switching", sustained_rps=(100.0,)),
     "deferred, auto": from_catalog("deferred", hold="auto"),
     "deferred, hold at most 5 ms": from_catalog("deferred", hold_ns_max=ms(5)),
     "deferred, beta lambda": from_catalog("deferred", beta_lambda=1.0, efficient=0.0),
     "rl, trained": trained,
+    "central-queue, any variant": choosing("central-queue"),
+    "central-queue, deferred": choosing("central-queue", hold="deferred"),
+    "ramsis, any variant": choosing("ramsis", bins=10, queue_max=4, load_rps=200.0),
+    "ramsis, shortest queue": choosing(
+        "ramsis", bins=10, queue_max=4, load_rps=200.0, balancing="shortest-queue"
+    ),
+    "jellyfish-plus, any variant": choosing("jellyfish-plus"),
     "lanes": lambda variants, rng: [Lanes(variants)] * len(variants),
     "swapper": lambda variants, rng: [Swapper(variants)] * len(variants),
+}
+CHOOSING = {
+    "central-queue, any variant",
+    "central-queue, deferred",
+    "ramsis, any variant",
+    "ramsis, shortest queue",
+    "jellyfish-plus, any variant",
 }
 NOT_STRICT = {
     "timeout",
@@ -203,6 +234,12 @@ NOT_STRICT = {
     "maxacc-edf",
     "single-queue",
     "rl, trained",
+    "ramsis",
+    "jellyfish-plus",
+    "model-switching",
+    "ramsis, any variant",
+    "ramsis, shortest queue",
+    "jellyfish-plus, any variant",
 }
 
 
@@ -450,12 +487,14 @@ class World:
 
     def settle(self) -> None:
         """Carry the effects out, and note for whom no backend is free now."""
-        effects = self.engine.take_effects()
-        for index, effect in enumerate(effects):
-            if isinstance(effect, Dispatch):
-                self.check_dispatch(effect)
-            elif isinstance(effect, Drop):
-                self.check_drop(effect, effects[index + 1 :])
+        while effects := self.engine.take_effects():
+            for index, effect in enumerate(effects):
+                if isinstance(effect, Dispatch):
+                    self.check_dispatch(effect)
+                elif isinstance(effect, Drop):
+                    self.check_drop(effect, effects[index + 1 :])
+                elif isinstance(effect, Compute):
+                    self.engine.on_computed(self.now_ns, effect.application, effect.work())
         at_ease = self.at_ease()
         for rid in self.engine.outbox.queued:
             fate = self.fates[rid]
@@ -481,7 +520,7 @@ class World:
         end_at_ns = batch.start_at_ns + batch.plan_ns
         for request in batch.requests:
             self.end(request, "sent")
-            assert request.application == batch.variant
+            assert request.application == batch.variant or self.name in CHOOSING
             assert end_at_ns <= request.expires_at_ns
             assert self.name in NOT_STRICT or end_at_ns <= request.deadline_ns
         if machine.running is None:

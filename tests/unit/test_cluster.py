@@ -7,8 +7,9 @@ import pytest
 from router.core.costs import Costs
 from router.core.events import Batch, Request
 from router.core.units import NEVER, ms
+from simulator.assembly import spreads
 from simulator.cluster import COMPLETION, END_FAULT, START_FAULT, EmulatedCluster
-from simulator.scenario import Fault
+from simulator.scenario import Fault, read_scenario
 
 
 def make(
@@ -185,3 +186,34 @@ def test_variation_goes_both_ways_about_the_profile() -> None:
     assert mean == pytest.approx(1.0, abs=0.02)
     assert spread == pytest.approx(0.3, abs=0.02)
     assert min(ratios) < 0.8
+
+
+def test_drawn_run_times_have_the_profiles_median_and_tail() -> None:
+    scenario = read_scenario(
+        {
+            "backends": 1,
+            "rate_rps": 1,
+            "execution": {"draw": "profile"},
+            "applications": [
+                {
+                    "name": "a",
+                    "slo_ms": 50,
+                    "variants": [{"name": "v", "latency_ms": [10.0], "p99_ms": [12.0]}],
+                }
+            ],
+        }
+    )
+    ((spread,),) = spreads(scenario)
+    costs = Costs()
+    costs.add(0, [ms(10)])
+    cluster = EmulatedCluster(1, costs, 0, ((0, 0.0),), (), 0, random.Random(5), spreads=[[spread]])
+    runs: list[int] = []
+    now_ns = 0
+    for rid in range(4000):
+        cluster.accept(now_ns, 0, Batch(0, [Request(rid, 0, 0, NEVER)]))
+        now_ns = cluster.next_ns()
+        cluster.pop()
+        runs.append(cluster.complete(now_ns, 0)[2])
+    runs.sort()
+    assert runs[2000] == pytest.approx(ms(10), rel=0.01)
+    assert runs[3960] == pytest.approx(ms(12), rel=0.02)

@@ -1,0 +1,343 @@
+"""The central queue: all requests in one queue, each batch on the variant that the load leaves time
+for. Beyond the papers: RAMSIS decides at each worker, by its own queue alone."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from router.core.deadline_queue import DeadlineQueue
+from router.core.events import Batch, DropReason, Request
+from router.core.rate import RateMeter
+from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
+from router.core.units import SECOND
+from router.policies.central.hull import Point, concave_hull, reachable
+from router.policies.central.options import CentralOptions
+from router.policies.central.prices import PriceCurve
+from router.policies.central.steady import SteadyRate
+from router.policies.central.under_way import UnderWay
+from router.policies.family import Family
+
+EFFICIENT = 1.03
+"""A smaller batch counts as efficient up to this factor of the cost for each request."""
+CAUTION_STEP = 0.005
+CAUTION_MAX = 0.5
+SILENT_NS = 2 * SECOND
+"""Without arrivals for so long the application counts no demand."""
+OTHERS_MEMORY = 0.1
+HOLD_MARGIN = 2.0
+"""`hold: deferred` leaves earlier by this many times the mean wait of ripe bids."""
+
+
+class CentralQueue(Source):
+    """The source of one application with several variants.
+
+    Every batch costs backend time and earns accuracy. What time is worth follows from how far the
+    system is behind: the queue, and what the batches under way will still take beyond what is
+    usual. Counting both is what keeps it steady, since a slow variant chosen now is felt by the
+    queue a whole run later. At that price each grant takes the batch that earns most.
+    """
+
+    def __init__(self, family: Family, options: CentralOptions) -> None:
+        self.family = family
+        self.options = options
+        self.queue = DeadlineQueue()
+        self.rate = RateMeter()
+        self.steady = SteadyRate()
+        self.gap_ns = float(SECOND)
+        """Mean time between arrivals."""
+        self.each_ns = float(SECOND)
+        """Backend time there is for each request."""
+        self.turn_ns = 0.0
+        """Time from one queued request's start to the next one's."""
+        self.under_way = UnderWay()
+        self.own_busy_ns = 0
+        self.others = 0.0
+        """Backends that other applications keep busy."""
+        self.seen = (0, 0, 0)
+        """Time, busy time of all and of our own when others were last looked at."""
+        self.evidence = 0
+        """Requests that have come with accuracies of their own."""
+        self.caution = 0.0
+        """Runs are allowed to take this share longer than planned."""
+        self.demand = 0.0
+        self.standing_bid = Bid()
+        self.silence = SourceTimer(self)
+        allowed = [
+            index
+            for index, accuracy in enumerate(family.accuracy)
+            if accuracy >= family.accuracy_floor and not options.pinned
+        ]
+        if not allowed:
+            # Pinned, of unknown accuracy, or all below the floor: what the operator named serves.
+            allowed = [family.variants.index(family.serving)]
+        self.allowed = allowed
+        """Indices within the family that may be chosen."""
+        self.variants = [family.variants[index] for index in allowed]
+        self.accuracy = [family.accuracy[index] if family.accuracy else 0.0 for index in allowed]
+
+    def attach(self, desk: Desk) -> None:
+        super().attach(desk)
+        self.tables = [desk.costs.of(variant).plan_ns for variant in self.variants]
+        self._aim(0)
+
+    # Events
+
+    def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        if self.rate.on_arrival(now_ns):
+            self._aim(now_ns)
+            self.timers.arm(self.silence, now_ns + SILENT_NS)
+        if request.accuracies is not None:
+            self.evidence += 1
+        self.queue.push(request)
+        return POOL_ONLY
+
+    def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
+        return POOL_ONLY if self.queue.remove(request) else NO_LANES
+
+    def on_update(self, now_ns: int, request: Request) -> Sequence[int]:
+        self.evidence += 1
+        return POOL_ONLY
+
+    def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
+        self.own_busy_ns += run_ns
+        self._learn_caution(now_ns, batch)
+        return NO_LANES
+
+    def _learn_caution(self, now_ns: int, batch: Batch) -> None:
+        """One step up for each late request and a small one down for each other, so that they
+        balance at the share allowed."""
+        late = sum(request.deadline_ns < now_ns for request in batch.requests)
+        allowed = self.options.late_share * (len(batch.requests) - late)
+        self.caution = min(CAUTION_MAX, max(0.0, self.caution + CAUTION_STEP * (late - allowed)))
+
+    def on_time(self, now_ns: int) -> Sequence[int]:
+        """Nothing has arrived for a while: no backends are needed."""
+        self._set_demand(0.0)
+        return NO_LANES
+
+    # What the load allows
+
+    def _aim(self, now_ns: int) -> None:
+        """Draw the hull anew from run times as planned now, and the prices from the load."""
+        rps = self.steady.read(self.rate.rps)
+        if rps > 0.0:
+            self.gap_ns = SECOND / rps
+        self._count_others(now_ns)
+        backends = max(1.0, self.signals.backends - self.others)
+        self.each_ns = backends * self.gap_ns
+        slo_ns = self.family.slo_ns or 2 * max(table[-1] for table in self.tables)
+        self.end_in_ns = slo_ns - self.desk.lead_ns(1)
+        points = self._points(int(self.end_in_ns - self.options.headroom * slo_ns))
+        self.hull = concave_hull(points)
+        rooms_ns = [self._room_ns(point) for point in self.hull]
+        options = self.options
+        self.prices = PriceCurve(self.hull, self.each_ns, rooms_ns, options.calm, options.strained)
+        dear = self.hull[min(self.prices.edge + 1, len(self.hull) - 1)]
+        self.turn_ns = min(self.gap_ns, dear.each_ns / backends)
+        cheapest = self.hull[0]
+        self.window = max(1, int(options.drop_window * cheapest.size))
+        self._set_demand(cheapest.each_ns / self.gap_ns if rps > 0.0 else 0.0)
+        by_size: list[list[Point]] = [[] for _ in range(max(len(table) for table in self.tables))]
+        for variant, table in enumerate(self.tables):
+            for size in range(1, len(table)):
+                point = Point(variant, size, table[size], self.accuracy[variant])
+                by_size[size].append(point)
+        self.by_size = [concave_hull(each) for each in by_size]
+
+    def _points(self, end_in_ns: int) -> list[Point]:
+        points = reachable(self.tables, self.accuracy, end_in_ns, SECOND / self.gap_ns)
+        if points:
+            return points
+        # Nothing leaves room to wait: the fastest alone is what there is.
+        fastest = min(range(len(self.tables)), key=lambda each: self.tables[each][1])
+        return [Point(fastest, 1, self.tables[fastest][1], self.accuracy[fastest])]
+
+    def _room_ns(self, point: Point) -> int:
+        """How long requests may wait and still run at about this cost, in a smaller batch."""
+        table = self.tables[point.variant]
+        limit_ns = EFFICIENT * point.each_ns
+        small = next(size for size in range(1, len(table)) if table[size] <= limit_ns * size)
+        return max(1, self.end_in_ns - table[small])
+
+    def _count_others(self, now_ns: int) -> None:
+        """How many backends of the pool other applications keep busy."""
+        then_ns, busy_ns, own_ns = self.seen
+        if now_ns <= then_ns:
+            return
+        self.seen = (now_ns, self.signals.busy_ns, self.own_busy_ns)
+        theirs_ns = (self.signals.busy_ns - busy_ns) - (self.own_busy_ns - own_ns)
+        self.others += OTHERS_MEMORY * (theirs_ns / (now_ns - then_ns) - self.others)
+
+    def _set_demand(self, demand: float) -> None:
+        self.signals.demand += demand - self.demand
+        self.demand = demand
+
+    def _price(self, now_ns: int) -> tuple[float, float]:
+        """Accuracy that a nanosecond of backend time must earn, and what then is left of the
+        accuracy of a request that runs at its best."""
+        # Those for whom a backend is free do not wait; the others for one after the other.
+        queued_ns = max(0, len(self.queue) - self.desk.free_backends()) * self.turn_ns
+        backends = self.each_ns / self.gap_ns
+        ahead_ns = self.under_way.left_ns(now_ns) - self.under_way.usual_ns(backends)
+        # Between two grants the queue grows to a batch and falls again: half a turn is no wait.
+        queued_ns -= self.under_way.mean_ns / (2.0 * backends)
+        price = self.prices.at(queued_ns + ahead_ns / backends, queued_ns)
+        return price, max(each.accuracy - price * each.each_ns for each in self.hull)
+
+    # Bid and grant
+
+    def bid(self, now_ns: int, lane: int) -> Bid | None:
+        desk, queue = self.desk, self.queue
+        start_at_ns = now_ns + desk.lead_ns(1)
+        spare = desk.free_backends() > 0
+        self._drop_hopeless(start_at_ns, spare)
+        if len(queue) == 0:
+            return None
+        first = queue.first()
+        bid = self.standing_bid
+        bid.size = 1
+        bid.ripe_at_ns = now_ns
+        bid.key = bid.expires_at_ns = first.deadline_ns - desk.lead_ns(1) - self._alone_ns()
+        if spare:
+            left_ns = first.deadline_ns - start_at_ns
+            hold_ns = self._hold_ns(now_ns, left_ns)
+            if hold_ns > 0:
+                bid.ripe_at_ns = min(now_ns + hold_ns, bid.expires_at_ns)
+        return bid
+
+    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
+        self._drop_hopeless(slot.start_at_ns, spare=self.desk.free_backends() > 1)
+        queue = self.queue
+        if len(queue) == 0:
+            return None
+        left_ns = queue.first().deadline_ns - slot.start_at_ns
+        if self._hold_ns(now_ns, left_ns) > 0:
+            return None
+        price, rest = self._price(now_ns)
+        point = None
+        # Caution is given up before a request is.
+        for limit_ns in (int(left_ns / (1.0 + self.caution)), left_ns):
+            if self._plain(slot) and self.evidence == 0:
+                point, _ = self._best(limit_ns, len(queue), price, rest)
+            else:
+                point = self._best_here(slot, limit_ns, price, rest)
+            if point is not None:
+                break
+        if point is None:
+            return None
+        variant = self.variants[point.variant]
+        run_ns = slot.expect_ns(variant, point.size)
+        self.under_way.add(slot.start_at_ns + run_ns, run_ns)
+        taken = queue.pop_many(point.size)
+        if self.evidence:
+            self.evidence -= sum(request.accuracies is not None for request in taken)
+            self.evidence = max(0, self.evidence) if len(queue) else 0
+        return Batch(variant, taken)
+
+    def _best(
+        self, left_ns: float, waiting: int, price: float, rest: float
+    ) -> tuple[Point | None, float]:
+        """The batch that earns most at this price, and the backend time it wastes against the
+        best there is with a full queue."""
+        best: Point | None = None
+        best_worth = 0.0
+        for size in range(1, min(waiting, len(self.by_size) - 1) + 1):
+            for point in self.by_size[size]:
+                run_ns = self.tables[point.variant][size]
+                if run_ns > left_ns:
+                    break
+                worth = size * (point.accuracy - rest) - price * run_ns
+                if best is None or worth > best_worth:
+                    best, best_worth = point, worth
+        return best, -best_worth / price if price > 0.0 else 0.0
+
+    def _best_here(self, slot: Slot, left_ns: int, price: float, rest: float) -> Point | None:
+        """The same on this very backend, with what is known of these very requests."""
+        queue = self.queue
+        best: Point | None = None
+        best_worth = 0.0
+        for number, index in enumerate(self.allowed):
+            variant = self.variants[number]
+            if not slot.runs(variant):
+                continue
+            earned = 0.0
+            size_max = min(len(queue), slot.size_that_fits(variant, left_ns))
+            for size in range(1, size_max + 1):
+                own = queue.items[queue.head + size - 1].accuracies
+                earned += (self.accuracy[number] if own is None else own[index]) - rest
+                run_ns = slot.plan_ns(variant, size)
+                worth = earned - price * run_ns
+                if best is None or worth > best_worth:
+                    best, best_worth = Point(number, size, run_ns, self.accuracy[number]), worth
+        return best
+
+    def _plain(self, slot: Slot) -> bool:
+        """Whether the tables hold on this backend as they stand."""
+        return slot.resident is None and slot.kind == 0 and slot.factor == 1.0
+
+    # Holding and dropping
+
+    def _hold_ns(self, now_ns: int, left_ns: int) -> int:
+        """How long to wait before asking again; 0: go now."""
+        hold = self.options.hold
+        if hold == "eager":
+            return 0
+        first = self.queue.first()
+        latest_ns = min(first.start_by_ns, first.arrived_at_ns + self.options.hold_ns_max)
+        if latest_ns <= now_ns:
+            return 0
+        waiting = len(self.queue)
+        left_ns = int(left_ns / (1.0 + self.caution))
+        price, rest = self._price(now_ns)
+        point, wasted_ns = self._best(left_ns, waiting, price, rest)
+        if point is None:
+            return 0
+        if hold == "deferred":
+            early_ns = int(HOLD_MARGIN * self.signals.wait_ns)
+            return min(self._full_in_ns(point, left_ns) - early_ns, latest_ns - now_ns)
+        # One more request comes in about a gap: is it worth the backend's waiting?
+        gap_ns = self.gap_ns
+        better, wasted_then_ns = self._best(left_ns - gap_ns, waiting + 1, price, rest)
+        if better is None or wasted_ns - wasted_then_ns <= gap_ns:
+            return 0
+        run_ns = self.tables[better.variant][better.size]
+        return max(1, int(min(2.0 * gap_ns, left_ns - run_ns, latest_ns - now_ns)))
+
+    def _full_in_ns(self, point: Point, left_ns: int) -> int:
+        """How long until one more request would not fit the batch (Symphony Fig. 16)."""
+        table = self.tables[point.variant]
+        if point.size + 1 >= len(table) or point.size >= self._full_size(table):
+            return 0
+        return left_ns - table[point.size + 1]
+
+    def _full_size(self, table: list[int]) -> int:
+        """The largest batch that can be gathered and run within the SLO."""
+        return max(1, bisect_right(table, self.end_in_ns - self.gap_ns) - 1)
+
+    def _alone_ns(self) -> int:
+        return min(table[1] for table in self.tables)
+
+    def _drop_hopeless(self, start_at_ns: int, spare: bool) -> None:
+        """Drop heads that fit no batch; and in overload those that would keep all batches small
+        (a sliding window, as `router.policies.deferred`)."""
+        queue = self.queue
+        cheapest = self.tables[self.hull[0].variant]
+        window_ns = cheapest[min(self.window, len(cheapest) - 1)]
+        alone_ns = self._alone_ns()
+        while len(queue) > 0:
+            first = queue.first()
+            left_ns = first.deadline_ns - start_at_ns
+            if left_ns < alone_ns:
+                self._doubt(first)
+                self.outbox.drop(queue.pop(), DropReason.LATE)
+            elif left_ns < window_ns and not spare and len(queue) >= 2 * self.window > 2:
+                self.outbox.drop(queue.pop(), DropReason.WINDOW)
+            else:
+                return
+
+    def _doubt(self, request: Request) -> None:
+        """A margin that lets nothing run is never refuted by a run."""
+        slo_ns = request.deadline_ns - request.arrived_at_ns - self.desk.lead_ns(1)
+        for variant in self.variants:
+            cost = self.costs.of(variant)
+            if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
+                self.costs.doubt(variant)

@@ -1,0 +1,41 @@
+"""The backend time that batches under way will still take."""
+
+from heapq import heappop, heappush
+
+MEMORY = 0.003
+"""Weight of the newest batch in the mean run times."""
+
+
+class UnderWay:
+    """Keeps the predicted ends of batches; each leaves by itself once it is past, so a backend
+    that dies leaves nothing behind."""
+
+    __slots__ = ("ends_ns", "mean_ns", "square_ns2", "sum_ns")
+
+    def __init__(self) -> None:
+        self.ends_ns: list[int] = []
+        self.sum_ns = 0
+        self.mean_ns = 0.0
+        """Of run times."""
+        self.square_ns2 = 0.0
+        """Mean of their squares."""
+
+    def add(self, end_at_ns: int, run_ns: int) -> None:
+        heappush(self.ends_ns, end_at_ns)
+        self.sum_ns += end_at_ns
+        if self.mean_ns == 0.0:
+            self.mean_ns, self.square_ns2 = float(run_ns), float(run_ns) ** 2
+        self.mean_ns += MEMORY * (run_ns - self.mean_ns)
+        self.square_ns2 += MEMORY * (float(run_ns) ** 2 - self.square_ns2)
+
+    def left_ns(self, now_ns: int) -> int:
+        """Still to run, all batches together."""
+        ends_ns = self.ends_ns
+        while ends_ns and ends_ns[0] <= now_ns:
+            self.sum_ns -= heappop(ends_ns)
+        return self.sum_ns - len(ends_ns) * now_ns
+
+    def usual_ns(self, backends: float) -> float:
+        """What is left at any time if so many backends are always busy and out of step: each has
+        half a run to go, and long runs are met more often."""
+        return backends * self.square_ns2 / (2.0 * self.mean_ns) if self.mean_ns > 0.0 else 0.0

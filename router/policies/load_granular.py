@@ -1,0 +1,140 @@
+"""Jellyfish+ and ModelSwitching: one variant for all requests, chosen by the load alone.
+
+These are the baselines of the RAMSIS paper (section 7). Backends take what waits in the central
+queue as soon as they are free, in batches of at most the size that leaves half the SLO for waiting.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from router.core.deadline_queue import DeadlineQueue
+from router.core.events import Batch, DropReason, Request
+from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source
+from router.core.units import SECOND
+from router.policies.family import Family
+from router.policies.hard_limit import size_within_limits
+from router.policies.load_monitor import LoadMonitor
+from router.policies.sizing import size_for_half
+
+
+@dataclass(frozen=True, slots=True)
+class JellyfishPlusOptions:
+    """Jellyfish with several backends for an SLO."""
+
+    window_ns: int = 500_000_000
+    """Of the load monitor."""
+    load_rps: float = 0.0
+    """A load that is known ahead; 0: what the monitor sees."""
+    throughput_factor: float = 1.05
+    """Throughput that a variant must have over the load."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSwitchingOptions:
+    """ModelSwitching needs to be told what each variant sustains."""
+
+    window_ns: int = 500_000_000
+    """Of the load monitor."""
+    load_rps: float = 0.0
+    """A load that is known ahead; 0: what the monitor sees."""
+    sustained_rps: tuple[float, ...] = ()
+    """Highest load at which each variant's p99 latency meets the SLO, in the family's order;
+    `simulator.switching` measures it."""
+
+
+class LoadGranular(Source):
+    """The source of one application whose variant follows the load."""
+
+    def __init__(
+        self, family: Family, options: JellyfishPlusOptions | ModelSwitchingOptions
+    ) -> None:
+        self.family = family
+        self.options = options
+        self.queue = DeadlineQueue()
+        self.monitor = LoadMonitor(options.window_ns)
+        self.standing_bid = Bid()
+        floor = family.accuracy_floor
+        order = sorted(range(len(family.accuracy)), key=lambda each: -family.accuracy[each])
+        self.order = [index for index in order if family.accuracy[index] >= floor]
+        """Family indices that may be chosen, the most accurate first."""
+        if not self.order:
+            self.order = [family.variants.index(family.serving)]
+
+    def attach(self, desk: Desk) -> None:
+        super().attach(desk)
+        tables = [desk.costs.of(variant).plan_ns for variant in self.family.variants]
+        self.tables = tables
+        self.fastest = min(self.order, key=lambda each: tables[each][1])
+        self.index = self.fastest
+        self._follow_load(0)
+
+    # The choice
+
+    def _follow_load(self, now_ns: int) -> None:
+        """The most accurate variant that sustains the load, or the fastest."""
+        load_rps = self.options.load_rps or self.monitor.rps(now_ns)
+        able = (index for index in self.order if self._sustains(index, load_rps))
+        self.index = next(able, self.fastest)
+        self.size_max = size_for_half(self.tables[self.index], self.family.slo_ns)
+
+    def _sustains(self, index: int, load_rps: float) -> bool:
+        options = self.options
+        if isinstance(options, ModelSwitchingOptions):
+            return load_rps <= options.sustained_rps[index]
+        table, slo_ns = self.tables[index], self.family.slo_ns
+        if 2 * table[1] > slo_ns:
+            return False
+        size = size_for_half(table, slo_ns)
+        throughput_rps = self.signals.backends * size * SECOND / table[size]
+        return throughput_rps >= options.throughput_factor * load_rps
+
+    # Events
+
+    def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        if self.monitor.on_arrival(now_ns):
+            self._follow_load(now_ns)
+        self.queue.push(request)
+        return POOL_ONLY
+
+    def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
+        return POOL_ONLY if self.queue.remove(request) else NO_LANES
+
+    # Bid and grant
+
+    def bid(self, now_ns: int, lane: int) -> Bid | None:
+        queue = self.queue
+        alone_ns = self.desk.lead_ns(1) + self.tables[self.fastest][1]
+        while len(queue) > 0 and queue.first().expires_at_ns < now_ns + alone_ns:
+            self._drop_late()
+        if len(queue) == 0:
+            return None
+        bid = self.standing_bid
+        bid.size = min(len(queue), self.size_max)
+        bid.ripe_at_ns = now_ns
+        bid.key = bid.expires_at_ns = queue.first().expires_at_ns - alone_ns
+        return bid
+
+    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
+        queue = self.queue
+        while len(queue) > 0:
+            for index in (self.index, self.fastest):
+                variant = self.family.variants[index]
+                if not slot.runs(variant):
+                    continue
+                size_max = self.size_max if index == self.index else len(self.tables[index]) - 1
+                size = size_within_limits(queue, slot, variant, size_max)
+                if size > 0:
+                    return Batch(variant, queue.pop_many(size))
+            if slot.kind != 0 or slot.factor != 1.0 or slot.resident is not None:
+                # Another backend may still be fast enough.
+                return None
+            self._drop_late()
+        return None
+
+    def _drop_late(self) -> None:
+        first = self.queue.pop()
+        cost = self.costs.of(self.family.variants[self.fastest])
+        slo_ns = first.expires_at_ns - first.arrived_at_ns - self.desk.lead_ns(1)
+        if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
+            self.costs.doubt(self.family.variants[self.fastest])
+        self.outbox.drop(first, DropReason.LATE)

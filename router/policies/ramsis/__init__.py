@@ -1,0 +1,1 @@
+"""RAMSIS: which variant a worker runs, by tables solved ahead for random arrivals."""

@@ -1,0 +1,21 @@
+"""The knobs of RAMSIS online."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RamsisOptions:
+    """Defaults are the paper's, but for the reward."""
+
+    reward: str = "query"
+    """`query`: accuracy of the mean request; `decision`: of the mean batch, as in the paper."""
+    balancing: str = "round-robin"
+    """`round-robin` or `shortest-queue`."""
+    bins: int = 100
+    """Slack is told apart in so many steps; 0: where a batch begins to fit."""
+    queue_max: int = 32
+    """Longest queue that tables know."""
+    window_ns: int = 500_000_000
+    """Of the load monitor."""
+    load_rps: float = 0.0
+    """A load that is known ahead; 0: what the monitor sees."""

@@ -1,0 +1,236 @@
+"""RAMSIS online: a queue for each worker, and tables that say which variant runs it."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from router.core.deadline_queue import DeadlineQueue
+from router.core.events import Batch, Compute, DropReason, Request
+from router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer, own_lane
+from router.core.units import ms
+from router.policies.family import Family
+from router.policies.hard_limit import size_within_limits
+from router.policies.load_monitor import LoadMonitor
+from router.policies.ramsis.ladder import Rung
+from router.policies.ramsis.options import RamsisOptions
+from router.policies.ramsis.tables import Made, drifted, job_for
+from router.policies.stranded import Stranded
+
+SETTLE_NS = ms(50)
+"""Backends that come and go within this time are one change."""
+LOOK_EVERY = 256
+"""Batches between two looks at whether run times have drifted."""
+BEYOND = 1.1
+"""A table for a load outside the range is made for this much more."""
+
+
+class Worker:
+    """One backend with its queue."""
+
+    __slots__ = ("bid", "lane", "queue")
+
+    def __init__(self, backend: int) -> None:
+        self.lane = (own_lane(backend),)
+        self.queue = DeadlineQueue()
+        self.bid = Bid()
+
+
+class Ramsis(Source):
+    """The source of one application.
+
+    The tables are solved outside (`Compute`), for the workers there are and a range of loads. Until
+    the first are there the fastest variant runs; while newer ones are made the old ones stay.
+    """
+
+    owns_backends = True
+
+    def __init__(self, family: Family, options: RamsisOptions) -> None:
+        self.family = family
+        self.options = options
+        self.workers: dict[int, Worker] = {}
+        self.order: list[Worker] = []
+        self.turn = 0
+        """Whose turn it is in the round robin; a change of tables does not touch it."""
+        self.monitor = LoadMonitor(options.window_ns)
+        self.made: dict[int, Made] = {}
+        """Tables by kind of backend."""
+        self.rungs: dict[int, Rung] = {}
+        """The table in use, by kind."""
+        self.asked: set[int] = set()
+        """Kinds whose tables are being made."""
+        self.stale = False
+        """The workers have changed since the last tables were asked for."""
+        self.batches = 0
+        self.stranded = Stranded(self)
+        self.change = SourceTimer(self)
+        allowed = [
+            index
+            for index, accuracy in enumerate(family.accuracy)
+            if accuracy >= family.accuracy_floor
+        ]
+        self.allowed = allowed or [family.variants.index(family.serving)]
+
+    def attach(self, desk: Desk) -> None:
+        super().attach(desk)
+        variants = [self.family.variants[index] for index in self.allowed]
+        self.fastest = min(variants, key=lambda each: desk.costs.of(each).plan_ns[1])
+        self.fastest_ns = desk.costs.of(self.fastest).plan_ns
+
+    # Requests
+
+    def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        if self.monitor.on_arrival(now_ns):
+            self._follow_load(now_ns)
+        if not self.order:
+            self.stranded.add(request, self.fastest_ns[1] + self.desk.lead_ns(1))
+            return NO_LANES
+        worker = self._next_worker()
+        worker.queue.push(request)
+        return worker.lane
+
+    def _next_worker(self) -> Worker:
+        order = self.order
+        self.turn = (self.turn + 1) % len(order)
+        if self.options.balancing == "round-robin":
+            return order[self.turn]
+        # The first of the shortest, from whose turn it is.
+        ahead = order[self.turn :] + order[: self.turn]
+        return min(ahead, key=lambda worker: len(worker.queue))
+
+    def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
+        for worker in self.order:
+            if worker.queue.remove(request):
+                return worker.lane
+        return NO_LANES
+
+    # Backends and tables
+
+    def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
+        homeless: list[Request] = []
+        if up and backend not in self.workers:
+            self.workers[backend] = Worker(backend)
+            homeless = self.stranded.take_all()
+        elif not up and backend in self.workers:
+            queue = self.workers.pop(backend).queue
+            homeless = queue.pop_many(len(queue))
+        self.order = list(self.workers.values())
+        self.stale = True
+        self.timers.arm(self.change, now_ns + SETTLE_NS)
+        lanes: list[int] = []
+        for request in homeless:
+            lanes.extend(self.on_request(now_ns, request))
+        return lanes
+
+    def on_time(self, now_ns: int) -> Sequence[int]:
+        self.stranded.drop_hopeless(now_ns)
+        if self.stale and self.order:
+            self.stale = False
+            for kind in self.made or (0,):
+                self._ask(kind)
+        return NO_LANES
+
+    def _ask(self, kind: int, rate_rps: float = 0.0) -> None:
+        """Have tables made for the workers there are."""
+        self.asked.add(kind)
+        load_rps = rate_rps or self.options.load_rps
+        job = job_for(
+            self.family, self.allowed, self.options, self.costs, kind, len(self.order), load_rps
+        )
+        self.outbox.effects.append(Compute(self.family.application, job))
+
+    def on_computed(self, now_ns: int, result: object) -> Sequence[int]:
+        assert isinstance(result, Made)
+        job, kind = result.job, result.job.kind
+        self.asked.discard(kind)
+        known = self.made.get(kind)
+        if job.low_rps == job.high_rps and known is not None and not self.options.load_rps:
+            # One more for a load outside the range.
+            result = Made(known.job, known.ladder.extended(result.ladder.rungs[0]))
+        self.made[kind] = result
+        self._follow_load(now_ns)
+        return [lane for worker in self.order for lane in worker.lane]
+
+    def _follow_load(self, now_ns: int) -> None:
+        """Use, for each kind, the table of the lowest load that covers what is seen."""
+        rate_rps = self.options.load_rps or self.monitor.rps(now_ns)
+        for kind, made in self.made.items():
+            self.rungs[kind] = made.ladder.rung_for(rate_rps)
+            if not made.ladder.covers(rate_rps) and kind not in self.asked:
+                self._ask(kind, BEYOND * rate_rps)
+
+    def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
+        self.batches += 1
+        if self.batches % LOOK_EVERY == 0:
+            for kind, made in self.made.items():
+                if kind not in self.asked and drifted(made.job, self.costs):
+                    self._ask(kind)
+        return NO_LANES
+
+    # Bid and grant
+
+    def bid(self, now_ns: int, lane: int) -> Bid | None:
+        worker = self.workers.get(lane - own_lane(0))
+        if worker is None:
+            return None
+        queue, lead_ns = worker.queue, self.desk.lead_ns(1)
+        alone_ns = lead_ns + self.fastest_ns[1]
+        while len(queue) > 0 and queue.first().expires_at_ns < now_ns + alone_ns:
+            self._drop_late(queue)
+        if len(queue) == 0:
+            return None
+        bid = worker.bid
+        bid.size = min(len(queue), len(self.fastest_ns) - 1)
+        bid.ripe_at_ns = now_ns
+        bid.key = bid.expires_at_ns = queue.first().expires_at_ns - alone_ns
+        return bid
+
+    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
+        queue = self.workers[slot.backend].queue
+        if not any(slot.runs(self.family.variants[index]) for index in self.allowed):
+            return None
+        while len(queue) > 0:
+            variant, size = self._decide(queue, slot)
+            if size > 0:
+                return Batch(variant, queue.pop_many(size))
+            self._drop_late(queue)
+        return None
+
+    def _decide(self, queue: DeadlineQueue, slot: Slot) -> tuple[int, int]:
+        """The table's variant for the whole queue; a size of 0 where the first must be dropped.
+
+        The paper answers late rather than never. We do so up to the hard limit: where the whole
+        queue would end after it, as many as still fit run on the fastest variant.
+        """
+        first = queue.first()
+        variant, size = self._by_table(len(queue), first.deadline_ns - slot.start_at_ns, slot)
+        if slot.runs(variant) and size_within_limits(queue, slot, variant, size) == size:
+            return variant, size
+        variants = [self.family.variants[index] for index in self.allowed]
+        able = [each for each in variants if slot.runs(each)]
+        fastest = min(able, key=lambda each: slot.plan_ns(each, 1))
+        return fastest, size_within_limits(queue, slot, fastest, len(queue))
+
+    def _by_table(self, waiting: int, slack_ns: int, slot: Slot) -> tuple[int, int]:
+        rung = self.rungs.get(slot.kind)
+        if rung is None:
+            if slot.kind not in self.asked:
+                self._ask(slot.kind)
+            return self.fastest, min(waiting, len(self.fastest_ns) - 1)
+        made = self.made[slot.kind]
+        size = min(waiting, len(rung.solution.choice))
+        slack = max(0, bisect_right(made.ladder.slack_ns, slack_ns) - 1)
+        return made.job.variants[rung.solution.choice[size - 1][slack]], size
+
+    def _drop_late(self, queue: DeadlineQueue) -> None:
+        first = queue.pop()
+        slo_ns = first.expires_at_ns - first.arrived_at_ns - self.desk.lead_ns(1)
+        if self.costs.of(self.fastest).p50_ns[1] <= slo_ns < self.fastest_ns[1]:
+            self.costs.doubt(self.fastest)
+        self.outbox.drop(first, DropReason.LATE)
+
+
+def promised(source: Ramsis) -> dict[int, tuple[float, float]]:
+    """Expected accuracy and violation of the tables in use, by kind of backend."""
+    return {
+        kind: (rung.solution.accuracy, rung.solution.violation)
+        for kind, rung in source.rungs.items()
+    }

@@ -1,0 +1,90 @@
+"""The tables a source holds: made aside, and chosen from by load."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from router.core.costs import Costs
+from router.policies.family import Family
+from router.policies.ramsis.ladder import Ladder, peak_rps, solve_ladder, solve_rung
+from router.policies.ramsis.latency import pareto_front
+from router.policies.ramsis.options import RamsisOptions
+from router.policies.ramsis.problem import WorkerProblem, fixed_bins, model_bins
+
+LOW = 0.02
+"""The lowest load with a table, as a share of what the workers can do; below it is the same."""
+DRIFT = 0.05
+"""Tables are made anew once planned run times have moved by this much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to solve for one kind of backend; picklable, so that another process can."""
+
+    kind: int
+    variants: tuple[int, ...]
+    """The engine's numbers, by the problem's index."""
+    problem: WorkerProblem
+    low_rps: float
+    high_rps: float
+
+    def __call__(self) -> "Made":
+        return _make(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A job and its ladder."""
+
+    job: Job
+    ladder: Ladder
+
+
+@lru_cache(maxsize=64)
+def _make(job: Job) -> Made:
+    """Equal jobs give equal tables; simulations ask for the same ones again and again."""
+    if job.low_rps == job.high_rps:
+        problem = job.problem.at_rate(job.low_rps)
+        return Made(job, Ladder(problem.slack_ns, (solve_rung(problem),)))
+    return Made(job, solve_ladder(job.problem, job.low_rps, job.high_rps))
+
+
+def job_for(
+    family: Family,
+    allowed: list[int],
+    options: RamsisOptions,
+    costs: Costs,
+    kind: int,
+    workers: int,
+    rate_rps: float = 0.0,
+) -> Job:
+    """The tables of a kind of backend with so many workers; for one load, where it is given."""
+    tables = [tuple(costs.of(family.variants[index], kind).plan_ns[1:]) for index in allowed]
+    accuracy = [family.accuracy[index] if family.accuracy else 0.0 for index in allowed]
+    front = pareto_front([table[0] for table in tables], accuracy)
+    latency_ns = tuple(tables[each] for each in front)
+    slo_ns = family.slo_ns or 2 * max(table[-1] for table in tables)
+    slack_ns = fixed_bins(slo_ns, options.bins) if options.bins else model_bins(latency_ns, slo_ns)
+    problem = WorkerProblem(
+        latency_ns=latency_ns,
+        accuracy=tuple(accuracy[each] for each in front),
+        slo_ns=slo_ns,
+        workers=workers,
+        rate_rps=1.0,
+        slack_ns=slack_ns,
+        balancing=options.balancing,
+        reward=options.reward,
+        queue_max=options.queue_max,
+    )
+    peak = peak_rps(problem)
+    low, high = (rate_rps, rate_rps) if rate_rps > 0.0 else (LOW * peak, peak)
+    variants = tuple(family.variants[allowed[each]] for each in front)
+    return Job(kind, variants, problem, low, high)
+
+
+def drifted(job: Job, costs: Costs) -> bool:
+    """Whether run times are now planned so differently that the tables are wrong."""
+    for variant, latency_ns in zip(job.variants, job.problem.latency_ns, strict=True):
+        now_ns = sum(costs.of(variant, job.kind).plan_ns)
+        if abs(now_ns - sum(latency_ns)) > DRIFT * sum(latency_ns):
+            return True
+    return False

@@ -1,0 +1,142 @@
+"""How many workers a load needs for an accuracy and a violation rate, by promise or simulation."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from profiles.errors import ConfigError
+from router.core.units import seconds
+from router.policies.family import Family
+from router.policies.ramsis.options import RamsisOptions
+from router.policies.ramsis.problem import WorkerProblem
+from router.policies.ramsis.solve import solve
+from router.policies.ramsis.tables import job_for
+from simulator.assembly import assemble
+from simulator.report import report
+from simulator.run import simulate
+from simulator.scenario import Scenario
+
+SIMULATED_NS = seconds(20)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the service must reach."""
+
+    rate_rps: float
+    accuracy: float
+    """Of requests answered in time, at least."""
+    violation: float
+    """Share of requests not answered in time, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """So many workers, and what they give."""
+
+    workers: int
+    accuracy: float
+    violation: float
+
+    def meets(self, wish: Wish) -> bool:
+        return self.accuracy >= wish.accuracy and self.violation <= wish.violation
+
+
+Try = Callable[[int], Fleet]
+Tell = Callable[[Fleet], None]
+
+
+def only_application(scenario: Scenario, name: str = "") -> Scenario:
+    """The scenario with the named application alone, or its only one."""
+    names = [each.name for each in scenario.applications]
+    if not name and len(names) > 1:
+        raise ConfigError(f"application: the scenario has {', '.join(names)}; name one")
+    chosen = [each for each in scenario.applications if each.name == (name or names[0])]
+    if not chosen:
+        raise ConfigError(f"application={name!r}: the scenario has {', '.join(names)}; name one")
+    if any(variant.accuracy is None for variant in chosen[0].variants):
+        raise ConfigError(f"application {chosen[0].name!r}: give every variant an accuracy")
+    return replace(scenario, applications=tuple(chosen), shares=(1.0,))
+
+
+def worker_problem(
+    scenario: Scenario, workers: int, rate_rps: float, options: RamsisOptions
+) -> tuple[WorkerProblem, tuple[str, ...]]:
+    """RAMSIS' problem for the scenario's application, with the names of the variants in it."""
+    (application,) = scenario.applications
+    # The router's own tables, so that what is planned is what serves.
+    built = assemble(replace(scenario, policy="ramsis", policy_options={}), {})
+    family = Family(
+        application=0,
+        name=application.name,
+        slo_ns=application.slo_ns,
+        variants=tuple(range(len(application.variants))),
+        serving=0,
+        accuracy=tuple(variant.accuracy or 0.0 for variant in application.variants),
+    )
+    allowed = [
+        index
+        for index, accuracy in enumerate(family.accuracy)
+        if accuracy >= application.accuracy_floor
+    ]
+    job = job_for(family, allowed, options, built.engine.costs, 0, workers, rate_rps)
+    names = tuple(application.variants[variant].name for variant in job.variants)
+    return job.problem.at_rate(rate_rps), names
+
+
+def promised_fleet(scenario: Scenario, wish: Wish, options: RamsisOptions) -> Try:
+    """What RAMSIS promises with so many workers."""
+
+    def attempt(workers: int) -> Fleet:
+        problem, _ = worker_problem(scenario, workers, wish.rate_rps, options)
+        solution = solve(problem)
+        return Fleet(workers, solution.accuracy, solution.violation)
+
+    return attempt
+
+
+def simulated_fleet(scenario: Scenario, wish: Wish) -> Try:
+    """What the central queue reaches with so many workers, in a simulation."""
+
+    def attempt(workers: int) -> Fleet:
+        one = replace(
+            scenario,
+            backends=workers,
+            policy="central-queue",
+            rate_rps=wish.rate_rps,
+            duration_ns=SIMULATED_NS,
+            faults=(),
+        )
+        result = report(one, simulate(one))
+        return Fleet(workers, result.accuracy or 0.0, result.bad_rate)
+
+    return attempt
+
+
+def fewest_workers(
+    attempt: Try, wish: Wish, workers_max: int, tell: Tell | None = None
+) -> Fleet | None:
+    """The smallest fleet that meets the wish; None if not even the largest does."""
+
+    def tried(workers: int) -> Fleet:
+        fleet = attempt(workers)
+        if tell is not None:
+            tell(fleet)
+        return fleet
+
+    best: Fleet | None = None
+    low, high = 0, 1
+    while best is None:
+        fleet = tried(min(high, workers_max))
+        if fleet.meets(wish):
+            best = fleet
+        elif high >= workers_max:
+            return None
+        else:
+            low, high = high, 2 * high
+    while best.workers - low > 1:
+        fleet = tried((low + best.workers) // 2)
+        if fleet.meets(wish):
+            best = fleet
+        else:
+            low = fleet.workers
+    return best

@@ -1,0 +1,136 @@
+"""Claims about choosing variants, on a small family and fixed seeds."""
+
+from dataclasses import replace
+
+import pytest
+
+from router.policies.central.hull import concave_hull, fluid_accuracy, reachable
+from router.policies.ramsis.options import RamsisOptions
+from router.policies.ramsis.solve import solve
+from simulator.report import Report, report
+from simulator.run import simulate
+from simulator.scenario import Scenario, read_scenario
+from simulator.switching import sustained_rps
+from simulator.worker_plan import (
+    Wish,
+    fewest_workers,
+    only_application,
+    promised_fleet,
+    simulated_fleet,
+    worker_problem,
+)
+
+WORKERS = 12
+SLO_MS = 150
+VARIANTS = [
+    {"name": "small", "alpha_ms": 9, "beta_ms": 12, "accuracy": 0.60},
+    {"name": "medium", "alpha_ms": 16, "beta_ms": 15, "accuracy": 0.73},
+    {"name": "large", "alpha_ms": 35, "beta_ms": 20, "accuracy": 0.80},
+    {"name": "huge", "alpha_ms": 70, "beta_ms": 45, "accuracy": 0.84},
+]
+
+
+def scenario(policy: str, rate_rps: float, **values: object) -> Scenario:
+    application = {
+        "name": "classifier",
+        "slo_ms": SLO_MS,
+        "hard_limit_ms": values.pop("hard_limit_ms", SLO_MS),
+        "variants": VARIANTS,
+    }
+    return read_scenario(
+        {
+            "seed": 5,
+            "duration_s": 15,
+            "warmup_s": 3,
+            "backends": WORKERS,
+            "policy": policy,
+            "rate_rps": rate_rps,
+            "applications": [application],
+            **values,
+        }
+    )
+
+
+def run(policy: str, rate_rps: float, **values: object) -> Report:
+    one = scenario(policy, rate_rps, **values)
+    return report(one, simulate(one))
+
+
+def fluid(rate_rps: float) -> float:
+    tables = [
+        [0, *(int(1e6 * (each["alpha_ms"] * size + each["beta_ms"])) for size in range(1, 16))]
+        for each in VARIANTS
+    ]
+    accuracy = [float(each["accuracy"]) for each in VARIANTS]
+    points = reachable(tables, accuracy, SLO_MS * 10**6, rate_rps)
+    bound = fluid_accuracy(concave_hull(points), WORKERS * 1e9 / rate_rps)
+    assert bound is not None
+    return bound
+
+
+@pytest.mark.parametrize("rate_rps", [100, 300, 500, 700])
+def test_the_central_queue_comes_near_the_fluid_bound(rate_rps: float) -> None:
+    result = run("central-queue", rate_rps)
+    assert result.bad_rate <= 0.0005
+    assert result.accuracy is not None
+    assert result.accuracy > fluid(rate_rps) - 0.02
+
+
+@pytest.mark.parametrize("rate_rps", [300, 450])
+def test_the_central_queue_is_more_accurate_than_tables_and_loads(rate_rps: float) -> None:
+    best = run("central-queue", rate_rps).accuracy or 0.0
+    tables = run("ramsis", rate_rps, hard_limit_ms=10 * SLO_MS).accuracy or 0.0
+    by_load = run("jellyfish-plus", rate_rps, hard_limit_ms=10 * SLO_MS).accuracy or 0.0
+    assert best > tables > by_load
+
+
+@pytest.mark.parametrize("rate_rps", [100, 300, 450])
+def test_ramsis_keeps_its_promises(rate_rps: float) -> None:
+    known = scenario(
+        "ramsis", rate_rps, hard_limit_ms=10 * SLO_MS, policy_options={"load_rps": rate_rps}
+    )
+    problem, _ = worker_problem(known, WORKERS, rate_rps, RamsisOptions())
+    promise = solve(problem)
+    result = report(known, simulate(known))
+    # Both are on the safe side: accuracy at least, violations at most.
+    assert result.accuracy == pytest.approx(promise.accuracy, abs=0.01)
+    assert result.bad_rate <= promise.violation + 0.001
+
+
+def test_measured_loads_serve_about_as_well_as_known_ones() -> None:
+    known = run("ramsis", 300, policy_options={"load_rps": 300})
+    seen = run("ramsis", 300)
+    assert seen.accuracy == pytest.approx(known.accuracy, abs=0.01)
+    assert seen.bad_rate < 0.01
+
+
+def test_a_burst_of_load_is_survived() -> None:
+    steps = {"process": "trace", "rps": [100, 600, 100], "step_s": 5}
+    result = run("central-queue", 0.001 + 800 / 3, arrivals=steps)
+    assert result.bad_rate < 0.005
+
+
+def test_overload_sheds_no_more_than_it_must() -> None:
+    # The small variant does at most 15 requests in 147 ms on each backend: 1,224 a second.
+    result = run("central-queue", 1500)
+    assert result.good_rps > 0.88 * 1224
+
+
+def test_model_switching_profiles_with_its_own_queue() -> None:
+    start = replace(scenario("jellyfish-plus", 100), duration_ns=4 * 10**9)
+    sustained = sustained_rps(start, 800.0, step_rps=100.0)
+    assert sustained == sorted(sustained, reverse=True)
+    assert sustained[0] >= 600.0
+    chosen = run("model-switching", 300, policy_options={"sustained_rps": sustained})
+    assert chosen.bad_rate < 0.02
+
+
+def test_the_planner_finds_the_smallest_fleet() -> None:
+    wish = Wish(300.0, 0.75, 0.001)
+    start = only_application(scenario("central-queue", 300))
+    for attempt in (promised_fleet(start, wish, RamsisOptions()), simulated_fleet(start, wish)):
+        fleet = fewest_workers(attempt, wish, 64)
+        assert fleet is not None
+        assert fleet.meets(wish)
+        assert not attempt(fleet.workers - 1).meets(wish)
+    assert fewest_workers(promised_fleet(start, wish, RamsisOptions()), wish, 2) is None

@@ -1,0 +1,72 @@
+"""Jellyfish+ and ModelSwitching: the variant follows the load."""
+
+import pytest
+
+from profiles.errors import ConfigError
+from router.core.costs import Costs
+from router.core.engine import Engine
+from router.core.events import Dispatch, Request
+from router.core.units import SECOND, ms
+from router.policies.catalog import build_sources
+from router.policies.family import Family
+from router.policies.load_granular import (
+    JellyfishPlusOptions,
+    LoadGranular,
+    ModelSwitchingOptions,
+)
+
+FAST, MIDDLE, GOOD = 0, 1, 2
+SLO_NS = ms(100)
+FAMILY = Family(0, "task", SLO_NS, (FAST, MIDDLE, GOOD), FAST, (0.6, 0.7, 0.8))
+
+
+def chosen(options: JellyfishPlusOptions | ModelSwitchingOptions, backends: int = 2) -> int:
+    """The variant that a request gets."""
+    costs = Costs()
+    costs.add(FAST, [ms(10), ms(20), ms(30), ms(40)])
+    costs.add(MIDDLE, [ms(20), ms(40), ms(60)])
+    costs.add(GOOD, [ms(60), ms(90)])
+    engine = Engine(costs)
+    engine.add_application(LoadGranular(FAMILY, options))
+    for backend in range(backends):
+        engine.on_backend_up(0, backend)
+    engine.on_request(SECOND, Request(0, 0, SECOND, SECOND + SLO_NS))
+    (effect,) = engine.take_effects()
+    assert isinstance(effect, Dispatch)
+    return effect.batch.variant
+
+
+def test_jellyfish_plus_wants_throughput_and_half_the_slo() -> None:
+    # The good variant needs 60 of 100 ms: more than half, at any load. The middle one does 50 a
+    # second on each of two backends, 5 % less than which is 95.2.
+    assert chosen(JellyfishPlusOptions(load_rps=95.0)) == MIDDLE
+    assert chosen(JellyfishPlusOptions(load_rps=96.0)) == FAST
+    assert chosen(JellyfishPlusOptions(load_rps=9999.0)) == FAST
+
+
+def test_model_switching_wants_a_measured_latency() -> None:
+    sustained = (500.0, 90.0, 20.0)
+    for load_rps, variant in ((20.0, GOOD), (21.0, MIDDLE), (91.0, FAST), (600.0, FAST)):
+        options = ModelSwitchingOptions(load_rps=load_rps, sustained_rps=sustained)
+        assert chosen(options) == variant
+
+
+def test_model_switching_has_to_be_told_every_variant() -> None:
+    import random
+
+    with pytest.raises(ConfigError, match="each of 3 variants"):
+        build_sources("model-switching", {"sustained_rps": [1, 2]}, [FAMILY], random.Random(0))
+
+
+def test_the_accuracy_floor_holds_for_baselines_too() -> None:
+    costs = Costs()
+    for variant in (FAST, MIDDLE, GOOD):
+        costs.add(variant, [ms(10 * (variant + 1))])
+    family = Family(0, "task", SLO_NS, (FAST, MIDDLE, GOOD), FAST, (0.6, 0.7, 0.8), (), 0.65)
+    engine = Engine(costs)
+    engine.add_application(LoadGranular(family, JellyfishPlusOptions(load_rps=9999.0)))
+    engine.on_backend_up(0, 0)
+    engine.on_request(SECOND, Request(0, 0, SECOND, SECOND + SLO_NS))
+    (effect,) = engine.take_effects()
+    assert isinstance(effect, Dispatch)
+    assert effect.batch.variant == MIDDLE

@@ -14,9 +14,9 @@ from clients.stream import FrameStream, StreamOptions
 
 
 def frames(count: int) -> Iterator[Pixels]:
+    """Made beforehand: a camera does not compute its frames."""
     made = [frame(index) for index in range(min(count, DISTINCT))]
-    for index in range(count):
-        yield made[index % len(made)]
+    return (made[index % len(made)] for index in range(count))
 
 
 def main() -> None:

@@ -113,19 +113,17 @@ def stream(link: Link, frames: int, drop_at_s: float) -> tuple[list[dict[str, An
     command = [sys.executable, "-m", "benchmarks.jellyfish_client"]
     command += ["--server", f"{link.address}:8001", "--fps", str(FPS), "--slo-ms", str(SLO_MS)]
     command += ["--frames", str(frames), "--sides", ",".join(map(str, SIDES))]
-    client = subprocess.Popen(
-        inside(link.client, command), cwd=ROOT, stdout=subprocess.PIPE, text=True
-    )
-    assert client.stdout is not None
     rows: list[dict[str, Any]] = []
     dropped_at_s = 0.0
-    for line in client.stdout:
-        rows.append(json.loads(line))
-        at_s = rows[-1]["at_s"] - rows[0]["at_s"]
-        if not dropped_at_s and at_s >= drop_at_s:
-            link.shape(MBPS_AFTER)
-            dropped_at_s = rows[-1]["at_s"] + rows[-1]["latency_ms"] / 1e3
-    client.wait()
+    within = inside(link.client, command)
+    with subprocess.Popen(within, cwd=ROOT, stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        for line in client.stdout:
+            rows.append(json.loads(line))
+            at_s = rows[-1]["at_s"] - rows[0]["at_s"]
+            if not dropped_at_s and at_s >= drop_at_s:
+                link.shape(MBPS_AFTER)
+                dropped_at_s = rows[-1]["at_s"] + rows[-1]["latency_ms"] / 1e3
     return rows, dropped_at_s
 
 

@@ -114,5 +114,6 @@ def shrink(frame: npt.NDArray[np.uint8], side: int) -> tuple[npt.NDArray[np.uint
 def original_boxes(rows: npt.NDArray[Any], scale: float) -> npt.NDArray[Any]:
     """Rows of x1, y1, x2, y2, ... in pixels of the frame as it was before it shrank."""
     moved = rows.copy()
-    moved[:, :4] *= scale
+    if moved.ndim == 2:
+        moved[:, :4] *= scale
     return moved

@@ -42,6 +42,9 @@ def profile(
     batches: Annotated[
         str, typer.Option(help="Batch sizes, ascending from 1, with commas.")
     ] = "1,2,4,8",
+    input_sizes: Annotated[
+        str, typer.Option(help="Sides of pictures, with commas: each model at each of them.")
+    ] = "",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     threads: Annotated[int, typer.Option(help="CPU threads for one batch.", min=1)] = 1,
     graphs: Annotated[bool, typer.Option(help="CUDA graphs, on a GPU.")] = True,
@@ -69,6 +72,7 @@ def profile(
     sizes = read_batches(batches)
     shape = read_shape(input_shape)
     check_positive("budget_ms", budget_ms)
+    models = at_sizes(models, input_sizes)
     for index, name in enumerate(models):
         parse_name(name)
         if name in models[:index]:
@@ -110,6 +114,19 @@ def read_batches(text: str) -> tuple[int, ...]:
     if sizes[-1] > BATCH_SIZE_MAX:
         refuse(f"batches[{len(sizes) - 1}]", sizes[-1], f"must be at most {BATCH_SIZE_MAX}")
     return sizes
+
+
+def at_sizes(models: list[str], text: str) -> list[str]:
+    """Each model at each side in `128,224`, as in `faces:centerface@128`; as given where empty."""
+    if not text:
+        return models
+    sides = [part.strip() for part in text.split(",")]
+    if not all(side.isdecimal() and len(side) < 6 and int(side) for side in sides):
+        refuse("input_sizes", text, "must be whole numbers with commas, as in 128,224")
+    for name in models:
+        if "@" in name:
+            refuse("MODEL", name, "has a size already; leave it out, or leave out --input-sizes")
+    return [f"{name}@{side}" for name in models for side in sides]
 
 
 def read_shape(text: str) -> tuple[int, ...] | None:

@@ -17,6 +17,8 @@ from router.policies.stranded import Stranded
 
 SOON_NS = 100_000_000
 """Between two decisions, at least."""
+DOUBT_AFTER = 8
+"""Decisions after which the margin of a DNN that nobody runs is trusted a little less."""
 COLLAPSED = 0.85
 """A client whose bandwidth falls below this share of what was planned is planned anew at once."""
 
@@ -90,6 +92,8 @@ class Jellyfish(Source):
         self.advised: dict[int, tuple[int, int, bool]] = {}
         self.workers: dict[int, Worker] = {}
         self.hits = HitCount()
+        self.idle_for = [0] * len(self.variants)
+        """Decisions since each DNN was last chosen."""
         self.decided_at_ns = -NEVER
         self.due_at_ns = NEVER
         self.timer = SourceTimer(self)
@@ -186,6 +190,7 @@ class Jellyfish(Source):
             if known.heard_at_ns + GONE_AFTER_NS < now_ns:
                 del self.clients[number]
                 self.advised.pop(number, None)
+        self._doubt_the_idle()
         plans_ns = [self.costs.of(variant).plan_ns[1:] for variant in self.variants]
         zoo = make_zoo(self.accuracy, plans_ns)
         spent_ns = self.desk.lead_ns(1)
@@ -200,6 +205,15 @@ class Jellyfish(Source):
             number: known.last.bandwidth_bps for number, known in self.clients.items()
         }
         return Question(zoo, clients, len(self.workers))
+
+    def _doubt_the_idle(self) -> None:
+        """A DNN that once ran slowly is not chosen, and then has no chance to show better."""
+        running = {worker.dnn for worker in self.workers.values()}
+        for dnn, variant in enumerate(self.variants):
+            self.idle_for[dnn] = 0 if dnn in running else self.idle_for[dnn] + 1
+            if self.idle_for[dnn] >= DOUBT_AFTER:
+                self.idle_for[dnn] = 0
+                self.costs.doubt(variant)
 
     def take_plan(self, now_ns: int, plan: Plan) -> Sequence[int]:
         """Map the clients as planned, and tell those whose input size changes."""
@@ -256,7 +270,7 @@ class Jellyfish(Source):
         hopeless_at_ns = NEVER
         for queue in (worker.queue, worker.spare):
             while len(queue) > 0 and queue.first().deadline_ns < now_ns + alone_ns:
-                self.outbox.drop(queue.pop(), DropReason.LATE)
+                self._drop_late(queue, self.variants[worker.dnn])
             if len(queue) > 0:
                 hopeless_at_ns = min(hopeless_at_ns, queue.first().deadline_ns - alone_ns)
         waiting = len(worker.queue) + len(worker.spare)
@@ -283,8 +297,18 @@ class Jellyfish(Source):
                     if queue is worker.queue:
                         taken.extend(self._fill(worker, slot, variant, taken))
                     return Batch(variant, taken)
-                self.outbox.drop(queue.pop(), DropReason.LATE)
+                self._drop_late(queue, variant)
         return None
+
+    def _drop_late(self, queue: DeadlineQueue, variant: int) -> None:
+        """Drop the first; where only the learnt margin is in its way, trust that a little less,
+        or nothing would ever run again to teach a better one."""
+        first = queue.pop()
+        left_ns = first.deadline_ns - first.arrived_at_ns - self.desk.lead_ns(1)
+        cost = self.costs.of(variant)
+        if cost.p50_ns[1] <= left_ns < cost.plan_ns[1]:
+            self.costs.doubt(variant)
+        self.outbox.drop(first, DropReason.LATE)
 
     def _resident(self, worker: Worker, slot: Slot) -> int:
         """The variant it is to run or, until that is loaded, the nearest one that is there."""

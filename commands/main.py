@@ -5,6 +5,7 @@ import sys
 import typer
 
 from commands.load import load
+from commands.plan import plan
 from commands.profile import profile
 from commands.serve import serve
 from commands.simulation import goodput, simulate
@@ -18,7 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (serve, stream, load, profile, simulate, goodput):
+for command in (serve, stream, load, profile, simulate, goodput, plan):
     app.command()(command)
 
 

@@ -9,7 +9,7 @@ from router.core.rate import RateMeter
 from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
 from router.core.units import NEVER, SECOND
 from router.policies.deferred_options import DeferredOptions
-from router.policies.sizing import learn_slo_ns
+from router.policies.sizing import learn_slo_ns, target_size
 
 SILENT_NS = 2 * SECOND
 """A model without arrivals for so long counts no demand."""
@@ -189,12 +189,7 @@ class ModelThread(Source):
         if rps <= 0.0:
             return
         options = self.options
-        size_max = self.cost.size_max
-        target = min(self.target, size_max)
-        while target < size_max and self._sustains(target + 1, rps):
-            target += 1
-        while target > 1 and not self._sustains(target, rps):
-            target -= 1
+        target = target_size(self.plan_ns, self.slo_ns, rps, self.target)
         self.target = target
         self.window = max(1, int(options.drop_window * target))
         self._set_demand(rps * self.plan_ns[target] / (target * SECOND))
@@ -203,13 +198,6 @@ class ModelThread(Source):
     def _set_demand(self, demand: float) -> None:
         self.signals.demand += demand - self.demand
         self.demand = demand
-
-    def _sustains(self, size: int, rps: float) -> bool:
-        plan_ns = self.plan_ns[size]
-        backends = rps * plan_ns / (size * SECOND)
-        if backends <= 1.0:
-            return plan_ns + size * SECOND / rps <= self.slo_ns
-        return plan_ns * (1.0 + 1.0 / backends) <= self.slo_ns
 
     def _set_hold(self, rps: float) -> None:
         """Decide from which size on a candidate is not held."""

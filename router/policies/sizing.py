@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from router.core.units import SECOND
+
 
 def size_for_half(plan_ns: Sequence[int], slo_ns: int) -> int:
     """The largest batch that runs in half the SLO, and at least 1 (Symphony section 3.2)."""
@@ -17,3 +19,27 @@ def learn_slo_ns(known_ns: int, slo_ns: int) -> int:
         return slo_ns
     # The last few nanoseconds in one step, so that the average settles on a steady SLO.
     return known_ns + ((slo_ns - known_ns) // 8 or slo_ns - known_ns)
+
+
+def sustains(plan_ns: Sequence[int], size: int, slo_ns: int, rps: float) -> bool:
+    """Whether batches of this size keep up with the rate and meet the SLO (Symphony Eqns 2, 3).
+
+    With n backends in turn a request waits l(b) / n for its batch; below one backend it waits for
+    the batch to fill.
+    """
+    run_ns = plan_ns[size]
+    backends = rps * run_ns / (size * SECOND)
+    if backends <= 1.0:
+        return run_ns + size * SECOND / rps <= slo_ns
+    return run_ns * (1.0 + 1.0 / backends) <= slo_ns
+
+
+def target_size(plan_ns: Sequence[int], slo_ns: int, rps: float, guess: int = 1) -> int:
+    """The largest batch that the rate and the SLO sustain, and at least 1; near the guess."""
+    size_max = len(plan_ns) - 1
+    size = min(guess, size_max)
+    while size < size_max and sustains(plan_ns, size + 1, slo_ns, rps):
+        size += 1
+    while size > 1 and not sustains(plan_ns, size, slo_ns, rps):
+        size -= 1
+    return size

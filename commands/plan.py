@@ -12,8 +12,8 @@ from rich.table import Table
 from partitioner.plan import Problem, memory_bytes
 from partitioner.problem_file import load_current, load_problem, solution_dict
 from partitioner.solution import Solution
-from partitioner.two_level import solve_two_level
 from profiles.check import check_fraction, check_positive
+from profiles.errors import ConfigError
 from profiles.store import BYTES_PER_MB
 
 ProblemPath = Annotated[
@@ -48,6 +48,10 @@ def plan(
     of the problem bounds the load times of what moves. Where sub-clusters belong to several
     clusters, models go to clusters first.
     """
+    try:
+        from partitioner.two_level import solve_two_level
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed; pip install 'fermata[plan]'") from None
     check_positive("time_limit_s", time_limit_s)
     check_fraction("utilisation", utilisation)
     check_positive("utilisation", utilisation)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from partitioner.plan import Model
 from router.core.units import SECOND
-from router.policies.sizing import target_size
+from router.policies.sizing import full_size
 
 BATCH_SIZE_MAX = 1024
 """Where a linear profile has no end of its own."""
@@ -21,7 +21,7 @@ def backends_for(model: Model, kind: str = "") -> float | None:
         return 0.0
     size_max = profile.batch_size_max or BATCH_SIZE_MAX
     plan_ns = [0, *profile.table_ns(size_max)]
-    size = target_size(plan_ns, model.slo_ns, model.rate_rps)
+    size = full_size(plan_ns, model.slo_ns, model.rate_rps)
     return model.rate_rps * plan_ns[size] / (size * SECOND)
 
 

@@ -63,11 +63,12 @@ class Exchange:
         here: int,
         there: int,
         rng: random.Random,
+        pairs_max: int,
     ) -> None:
         chosen = [int(model) for model in models if balance.allowed[model, there]]
-        pairs = list(combinations(chosen, 2))
-        if len(pairs) > PAIRS_SAMPLED:
-            pairs = rng.sample(pairs, PAIRS_SAMPLED)
+        pairs = list(combinations(chosen, 2)) if pairs_max else []
+        if len(pairs) > pairs_max:
+            pairs = rng.sample(pairs, pairs_max)
         none = len(balance.rate_rps)
         members = [(none, none), *((model, none) for model in chosen), *pairs]
         self.members = np.array(members, np.int64)
@@ -110,14 +111,17 @@ class LocalSearch:
 
     def run(self, until: float, clock: Clock = time.monotonic) -> Homes:
         """Search until then or until nothing gives; the assignment as it is at the end."""
-        calm = 0
-        while calm < PATIENCE and clock() < until and self.balance.places > 1:
-            gained = False
-            for here, there in self._pairs():
-                if clock() >= until:
-                    break
-                gained |= self.improve(here, there)
-            calm = 0 if gained else calm + 1
+        # Single models first: their exchanges are few, and most of the gain. Pairs of models are
+        # sampled, so that a round without a gain does not yet mean that there is none.
+        for pairs_max, patience in ((0, 1), (PAIRS_SAMPLED, PATIENCE)):
+            calm = 0
+            while calm < patience and clock() < until and self.balance.places > 1:
+                gained = False
+                for here, there in self._pairs():
+                    if clock() >= until:
+                        break
+                    gained |= self.improve(here, there, pairs_max)
+                calm = 0 if gained else calm + 1
         return self.homes
 
     def _pairs(self) -> list[tuple[int, int]]:
@@ -126,13 +130,13 @@ class LocalSearch:
         pairs = list(combinations(range(self.balance.places), 2))
         return sorted(pairs, key=lambda pair: -abs(load[pair[0]] - load[pair[1]]))
 
-    def improve(self, here: int, there: int) -> bool:
+    def improve(self, here: int, there: int, pairs_max: int) -> bool:
         """Make the best exchange between these two, if there is one that gains."""
         balance = self.balance
         mine = np.flatnonzero(self.homes == here)
         theirs = np.flatnonzero(self.homes == there)
-        give = Exchange(balance, mine, here, there, self.rng)
-        take = Exchange(balance, theirs, there, here, self.rng)
+        give = Exchange(balance, mine, here, there, self.rng, pairs_max)
+        take = Exchange(balance, theirs, there, here, self.rng, pairs_max)
         harm = self._harm(here, there, give, take)
         best = int(np.argmin(harm))
         if harm.flat[best] >= harm[0, 0] - SMALL_GAIN:

@@ -70,6 +70,8 @@ class RouterConfig:
     lead_ns_max: int = ms(20)
     """Inputs that take longer than this to fetch are late by themselves."""
     seed: int = 0
+    sub_clusters: int = 1
+    """RankThreads; every application starts on the first, a plan moves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def assemble(config: RouterConfig) -> Assembly:
     """The engine that a driver drives; it has no backends yet."""
     check(config)
     costs = Costs()
-    engine = Engine(costs)
+    engine = Engine(costs, config.sub_clusters)
     names: list[str] = []
     families: list[Family] = []
     for application in config.applications:

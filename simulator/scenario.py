@@ -16,6 +16,7 @@ from router.core.units import NEVER, SECOND, ms, seconds
 from router.policies.catalog import POLICIES, read_options
 from simulator.arrival_spec import ArrivalSpec, read_arrivals
 from simulator.network_spec import NetworkSpec, read_network
+from simulator.scaling_spec import AutoscalerSpec, EpochSpec, read_autoscaler, read_epochs
 
 SCENARIO_KEYS = (
     "seed",
@@ -30,6 +31,8 @@ SCENARIO_KEYS = (
     "rate_rps",
     "popularity",
     "faults",
+    "autoscaler",
+    "epochs",
     "applications",
     "zoo",
     "network",
@@ -139,6 +142,13 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     network: NetworkSpec | None = None
     """Between the clients and the server; None: requests are at the server at once."""
+    autoscaler: AutoscalerSpec | None = None
+    epochs: EpochSpec | None = None
+
+    @property
+    def scales(self) -> bool:
+        """Whether backends or models change place while it runs."""
+        return self.autoscaler is not None or self.epochs is not None
 
     def knows_rate(self) -> bool:
         """Whether the arrivals themselves say how many there are, so that no rate is needed."""
@@ -181,9 +191,15 @@ def read_scenario(data: object) -> Scenario:
     options = top.mapping("policy_options")
     read_options(policy, options)
     arrivals = read_arrivals(top)
+    for name in arrivals.rps_of:
+        if name not in {each.name for each in applications}:
+            refuse(f"arrivals.applications.{name}", arrivals.rps_of[name], "names no application")
     rate_rps = top.positive("rate_rps")
     if rate_rps is None and not knows_rate(arrivals, applications):
         refuse("rate_rps", None, f"is needed with process {arrivals.process}; requests per second")
+    autoscaler, epochs = read_autoscaler(top), read_epochs(top)
+    if (autoscaler or epochs) and top.items("faults"):
+        refuse("faults", top.items("faults"), "need a fixed fleet; leave autoscaler and epochs out")
     duration_s = top.positive("duration_s")
     duration_ns = seconds(30 if duration_s is None else duration_s)
     if duration_ns < 1:
@@ -203,6 +219,8 @@ def read_scenario(data: object) -> Scenario:
         shares=_read_shares(top, applications),
         faults=_read_faults(top, backends),
         network=_read_network(top, applications),
+        autoscaler=autoscaler,
+        epochs=epochs,
     )
 
 

@@ -184,12 +184,13 @@ def _taught(options: RuleOptions, state: RuleState, window: Window) -> float:
 
 
 def _foreseen(options: RuleOptions, demands: tuple[float, ...]) -> float:
-    """The demand when a backend asked for now would be up: on along the line of the latest
-    windows where they rise, and as it is where they do not."""
+    """The demand when a backend asked for now would be up: further along the line of the latest
+    windows where they rise one after the other, and as it is where they do not. A step is no
+    line: it rises once."""
     newest = demands[-1]
     if len(demands) < 3:
         return newest
-    slope = (demands[-1] - demands[-3]) / 2
+    slope = min(demands[-1] - demands[-2], demands[-2] - demands[-3])
     if slope <= options.rising * newest:
         return newest
     return newest + options.lead * slope

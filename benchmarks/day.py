@@ -1,7 +1,7 @@
 """A day of changing load in the manner of Symphony's Fig. 14, compressed.
 
 Spans are scaled alike: `COMPRESSION` seconds of the day are one of the run, so that a window of
-150 s takes 0.75 s and a backend that takes two minutes to come up 0.6 s. Deadlines are not.
+150 s takes 0.625 s and a backend that takes two minutes to come up 0.5 s. Deadlines are not.
 """
 
 import math
@@ -17,7 +17,7 @@ from simulator.scenario import Scenario, read_scenario
 
 MODELS = 24
 BACKENDS_MAX = 512
-COMPRESSION = 200
+COMPRESSION = 240
 DAY_S = 86_400 / COMPRESSION
 STEP_S = 600 / COMPRESSION
 WINDOW_S = 150 / COMPRESSION
@@ -47,7 +47,7 @@ def rates(seed: int, share: float = 1.0) -> tuple[list[str], list[list[float]]]:
             trace.append(weight * max(0.05, tide * (1.0 + walk)) * (SURGE if surge else 1.0))
         traces.append(trace)
     need = [needed(base, [trace[step] for trace in traces], 100.0) for step in range(steps)]
-    # What it needs is not quite proportional to the rates: two rounds are close enough.
+    # What it needs is not quite proportional to the rates: a few rounds are close enough.
     scale = 100.0
     for _ in range(6):
         peak = int(np.argmax(need))
@@ -79,7 +79,7 @@ def _scenario(
                 "slo_ms": each.slo_ns / 1e6,
                 "variants": [{"profile": f"symphony-1080ti/{each.name}"}],
             }
-            for each in zoo[:MODELS]
+            for each in (zoo[round(i * (len(zoo) - 1) / (MODELS - 1))] for i in range(MODELS))
         ],
         **values,
     }

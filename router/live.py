@@ -1,7 +1,7 @@
 """The live router: the third driver of the engine. It decides nothing; it only carries out."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from router.assembly import RouterConfig, assemble
@@ -43,6 +43,7 @@ from router.links.messages import (
 from router.policies.jellyfish.problem import Plan
 from router.policies.jellyfish.source import Jellyfish, Question
 from router.presence import Presence
+from router.sub_clusters import SubClusters
 from router.wake import Wake
 
 UNKNOWN = "unknown-application"
@@ -100,8 +101,18 @@ class LiveRouter:
         self.backends: dict[int, BackendPeer] = {}
         self.dispatched: set[int] = set()
         """Requests that a backend has: a frontend that reconnects may submit them once more."""
+        self.sub_clusters: SubClusters | None = None
+        """Where there are several; with one, every backend holds and serves all."""
+        if config.sub_clusters > 1:
+            self.sub_clusters = SubClusters(
+                self.engine, [family.variants for family in built.families]
+            )
+        self.target: int | None = None
+        """Backends that the control plane wants; Serve's autoscaling policy reads it here."""
         self.lead = LeadTime(config.lead_ns, config.lead_ns_max)
         self.received = [0] * len(config.applications)
+        self.busy_ns = [0] * len(config.applications)
+        """Backend time of batches that have ended, by application."""
         self.unknown = 0
         self.strays = 0
         """Messages that made no sense from who sent them."""
@@ -273,8 +284,11 @@ class LiveRouter:
         if known is not None and known.link is link:
             if serves:
                 self.engine.on_resident(now_ns, number, whole)
+                if self.sub_clusters is not None:
+                    self.sub_clusters.on_held(now_ns, number, resident)
             else:
                 self.engine.on_drain(now_ns, number)
+                self._forget(now_ns, number)
             return
         if known is not None:
             # It came back before its old link was seen to end.
@@ -282,7 +296,12 @@ class LiveRouter:
         self.backends[number] = BackendPeer(link)
         owner = self.built.ownership.take(number)
         kind = self._kind(ready)
-        self.engine.on_backend_up(now_ns, number, kind=kind, owner=owner, resident=whole)
+        if self.sub_clusters is None:
+            self.engine.on_backend_up(now_ns, number, kind=kind, owner=owner, resident=whole)
+        else:
+            rank = self.sub_clusters.take(number, resident)
+            self.engine.on_backend_up(now_ns, number, kind=kind, rank=rank, resident=resident)
+            self.sub_clusters.on_held(now_ns, number, resident)
 
     def _kind(self, ready: Ready) -> int:
         """The number of its kind; the first of a kind brings the run times that differ there."""
@@ -299,6 +318,31 @@ class LiveRouter:
             costs.add(variant, p50_ns, p99_ns, kind=number)
         return number
 
+    def _forget(self, now_ns: int, number: int) -> None:
+        if self.sub_clusters is not None:
+            self.sub_clusters.on_gone(now_ns, number)
+
+    def place(self, home: Mapping[str, int]) -> list[str]:
+        """Serve applications from these sub-clusters; returns those still on their way."""
+        numbers = self.built.applications
+        if self.sub_clusters is None:
+            return []
+        now_ns = self.clock()
+        self.sub_clusters.place(now_ns, {numbers[name]: rank for name, rank in home.items()})
+        self._settle_soon()
+        return self.on_their_way()
+
+    def on_their_way(self) -> list[str]:
+        going = {} if self.sub_clusters is None else self.sub_clusters.going
+        return sorted(name for name, number in self.built.applications.items() if number in going)
+
+    def set_target(self, target: int, wanted: Sequence[float]) -> None:
+        """How many backends there should be, in all and of each sub-cluster."""
+        self.target = target
+        if self.sub_clusters is not None:
+            self.sub_clusters.weigh(self.clock(), wanted)
+            self._settle_soon()
+
     def _state(self, backend: int) -> BackendState:
         return self.engine.backend_rank[backend].backends[backend]
 
@@ -311,6 +355,7 @@ class LiveRouter:
                 self.dispatched.difference_update(request.rid for request in batch.requests)
         self.built.ownership.release(number)
         self.engine.on_backend_down(now_ns, number)
+        self._forget(now_ns, number)
 
     def _done(self, now_ns: int, link: Speaker, done: Done) -> None:
         number = link.peer.number
@@ -330,9 +375,12 @@ class LiveRouter:
             self.lead.on_batch(start_in_ns + done.start_late_ns, away_ns)
             self._set_lead()
         self.dispatched.difference_update(request.rid for request in running.requests)
+        self.busy_ns[running.requests[0].application] += done.run_ns
         # What did not run teaches nothing about run times.
         size = -1 if ran else 0
         self.engine.on_done(now_ns, number, done.run_ns, size, failed=bool(done.failed))
+        if self.sub_clusters is not None:
+            self.sub_clusters.on_idle(now_ns, number)
 
     def _set_lead(self) -> None:
         lead_ns = self.lead.lead_ns()

@@ -29,6 +29,9 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
         "timer_late_ns": {name: live.lead.late.quantile(share) for name, share in LATENESS},
         "applications": _applications(live),
         "variants": _variants(live),
+        "busy_ns": dict(zip(live.built.applications, live.busy_ns, strict=True)),
+        "target": live.target,
+        "placement": _placement(live),
         "backends": {number: _backend(live, number) for number in sorted(live.backends)},
         "ranks": [
             {
@@ -36,6 +39,7 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
                 "backend_up_ns": rank.signals.uptime_ns,
                 "backend_busy_ns": rank.signals.busy_ns,
                 "demand": rank.signals.demand,
+                "least": rank.signals.least,
                 "load": rank.signals.load(),
                 "grants": rank.signals.grants,
                 "ripe_wait_ns": int(rank.signals.wait_ns),
@@ -56,6 +60,17 @@ def _applications(live: LiveRouter) -> dict[str, Any]:
         }
         for name, number in live.built.applications.items()
     }
+
+
+def _placement(live: LiveRouter) -> dict[str, Any]:
+    """Sub-cluster of each application and backend, and who is on the way to another."""
+    placed = live.sub_clusters
+    names = live.built.applications
+    home = {name: 0 if placed is None else placed.home[number] for name, number in names.items()}
+    backends = dict.fromkeys(sorted(live.backends), 0)
+    if placed is not None:
+        backends |= placed.of_backend
+    return {"applications": home, "backends": backends, "on_their_way": live.on_their_way()}
 
 
 def _variants(live: LiveRouter) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A day of changing load in the manner of Symphony's Fig. 14, compressed.
+"""A day of changing load in the manner of Symphony's Fig. 14, compressed; run it to draw it.
 
 Spans are scaled alike: `COMPRESSION` seconds of the day are one of the run, so that a window of
 150 s takes 0.625 s and a backend that takes two minutes to come up 0.5 s. Deadlines are not.
@@ -6,7 +6,9 @@ Spans are scaled alike: `COMPRESSION` seconds of the day are one of the run, so 
 
 import math
 import random
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -155,3 +157,17 @@ def bad_outside_steps(scenario: Scenario, log: RunLog) -> tuple[float, float]:
         begins_s = math.ceil(start * DAY_S / STEP_S) * STEP_S
         counted &= ~((at_s >= begins_s) & (at_s < begins_s + WINDOW_S + STARTUP_S))
     return float(bad[counted].mean()), float(bad.mean())
+
+
+def main() -> None:
+    """Run the day and draw it: `python -m benchmarks.day FILE.png [SHARE]`."""
+    if len(sys.argv) not in (2, 3):
+        sys.exit("usage: python -m benchmarks.day FILE.png [SHARE OF 512 BACKENDS]")
+    from simulator.scaling_plot import draw_scaling
+
+    one = day(1, float(sys.argv[2]) if len(sys.argv) == 3 else 1.0)
+    draw_scaling(one, simulate(one), Path(sys.argv[1]))
+
+
+if __name__ == "__main__":
+    main()

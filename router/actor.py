@@ -95,7 +95,7 @@ class RouterActor:
     async def target(self) -> int | None:
         """What the control plane last wanted; None until it has."""
         await self.address()
-        return self.live.target
+        return self.live.placement.target
 
     async def stop(self, reason: str = "router shuts down") -> None:
         """Say goodbye to everyone; whoever created the actor then kills it."""

@@ -27,6 +27,7 @@ from router.links.messages import (
     Advice,
     Cancel,
     Done,
+    Drained,
     Dropped,
     Evidence,
     Frontend,
@@ -40,10 +41,10 @@ from router.links.messages import (
     Submit,
     UnloadVariant,
 )
+from router.placement import Placement
 from router.policies.jellyfish.problem import Plan
 from router.policies.jellyfish.source import Jellyfish, Question
 from router.presence import Presence
-from router.sub_clusters import SubClusters
 from router.wake import Wake
 
 UNKNOWN = "unknown-application"
@@ -101,14 +102,7 @@ class LiveRouter:
         self.backends: dict[int, BackendPeer] = {}
         self.dispatched: set[int] = set()
         """Requests that a backend has: a frontend that reconnects may submit them once more."""
-        self.sub_clusters: SubClusters | None = None
-        """Where there are several; with one, every backend holds and serves all."""
-        if config.sub_clusters > 1:
-            self.sub_clusters = SubClusters(
-                self.engine, [family.variants for family in built.families]
-            )
-        self.target: int | None = None
-        """Backends that the control plane wants; Serve's autoscaling policy reads it here."""
+        self.placement = Placement(built)
         self.lead = LeadTime(config.lead_ns, config.lead_ns_max)
         self.received = [0] * len(config.applications)
         self.busy_ns = [0] * len(config.applications)
@@ -284,11 +278,11 @@ class LiveRouter:
         if known is not None and known.link is link:
             if serves:
                 self.engine.on_resident(now_ns, number, whole)
-                if self.sub_clusters is not None:
-                    self.sub_clusters.on_held(now_ns, number, resident)
+                self.placement.on_held(now_ns, number, resident)
             else:
                 self.engine.on_drain(now_ns, number)
-                self._forget(now_ns, number)
+                self._say(link, Drained())
+                self.placement.on_gone(now_ns, number)
             return
         if known is not None:
             # It came back before its old link was seen to end.
@@ -296,12 +290,9 @@ class LiveRouter:
         self.backends[number] = BackendPeer(link)
         owner = self.built.ownership.take(number)
         kind = self._kind(ready)
-        if self.sub_clusters is None:
-            self.engine.on_backend_up(now_ns, number, kind=kind, owner=owner, resident=whole)
-        else:
-            rank = self.sub_clusters.take(number, resident)
-            self.engine.on_backend_up(now_ns, number, kind=kind, rank=rank, resident=resident)
-            self.sub_clusters.on_held(now_ns, number, resident)
+        rank = self.placement.take(number, resident)
+        self.engine.on_backend_up(now_ns, number, kind, rank, owner, whole)
+        self.placement.on_held(now_ns, number, resident)
 
     def _kind(self, ready: Ready) -> int:
         """The number of its kind; the first of a kind brings the run times that differ there."""
@@ -318,30 +309,18 @@ class LiveRouter:
             costs.add(variant, p50_ns, p99_ns, kind=number)
         return number
 
-    def _forget(self, now_ns: int, number: int) -> None:
-        if self.sub_clusters is not None:
-            self.sub_clusters.on_gone(now_ns, number)
+    # The control plane
 
     def place(self, home: Mapping[str, int]) -> list[str]:
         """Serve applications from these sub-clusters; returns those still on their way."""
-        numbers = self.built.applications
-        if self.sub_clusters is None:
-            return []
-        now_ns = self.clock()
-        self.sub_clusters.place(now_ns, {numbers[name]: rank for name, rank in home.items()})
+        going = self.placement.place(self.clock(), home)
         self._settle_soon()
-        return self.on_their_way()
-
-    def on_their_way(self) -> list[str]:
-        going = {} if self.sub_clusters is None else self.sub_clusters.going
-        return sorted(name for name, number in self.built.applications.items() if number in going)
+        return going
 
     def set_target(self, target: int, wanted: Sequence[float]) -> None:
         """How many backends there should be, in all and of each sub-cluster."""
-        self.target = target
-        if self.sub_clusters is not None:
-            self.sub_clusters.weigh(self.clock(), wanted)
-            self._settle_soon()
+        self.placement.set_target(self.clock(), target, wanted)
+        self._settle_soon()
 
     def _state(self, backend: int) -> BackendState:
         return self.engine.backend_rank[backend].backends[backend]
@@ -355,7 +334,7 @@ class LiveRouter:
                 self.dispatched.difference_update(request.rid for request in batch.requests)
         self.built.ownership.release(number)
         self.engine.on_backend_down(now_ns, number)
-        self._forget(now_ns, number)
+        self.placement.on_gone(now_ns, number)
 
     def _done(self, now_ns: int, link: Speaker, done: Done) -> None:
         number = link.peer.number
@@ -379,8 +358,7 @@ class LiveRouter:
         # What did not run teaches nothing about run times.
         size = -1 if ran else 0
         self.engine.on_done(now_ns, number, done.run_ns, size, failed=bool(done.failed))
-        if self.sub_clusters is not None:
-            self.sub_clusters.on_idle(now_ns, number)
+        self.placement.on_idle(now_ns, number)
 
     def _set_lead(self) -> None:
         lead_ns = self.lead.lead_ns()

@@ -30,8 +30,8 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
         "applications": _applications(live),
         "variants": _variants(live),
         "busy_ns": dict(zip(live.built.applications, live.busy_ns, strict=True)),
-        "target": live.target,
-        "placement": _placement(live),
+        "target": live.placement.target,
+        "placement": live.placement.describe(live.backends),
         "backends": {number: _backend(live, number) for number in sorted(live.backends)},
         "ranks": [
             {
@@ -60,17 +60,6 @@ def _applications(live: LiveRouter) -> dict[str, Any]:
         }
         for name, number in live.built.applications.items()
     }
-
-
-def _placement(live: LiveRouter) -> dict[str, Any]:
-    """Sub-cluster of each application and backend, and who is on the way to another."""
-    placed = live.sub_clusters
-    names = live.built.applications
-    home = {name: 0 if placed is None else placed.home[number] for name, number in names.items()}
-    backends = dict.fromkeys(sorted(live.backends), 0)
-    if placed is not None:
-        backends |= placed.of_backend
-    return {"applications": home, "backends": backends, "on_their_way": live.on_their_way()}
 
 
 def _variants(live: LiveRouter) -> list[dict[str, Any]]:

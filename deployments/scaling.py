@@ -100,7 +100,6 @@ class ScalingLoop:
         self.plan: dict[str, str] = {}
         self.moved = 0
         """Applications that plans have moved so far."""
-        self.allocated_ns = 0.0
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:

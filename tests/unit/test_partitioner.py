@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from partitioner.backends import backends_for, backends_needed
 from partitioner.balance import Balance
@@ -256,6 +257,15 @@ def test_problem_files_are_read_and_plans_written(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "plan.json").read_text())
     assert written["gap"] >= 0.0
     assert Plan(found.plan.home).to_dict() == written["plan"]
+
+
+def test_the_problem_of_the_page_on_scale_is_one() -> None:
+    page = (Path(__file__).parents[2] / "docs/scale.md").read_text()
+    block = page.split("```yaml\n")[1].split("```")[0]
+    problem = read_problem(yaml.safe_load(block))
+    assert len(problem.sub_clusters) == 4
+    assert len(problem.models) == 21
+    assert problem.load_cost_max == 500
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ class Seen:
     backends: int
     home: dict[str, int]
     moved: int
+    broken: int
+    """Requests so far that ended for a reason that a move or a drain could give."""
 
 
 class Watch:
@@ -71,7 +73,7 @@ class Watch:
             up = sum(not each["draining"] for each in status["backends"].values())
             at_s = time.monotonic() - self.began_s
             home, moved = status["placement"]["applications"], status["scaling"]["moved"]
-            self.seen.append(Seen(at_s, up, home, moved))
+            self.seen.append(Seen(at_s, up, home, moved, sum(_broken(status).values())))
 
 
 def send(server: Running, traces: Mapping[str, Sequence[float]], step_s: float) -> Ledger:
@@ -122,7 +124,11 @@ def goodput(ledger: Ledger, from_s: float, to_s: float) -> float:
 
 def broken(server: Running) -> dict[str, int]:
     """Requests that ended for a reason that a move or a drain could give."""
-    counts = server.status()["applications"].values()
+    return _broken(server.status())
+
+
+def _broken(status: Mapping[str, Any]) -> dict[str, int]:
+    counts = status["applications"].values()
     ended = {
         reason: sum(each["dropped"].get(reason, 0) for each in counts)
         for reason in ("failed", "backend-lost")

@@ -53,6 +53,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.flat_top $(if $(FULL),,--quick)
 	$(BIN)/python -m benchmarks.core_speed $(if $(FULL),,--quick)
 	$(BIN)/python -m benchmarks.sneakpeek $(if $(FULL),,--quick)
+	$(BIN)/python -m benchmarks.partition $(if $(FULL),,--quick)
+	$(BIN)/python -m benchmarks.autoscale $(if $(FULL),,--quick)
 
 compiled: $(READY)
 	$(BIN)/python -m router.compiled build/compiled

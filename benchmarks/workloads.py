@@ -9,7 +9,8 @@ RESNET50_1080TI = {"name": "resnet50", "alpha_ms": 2.05, "beta_ms": 5.378}
 
 def scenario(**values: object) -> Scenario:
     """A scenario from the keys of a scenario file; a goodput search ignores the rate."""
-    return read_scenario({"rate_rps": 1000, "seed": 11, **values})
+    given = {"rate_rps": 1000, "seed": 11, **values}
+    return read_scenario({key: value for key, value in given.items() if value is not None})
 
 
 def application(

@@ -5,6 +5,7 @@ import sys
 import typer
 
 from commands.load import load
+from commands.plan import plan
 from commands.policy import policy
 from commands.profile import profile
 from commands.serve import serve
@@ -20,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (serve, stream, load, profile, simulate, goodput):
+for command in (serve, stream, load, profile, simulate, goodput, plan):
     app.command()(command)
 app.add_typer(sneakpeek)
 app.add_typer(policy, name="policy")

@@ -35,9 +35,11 @@ def simulate(scenario: ScenarioPath, as_json: AsJson = False, plot: PlotPath = N
         log = run_scenario(loaded, lambda done: progress.update(task, completed=done))
     result = report(loaded, log)
     if plot is not None:
-        from simulator.plots import draw_run
-
-        draw_run(loaded, log, plot)
+        if loaded.scales:
+            from simulator.scaling_plot import draw_scaling as draw
+        else:
+            from simulator.plots import draw_run as draw
+        draw(loaded, log, plot)
     if as_json:
         print(json.dumps(result.to_dict()))
         return
@@ -115,6 +117,7 @@ def _summary(title: str, result: Report) -> Table:
         ("queue p50 / p99", f"{_number(result.queue_p50_ms)} / {_number(result.queue_p99_ms)} ms"),
         ("mean batch", _number(result.mean_batch)),
         ("backends idle", _percent(result.idle_fraction)),
+        ("backends", _spent(result)),
         ("accuracy", _percent(result.accuracy)),
         ("requests", f"{result.requests:,} in {result.wall_s:.1f} s"),
     ]
@@ -122,6 +125,11 @@ def _summary(title: str, result: Report) -> Table:
         if not (value == "-" and name in ("worst stream", "accuracy")):
             table.add_row(name, value)
     return table
+
+
+def _spent(result: Report) -> str:
+    cost = f", cost {result.cost:,.2f}" if result.cost else ""
+    return f"{result.backends_mean:.1f} on average, {result.backend_hours:,.3f} hours{cost}"
 
 
 def _applications(result: Report) -> Table:

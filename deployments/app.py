@@ -6,9 +6,11 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
+from autoscaler.serve_policy import RelayTarget
 from deployments.backend.executor import tune
 from deployments.backend.process import BackendProcess, BackendSettings
 from deployments.backend.stock import Loaded, Stock
@@ -27,6 +29,7 @@ from deployments.plan import (
     router_config,
 )
 from deployments.replanning import Replanner, mapping_options
+from deployments.scaling import ScalingLoop
 from profiles.profile import Profile
 from router.actor import create_router, find_router
 from router.core.units import ms
@@ -56,6 +59,7 @@ class ControlPlane:
         self.config = read_config(config)
         self.backends = backends
         self.router: Any = None
+        self.scaling: ScalingLoop | None = None
         self.starting = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
@@ -67,6 +71,9 @@ class ControlPlane:
         await self.router.address.remote()
         replanner = Replanner(self.router, mapping_options(self.config))
         self.replanning = asyncio.get_running_loop().create_task(replanner.run())
+        if self.config.autoscaler is not None or self.config.epochs is not None:
+            self.scaling = ScalingLoop(self.config, profiles, self.router)
+            await self.scaling.start()
 
     def _reap(self, name: str) -> None:
         """End a router that a control plane killed before its time has left behind."""
@@ -86,12 +93,17 @@ class ControlPlane:
         """Counters and signals of the router."""
         # Shielded: a caller that gives up must not take the start down with it.
         await asyncio.shield(self.starting)
-        return dict(await self.router.snapshot.remote())
+        told = dict(await self.router.snapshot.remote())
+        if self.scaling is not None:
+            told["scaling"] = self.scaling.describe(told)
+        return told
 
     async def check_health(self) -> None:
         check_start(self.starting)
         if self.starting.done() and self.replanning.done():
             self.replanning.result()
+        if self.scaling is not None:
+            self.scaling.check()
 
     async def __call__(self, request: HttpRequest) -> Response:
         """`/metrics` for Prometheus, `/status` as JSON."""
@@ -105,6 +117,8 @@ class ControlPlane:
         return PlainTextResponse("fermata: see /status and /metrics\n", status_code=404)
 
     async def __del__(self) -> None:
+        if self.scaling is not None:
+            self.scaling.stop()
         if self.router is not None:
             if self.starting.done() and self.starting.exception() is None:
                 self.replanning.cancel()
@@ -130,7 +144,8 @@ class Backend:
         specs = self.stock.specs
         for index, name in enumerate(specs):
             count = f"({index + 1} of {len(specs)})"
-            later = name in self.stock.later
+            # With sub-clusters the router says what each has to hold.
+            later = name in self.stock.later or self.config.epochs is not None
             if later and name in found.profiles:
                 continue
             self.at = f"loading {name} {count}"
@@ -221,6 +236,29 @@ def _gpus_in_cluster() -> float:
     return float(cluster.cluster_resources().get("GPU", 0)) if cluster.is_initialized() else 0
 
 
+def _how_many(config: DeploymentConfig) -> dict[str, Any]:
+    """A fixed number of backends, or Serve's autoscaling told by our own autoscaler."""
+    spec = config.autoscaler
+    if spec is None or spec.dry_run:
+        return {"num_replicas": config.backend.count}
+    policy: Any = AutoscalingPolicy
+    relay = policy(
+        policy_function=RelayTarget,
+        policy_kwargs={"router": _router_name(config), "namespace": NAMESPACE},
+    )
+    # No delays of Serve's own: the windows and the cool-down of ours are delay enough.
+    return {
+        "autoscaling_config": AutoscalingConfig(
+            min_replicas=spec.minimum,
+            max_replicas=spec.maximum,
+            initial_replicas=config.backend.count,
+            upscale_delay_s=0,
+            downscale_delay_s=0,
+            policy=relay,
+        )
+    }
+
+
 def build(arguments: dict[str, Any]) -> serve.Application:
     """The Serve application; `config` is a YAML file's path or the configuration itself."""
     given = arguments.get("config", "deployments/local.yaml")
@@ -232,7 +270,7 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     frontend: Any = Frontend
     control: Any = ControlPlane
     backends = backend.options(
-        num_replicas=config.backend.count,
+        **_how_many(config),
         ray_actor_options={"num_cpus": config.backend.cpus, "num_gpus": gpus},
     ).bind(plain)
     frontends = frontend.options(

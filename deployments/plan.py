@@ -65,15 +65,18 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
             for each, name in zip(config.applications, names, strict=True)
         ),
         policy=config.router.policy,
-        policy_options=_options(config.router.policy, config.router.policy_options),
         kind=kind,
         swap=config.backend.swap,
+        policy_options=_options(
+            config.router.policy, config.router.policy_options, config.autoscaler is not None
+        ),
+        sub_clusters=1 if config.epochs is None else config.epochs.sub_clusters,
     )
 
 
-def _options(policy: str, given: dict[str, Any]) -> dict[str, Any]:
-    """With the default that a fixed fleet wants."""
-    preset = {"hold": "auto"} if policy == "deferred" else {}
+def _options(policy: str, given: dict[str, Any], scaled: bool = False) -> dict[str, Any]:
+    """With the default that a fixed fleet wants; one that is scaled is there to be used."""
+    preset = {"hold": "deferred" if scaled else "auto"} if policy == "deferred" else {}
     return {**preset, **given}
 
 

@@ -85,6 +85,21 @@ class RouterActor:
     async def take_plans(self, plans: dict[int, Plan]) -> None:
         self.live.take_plans(plans)
 
+    async def place(self, home: dict[str, int]) -> list[str]:
+        """Serve applications from these sub-clusters; returns those still on their way."""
+        await self.address()
+        return self.live.place(home)
+
+    async def set_target(self, target: int, wanted: list[float]) -> None:
+        """How many backends there should be, in all and of each sub-cluster."""
+        await self.address()
+        self.live.set_target(target, wanted)
+
+    async def target(self) -> int | None:
+        """What the control plane last wanted; None until it has."""
+        await self.address()
+        return self.live.placement.target
+
     async def stop(self, reason: str = "router shuts down") -> None:
         """Say goodbye to everyone; whoever created the actor then kills it."""
         if self.starting is None:

@@ -77,6 +77,8 @@ class RouterConfig:
     seed: int = 0
     swap: bool = False
     """A backend holds one model at a time; others are swapped in."""
+    sub_clusters: int = 1
+    """RankThreads; every application starts on the first, a plan moves it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def assemble(config: RouterConfig) -> Assembly:
     """The engine that a driver drives; it has no backends yet."""
     check(config)
     costs = Costs()
-    engine = Engine(costs)
+    engine = Engine(costs, config.sub_clusters)
     names: list[str] = []
     families: list[Family] = []
     for application in config.applications:

@@ -1,7 +1,7 @@
 """The live router: the third driver of the engine. It decides nothing; it only carries out."""
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -31,6 +31,7 @@ from router.links.messages import (
     Advice,
     Cancel,
     Done,
+    Drained,
     Dropped,
     Estimated,
     Evidence,
@@ -46,6 +47,7 @@ from router.links.messages import (
     Submit,
     UnloadVariant,
 )
+from router.placement import Placement
 from router.policies.jellyfish.problem import Plan
 from router.policies.jellyfish.source import Jellyfish, Question
 from router.presence import Presence
@@ -108,8 +110,11 @@ class LiveRouter:
         self.backends: dict[int, BackendPeer] = {}
         self.dispatched: set[int] = set()
         """Requests that a backend has: a frontend that reconnects may submit them once more."""
+        self.placement = Placement(built)
         self.lead = LeadTime(config.lead_ns, config.lead_ns_max)
         self.received = [0] * len(config.applications)
+        self.busy_ns = [0] * len(config.applications)
+        """Backend time of batches that have ended, by application."""
         self.unknown = 0
         self.strays = 0
         """Messages that made no sense from who sent them."""
@@ -288,10 +293,14 @@ class LiveRouter:
             for frontend in self.frontends.values():
                 self._tell_absent(frontend)
         if known is not None and known.link is link:
-            if not serves:
+            if serves:
+                if not self.config.swap:
+                    self.engine.on_resident(now_ns, number, whole)
+                self.placement.on_held(now_ns, number, resident)
+            else:
                 self.engine.on_drain(now_ns, number)
-            elif not self.config.swap:
-                self.engine.on_resident(now_ns, number, whole)
+                self._say(link, Drained())
+                self.placement.on_gone(now_ns, number)
             return
         if known is not None:
             # It came back before its old link was seen to end.
@@ -299,7 +308,9 @@ class LiveRouter:
         self.backends[number] = BackendPeer(link)
         owner = self.built.ownership.take(number)
         kind = self._kind(ready)
-        self.engine.on_backend_up(now_ns, number, kind=kind, owner=owner, resident=whole)
+        rank = self.placement.take(number, resident)
+        self.engine.on_backend_up(now_ns, number, kind, rank, owner, whole)
+        self.placement.on_held(now_ns, number, resident)
 
     def _kind(self, ready: Ready) -> int:
         """The number of its kind; the first of a kind brings the run times that differ there."""
@@ -316,6 +327,19 @@ class LiveRouter:
             costs.add(variant, p50_ns, p99_ns, kind=number)
         return number
 
+    # The control plane
+
+    def place(self, home: Mapping[str, int]) -> list[str]:
+        """Serve applications from these sub-clusters; returns those still on their way."""
+        going = self.placement.place(self.clock(), home)
+        self._settle_soon()
+        return going
+
+    def set_target(self, target: int, wanted: Sequence[float]) -> None:
+        """How many backends there should be, in all and of each sub-cluster."""
+        self.placement.set_target(self.clock(), target, wanted)
+        self._settle_soon()
+
     def _state(self, backend: int) -> BackendState:
         return self.engine.backend_rank[backend].backends[backend]
 
@@ -328,6 +352,7 @@ class LiveRouter:
                 self.dispatched.difference_update(request.rid for request in batch.requests)
         self.built.ownership.release(number)
         self.engine.on_backend_down(now_ns, number)
+        self.placement.on_gone(now_ns, number)
 
     def _done(self, now_ns: int, link: Speaker, done: Done) -> None:
         number = link.peer.number
@@ -347,9 +372,11 @@ class LiveRouter:
             self.lead.on_batch(start_in_ns + done.start_late_ns, away_ns)
             self._set_lead()
         self.dispatched.difference_update(request.rid for request in running.requests)
+        self.busy_ns[running.requests[0].application] += done.run_ns
         # What did not run teaches nothing about run times.
         size = -1 if ran else 0
         self.engine.on_done(now_ns, number, done.run_ns, size, failed=bool(done.failed))
+        self.placement.on_idle(now_ns, number)
 
     def _set_lead(self) -> None:
         lead_ns = self.lead.lead_ns()

@@ -29,6 +29,9 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
         "timer_late_ns": {name: live.lead.late.quantile(share) for name, share in LATENESS},
         "applications": _applications(live),
         "variants": _variants(live),
+        "busy_ns": dict(zip(live.built.applications, live.busy_ns, strict=True)),
+        "target": live.placement.target,
+        "placement": live.placement.describe(live.backends),
         "backends": {number: _backend(live, number) for number in sorted(live.backends)},
         "ranks": [
             {
@@ -36,6 +39,7 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
                 "backend_up_ns": rank.signals.uptime_ns,
                 "backend_busy_ns": rank.signals.busy_ns,
                 "demand": rank.signals.demand,
+                "least": rank.signals.least,
                 "load": rank.signals.load(),
                 "grants": rank.signals.grants,
                 "ripe_wait_ns": int(rank.signals.wait_ns),

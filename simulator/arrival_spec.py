@@ -1,7 +1,8 @@
 """How requests arrive, as a scenario says it."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from profiles.check import check_number, check_positive, refuse
 from profiles.fields import Fields
@@ -13,7 +14,7 @@ KEYS = {
     "poisson": ("process",),
     "gamma": ("process", "shape"),
     "map": ("process", "d0", "d1"),
-    "trace": ("process", "rps", "step_s"),
+    "trace": ("process", "rps", "step_s", "applications"),
     "periodic": ("process", "phase"),
 }
 Matrix = tuple[tuple[float, ...], ...]
@@ -33,6 +34,8 @@ class ArrivalSpec:
     rps: tuple[float, ...] = ()
     """A trace: the whole rate step by step, wrapping at the end."""
     step_ns: int = SECOND
+    rps_of: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Traces of single applications, by name; they take no part in the whole rate."""
     phase: str = "locked"
     """Periodic streams: `locked` all send at once, `staggered` in turn, `random` when they may."""
 
@@ -49,18 +52,30 @@ def read_arrivals(top: Fields) -> ArrivalSpec:
     if process == "map":
         return _read_map(row)
     if process == "trace":
-        rps = row.numbers("rps")
-        for index, rate in enumerate(rps):
-            check_number(f"{row.name('rps')}[{index}]", rate)
-        if sum(rps) <= 0:
-            refuse(row.name("rps"), rps, "must hold at least one rate above 0")
-        step_s = row.positive("step_s") or 1.0
-        if seconds(step_s) < 1:
-            refuse(row.name("step_s"), step_s, "must be at least a nanosecond")
-        return ArrivalSpec(process, rps=tuple(rps), step_ns=seconds(step_s))
+        return _read_trace(row)
     if process == "periodic":
         return ArrivalSpec(process, phase=row.choice("phase", PHASES, "locked"))
     return ArrivalSpec(process)
+
+
+def _read_trace(row: Fields) -> ArrivalSpec:
+    step_s = row.positive("step_s") or 1.0
+    if seconds(step_s) < 1:
+        refuse(row.name("step_s"), step_s, "must be at least a nanosecond")
+    named = row.mapping("applications")
+    own = Fields(f"{row.name('applications')}.", named)
+    rps_of = {name: _read_rates(own, name) for name in named}
+    rps = _read_rates(row, "rps") if row.has("rps") or not rps_of else ()
+    return ArrivalSpec("trace", rps=rps, step_ns=seconds(step_s), rps_of=rps_of)
+
+
+def _read_rates(row: Fields, key: str) -> tuple[float, ...]:
+    rps = row.numbers(key)
+    for index, rate in enumerate(rps):
+        check_number(f"{row.name(key)}[{index}]", rate)
+    if sum(rps) <= 0:
+        refuse(row.name(key), rps, "must hold at least one rate above 0")
+    return tuple(rps)
 
 
 def _read_map(row: Fields) -> ArrivalSpec:

@@ -1,6 +1,6 @@
 """Turns a scenario's arrivals into one sorted list; the same seed gives the same list."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,7 +74,11 @@ def _of_application(
         return _Part(nobody, nobody, nobody, nobody, nobody)
     if scenario.arrivals.process == "periodic":
         return _periodic(scenario, index, first_client, rng)
-    at_ns, phase = _PROCESSES[scenario.arrivals.process](scenario, scenario.shares[index], rng)
+    own = scenario.arrivals.rps_of
+    if own:
+        at_ns, phase = _own_trace(scenario, own.get(application.name, ()), rng)
+    else:
+        at_ns, phase = _PROCESSES[scenario.arrivals.process](scenario, scenario.shares[index], rng)
     count = len(at_ns)
     if not application.clients:
         return _Part(
@@ -137,6 +141,22 @@ def _trace(scenario: Scenario, share: float, rng: np.random.Generator) -> Phased
     rps = np.array(spec.rps) * share
     if scenario.rate_rps is not None:
         rps *= scenario.rate_rps / np.mean(spec.rps)
+    return _steps(scenario, rps, rng)
+
+
+def _own_trace(scenario: Scenario, trace: Sequence[float], rng: np.random.Generator) -> Phased:
+    """An application's own rates; `rate_rps` rescales the sum of all."""
+    if not trace:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    rps = np.array(trace)
+    if scenario.rate_rps is not None:
+        whole = sum(float(np.mean(each)) for each in scenario.arrivals.rps_of.values())
+        rps = rps * scenario.rate_rps / whole
+    return _steps(scenario, rps, rng)
+
+
+def _steps(scenario: Scenario, rps: npt.NDArray[np.float64], rng: np.random.Generator) -> Phased:
+    spec = scenario.arrivals
     parts = [_uniform(0, scenario.warmup_ns, rps[0], rng)]
     steps = -(-scenario.duration_ns // spec.step_ns)
     for step in range(steps):

@@ -33,7 +33,8 @@ class Assembly:
 
 
 def assemble(scenario: Scenario, weights: dict[int, float]) -> Assembly:
-    """The router's own engine for this scenario, with every backend up."""
+    """The router's own engine for this scenario, with every backend up unless their number
+    changes: then the control brings them up."""
     built = assemble_router(
         RouterConfig(
             applications=tuple(_served(each, weights) for each in scenario.applications),
@@ -41,11 +42,13 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> Assembly:
             policy_options=scenario.policy_options,
             lead_ns=scenario.dispatch_ns,
             seed=scenario.seed,
+            sub_clusters=1 if scenario.epochs is None else scenario.epochs.sub_clusters,
         )
     )
-    for backend in range(scenario.backends):
-        owner = built.ownership.take(backend)
-        built.engine.on_backend_up(0, backend, owner=owner, resident=scenario.resident)
+    if not scenario.scales:
+        for backend in range(scenario.backends):
+            owner = built.ownership.take(backend)
+            built.engine.on_backend_up(0, backend, owner=owner, resident=scenario.resident)
     accuracy = [variant.accuracy for each in scenario.applications for variant in each.variants]
     return Assembly(built.engine, accuracy, built, built.ownership, built.families)
 

@@ -13,6 +13,7 @@ from simulator.scenario import Fault
 START_FAULT = 0
 END_FAULT = 1
 COMPLETION = 2
+CONTROL = 3
 
 
 class EmulatedBackend:
@@ -81,9 +82,15 @@ class EmulatedCluster:
         self.sequence += 1
         heappush(self.agenda, (at_ns, kind, self.sequence, subject, incarnation))
 
+    def enter_control(self, at_ns: int, what: int, subject: int) -> None:
+        """Have the autoscaler or the placement look at something then."""
+        self._enter(at_ns, CONTROL, what, subject)
+
     def accept(self, now_ns: int, backend: int, batch: Batch) -> None:
         """A batch has been sent to this backend; it starts once it is there and the one before
         has ended."""
+        while len(self.backends) <= backend:
+            self.backends.append(EmulatedBackend())
         state = self.backends[backend]
         arrives_at_ns = now_ns + self.dispatch_ns
         if state.running is None:

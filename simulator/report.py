@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
+from autoscaler.money import HOUR_NS, Bill, bills
 from router.core.events import DropReason
 from router.core.units import SECOND
 from simulator.run import DROPPED, RunLog
@@ -24,6 +25,20 @@ class ApplicationReport:
     p50_ms: float | None
     p99_ms: float | None
     accuracy: float | None
+    backend_hours: float
+    """Time its batches ran, and its part of the time nobody's did."""
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """One client's stream; numbered from 1 in order of the scenario."""
+
+    stream: int
+    requests: int
+    bad_rate: float
+    backend_hours: float
+    cost: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +72,13 @@ class Report:
     """Not answered, by reason."""
     wall_s: float
     requests_per_wall_s: float
+    backend_hours: float
+    """Paid for, warm-up and start-up of backends included."""
+    cost: float
+    """At the autoscaler's `price_per_hour`."""
+    backends_mean: float
     applications: tuple[ApplicationReport, ...]
+    streams: tuple[StreamReport, ...]
 
     def to_dict(self) -> dict[str, object]:
         return asdict(self)
@@ -78,8 +99,12 @@ def report(scenario: Scenario, log: RunLog) -> Report:
     for rid, reason in log.reasons.items():
         if measured[rid]:
             drops[reason] = drops.get(reason, 0) + 1
+    price = 0.0 if scenario.autoscaler is None else scenario.autoscaler.price_per_hour
+    spent = _spent(scenario, log, price)
     applications = tuple(
-        _of_application(log, application.name, measured & (arrivals.application == index), good)
+        _of_application(
+            log, application.name, measured & (arrivals.application == index), good, spent[index]
+        )
         for index, application in enumerate(scenario.applications)
     )
     latency_ms = (log.end_ns - arrivals.at_ns)[answered] / 1e6
@@ -104,11 +129,56 @@ def report(scenario: Scenario, log: RunLog) -> Report:
         drops=dict(sorted(drops.items())),
         wall_s=log.wall_s,
         requests_per_wall_s=len(arrivals.at_ns) / log.wall_s if log.wall_s else math.inf,
+        backend_hours=log.allocated_ns / HOUR_NS,
+        cost=price * log.allocated_ns / HOUR_NS,
+        backends_mean=log.allocated_ns / (scenario.warmup_ns + scenario.duration_ns),
         applications=applications,
+        streams=_streams(log, measured, good, price),
     )
 
 
-def _of_application(log: RunLog, name: str, mine: Mask, good: Mask) -> ApplicationReport:
+def busy_ns(log: RunLog) -> npt.NDArray[np.float64]:
+    """Backend time of each request: its part of its batch's; 0 where it never ran."""
+    if not log.batches:
+        return np.zeros(len(log.end_ns))
+    sizes = np.array([size for *_, size in log.batches], np.float64)
+    run_ns = np.array([ended - started for _, started, ended, _ in log.batches], np.float64)
+    # Answers that needed no backend end when they start, and have no batch.
+    ran = (log.end_ns != DROPPED) & (log.end_ns > log.start_ns)
+    return np.where(ran, (run_ns / sizes)[log.batch], 0.0)
+
+
+def _spent(scenario: Scenario, log: RunLog, price: float) -> tuple[Bill, ...]:
+    numbers = log.arrivals.application
+    used = np.bincount(numbers, busy_ns(log), len(scenario.applications))
+    names = [each.name for each in scenario.applications]
+    by_number = {str(number): float(value) for number, value in enumerate(used[: len(names)])}
+    return bills(by_number, log.allocated_ns, price)
+
+
+def _streams(log: RunLog, measured: Mask, good: Mask, price: float) -> tuple[StreamReport, ...]:
+    """What each client sent, got and cost; nothing where nobody streams."""
+    clients = log.arrivals.client
+    if not len(clients) or not clients.max():
+        return ()
+    sent, answered = good_by_stream(log, measured, good)
+    used = np.bincount(clients, busy_ns(log), len(sent) + 1).tolist()
+    paid = bills({str(stream): each for stream, each in enumerate(used)}, log.allocated_ns, price)
+    return tuple(
+        StreamReport(
+            stream=number,
+            requests=asked,
+            bad_rate=1.0 - ok / asked if asked else 0.0,
+            backend_hours=paid[number].backend_hours,
+            cost=paid[number].cost,
+        )
+        for number, (asked, ok) in enumerate(zip(sent, answered, strict=True), start=1)
+    )
+
+
+def _of_application(
+    log: RunLog, name: str, mine: Mask, good: Mask, bill: Bill
+) -> ApplicationReport:
     answered = mine & (log.end_ns != DROPPED)
     latency_ms = (log.end_ns - log.arrivals.at_ns)[answered] / 1e6
     return ApplicationReport(
@@ -118,6 +188,8 @@ def _of_application(log: RunLog, name: str, mine: Mask, good: Mask) -> Applicati
         p50_ms=_percentile(latency_ms, 50),
         p99_ms=_percentile(latency_ms, 99),
         accuracy=_accuracy(log, mine & good),
+        backend_hours=bill.backend_hours,
+        cost=bill.cost,
     )
 
 
@@ -164,6 +236,9 @@ def idle_fraction(scenario: Scenario, log: RunLog) -> float:
     busy_ns = sum(
         max(0, min(ended, end_ns) - max(started, begin_ns)) for _, started, ended, _ in log.batches
     )
+    if scenario.scales:
+        # How many there were in the measured time alone nobody has counted: take their mean.
+        return 1.0 - busy_ns * end_ns / (scenario.duration_ns * max(1, log.allocated_ns))
     return 1.0 - busy_ns / (scenario.backends * scenario.duration_ns)
 
 

@@ -3,6 +3,7 @@
 import gc
 import random
 import time
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,14 +15,17 @@ from router.core.events import Advise, Answer, Compute, Dispatch, Drop, DropReas
 from router.core.units import NEVER
 from simulator.arrivals import Arrivals, generate
 from simulator.assembly import assemble, spreads
-from simulator.cluster import COMPLETION, START_FAULT, EmulatedCluster
+from simulator.cluster import COMPLETION, CONTROL, START_FAULT, EmulatedCluster
 from simulator.contents import Contents, draw_contents
+from simulator.scaling import EpochLog, ScalingControl, WindowLog
 from simulator.scenario import Scenario
 from simulator.uplinks import ACKNOWLEDGEMENT, Uplinks
 
 Progress = Callable[[float], None]
 PROGRESS_EVERY = 20_000
 """Events between two calls of the progress bar."""
+CHUNK = 1 << 18
+"""Arrivals unpacked at a time: a day of them as Python objects would fill the memory."""
 Column = npt.NDArray[np.int64]
 PENDING = 0
 DROPPED = -1
@@ -39,6 +43,8 @@ class RunLog:
     end_ns: Column
     """When its batch ended; `DROPPED` where it never ran."""
     variant: Column
+    batch: Column
+    """Its batch's place in `batches`; meaningless where it never ran."""
     reasons: dict[int, str]
     """Why, for each dropped request."""
     batches: list[tuple[int, int, int, int]]
@@ -53,6 +59,11 @@ class RunLog:
     """What the requests held; None where nobody looks."""
     wall_s: float
     cpu_s: float
+    allocated_ns: int = 0
+    """Backend time from the start of warm-up, start-up and last batches included."""
+    windows: tuple[WindowLog, ...] = ()
+    """What the autoscaler saw and advised."""
+    plans: tuple[EpochLog, ...] = ()
 
 
 class Driver:
@@ -88,9 +99,10 @@ class Driver:
             spreads(scenario) if scenario.draw == "profile" else None,
         )
         count = len(self.arrivals.at_ns)
-        self.start_ns = [PENDING] * count
-        self.end_ns = [PENDING] * count
-        self.variant = [0] * count
+        self.start_ns = array("q", bytes(8 * count))
+        self.end_ns = array("q", bytes(8 * count))
+        self.variant = array("q", bytes(8 * count))
+        self.batch = array("q", bytes(8 * count))
         self.answers: dict[int, int] = {}
         self.reasons: dict[int, str] = {}
         self.batches: list[tuple[int, int, int, int]] = []
@@ -104,6 +116,11 @@ class Driver:
         self.sides = [
             profile.input_size or 0 for each in scenario.applications for profile in each.variants
         ]
+        self.control: ScalingControl | None = None
+        if scenario.scales:
+            self.control = ScalingControl(
+                scenario, self.engine, self.ownership, self.cluster.enter_control
+            )
 
     def run(self) -> RunLog:
         wall_s, cpu_s = time.perf_counter(), time.process_time()
@@ -113,16 +130,19 @@ class Driver:
             self._loop()
         finally:
             gc.enable()
-        for rid, end_ns in enumerate(self.end_ns):
-            if end_ns == PENDING:
-                # It waits on a backend that hangs for ever.
-                self.end_ns[rid] = DROPPED
-                self.reasons[rid] = DropReason.LOST
+        end_ns = np.array(self.end_ns, np.int64)
+        for rid in np.flatnonzero(end_ns == PENDING).tolist():
+            # It waits on a backend that hangs for ever, or for one that never came.
+            end_ns[rid] = DROPPED
+            self.reasons[rid] = DropReason.LOST
+        control = self.control
+        end = self.scenario.warmup_ns + self.scenario.duration_ns
         return RunLog(
             self.arrivals,
             np.array(self.start_ns, np.int64),
-            np.array(self.end_ns, np.int64),
+            end_ns,
             np.array(self.variant, np.int64),
+            np.array(self.batch, np.int64),
             self.reasons,
             self.batches,
             self.accuracy,
@@ -131,26 +151,42 @@ class Driver:
             self.contents,
             time.perf_counter() - wall_s,
             time.process_time() - cpu_s,
+            self.scenario.backends * end if control is None else control.allocated_ns,
+            () if control is None else tuple(control.windows),
+            () if control is None else tuple(control.plans),
         )
 
     def _loop(self) -> None:
         engine, cluster, outbox = self.engine, self.cluster, self.engine.outbox
-        at_ns = [*self.arrivals.at_ns.tolist(), NEVER]
-        self.columns = (
-            self.arrivals.application.tolist(),
-            self.arrivals.client.tolist(),
-            self.arrivals.slo_ns.tolist(),
-            self.arrivals.priority.tolist(),
-            [each.hard_limit_ns for each in self.scenario.applications],
-        )
-        count = len(at_ns) - 1
-        index = events = now_ns = 0
+        hard_limit_ns = [each.hard_limit_ns for each in self.scenario.applications]
+        arrivals, uplinks = self.arrivals, self.uplinks
+        count = len(arrivals.at_ns)
+        if uplinks is not None:
+            # Frames come out of their uplinks in another order.
+            self.columns = (
+                arrivals.application.tolist(),
+                arrivals.client.tolist(),
+                arrivals.slo_ns.tolist(),
+                arrivals.priority.tolist(),
+                hard_limit_ns,
+            )
+        if self.control is not None:
+            self.control.begin(self.scenario.backends)
+        index = events = now_ns = first = last = 0
+        at_ns = [NEVER]
         peeked = 0
         peek_ns = self._peek_times()
-        uplinks = self.uplinks
         while True:
+            if index == last and index < count:
+                first, last = last, min(count, last + CHUNK)
+                at_ns = [*arrivals.at_ns[first:last].tolist(), NEVER]
+                application = arrivals.application[first:last].tolist()
+                client = arrivals.client[first:last].tolist()
+                slo_ns = arrivals.slo_ns[first:last].tolist()
+                priority = arrivals.priority[first:last].tolist()
             # At one instant: first what has ended, then what arrives, then the timers.
-            arrival_ns, agenda_ns = at_ns[index], cluster.next_ns()
+            here = index - first
+            arrival_ns, agenda_ns = at_ns[here], cluster.next_ns()
             wake_ns = engine.wake_at_ns()
             uplink_ns = NEVER if uplinks is None else uplinks.next_ns()
             if uplinks is not None and uplink_ns < min(arrival_ns, agenda_ns, wake_ns):
@@ -168,8 +204,14 @@ class Driver:
             elif arrival_ns <= wake_ns:
                 now_ns = arrival_ns
                 if uplinks is None:
-                    self._request(now_ns, index, now_ns)
-                elif not uplinks.capture(now_ns, index, self.columns[1][index]):
+                    number = application[here]
+                    deadline_ns = now_ns + slo_ns[here]
+                    expires_at_ns = max(deadline_ns, now_ns + hard_limit_ns[number])
+                    who = client[here], priority[here]
+                    engine.on_request(
+                        now_ns, Request(index, number, now_ns, deadline_ns, expires_at_ns, *who)
+                    )
+                elif not uplinks.capture(now_ns, index, client[here]):
                     self.end_ns[index] = DROPPED
                     self.reasons[index] = NOT_SENT
                 index += 1
@@ -184,6 +226,8 @@ class Driver:
             events += 1
             if self.progress is not None and events % PROGRESS_EVERY == 0:
                 self.progress(index / max(1, count))
+        if self.control is not None:
+            self.control.finish(now_ns)
 
     def _peek_times(self) -> list[int]:
         """When the evidence of each request is there."""
@@ -231,6 +275,11 @@ class Driver:
                 batch, started_at_ns, run_ns = self.cluster.complete(now_ns, subject)
                 self._record(now_ns, subject, batch.requests, started_at_ns)
                 self.engine.on_done(now_ns, subject, run_ns)
+                if self.control is not None:
+                    self.control.on_idle(now_ns, subject)
+        elif kind == CONTROL:
+            assert self.control is not None
+            self.control.on_agenda(now_ns, subject, incarnation)
         elif kind == START_FAULT:
             fault = self.cluster.begin_fault(now_ns, subject)
             if fault.kind == "crash":
@@ -247,8 +296,10 @@ class Driver:
     def _record(
         self, now_ns: int, backend: int, requests: list[Request], started_at_ns: int
     ) -> None:
-        start_ns, end_ns = self.start_ns, self.end_ns
+        start_ns, end_ns, batch = self.start_ns, self.end_ns, self.batch
+        number = len(self.batches)
         for request in requests:
+            batch[request.rid] = number
             assert end_ns[request.rid] == PENDING, f"request {request.rid} ended twice"
             start_ns[request.rid] = started_at_ns
             end_ns[request.rid] = now_ns + self.reply_ns

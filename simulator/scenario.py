@@ -18,6 +18,7 @@ from router.policies.sneakpeek.classes import Classes
 from simulator.arrival_spec import ArrivalSpec, read_arrivals
 from simulator.content_spec import CLASSES_KEYS, ContentSpec, read_content
 from simulator.network_spec import NetworkSpec, read_network
+from simulator.scaling_spec import AutoscalerSpec, EpochSpec, read_autoscaler, read_epochs
 
 SCENARIO_KEYS = (
     "seed",
@@ -33,6 +34,8 @@ SCENARIO_KEYS = (
     "popularity",
     "faults",
     "swap",
+    "autoscaler",
+    "epochs",
     "applications",
     "zoo",
     "network",
@@ -155,6 +158,8 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     network: NetworkSpec | None = None
     """Between the clients and the server; None: requests are at the server at once."""
+    autoscaler: AutoscalerSpec | None = None
+    epochs: EpochSpec | None = None
     swap: bool = False
     """A backend holds one model at a time; others have to be swapped in."""
 
@@ -162,6 +167,11 @@ class Scenario:
     def resident(self) -> frozenset[int] | None:
         """What a backend holds when it comes up; None: every model."""
         return frozenset() if self.swap else None
+
+    @property
+    def scales(self) -> bool:
+        """Whether backends or models change place while it runs."""
+        return self.autoscaler is not None or self.epochs is not None
 
     def knows_rate(self) -> bool:
         """Whether the arrivals themselves say how many there are, so that no rate is needed."""
@@ -204,9 +214,15 @@ def read_scenario(data: object) -> Scenario:
     options = top.mapping("policy_options")
     read_options(policy, options)
     arrivals = read_arrivals(top)
+    for name in arrivals.rps_of:
+        if name not in {each.name for each in applications}:
+            refuse(f"arrivals.applications.{name}", arrivals.rps_of[name], "names no application")
     rate_rps = top.positive("rate_rps")
     if rate_rps is None and not knows_rate(arrivals, applications):
         refuse("rate_rps", None, f"is needed with process {arrivals.process}; requests per second")
+    autoscaler, epochs = read_autoscaler(top), read_epochs(top)
+    if (autoscaler or epochs) and top.items("faults"):
+        refuse("faults", top.items("faults"), "need a fixed fleet; leave autoscaler and epochs out")
     duration_s = top.positive("duration_s")
     duration_ns = seconds(30 if duration_s is None else duration_s)
     if duration_ns < 1:
@@ -229,6 +245,8 @@ def read_scenario(data: object) -> Scenario:
         faults=_read_faults(top, backends),
         swap=top.flag("swap"),
         network=_read_network(top, applications),
+        autoscaler=autoscaler,
+        epochs=epochs,
     )
 
 

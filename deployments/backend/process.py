@@ -24,6 +24,7 @@ from profiles.errors import ServingError
 from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
+    Drained,
     Fetch,
     Frontend,
     Hello,
@@ -39,6 +40,8 @@ from router.links.transport import Link, LinkOptions, Reconnecting, Resolve, con
 from router.wake import LoopTimer
 
 DRAIN_LOOK_S = 0.02
+DRAIN_ANSWER_S = 5.0
+"""A router that has not answered by then is not waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,8 @@ class BackendProcess:
         self.frontends: dict[int, FrontendPeer] = {}
         self.router: Link | None = None
         self.draining = False
+        self.drained = False
+        """The router has said that it sends nothing more."""
         self.batches = 0
         self.failures: dict[str, int] = {}
         """Batches and loads that failed, by reason."""
@@ -116,11 +121,14 @@ class BackendProcess:
         """Take nothing more and finish what is here."""
         self.draining = True
         self._announce()
-        quiet = 0
-        # An order may be under way while the router hears of it: look twice.
-        while quiet < 2:
+        # Orders may be under way until the router says that it has heard; one that is gone, or
+        # does not answer, sends none.
+        give_up_s = time.monotonic() + DRAIN_ANSWER_S
+        while self.slot.jobs or not self._drained(give_up_s):
             await asyncio.sleep(DRAIN_LOOK_S)
-            quiet = 0 if self.slot.jobs else quiet + 1
+
+    def _drained(self, give_up_s: float) -> bool:
+        return self.drained or self.router is None or time.monotonic() > give_up_s
 
     async def stop(self, reason: str = "backend shuts down") -> None:
         """End every link and thread; what still waits here is lost to its router."""
@@ -172,6 +180,8 @@ class BackendProcess:
                 self.leaving.add(message.variant)
             self._announce()
             self._let_go()
+        elif isinstance(message, Drained):
+            self.drained = True
         else:
             link.close(f"malformed: {type(message).__name__} from a router")
 

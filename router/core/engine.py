@@ -12,7 +12,7 @@ from router.core.events import (
     Request,
 )
 from router.core.rank import RankThread
-from router.core.source import Outbox, Source
+from router.core.source import POOL_ONLY, Outbox, Source
 from router.core.timers import Timers
 
 
@@ -42,6 +42,19 @@ class Engine:
         self.admissions.append(admission)
         self.ledger.open()
         return len(self.sources) - 1
+
+    def move_application(self, now_ns: int, application: int, rank: int) -> None:
+        """Serve an application from another sub-cluster from now on; whoever is queued goes with
+        it, and batches that run where it was end there."""
+        source = self.sources[application]
+        home = self.ranks[rank]
+        if source.desk is home:
+            return
+        source.desk.remove_source(source)
+        source.on_leave()
+        home.add_source(source)
+        source.on_plan(now_ns)
+        home.refresh(now_ns, source, POOL_ONLY)
 
     # Requests
 
@@ -176,7 +189,7 @@ class Engine:
         lanes = source.on_done(now_ns, backend, batch, run_ns)
         rank.go_on(now_ns, backend)
         if lanes:
-            rank.refresh(now_ns, source, lanes)
+            source.desk.refresh(now_ns, source, lanes)
         return batch
 
     # Time and effects

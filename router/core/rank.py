@@ -152,6 +152,14 @@ class RankThread(Desk):
         if not source.owns_backends:
             self._join(source, self.lanes[POOL])
 
+    def remove_source(self, source: Source) -> None:
+        """Forget a source of the pool, with its bid; its queue stays with it."""
+        assert not source.owns_backends
+        standing = self.standings[source.number].pop(POOL)
+        self.timers.disarm(standing)
+        standing.ripe_stamp = 0
+        standing.bid = None
+
     def _join(self, source: Source, lane: Lane) -> None:
         self.standings[source.number][lane.index] = Standing(self, source, lane)
 

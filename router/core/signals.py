@@ -53,7 +53,7 @@ class Ledger:
 class Signals:
     """How one sub-cluster fares; readers take differences over their own windows."""
 
-    __slots__ = ("backends", "busy_ns", "demand", "grants", "uptime_ns", "wait_ns")
+    __slots__ = ("backends", "busy_ns", "demand", "grants", "least", "uptime_ns", "wait_ns")
 
     def __init__(self) -> None:
         self.backends = 0
@@ -64,6 +64,8 @@ class Signals:
         """Backend time spent on batches that have ended."""
         self.demand = 0.0
         """Backends needed if every batch were of its model's target size, as sources see it."""
+        self.least = 0.0
+        """Backends that would just do, were all of them always busy: what autoscalers ask for."""
         self.grants = 0
         self.wait_ns = 0.0
         """Moving average of how long ripe bids waited for a backend."""

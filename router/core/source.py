@@ -155,6 +155,9 @@ class Source:
         self.outbox = desk.outbox
         self.signals = desk.signals
 
+    def on_leave(self) -> None:
+        """It is about to be attached to another desk: take back what it told this one."""
+
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
         raise NotImplementedError
 
@@ -239,4 +242,7 @@ class Desk:
         raise NotImplementedError
 
     def refresh(self, now_ns: int, source: Source, lanes: Sequence[int]) -> None:
+        raise NotImplementedError
+
+    def remove_source(self, source: Source) -> None:
         raise NotImplementedError

@@ -171,6 +171,10 @@ class UnloadVariant(msgspec.Struct, tag=33, array_like=True, frozen=True):
     variant: str
 
 
+class Drained(msgspec.Struct, tag=34, array_like=True, frozen=True):
+    """Nothing more will come: whatever a backend that drains has been sent, it has by now."""
+
+
 # Backend -> router
 
 
@@ -261,6 +265,7 @@ Message = (
     | Frontend
     | LoadVariant
     | UnloadVariant
+    | Drained
     | Ready
     | Done
     | Fetch

@@ -9,7 +9,7 @@ from router.core.rate import RateMeter
 from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
 from router.core.units import NEVER, SECOND
 from router.policies.deferred_options import DeferredOptions
-from router.policies.sizing import learn_slo_ns
+from router.policies.sizing import full_size, learn_slo_ns, target_size
 
 SILENT_NS = 2 * SECOND
 """A model without arrivals for so long counts no demand."""
@@ -41,6 +41,10 @@ class ModelThread(Source):
         """Nor is one of this size, once a lull has begun."""
         self.demand = 0.0
         """Backends this model needs."""
+        self.full = 1
+        """Batch size when every backend is busy."""
+        self.least = 0.0
+        """Backends it needs then."""
         self.hold_until_ns = NEVER
         """When the candidate is held no longer, however far its deadline."""
         self.size = 0
@@ -51,6 +55,9 @@ class ModelThread(Source):
         super().attach(desk)
         self.cost = desk.costs.of(self.variant)
         self.plan_ns = self.cost.plan_ns
+
+    def on_leave(self) -> None:
+        self._set_demand(0.0)
 
     # Events
 
@@ -78,6 +85,13 @@ class ModelThread(Source):
     def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
         if not self.queue.remove(request):
             return NO_LANES
+        self._rebuild(now_ns)
+        return POOL_ONLY
+
+    def on_plan(self, now_ns: int) -> Sequence[int]:
+        """Another sub-cluster: the candidate stands there as it stood here."""
+        if self.rate.rps > 0.0:
+            self._set_demand(self.rate.rps)
         self._rebuild(now_ns)
         return POOL_ONLY
 
@@ -189,27 +203,24 @@ class ModelThread(Source):
         if rps <= 0.0:
             return
         options = self.options
-        size_max = self.cost.size_max
-        target = min(self.target, size_max)
-        while target < size_max and self._sustains(target + 1, rps):
-            target += 1
-        while target > 1 and not self._sustains(target, rps):
-            target -= 1
+        target = target_size(self.plan_ns, self.slo_ns, rps, self.target)
         self.target = target
         self.window = max(1, int(options.drop_window * target))
-        self._set_demand(rps * self.plan_ns[target] / (target * SECOND))
+        self._set_demand(rps)
         self._set_hold(rps)
 
-    def _set_demand(self, demand: float) -> None:
+    def _set_demand(self, rps: float) -> None:
+        """Tell how many backends this rate needs."""
+        plan_ns, target = self.plan_ns, self.target
+        demand = rps * plan_ns[target] / (target * SECOND)
         self.signals.demand += demand - self.demand
         self.demand = demand
-
-    def _sustains(self, size: int, rps: float) -> bool:
-        plan_ns = self.plan_ns[size]
-        backends = rps * plan_ns / (size * SECOND)
-        if backends <= 1.0:
-            return plan_ns + size * SECOND / rps <= self.slo_ns
-        return plan_ns * (1.0 + 1.0 / backends) <= self.slo_ns
+        least = 0.0
+        if rps > 0.0:
+            self.full = full_size(plan_ns, self.slo_ns, rps, self.full)
+            least = rps * plan_ns[self.full] / (self.full * SECOND)
+        self.signals.least += least - self.least
+        self.least = least
 
     def _set_hold(self, rps: float) -> None:
         """Decide from which size on a candidate is not held."""

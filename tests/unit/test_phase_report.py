@@ -39,7 +39,21 @@ def test_states_count_by_their_share_in_the_long_run() -> None:
     arrivals = Arrivals(at_ns, zeros, zeros, zeros + ms(300), zeros, phase, {})
     end_ns = np.array([DROPPED, ms(301), ms(1), ms(1), ms(1), ms(1)], np.int64)
     variant = np.array([0, 0, 1, 1, 1, 0], np.int64)
-    log = RunLog(arrivals, zeros, end_ns, variant, {0: "full"}, [], [0.8, 0.6], 0.0, 0.0)
+    log = RunLog(
+        arrivals,
+        start_ns=zeros,
+        end_ns=end_ns,
+        variant=variant,
+        batch=zeros,
+        reasons={0: "full"},
+        batches=[],
+        accuracy=[0.8, 0.6],
+        first_variant=[0],
+        answers={},
+        contents=None,
+        wall_s=0.0,
+        cpu_s=0.0,
+    )
     result = report_phases(scenario, log)
     burst, normal = result.states
     assert (burst.rps, burst.requests, burst.violations) == (180, 5, 0.4)

@@ -16,6 +16,7 @@ from router.links.messages import (
     Absent,
     Cancel,
     Done,
+    Drained,
     Dropped,
     Frontend,
     Hello,
@@ -268,6 +269,15 @@ def test_an_application_that_no_backend_has_is_told_to_frontends() -> None:
     assert late.take(Absent) == [Absent((("cats", LOADING),))]
     world.hear(world.backend, Ready("emulated", ("v", "w")))
     assert late.take(Absent) == [Absent(())]
+
+
+def test_a_backend_that_drains_is_told_when_nothing_more_will_come() -> None:
+    world = World(policy="eager")
+    world.hear(world.backend, Ready("emulated", ()))
+    assert world.backend.take(Drained) == [Drained()]
+    world.submit(1)
+    world.advance(1)
+    assert world.backend.take(Run) == []
 
 
 def test_a_backend_with_nothing_loaded_does_not_drain() -> None:

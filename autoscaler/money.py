@@ -1,0 +1,31 @@
+"""What serving costs: backend time, shared among those it served."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+HOUR_NS = 3_600_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """One application's, or one stream's, part of the whole."""
+
+    name: str
+    backend_hours: float
+    """Time its batches ran, and its part of the time nobody's did."""
+    busy_hours: float
+    cost: float
+
+
+def bills(
+    busy_ns: Mapping[str, float], allocated_ns: float, price_per_hour: float
+) -> tuple[Bill, ...]:
+    """Everyone's part of the allocated time. Idle and start-up time is shared in proportion to
+    the time used; where nothing ran at all it is shared alike."""
+    used = sum(busy_ns.values())
+    parts: list[Bill] = []
+    for name, busy in busy_ns.items():
+        share = busy / used if used > 0 else 1.0 / len(busy_ns)
+        hours = share * allocated_ns / HOUR_NS
+        parts.append(Bill(name, hours, busy / HOUR_NS, hours * price_per_hour))
+    return tuple(parts)

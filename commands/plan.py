@@ -1,0 +1,125 @@
+"""`fermata plan`: which models live together."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from partitioner.plan import Problem, memory_bytes
+from partitioner.problem_file import load_current, load_problem, solution_dict
+from partitioner.solution import Solution
+from profiles.check import check_fraction, check_positive
+from profiles.errors import ConfigError
+from profiles.store import BYTES_PER_MB
+
+ProblemPath = Annotated[
+    Path, typer.Argument(metavar="PROBLEM", help="YAML or JSON file; see docs/scale.md.")
+]
+CurrentPath = Annotated[
+    Path | None,
+    typer.Option("--current", metavar="PLAN", help="Today's plan, as --json prints it."),
+]
+TimeLimit = Annotated[float, typer.Option(help="Seconds to search; the best so far is printed.")]
+Solver = Annotated[str, typer.Option(help="highs or cbc; the best one installed unless given.")]
+Seed = Annotated[int, typer.Option(help="Of the search; the same seed searches the same way.")]
+Utilisation = Annotated[
+    float, typer.Option(help="How busy backends may be, where their number is asked.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+MOVES_SHOWN = 20
+
+
+def plan(
+    problem: ProblemPath,
+    current: CurrentPath = None,
+    time_limit_s: TimeLimit = 10.0,
+    solver: Solver = "",
+    seed: Seed = 0,
+    utilisation: Utilisation = 1.0,
+    as_json: AsJson = False,
+) -> None:
+    """Place models on sub-clusters: rate and memory balanced, limits kept, few models moved.
+
+    Every backend of a sub-cluster holds all models of it. With a current plan, load_cost_max_ms
+    of the problem bounds the load times of what moves. Where sub-clusters belong to several
+    clusters, models go to clusters first.
+    """
+    try:
+        from partitioner.two_level import solve_two_level
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is not installed; pip install 'fermata[plan]'") from None
+    check_positive("time_limit_s", time_limit_s)
+    check_fraction("utilisation", utilisation)
+    check_positive("utilisation", utilisation)
+    loaded = load_problem(problem)
+    if current is not None:
+        loaded = replace(loaded, current=load_current(current))
+    errors = Console(stderr=True)
+    with errors.status("searching") as status:
+        found = solve_two_level(
+            loaded,
+            time_limit_s,
+            seed,
+            solver,
+            utilisation,
+            lambda by, objective: status.update(f"{by}: {objective:.3g}"),
+        )
+    if as_json:
+        print(json.dumps(solution_dict(loaded, found)))
+        return
+    console = Console()
+    console.print(_places(loaded, found))
+    console.print(_figures(loaded, found))
+    if found.moves:
+        console.print(_moves(found))
+
+
+def _places(problem: Problem, found: Solution) -> Table:
+    table = Table(title="plan")
+    for heading in ("sub-cluster", "models", "req/s", "memory MB", "of", "backends"):
+        table.add_column(heading, justify="left" if heading == "sub-cluster" else "right")
+    models = {model.name: model for model in problem.models}
+    for place, needed in zip(problem.sub_clusters, found.backends, strict=True):
+        held = [models[name] for name in found.plan.models_of(place.name)]
+        table.add_row(
+            place.name,
+            f"{len(held):,}",
+            f"{sum(model.rate_rps for model in held):,.0f}",
+            f"{memory_bytes(held) / BYTES_PER_MB:,.0f}",
+            f"{place.memory_bytes / BYTES_PER_MB:,.0f}",
+            "-" if needed is None else f"{needed:,}",
+        )
+    return table
+
+
+def _figures(problem: Problem, found: Solution) -> Table:
+    table = Table(show_header=False)
+    rows = [
+        ("imbalance of rate", f"{100 * found.rate_imbalance:.4g} %"),
+        ("imbalance of memory", f"{100 * found.memory_imbalance:.4g} %"),
+        ("objective", f"{found.objective:.4g}"),
+        ("bound", f"{found.bound:.4g}"),
+        ("gap (absolute)", f"{found.gap:.4g}{', optimal' if found.proven else ''}"),
+        ("found by", f"{found.solver} and search in {found.seconds:.1f} s"),
+    ]
+    if problem.current:
+        limit = problem.load_cost_max
+        allowed = "" if limit is None else f" of {limit:,.1f} allowed"
+        rows.append(("moves", f"{len(found.moves):,}, {found.cost:,.1f} ms of loading{allowed}"))
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _moves(found: Solution) -> Table:
+    more = max(0, len(found.moves) - MOVES_SHOWN)
+    table = Table(title="moves", caption=f"and {more} more" if more else None)
+    for heading in ("model", "from", "to", "cost ms"):
+        table.add_column(heading, justify="right" if heading == "cost ms" else "left")
+    for move in found.moves[:MOVES_SHOWN]:
+        table.add_row(move.model, move.source or "-", move.target or "-", f"{move.cost:,.1f}")
+    return table

@@ -1,0 +1,330 @@
+"""The control plane's loops: windows for the number of backends, epochs for where models live."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from autoscaler.money import bills
+from autoscaler.rule import Advice, RuleOptions, RuleState, Window, advise, share_out
+from deployments.config import ApplicationConfig, AutoscalerConfig, DeploymentConfig
+from deployments.plan import router_names
+from partitioner.plan import Model, Problem, Stage, SubCluster, stages
+from profiles.errors import ServingError
+from profiles.profile import Profile
+
+LOG = logging.getLogger("fermata")
+ROOMY_BYTES = 1 << 50
+"""Where no memory limit is configured."""
+ARRIVE_S = 0.2
+"""Between two looks at models on their way."""
+
+
+def rule_options(config: AutoscalerConfig) -> RuleOptions:
+    return RuleOptions(
+        minimum=config.minimum,
+        maximum=config.maximum,
+        to_zero=config.to_zero,
+        bad_rate_max=config.bad_rate_max,
+        idle=config.idle,
+        lead=1.0 + config.startup_s / config.window_s,
+    )
+
+
+def windows_between(
+    before: Mapping[str, Any], after: Mapping[str, Any], targets: Sequence[int]
+) -> list[Window]:
+    """What each sub-cluster did between two snapshots of the router. What was asked for and is
+    not there yet counts as on its way."""
+    span_ns = max(1, after["up_ns"] - before["up_ns"])
+    home = after["placement"]["applications"]
+    found: list[Window] = []
+    for rank, (old, new) in enumerate(zip(before["ranks"], after["ranks"], strict=True)):
+        mine = [name for name, where in home.items() if where == rank]
+        good = sum(_grown(before, after, name, "good") for name in mine)
+        bad = sum(_bad(after, name) - _bad(before, name) for name in mine)
+        up = int(new["backends"])
+        found.append(
+            Window(
+                backends=(new["backend_up_ns"] - old["backend_up_ns"]) / span_ns,
+                busy=(new["backend_busy_ns"] - old["backend_busy_ns"]) / span_ns,
+                requests=good + bad,
+                bad=bad,
+                wanted=new["least"],
+                up=up,
+                starting=max(0, targets[rank] - up),
+            )
+        )
+    return found
+
+
+def _grown(before: Mapping[str, Any], after: Mapping[str, Any], name: str, key: str) -> int:
+    return int(after["applications"][name][key] - before["applications"][name][key])
+
+
+def _bad(snapshot: Mapping[str, Any], name: str) -> int:
+    counts = snapshot["applications"][name]
+    dropped = sum(count for reason, count in counts["dropped"].items() if reason != "cancelled")
+    return int(counts["late"] + dropped)
+
+
+def rates_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
+    """Requests per second of each application."""
+    span_s = max(1e-9, (after["up_ns"] - before["up_ns"]) / 1e9)
+    return {
+        name: _grown(before, after, name, "requests") / span_s for name in after["applications"]
+    }
+
+
+class ScalingLoop:
+    """Reads the router's signals, decides, and tells the router; Serve and the router act."""
+
+    def __init__(
+        self, config: DeploymentConfig, profiles: Mapping[str, Profile], router: Any
+    ) -> None:
+        self.config = config
+        self.names = router_names(config)
+        self.profiles = profiles
+        self.router = router
+        ranks = 1 if config.epochs is None else config.epochs.sub_clusters
+        self.states = [RuleState() for _ in range(ranks)]
+        share, more = divmod(config.backend.count, ranks)
+        self.targets = [share + (rank < more) for rank in range(ranks)]
+        self.advice: list[Advice] = []
+        self.plan: dict[str, str] = {}
+        self.moved = 0
+        """Applications that plans have moved so far."""
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Place the models as the last plan has it, or anew; then look again and again."""
+        if self.config.epochs is not None:
+            self.plan = self._kept_plan() or await self._solve({}, {})
+            await self._tell_plan(self.plan)
+        loop = asyncio.get_running_loop()
+        if self.config.autoscaler is not None:
+            await self.router.set_target.remote(sum(self.targets), [float(t) for t in self.targets])
+            self.tasks.append(loop.create_task(self._windows(self.config.autoscaler)))
+        if self.config.epochs is not None:
+            self.tasks.append(loop.create_task(self._epochs(self.config.epochs.every_s)))
+
+    def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+
+    def check(self) -> None:
+        """Raise what has ended a loop: a control plane without it must be replaced."""
+        for task in self.tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    def describe(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
+        """For `/status`: advice, plan and bill."""
+        told = [
+            {
+                "target": each.target,
+                "change": each.change,
+                "reason": each.reason,
+                "demand": each.demand,
+            }
+            for each in self.advice
+        ]
+        spec = self.config.autoscaler
+        price = 0.0 if spec is None else spec.price_per_hour
+        up_ns = sum(rank["backend_up_ns"] for rank in snapshot["ranks"])
+        busy = {name: float(ns) for name, ns in snapshot["busy_ns"].items()}
+        bill = [asdict(each) for each in bills(busy, up_ns, price)] if busy else []
+        return {
+            "dry_run": spec is not None and spec.dry_run,
+            "advice": told,
+            "plan": self.plan,
+            "moved": self.moved,
+            "bill": bill,
+        }
+
+    # Windows
+
+    async def _windows(self, spec: AutoscalerConfig) -> None:
+        options = rule_options(spec)
+        before = dict(await self.router.snapshot.remote())
+        while True:
+            await asyncio.sleep(spec.window_s)
+            try:
+                after = dict(await self.router.snapshot.remote())
+            except ray.exceptions.RayError as error:
+                LOG.warning("autoscaler: no signals from the router (%s)", error)
+                continue
+            if after["epoch"] == before["epoch"]:
+                await self._decide(options, spec, windows_between(before, after, self.targets))
+            before = after
+
+    async def _decide(
+        self, options: RuleOptions, spec: AutoscalerConfig, seen: list[Window]
+    ) -> None:
+        share = replace(options, minimum=-(-options.minimum // len(seen)))
+        self.advice = [
+            advise(share, state, window) for state, window in zip(self.states, seen, strict=True)
+        ]
+        self.states = [each.state for each in self.advice]
+        names = [str(rank) for rank in range(len(seen))]
+        given = share_out(
+            dict(zip(names, (each.target for each in self.advice), strict=True)),
+            dict(zip(names, (each.demand for each in self.advice), strict=True)),
+            dict.fromkeys(names, share.minimum),
+            options.maximum,
+        )
+        if spec.dry_run:
+            return
+        wished = [given[name] for name in names]
+        if wished != self.targets:
+            LOG.info(
+                "autoscaler: %s -> %s (%s)",
+                self.targets,
+                wished,
+                "; ".join(each.reason for each in self.advice),
+            )
+        self.targets = wished
+        await self.router.set_target.remote(sum(wished), [float(each) for each in wished])
+
+    # Epochs
+
+    async def _epochs(self, every_s: float) -> None:
+        spec = self.config.epochs
+        assert spec is not None
+        before = dict(await self.router.snapshot.remote())
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                after = dict(await self.router.snapshot.remote())
+                if after["epoch"] != before["epoch"]:
+                    # A router that has come back has every application on its first sub-cluster.
+                    await self._tell_plan(self.plan)
+                else:
+                    await self._replan(rates_between(before, after))
+            except (ray.exceptions.RayError, ServingError) as error:
+                LOG.warning("placement: the last plan stays (%s)", error)
+                continue
+            before = after
+
+    async def _replan(self, rates: Mapping[str, float]) -> None:
+        spec = self.config.epochs
+        assert spec is not None
+        load = [0.0] * spec.sub_clusters
+        for name, home in self.plan.items():
+            load[int(home)] += rates.get(name, 0.0)
+        mean = sum(load) / len(load)
+        if mean <= 0.0 or max(load) - min(load) <= spec.imbalance * mean:
+            return
+        plan = await self._solve(rates, self.plan)
+        for stage in stages(self._problem(rates, self.plan), plan):
+            await self._make(stage)
+        self._keep_plan()
+
+    async def _make(self, stage: Stage) -> None:
+        """One stage: the router loads, switches over, unloads. What has no room stays."""
+        if stage.unload_first:
+            names = ", ".join(move.model for move in stage.moves)
+            LOG.warning("placement: no room to move %s without a gap; left where it is", names)
+            return
+        wished = {move.model: move.target for move in stage.moves if move.target is not None}
+        await self._tell_plan(wished)
+        self.moved += len(wished)
+        self.plan = {**self.plan, **wished}
+
+    async def _tell_plan(self, plan: Mapping[str, str]) -> None:
+        """Have the router serve applications from there; returns when it does."""
+        going = await self.router.place.remote({name: int(home) for name, home in plan.items()})
+        while going:
+            await asyncio.sleep(ARRIVE_S)
+            going = (await self.router.snapshot.remote())["placement"]["on_their_way"]
+
+    def _problem(self, rates: Mapping[str, float], current: Mapping[str, str]) -> Problem:
+        spec = self.config.epochs
+        assert spec is not None
+        memory_mb = self.config.backend.memory_mb
+        room = ROOMY_BYTES if memory_mb is None else int(memory_mb * 2**20)
+        return Problem(
+            models=tuple(
+                self._model(each, name, rates)
+                for each, name in zip(self.config.applications, self.names, strict=True)
+            ),
+            sub_clusters=tuple(
+                SubCluster(str(rank), spec.rate_max_rps, room) for rank in range(spec.sub_clusters)
+            ),
+            memory_weight=spec.memory_weight,
+            current=current,
+            load_cost_max=spec.load_cost_max_ms,
+        )
+
+    def _model(
+        self, application: ApplicationConfig, name: str, rates: Mapping[str, float]
+    ) -> Model:
+        """An application with all its variants: they live together."""
+        held = [self.profiles[variant.name] for variant in application.variants]
+        sizes = [variant.batch_size_max for variant in application.variants]
+        dynamic = [
+            each.dynamic_bytes_at(min(size, each.batch_size_max or size))
+            for each, size in zip(held, sizes, strict=True)
+        ]
+        return Model(
+            name,
+            rates.get(name, 1.0),
+            sum(each.static_bytes for each in held),
+            max(dynamic),
+            sum(each.load_ns for each in held) / 1e6 or 1.0,
+        )
+
+    async def _solve(
+        self, rates: Mapping[str, float], current: Mapping[str, str]
+    ) -> dict[str, str]:
+        """In a process of its own: the search would hold up this one's loop for seconds."""
+        spec = self.config.epochs
+        assert spec is not None
+        task = ray.remote(solve_placement).options(num_cpus=0)
+        found: dict[str, str] = await task.remote(self._problem(rates, current), spec.solve_s)
+        return found
+
+    # The last plan
+
+    def _plan_file(self) -> Path | None:
+        spec = self.config.epochs
+        return Path(spec.plan_file) if spec is not None and spec.plan_file else None
+
+    def _kept_plan(self) -> dict[str, str]:
+        """The plan of the last run, where it still names just what is served."""
+        path = self._plan_file()
+        try:
+            kept = {} if path is None else json.loads(path.read_text(encoding="utf-8"))["plan"]
+            home = {name: place for place, names in kept.items() for name in names}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+            LOG.warning("placement: %s is not read (%s)", path, error)
+            return {}
+        assert self.config.epochs is not None
+        places = {str(rank) for rank in range(self.config.epochs.sub_clusters)}
+        fits = set(home) == set(self.names)
+        return home if fits and set(home.values()) <= places else {}
+
+    def _keep_plan(self) -> None:
+        path = self._plan_file()
+        if path is not None:
+            placed: dict[str, list[str]] = {}
+            for name, home in sorted(self.plan.items()):
+                placed.setdefault(home, []).append(name)
+            draft = path.with_name(path.name + ".new")
+            draft.write_text(json.dumps({"plan": placed, "at_s": time.time()}), encoding="utf-8")
+            draft.replace(path)
+
+
+def solve_placement(problem: Problem, seconds: float) -> dict[str, str]:
+    """The new home of each model; today's where nothing better is found."""
+    from partitioner.solve import solve
+
+    return dict(solve(problem, seconds).plan.home)

@@ -1,0 +1,39 @@
+"""How many backends a sub-cluster needs for its models (Symphony Eqns 2 and 3)."""
+
+import math
+from collections.abc import Sequence
+
+from partitioner.plan import Model
+from router.core.units import SECOND
+from router.policies.sizing import full_size
+
+BATCH_SIZE_MAX = 1024
+"""Where a linear profile has no end of its own."""
+
+
+def backends_for(model: Model, kind: str = "") -> float | None:
+    """Backends, in fractions, that keep up with the model's rate in the largest batches that its
+    SLO allows; None where its profile or SLO is not known."""
+    profile = model.profile_on(kind)
+    if profile is None or model.slo_ns <= 0:
+        return None
+    if model.rate_rps <= 0.0:
+        return 0.0
+    size_max = profile.batch_size_max or BATCH_SIZE_MAX
+    plan_ns = [0, *profile.table_ns(size_max)]
+    size = full_size(plan_ns, model.slo_ns, model.rate_rps)
+    return model.rate_rps * plan_ns[size] / (size * SECOND)
+
+
+def backends_needed(
+    models: Sequence[Model], kind: str = "", utilisation: float = 1.0
+) -> int | None:
+    """Whole backends for all of them together: any one may run any of them, so that fractions
+    add up (section 4.1). `utilisation` is how busy they may be on average."""
+    total = 0.0
+    for model in models:
+        needed = backends_for(model, kind)
+        if needed is None:
+            return None
+        total += needed
+    return math.ceil(total / utilisation - 1e-9)

@@ -1,0 +1,131 @@
+"""A problem as arrays, and how good an assignment is: what the search and the MILP share."""
+
+import numpy as np
+import numpy.typing as npt
+
+from partitioner.plan import Problem
+
+Floats = npt.NDArray[np.float64]
+Homes = npt.NDArray[np.int64]
+"""The sub-cluster's number of each model."""
+NOWHERE = -1
+TOLERANCE = 1e-9
+"""Of limits, relative: the arrays are floats."""
+
+
+class Balance:
+    """Rates and static memory as shares of a sub-cluster's target: 1 is just its share of all.
+
+    The paper's deviations are absolute and its averages the same for all; relative to the target
+    they are the same up to a constant, weigh alike, and hold for unequal sub-clusters too.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        models, places = problem.models, problem.sub_clusters
+        self.problem = problem
+        self.count, self.places = len(models), len(places)
+        self.weight = problem.memory_weight
+        shares = np.array([place.share for place in places], float)
+        target = shares / shares.sum()
+        self.rate_rps = np.array([model.rate_rps for model in models], float)
+        self.static_bytes = np.array([model.static_bytes for model in models], float)
+        self.dynamic_bytes = np.array([model.dynamic_bytes for model in models], float)
+        self.rate_target = target * (float(self.rate_rps.sum()) or 1.0)
+        self.static_target = target * (float(self.static_bytes.sum()) or 1.0)
+        # Nothing is unbalanced where there is nothing.
+        self.rate_counts = float(self.rate_rps.sum() > 0.0)
+        self.static_counts = float(self.static_bytes.sum() > 0.0)
+        self.rate_max = np.array([place.rate_rps_max for place in places], float)
+        self.memory_max = np.array([place.memory_bytes for place in places], float)
+        self.allowed = np.array(
+            [[model.runs_on(place.kind) for place in places] for model in models], bool
+        ).reshape(self.count, self.places)
+        self.current = self._current()
+        self.move_cost = self._move_cost()
+        self.cost_max = np.inf if problem.load_cost_max is None else problem.load_cost_max
+
+    def _current(self) -> Homes:
+        numbers = {place.name: number for number, place in enumerate(self.problem.sub_clusters)}
+        homes = (self.problem.current.get(model.name, "") for model in self.problem.models)
+        return np.array([numbers.get(home, NOWHERE) for home in homes], np.int64)
+
+    def _move_cost(self) -> Floats:
+        """Cost of having each model on each sub-cluster, against where it is now."""
+        costs = np.array([model.load_cost for model in self.problem.models], float)
+        table = np.repeat(2 * costs[:, None], self.places, axis=1)
+        table[self.current == NOWHERE] = 0.0
+        placed = np.flatnonzero(self.current != NOWHERE)
+        table[placed, self.current[placed]] = 0.0
+        return table
+
+    # Of an assignment
+
+    def rates(self, homes: Homes) -> Floats:
+        return np.bincount(homes, self.rate_rps, self.places).astype(np.float64)
+
+    def statics(self, homes: Homes) -> Floats:
+        return np.bincount(homes, self.static_bytes, self.places).astype(np.float64)
+
+    def largest_dynamic(self, homes: Homes) -> Floats:
+        largest = np.zeros(self.places)
+        np.maximum.at(largest, homes, self.dynamic_bytes)
+        return largest
+
+    def cost(self, homes: Homes) -> float:
+        return float(self.move_cost[np.arange(self.count), homes].sum())
+
+    def deviations(self, homes: Homes) -> tuple[float, float]:
+        """Delta R and Delta S: the largest distances from the target, as shares of it."""
+        rate = np.abs(self.rates(homes) / self.rate_target - 1.0).max()
+        static = np.abs(self.statics(homes) / self.static_target - 1.0).max()
+        return self.rate_counts * float(rate), self.static_counts * float(static)
+
+    def objective(self, homes: Homes) -> float:
+        """Eqn 4."""
+        rate, static = self.deviations(homes)
+        return rate + self.weight * static
+
+    def imbalance(self, homes: Homes) -> tuple[float, float]:
+        """(max - min) / avg of rate and of static memory, each sub-cluster against its share."""
+        rates = self.rates(homes) / self.rate_target
+        statics = self.statics(homes) / self.static_target
+        return float(np.ptp(rates)), float(np.ptp(statics))
+
+    def violation(self, homes: Homes) -> float:
+        """By how much the limits are broken, each relative to itself; 0 when feasible."""
+        memory = self.statics(homes) + self.largest_dynamic(homes)
+        broken = over(self.rates(homes), self.rate_max).sum() + over(memory, self.memory_max).sum()
+        broken += np.count_nonzero(~self.allowed[np.arange(self.count), homes])
+        if np.isfinite(self.cost_max):
+            scale = max(self.cost_max, 1e-12)
+            broken += max(0.0, self.cost(homes) / scale - 1.0 - TOLERANCE)
+        return float(broken)
+
+    def feasible(self, homes: Homes) -> bool:
+        return self.violation(homes) == 0.0
+
+    def bound(self) -> float:
+        """A lower bound of Eqn 4 that needs no solver: one model above its largest target."""
+        if not self.count:
+            return 0.0
+        reach = np.where(self.allowed, self.rate_target, 0.0).max(axis=1)
+        rate = float((self.rate_rps / np.maximum(reach, 1e-12)).max()) - 1.0
+        reach = np.where(self.allowed, self.static_target, 0.0).max(axis=1)
+        static = float((self.static_bytes / np.maximum(reach, 1e-12)).max()) - 1.0
+        if self.count < self.places:
+            # Some sub-cluster stays empty.
+            rate, static = max(rate, self.rate_counts), max(static, self.static_counts)
+        return max(0.0, rate) + self.weight * max(0.0, static)
+
+    def names(self, homes: Homes) -> dict[str, str]:
+        places = self.problem.sub_clusters
+        return {
+            model.name: places[home].name
+            for model, home in zip(self.problem.models, homes.tolist(), strict=True)
+        }
+
+
+def over(values: Floats, limits: Floats) -> Floats:
+    """How far values exceed their limits, as shares of the limits."""
+    scale = np.maximum(limits, 1e-12)
+    return np.maximum(0.0, (values - limits) / scale - TOLERANCE)

@@ -1,0 +1,174 @@
+"""From a problem to a plan within a time limit: greedy, local search, exact re-solves."""
+
+import random
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from partitioner.balance import NOWHERE, Balance, Homes
+from partitioner.infeasible import obstacles, remedies
+from partitioner.milp import Program, available_solvers
+from partitioner.plan import Problem
+from partitioner.search import LocalSearch, greedy
+from partitioner.solution import Solution, describe
+from profiles.errors import ConfigError
+
+EXACT_BINARIES_MAX = 600
+"""Up to this many the whole program is given to the solver; beyond, a few sub-clusters at once."""
+SEARCH_SHARE = 0.5
+"""Of the time, for local search where exact re-solves follow."""
+RESOLVE_S = 1.0
+"""For one exact re-solve of a few sub-clusters."""
+RESOLVED_MODELS_MAX = 160
+"""More make a re-solve too slow to find anything."""
+COST_PRICES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)
+"""Of the whole allowed load cost, in squared deviation. Falling: first only exchanges that gain
+much for their cost are made, so that the allowance is not spent on the first that come along."""
+
+Tell = Callable[[str, float], None]
+"""Told of every better assignment: what found it, and its objective."""
+
+
+class _Best:
+    """The best feasible assignment so far."""
+
+    def __init__(self, balance: Balance, tell: Tell | None) -> None:
+        self.balance = balance
+        self.tell = tell
+        self.homes: Homes | None = None
+        self.objective = np.inf
+
+    def offer(self, homes: Homes | None, found_by: str) -> bool:
+        if homes is None or not self.balance.feasible(homes):
+            return False
+        objective = self.balance.objective(homes)
+        if self.homes is not None and objective >= self.objective:
+            return False
+        self.homes, self.objective = homes.copy(), objective
+        if self.tell is not None:
+            self.tell(found_by, objective)
+        return True
+
+
+def solve(
+    problem: Problem,
+    time_limit_s: float = 10.0,
+    seed: int = 0,
+    solver: str = "",
+    utilisation: float = 1.0,
+    tell: Tell | None = None,
+) -> Solution:
+    """The best plan found within the limit; never worse than the greedy start or the current
+    plan. Raises `ConfigError` with every obstacle by name where there is none."""
+    began = time.monotonic()
+    until = began + time_limit_s
+    _refuse(obstacles(problem))
+    solver = _solver(solver)
+    balance = Balance(problem)
+    best = _Best(balance, tell)
+    start = greedy(balance)
+    best.offer(start, "greedy")
+    if (balance.current != NOWHERE).all():
+        best.offer(balance.current, "current plan")
+    start_objective = best.objective
+    exact = balance.count * balance.places <= EXACT_BINARIES_MAX
+    search_until = began + time_limit_s * (0.1 if exact else SEARCH_SHARE)
+    nearest = _search(balance, best, start, search_until, seed)
+    bound, proven = balance.bound(), False
+    if best.homes is None or (exact and best.objective > bound):
+        bound, proven = _solve_whole(balance, best, nearest, until, solver, bound)
+    elif best.objective > bound:
+        _resolve_parts(balance, best, until, solver, seed)
+    assert best.homes is not None
+    proven = proven or best.objective <= bound
+    seconds = time.monotonic() - began
+    return describe(
+        balance, best.homes, bound, proven, start_objective, utilisation, seconds, solver
+    )
+
+
+def _refuse(lines: list[str]) -> None:
+    if lines:
+        raise ConfigError(f"no plan is possible: {'; '.join(lines)}")
+
+
+def _solver(wished: str) -> str:
+    there = available_solvers()
+    if wished and wished not in there:
+        known = ", ".join(there) or "none"
+        raise ConfigError(f"solver={wished!r} is not installed; installed: {known}")
+    if not there:
+        raise ConfigError("no MILP solver is installed; pip install highspy")
+    return wished or there[0]
+
+
+def _search(balance: Balance, best: _Best, start: Homes, until: float, seed: int) -> Homes:
+    """Local search from the start; under a bound of the load cost with several prices of it.
+    Returns the assignment that breaks the limits least."""
+    rng = random.Random(seed)
+    bounded = np.isfinite(balance.cost_max)
+    prices = COST_PRICES if bounded else (0.0,)
+    nearest = homes = start
+    began = time.monotonic()
+    for turn, price in enumerate(prices):
+        turn_until = began + (until - began) * (turn + 1) / len(prices)
+        per_cost = price / max(balance.cost_max, 1e-12) if bounded else 0.0
+        homes = LocalSearch(balance, homes, rng, per_cost).run(turn_until)
+        best.offer(homes, "local search")
+        if balance.violation(homes) < balance.violation(nearest):
+            nearest = homes
+    return nearest
+
+
+def _solve_whole(
+    balance: Balance, best: _Best, nearest: Homes, until: float, solver: str, bound: float
+) -> tuple[float, bool]:
+    """The whole program, started from the best so far; (bound, whether proven optimal)."""
+    left_s = max(0.1, until - time.monotonic())
+    start = nearest if best.homes is None else best.homes
+    program = Program(balance, start, range(balance.places))
+    found = program.solve(left_s, solver)
+    best.offer(found.homes, "exact")
+    if best.homes is None:
+        if found.proven:
+            _refuse(["the limits contradict one another", *remedies(balance, start, 3.0, solver)])
+        raise ConfigError(
+            f"time_limit_s={left_s:.3g}: no plan found, nor that there is none; raise it"
+        )
+    if found.bound is not None:
+        bound = max(bound, min(found.bound, best.objective))
+    # A solver that proves the optimum proves it up to its tolerance.
+    return bound, found.proven and best.objective <= bound + 1e-6
+
+
+def _resolve_parts(balance: Balance, best: _Best, until: float, solver: str, seed: int) -> None:
+    """Large neighbourhoods: solve the worst sub-cluster anew with a few others, exactly, and let
+    local search follow."""
+    rng = random.Random(f"{seed} parts")
+    while time.monotonic() < until - 0.05 and best.objective > balance.bound():
+        assert best.homes is not None
+        places = _neighbourhood(balance, best.homes, rng)
+        limit_s = min(RESOLVE_S, until - time.monotonic())
+        found = Program(balance, best.homes, places).solve(limit_s, solver)
+        if found.homes is not None and balance.feasible(found.homes):
+            best.offer(found.homes, "exact re-solve")
+            homes = LocalSearch(balance, found.homes, rng).run(min(until, time.monotonic() + 0.5))
+            best.offer(homes, "local search")
+
+
+def _neighbourhood(balance: Balance, homes: Homes, rng: random.Random) -> list[int]:
+    """The sub-cluster that is furthest off, and others that are off to the other side."""
+    rate = balance.rates(homes) / balance.rate_target - 1.0
+    static = balance.weight * (balance.statics(homes) / balance.static_target - 1.0)
+    worst = int(np.argmax(np.maximum(np.abs(rate), np.abs(static))))
+    opposite = -(rate * rate[worst] + static * static[worst])
+    others = [place for place in range(balance.places) if place != worst]
+    others.sort(key=lambda place: -opposite[place] * rng.uniform(0.5, 1.5))
+    held = np.bincount(homes, minlength=balance.places)
+    chosen, models = [worst], int(held[worst])
+    for place in others[:3]:
+        if len(chosen) < 2 or models + held[place] <= RESOLVED_MODELS_MAX:
+            chosen.append(place)
+            models += int(held[place])
+    return sorted(chosen)

@@ -1,0 +1,113 @@
+"""The hierarchical form: models to clusters first, then to each cluster's sub-clusters (4.7)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from partitioner.balance import NOWHERE, Balance
+from partitioner.plan import Model, Plan, Problem, SubCluster
+from partitioner.solution import Solution, describe
+from partitioner.solve import Tell, solve
+from profiles.errors import ConfigError
+
+TOP_SHARE = 0.3
+"""Of the time, for the upper level."""
+
+
+def clusters_of(problem: Problem) -> dict[str, tuple[SubCluster, ...]]:
+    """Sub-clusters by the cluster they are part of, in order."""
+    found: dict[str, tuple[SubCluster, ...]] = {}
+    for place in problem.sub_clusters:
+        found[place.cluster] = (*found.get(place.cluster, ()), place)
+    return found
+
+
+def solve_two_level(
+    problem: Problem,
+    time_limit_s: float = 10.0,
+    seed: int = 0,
+    solver: str = "",
+    utilisation: float = 1.0,
+    tell: Tell | None = None,
+) -> Solution:
+    """As `solve`, but a router sees only the models of its own cluster. With one cluster there is
+    no upper level. Objective, bound and imbalance are those of the whole."""
+    clusters = clusters_of(problem)
+    if len(clusters) == 1:
+        return solve(problem, time_limit_s, seed, solver, utilisation, tell)
+    top = solve(_upper(problem, clusters), TOP_SHARE * time_limit_s, seed, solver)
+    home: dict[str, str] = {}
+    seconds = top.seconds
+    left_s = time_limit_s - top.seconds
+    for number, (cluster, places) in enumerate(clusters.items()):
+        part = _lower(problem, cluster, places, top.plan, top.cost)
+        limit_s = max(0.1, left_s / (len(clusters) - number))
+        try:
+            lower = solve(part, limit_s, seed, solver, utilisation, tell)
+        except ConfigError as error:
+            raise ConfigError(f"cluster {cluster or 'without a name'}: {error}") from None
+        home.update(lower.plan.home)
+        seconds += lower.seconds
+        left_s -= lower.seconds
+    balance = Balance(problem)
+    numbers = {place.name: number for number, place in enumerate(problem.sub_clusters)}
+    homes = np.array([numbers[home[model.name]] for model in problem.models], np.int64)
+    current = balance.current
+    if (current != NOWHERE).all() and balance.feasible(current):
+        homes = min(homes, current, key=balance.objective)
+    bound, start = balance.bound(), top.start_objective
+    proven = balance.objective(homes) <= bound
+    return describe(balance, homes, bound, proven, start, utilisation, seconds, top.solver)
+
+
+def _upper(problem: Problem, clusters: Mapping[str, tuple[SubCluster, ...]]) -> Problem:
+    """Clusters as sub-clusters. A batch needs its working memory in one sub-cluster only, so each
+    of the others is counted as smaller by the largest there is."""
+    peak = max((model.dynamic_bytes for model in problem.models), default=0)
+    cluster_of = {place.name: place.cluster for place in problem.sub_clusters}
+    places = tuple(
+        SubCluster(
+            cluster,
+            sum(place.rate_rps_max for place in members),
+            max(0, sum(place.memory_bytes for place in members) - peak * (len(members) - 1)),
+            sum(place.share for place in members),
+            kind=cluster,
+        )
+        for cluster, members in clusters.items()
+    )
+    current = {
+        model: cluster_of[home] for model, home in problem.current.items() if home in cluster_of
+    }
+    models = tuple(_for_clusters(model, clusters) for model in problem.models)
+    return replace(problem, models=models, sub_clusters=places, current=current)
+
+
+def _for_clusters(model: Model, clusters: Mapping[str, tuple[SubCluster, ...]]) -> Model:
+    """The model with clusters in place of accelerator types: it runs where any member runs it."""
+    profiles = {
+        cluster: profile
+        for cluster, members in clusters.items()
+        for member in members[::-1]
+        if (profile := model.profile_on(member.kind)) is not None
+    }
+    return replace(model, profiles=profiles)
+
+
+def _lower(
+    problem: Problem, cluster: str, places: tuple[SubCluster, ...], top: Plan, spent: float
+) -> Problem:
+    """One cluster's own problem; it may spend its share of the load cost that the top left."""
+    names = set(top.models_of(cluster))
+    models = tuple(model for model in problem.models if model.name in names)
+    own = {place.name for place in places}
+    current = {
+        name: home for name, home in problem.current.items() if home in own and name in names
+    }
+    cost_max = problem.load_cost_max
+    if cost_max is not None:
+        whole = sum(model.load_cost for model in problem.models) or 1.0
+        cost_max = (cost_max - spent) * sum(model.load_cost for model in models) / whole
+    return replace(
+        problem, models=models, sub_clusters=places, current=current, load_cost_max=cost_max
+    )

@@ -1,0 +1,154 @@
+"""The autoscaler's rule, window by window."""
+
+from dataclasses import replace
+
+import pytest
+
+from autoscaler.money import HOUR_NS, bills
+from autoscaler.rule import Advice, RuleOptions, RuleState, Window, advise, demand_of, share_out
+
+PAPER = RuleOptions(idle=0.0, release_after=1, cool_down=0, release_band=0.0)
+
+
+def window(backends: int, idle: float = 0.0, bad: float = 0.0, **values: float) -> Window:
+    requests = 10_000
+    made = Window(backends, backends * (1 - idle), requests, round(bad * requests), up=backends)
+    return replace(made, **values)  # type: ignore[arg-type]
+
+
+def after(options: RuleOptions, windows: list[Window]) -> list[Advice]:
+    """The advice of each window, none of it followed."""
+    state, given = RuleState(), []
+    for each in windows:
+        given.append(advise(options, state, each))
+        state = given[-1].state
+    return given
+
+
+@pytest.mark.parametrize(("bad", "more"), [(0.5, 20), (0.2, 5), (0.1, 3), (0.02, 1)])
+def test_allocates_n_r_over_1_minus_r(bad: float, more: int) -> None:
+    assert advise(PAPER, RuleState(), window(20, bad=bad)).change == more
+
+
+@pytest.mark.parametrize(("idle", "less"), [(0.5, 10), (0.26, 5), (0.04, 0)])
+def test_releases_n_f(idle: float, less: int) -> None:
+    assert advise(PAPER, RuleState(), window(20, idle=idle)).change == -less
+
+
+def test_a_bad_rate_below_the_threshold_allocates_nothing() -> None:
+    assert advise(PAPER, RuleState(), window(20, bad=0.009)).change == 0
+
+
+def test_some_idleness_is_kept() -> None:
+    # 10 busy backends and 5 % idle beside them: 10 / 0.95 = 10.5.
+    options = replace(PAPER, idle=0.05)
+    assert advise(options, RuleState(), window(20, idle=0.5)).target == 11
+
+
+def test_what_is_on_its_way_is_not_asked_for_again() -> None:
+    assert advise(PAPER, RuleState(), window(20, bad=0.5, starting=20)).change == 0
+
+
+def test_releases_only_what_every_recent_window_would_have() -> None:
+    options = replace(PAPER, release_after=3)
+    given = after(options, [window(20, idle=idle) for idle in (0.5, 0.25, 0.5)])
+    assert [each.change for each in given] == [0, 0, -5]
+
+
+def test_releases_nothing_soon_after_a_change() -> None:
+    options = replace(PAPER, cool_down=2)
+    given = after(options, [window(20, idle=0.5)] * 4)
+    assert [each.change for each in given] == [0, 0, -10, 0]
+
+
+def test_small_gains_are_left_alone() -> None:
+    options = replace(PAPER, release_band=0.1)
+    assert advise(options, RuleState(), window(20, idle=0.1)).change == 0
+    assert advise(options, RuleState(), window(20, idle=0.15)).change == -3
+
+
+def test_minimum_and_maximum_hold() -> None:
+    options = replace(PAPER, minimum=4, maximum=24)
+    assert advise(options, RuleState(), window(20, bad=0.5)).target == 24
+    assert advise(options, RuleState(), window(20, idle=0.99)).target == 4
+
+
+def test_the_last_backend_goes_only_when_allowed_and_after_long_silence() -> None:
+    silent = Window(1.0, 0.0, 0, 0, up=1)
+    assert after(PAPER, [silent] * 20)[-1].target == 1
+    given = after(replace(PAPER, to_zero=True, zero_after=3), [silent] * 3)
+    assert [each.target for each in given] == [1, 1, 0]
+
+
+def test_wakes_from_zero_by_what_the_sources_want() -> None:
+    options = replace(PAPER, to_zero=True)
+    asked = Window(0.0, 0.0, 50, 50, wanted=2.4, up=0)
+    assert advise(options, RuleState(), asked).target == 3
+    assert advise(options, RuleState(), replace(asked, wanted=0.0)).target == 1
+
+
+def test_demand_without_any_good_request_is_the_sources_own() -> None:
+    assert demand_of(PAPER, Window(8.0, 8.0, 1000, 1000, wanted=30.0)) == 30.0
+
+
+def test_the_least_that_sources_need_counts_until_it_proves_wrong() -> None:
+    at_ease = window(30, idle=0.1, wanted=20.0)
+    assert demand_of(PAPER, at_ease) == 20.0
+    assert demand_of(PAPER, replace(at_ease, bad=1000)) == pytest.approx(30.0)
+
+
+def test_bad_requests_beside_idle_backends_teach_to_keep_more() -> None:
+    options = RuleOptions(release_after=1, cool_down=0)
+    first = after(options, [window(20, idle=0.05), window(20, idle=0.2, bad=0.05)])[-1]
+    assert first.state.taught == pytest.approx(0.2 + 0.03 - 0.05)
+    # The same load, 16 / 0.95, on more backends is no reason to go back to where it was bad.
+    again = advise(options, first.state, window(22, idle=1 - 16.84 / 22))
+    assert again.change == 0
+
+
+def test_what_bursts_taught_is_forgotten_slowly() -> None:
+    state = RuleState(taught=0.2, calm=5)
+    options = RuleOptions()
+    for _ in range(200):
+        state = advise(options, state, window(20, idle=0.1)).state
+    assert 0.05 < state.taught < 0.1
+
+
+def test_a_rising_demand_is_met_where_it_will_be() -> None:
+    options = RuleOptions(lead=2.0, idle=0.02)
+    given = after(options, [window(50, idle=1 - busy / 50) for busy in (30, 35, 40, 45)])
+    # 5 more each window: 50 and 55 two windows on, and 2 % idle beside them.
+    assert [each.target for each in given[2:]] == [52, 57]
+
+
+def test_a_constant_load_settles_and_stays() -> None:
+    options, state, backends = RuleOptions(), RuleState(), 64
+    history: list[int] = []
+    for _ in range(30):
+        busy = 19.2
+        given = advise(options, state, Window(backends, busy, 10_000, 0, up=backends))
+        state, backends = given.state, given.target
+        history.append(backends)
+    assert history[-1] == 21
+    assert len(set(history)) == 2
+
+
+def test_everyone_gets_what_fits() -> None:
+    assert share_out({"a": 3, "b": 4}, {"a": 3, "b": 4}, {"a": 1, "b": 1}, 10) == {"a": 3, "b": 4}
+
+
+def test_what_does_not_fit_is_shared_by_demand() -> None:
+    wished = {"a": 30, "b": 10, "c": 0}
+    given = share_out(wished, {"a": 30, "b": 10, "c": 0}, {"a": 1, "b": 1, "c": 1}, 20)
+    assert given == {"a": 15, "b": 5, "c": 0}
+
+
+def test_idle_time_is_billed_in_proportion_to_use() -> None:
+    first, second = bills({"a": HOUR_NS, "b": 3 * HOUR_NS}, 8 * HOUR_NS, price_per_hour=2.0)
+    assert (first.backend_hours, first.busy_hours, first.cost) == (2.0, 1.0, 4.0)
+    assert (second.backend_hours, second.cost) == (6.0, 12.0)
+
+
+def test_an_idle_hour_is_billed_alike() -> None:
+    parts = bills({"a": 0.0, "b": 0.0}, 2 * HOUR_NS, 1.0)
+    assert [part.cost for part in parts] == [1.0, 1.0]

@@ -1,0 +1,113 @@
+"""What the control plane makes of the router's snapshots."""
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+from autoscaler.rule import demand_of
+from autoscaler.serve_policy import RelayTarget
+from deployments.config import read_config
+from deployments.scaling import ScalingLoop, rates_between, rule_options, windows_between
+from profiles.errors import ConfigError
+from profiles.profile import linear
+from router.core.units import SECOND
+
+APPLICATIONS = [
+    {
+        "name": name,
+        "slo_ms": 100,
+        "input": {"name": "input", "dtype": "FP32", "shape": [4]},
+        "variants": [{"name": f"{name}-1", "model": "emulated", "alpha_ms": 1, "beta_ms": 5}],
+    }
+    for name in ("a", "b")
+]
+
+
+def snapshot(at_s: float, busy_s: float, **counts: tuple[int, int, int]) -> dict[str, Any]:
+    """Two sub-clusters of two backends; counts are (requests, good, late) by application."""
+    rank = {"backends": 2, "least": 0.0}
+    return {
+        "up_ns": int(at_s * SECOND),
+        "applications": {
+            name: {"requests": asked, "good": good, "late": late, "dropped": {"cancelled": 9}}
+            for name, (asked, good, late) in counts.items()
+        },
+        "ranks": [
+            {**rank, "backend_up_ns": int(2 * at_s * SECOND), "backend_busy_ns": int(busy * SECOND)}
+            for busy in (busy_s, 0.0)
+        ],
+        "placement": {"applications": {"a": 0, "b": 1}},
+    }
+
+
+def test_windows_are_differences_by_sub_cluster() -> None:
+    before = snapshot(10, 5, a=(100, 90, 10), b=(0, 0, 0))
+    after = snapshot(20, 20, a=(300, 250, 50), b=(50, 50, 0))
+    first, second = windows_between(before, after, [4, 2])
+    assert (first.backends, first.busy, first.requests, first.bad) == (2.0, 1.5, 200, 40)
+    assert (first.up, first.starting) == (2, 2)
+    assert (second.requests, second.bad, second.busy, second.starting) == (50, 0, 0.0, 0)
+    assert demand_of(rule_options(_scaled().autoscaler), first) == pytest.approx(1.5 / 0.8)
+
+
+def test_cancelled_requests_are_nobodys_fault() -> None:
+    before = snapshot(0, 0, a=(0, 0, 0), b=(0, 0, 0))
+    before["applications"]["a"]["dropped"] = {}
+    after = snapshot(10, 1, a=(9, 0, 0), b=(0, 0, 0))
+    assert windows_between(before, after, [2, 2])[0].bad == 0
+
+
+def test_rates_are_requests_per_second() -> None:
+    before = snapshot(10, 0, a=(100, 0, 0), b=(0, 0, 0))
+    after = snapshot(14, 0, a=(300, 0, 0), b=(2, 0, 0))
+    assert rates_between(before, after) == {"a": 50.0, "b": 0.5}
+
+
+def _scaled(**values: object) -> Any:
+    return read_config(
+        {
+            "applications": APPLICATIONS,
+            "backend": {"count": 3, "device": "emulated"},
+            "autoscaler": {"minimum": 1, "maximum": 8},
+            "epochs": {"sub_clusters": 2, **values},
+        }
+    )
+
+
+def test_the_last_plan_is_kept_and_read(tmp_path: Any) -> None:
+    path = tmp_path / "plan.json"
+    profiles = {"a-1": linear("a", 1, 5), "b-1": linear("b", 1, 5)}
+    loop = ScalingLoop(_scaled(plan_file=str(path)), profiles, None)
+    assert loop.targets == [2, 1]
+    assert loop._kept_plan() == {}
+    loop.plan = {"a": "1", "b": "0"}
+    loop._keep_plan()
+    assert loop._kept_plan() == {"a": "1", "b": "0"}
+    path.write_text('{"plan": {"0": ["a", "gone"]}}')
+    assert loop._kept_plan() == {}
+    path.write_text("[]")
+    assert loop._kept_plan() == {}
+
+
+def test_impossible_limits_are_refused() -> None:
+    with pytest.raises(ConfigError, match="minimum=9 is above maximum=8"):
+        read_config({"applications": APPLICATIONS, "autoscaler": {"minimum": 9, "maximum": 8}})
+    with pytest.raises(ConfigError, match="to_zero"):
+        read_config({"applications": APPLICATIONS, "autoscaler": {"minimum": 0, "maximum": 8}})
+
+
+class Context:
+    target_num_replicas = 3
+    capacity_adjusted_min_replicas = 1
+    capacity_adjusted_max_replicas = 5
+
+
+def test_the_relay_keeps_what_is_until_it_is_told() -> None:
+    policy = RelayTarget("router", "space")
+    policy.asking = policy  # type: ignore[assignment]
+    assert policy(Context()) == (3, {})
+    policy.target = 4
+    assert policy(Context()) == (4, {})
+    policy.target = 99
+    assert policy(Context()) == (5, {})

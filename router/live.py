@@ -53,6 +53,8 @@ from router.policies.jellyfish.source import Jellyfish, Question
 from router.presence import Presence
 from router.wake import Wake
 
+CLIENTS_MAX = 100_000
+"""Whose frontend is remembered, to tell them which input size to send."""
 UNKNOWN = "unknown-application"
 
 
@@ -254,7 +256,11 @@ class LiveRouter:
         application = self.built.applications.get(said.application)
         if application is None:
             return
+        # The latest last, so that the first is the one to forget.
+        self.advised_by.pop(said.client, None)
         self.advised_by[said.client] = link.peer.number
+        if len(self.advised_by) > CLIENTS_MAX:
+            del self.advised_by[next(iter(self.advised_by))]
         names = self.built.variants
         # A name that nobody has pins to nothing: such a client is told that it is not served.
         unknown = len(names)

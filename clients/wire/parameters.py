@@ -1,5 +1,6 @@
 """`parameters` of requests and responses: what they mean, and Python values of them."""
 
+import math
 from collections.abc import Mapping
 
 from clients.wire.errors import BadRequestError
@@ -84,7 +85,7 @@ def number(parameters: Mapping[str, InferParameter], name: str) -> float | None:
     if name not in parameters:
         return None
     value = value_of(parameters[name])
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise BadRequestError(f"parameter {name}={value!r} is no number of 0 or more")
     return float(value)
 

@@ -45,6 +45,11 @@ _STATUSES = {
         "overload: serving it would have made the requests behind it late",
     ),
     DropReason.SHED: ("RESOURCE_EXHAUSTED", "overload: its stream has had its share"),
+    DropReason.FULL: ("RESOURCE_EXHAUSTED", "overload: no instance has room and time for it"),
+    DropReason.FLOOR: (
+        "RESOURCE_EXHAUSTED",
+        "no backend runs a variant that its accuracy floor or its pin admits",
+    ),
     DropReason.SUPERSEDED: ("CANCELLED", "a newer frame of its stream took its place"),
     DropReason.CANCELLED: ("CANCELLED", "its client cancelled it"),
     "unknown-application": ("NOT_FOUND", "the router does not serve this application"),

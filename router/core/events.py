@@ -19,6 +19,8 @@ class DropReason:
     """A newer frame of its stream took its place."""
     FULL: Final = "full"
     """Every buffer that it could have joined had no room."""
+    FLOOR: Final = "floor"
+    """No backend runs a variant that its accuracy floor or its pin admits."""
     CANCELLED: Final = "cancelled"
     """Its client has left."""
     FAILED: Final = "failed"

@@ -4,7 +4,7 @@ import random
 
 from router.core.costs import Costs
 from router.core.engine import Engine
-from router.core.events import Advise, ClientReport, Dispatch, Drop, Request
+from router.core.events import Advise, ClientReport, Dispatch, Drop, DropReason, Request
 from router.core.units import ms
 from router.policies.family import Family
 from router.policies.jellyfish.source import Jellyfish, JellyfishOptions, accurate_order
@@ -112,6 +112,11 @@ def test_floor_and_pin_of_a_client_hold() -> None:
     # The first client's network carries nothing above its floor: it is told that it is not served.
     assert sizes[1][1] is False
     assert sizes[2] == (128, True)
+    # Nor is it answered with less.
+    made.on_request(ms(2), request(7, 1, ms(2)))
+    (drop,) = made.take_effects()
+    assert isinstance(drop, Drop)
+    assert drop.reason == DropReason.FLOOR
 
 
 def test_plan_may_be_made_elsewhere() -> None:

@@ -48,9 +48,9 @@ class Worker:
 
     __slots__ = ("at_hand", "batch", "bid", "dnn", "lane", "queue", "spare")
 
-    def __init__(self, backend: int, at_hand: frozenset[int]) -> None:
+    def __init__(self, backend: int, dnn: int, at_hand: frozenset[int]) -> None:
         self.lane = own_lane(backend)
-        self.dnn = 0
+        self.dnn = dnn
         self.batch = 1
         self.at_hand = at_hand
         self.queue = DeadlineQueue()
@@ -130,19 +130,32 @@ class Jellyfish(Source):
             self.stranded.add(request, self._alone_ns(0) + self.desk.lead_ns(1))
             return NO_LANES
         backend = self.mapped.get(request.client)
-        if backend is not None:
+        if backend is not None and self._allows(request.client, self.workers[backend].dnn):
             worker = self.workers[backend]
             worker.queue.push(request)
-        else:
-            worker = self._idlest()
-            worker.spare.push(request)
-        return (worker.lane,)
+            return (worker.lane,)
+        idlest = self._idlest(request.client)
+        if idlest is None:
+            self.outbox.drop(request, DropReason.FLOOR)
+            return NO_LANES
+        idlest.spare.push(request)
+        return (idlest.lane,)
 
-    def _idlest(self) -> Worker:
-        """Where a client that is left out has the best chance."""
+    def _allows(self, client: int, dnn: int) -> bool:
+        """Whether the client's floor, the application's and the client's pin admit this DNN."""
+        known = self.clients.get(client)
+        if known is None:
+            return self.accuracy[dnn] >= self.floor
+        if known.last.pinned >= 0:
+            return self.variants[dnn] == known.last.pinned
+        return self.accuracy[dnn] >= max(self.floor, known.last.accuracy_floor)
+
+    def _idlest(self, client: int) -> Worker | None:
+        """Where a client that is left out has the best chance; None where nobody may serve it."""
         return min(
-            self.workers.values(),
+            (worker for worker in self.workers.values() if self._allows(client, worker.dnn)),
             key=lambda worker: (len(worker.queue) + len(worker.spare), worker.dnn, worker.lane),
+            default=None,
         )
 
     def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
@@ -154,8 +167,9 @@ class Jellyfish(Source):
     def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
         homeless: list[Request] = []
         if up and backend not in self.workers:
-            at_hand = neighbours(0, self.options.prefetch, len(self.variants))
-            self.workers[backend] = Worker(backend, at_hand)
+            first = next((dnn for dnn, each in enumerate(self.accuracy) if each >= self.floor), 0)
+            at_hand = neighbours(first, self.options.prefetch, len(self.variants))
+            self.workers[backend] = Worker(backend, first, at_hand)
             homeless = self.stranded.take_all()
         elif not up and backend in self.workers:
             gone = self.workers.pop(backend)
@@ -292,6 +306,9 @@ class Jellyfish(Source):
             while len(queue) > 0:
                 budget_ns = queue.first().deadline_ns - slot.start_at_ns
                 size = min(len(queue), slot.size_that_fits(variant, budget_ns))
+                if queue is worker.spare:
+                    # Nobody who is mapped may wait longer than planned for those who are not.
+                    size = min(size, worker.batch)
                 if size > 0:
                     taken = queue.pop_many(size)
                     if queue is worker.queue:

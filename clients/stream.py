@@ -104,6 +104,7 @@ class FrameStream:
         self._changed = asyncio.Event()
         self._exhausted = False
         self._stopped = threading.Event()
+        self._closing = False
         self._trouble: Exception | None = None
 
     # Results
@@ -128,6 +129,7 @@ class FrameStream:
         finally:
             self._stopped.set()
             self._places.release()
+            self._closing = True
             sending.cancel()
             await asyncio.gather(sending, return_exceptions=True)
 
@@ -140,7 +142,8 @@ class FrameStream:
                 async for result in self:
                     results.put(result)
                 results.put(None)
-            except (WireError, OSError, ValueError, asyncio.CancelledError) as error:
+            except BaseException as error:
+                # Whatever it is: somebody waits for the next result in another thread.
                 results.put(error)
 
         pumping = asyncio.run_coroutine_threadsafe(pump(), _shared_loop())
@@ -231,6 +234,9 @@ class FrameStream:
                 finally:
                     sender.cancel()
                     call.cancel()
+                if self._closing:
+                    # A call that fails as it is cancelled swallows the cancellation.
+                    return
                 self.pending.on_disconnect(time.monotonic_ns(), message)
                 if self.adaptation is not None:
                     self.adaptation.on_disconnect()

@@ -7,7 +7,7 @@ CONFIG ?= deployments/local.yaml
 # torch is gigabytes: it is set up for configurations that name a model which needs it.
 NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|torchvision|transformers):[a-z]|\.(pt|pt2|ts|torchscript|onnx)\b' $(CONFIG)),$(MODELS),$(READY))
 # The live tests meet real deadlines on a machine that others use too: what fails twice has failed.
-LIVE := timeout -k 10 420 $(BIN)/python -m pytest -m live tests/live
+LIVE := timeout -k 10 900 $(BIN)/python -m pytest -m live tests/live
 
 .PHONY: help serve models test lint bench compiled clean
 

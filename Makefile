@@ -7,14 +7,15 @@ CONFIG ?= deployments/local.yaml
 # torch is gigabytes: it is set up for configurations that name a model which needs it.
 NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|torchvision|transformers):[a-z]|\.(pt|pt2|ts|torchscript|onnx)\b' $(CONFIG)),$(MODELS),$(READY))
 # The live tests meet real deadlines on a machine that others use too: what fails twice has failed.
-LIVE := timeout -k 10 900 $(BIN)/python -m pytest -m live tests/live
+# LONG=1 also runs those that start servers of their own, which take the whole past six minutes.
+LIVE := timeout -k 10 900 $(BIN)/python -m pytest -m 'live$(if $(LONG),, and not long)' tests/live
 
 .PHONY: help serve models test lint bench compiled clean
 
 help:
 	@echo "make serve     set up, then serve deployments/local.yaml; CONFIG=FILE for another"
 	@echo "make models    set up torch and the weights of the embedded models"
-	@echo "make test      set up, then run every test"
+	@echo "make test      set up, then run every test but the long ones; LONG=1 for those too"
 	@echo "make lint      formatting, types, layering"
 	@echo "make bench     the figures the README quotes, reduced; FULL=1 for all of them"
 	@echo "make compiled  build the optional compiled core into build/compiled"

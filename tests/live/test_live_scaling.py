@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("ray")
 from benchmarks.autoscale_live import goodput, lost, move_models, scale_both_ways
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 
 def test_backends_follow_the_load_up_and_down() -> None:

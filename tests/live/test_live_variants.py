@@ -11,7 +11,7 @@ from served import serving
 
 from benchmarks.variants_live import Seen, accuracies, application, observe
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 
 def see(port: int, rate_rps: float, seconds: float) -> Seen:

@@ -17,7 +17,7 @@ from served import ROOT, Server, serving
 
 from deployments.models.digits import held_out, load
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]
 
 EACH = 60
 GAP_S = 0.03

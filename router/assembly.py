@@ -238,6 +238,12 @@ def _check_policy(config: RouterConfig, application: ServedApplication) -> None:
                 f"application {application.name!r}: variant {variant.name!r} has no accuracy; "
                 f"policy {policy} chooses by it, so give one"
             )
+    best = max(variant.accuracy or 0.0 for variant in application.variants)
+    if application.accuracy_floor > best:
+        raise ConfigError(
+            f"application {application.name!r}: accuracy_floor={application.accuracy_floor:g} is "
+            f"above {best:g}, its best variant's; lower it or add a better variant"
+        )
 
 
 def _check_application(application: ServedApplication) -> None:

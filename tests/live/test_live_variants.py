@@ -1,4 +1,4 @@
-"""Choosing variants on real models: accuracy rises in lulls, and bursts are survived."""
+"""Choosing variants on real models: accuracy rises in lulls."""
 
 import asyncio
 from pathlib import Path

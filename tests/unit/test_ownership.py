@@ -54,3 +54,10 @@ def test_an_unknown_policy_of_an_application_is_refused() -> None:
 def test_a_share_of_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="share=0; must be above 0"):
         assemble(RouterConfig((application("a", share=0),)))
+
+
+def test_a_floor_that_no_variant_reaches_is_refused() -> None:
+    variant = ServedVariant("v", (ms(5),), accuracy=0.8)
+    one = ServedApplication("a", ms(50), (variant,), policy="central-queue", accuracy_floor=0.9)
+    with pytest.raises(ConfigError, match=r"accuracy_floor=0.9 is above 0.8, its best variant's"):
+        assemble(RouterConfig((one,)))

@@ -1,9 +1,7 @@
 """The live router: the third driver of the engine. It decides nothing; it only carries out."""
 
-import gc
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 from router.aside import Then, Work, do_now
 from router.assembly import RouterConfig, assemble
@@ -13,7 +11,6 @@ from router.core.events import (
     Advise,
     Answer,
     Batch,
-    ClientReport,
     Compute,
     Dispatch,
     Drop,
@@ -23,6 +20,7 @@ from router.core.events import (
     Unload,
 )
 from router.core.rank import BackendState
+from router.kinds import Kinds
 from router.lead import LeadTime
 from router.links.messages import (
     PROTOCOL,
@@ -47,38 +45,15 @@ from router.links.messages import (
     Submit,
     UnloadVariant,
 )
+from router.mapped_clients import MappedClients
+from router.peers import BackendPeer, Speaker
 from router.placement import Placement
 from router.policies.jellyfish.problem import Plan
-from router.policies.jellyfish.source import Jellyfish, Question
+from router.policies.jellyfish.source import Question
 from router.presence import Presence
 from router.wake import Wake
 
-CLIENTS_MAX = 100_000
-"""Whose frontend is remembered, to tell them which input size to send."""
 UNKNOWN = "unknown-application"
-
-
-class Speaker(Protocol):
-    """What the router needs of a link."""
-
-    @property
-    def peer(self) -> Hello: ...
-    def send(self, message: Message) -> None: ...
-    def flush(self) -> None: ...
-    def close(self, reason: str) -> None: ...
-
-
-class BackendPeer:
-    """A backend's link, and what the router has told it."""
-
-    __slots__ = ("link", "met", "sent")
-
-    def __init__(self, link: Speaker) -> None:
-        self.link = link
-        self.met: set[int] = set()
-        """Frontends whose address it has been given."""
-        self.sent: dict[int, tuple[int, int, bool]] = {}
-        """(when, planned start from then, whether it was idle) of each batch it has."""
 
 
 class LiveRouter:
@@ -104,10 +79,6 @@ class LiveRouter:
         built = assemble(config)
         self.engine: Engine = built.engine
         self.built = built
-        for source in self.engine.sources:
-            if isinstance(source, Jellyfish):
-                # Off the request path: whoever created this router asks and answers.
-                source.plan_elsewhere()
         self.frontends: dict[int, Speaker] = {}
         self.backends: dict[int, BackendPeer] = {}
         self.dispatched: set[int] = set()
@@ -125,10 +96,8 @@ class LiveRouter:
         self.presence = Presence(
             {each.name: tuple(v.name for v in each.variants) for each in config.applications}
         )
-        self.kinds: dict[str, int] = {config.kind: 0} if config.kind else {}
-        """The engine's numbers of kinds of backends."""
-        self.advised_by: dict[int, int] = {}
-        """The frontend of each client that reports."""
+        self.kinds = Kinds(built, config.kind)
+        self.clients = MappedClients(built)
         self.touched: set[Speaker] = set()
         self.settling = False
         self.stale = ""
@@ -185,7 +154,7 @@ class LiveRouter:
                 elif isinstance(message, Cancel):
                     self.engine.on_cancel(now_ns, message.rid)
                 elif isinstance(message, Report):
-                    self._report(now_ns, link, message)
+                    self.clients.on_report(now_ns, link.peer.number, message)
                 elif isinstance(message, Evidence):
                     self._look(now_ns, message)
                 elif isinstance(message, Place):
@@ -252,35 +221,6 @@ class LiveRouter:
         else:
             self.engine.on_update(now_ns, evidence.rid, evidence.accuracies)
 
-    def _report(self, now_ns: int, link: Speaker, said: Report) -> None:
-        application = self.built.applications.get(said.application)
-        if application is None:
-            return
-        # The latest last, so that the first is the one to forget.
-        self.advised_by.pop(said.client, None)
-        self.advised_by[said.client] = link.peer.number
-        if len(self.advised_by) > CLIENTS_MAX:
-            del self.advised_by[next(iter(self.advised_by))]
-        names = self.built.variants
-        # A name that nobody has pins to nothing: such a client is told that it is not served.
-        unknown = len(names)
-        pinned = names.index(said.pinned) if said.pinned in names else unknown
-        self.engine.on_report(
-            now_ns,
-            application,
-            ClientReport(
-                said.client,
-                said.slo_ns,
-                said.fps,
-                said.bandwidth_bps,
-                said.input_size,
-                said.frame_bits,
-                said.round_trip_ns,
-                said.accuracy_floor,
-                pinned if said.pinned else -1,
-            ),
-        )
-
     # Backends
 
     def _ready(self, now_ns: int, link: Speaker, ready: Ready) -> None:
@@ -313,25 +253,10 @@ class LiveRouter:
             self._lose(now_ns, number)
         self.backends[number] = BackendPeer(link)
         owner = self.built.ownership.take(number)
-        kind = self._kind(ready)
+        kind = self.kinds.number_of(ready)
         rank = self.placement.take(number, resident)
         self.engine.on_backend_up(now_ns, number, kind, rank, owner, whole)
         self.placement.on_held(now_ns, number, resident)
-
-    def _kind(self, ready: Ready) -> int:
-        """The number of its kind; the first of a kind brings the run times that differ there."""
-        if ready.kind in self.kinds:
-            return self.kinds[ready.kind]
-        number = self.kinds[ready.kind] = len(self.kinds)
-        if number == 0:
-            return 0
-        costs = self.engine.costs
-        told = {variant: (list(p50_ns), list(p99_ns)) for variant, p50_ns, p99_ns in ready.costs}
-        for variant, name in enumerate(self.built.variants):
-            # What the configuration says of a variant, it says of every kind.
-            p50_ns, p99_ns = told.get(name, (costs.of(variant).p50_ns[1:], None))
-            costs.add(variant, p50_ns, p99_ns, kind=number)
-        return number
 
     # The control plane
 
@@ -424,7 +349,7 @@ class LiveRouter:
             elif isinstance(effect, Answer):
                 self._short_circuit(effect)
             elif isinstance(effect, Advise):
-                frontend = self.frontends.get(self.advised_by.get(effect.client, -1))
+                frontend = self.frontends.get(self.clients.frontend_of(effect.client))
                 if frontend is not None:
                     say_to = (effect.client, effect.input_size, effect.network_ns, effect.served)
                     self._say(frontend, Advice(*say_to))
@@ -459,7 +384,8 @@ class LiveRouter:
         sizes[len(rids)] = sizes.get(len(rids), 0) + 1
         name = self.built.variants[batch.variant]
         self._say(backend.link, Run(batch.batch_id, name, rids, start_in_ns, batch.plan_ns))
-        self._tell_estimates(batch)
+        if self.built.estimators[batch.requests[0].application] is not None:
+            self._tell_estimates(batch)
 
     def _short_circuit(self, answer: Answer) -> None:
         request, estimate = answer.request, answer.request.estimate
@@ -500,29 +426,12 @@ class LiveRouter:
 
     def questions(self) -> dict[int, Question]:
         """What the mapping of each application's clients is to be decided from now."""
-        now_ns = self.clock()
-        return {
-            number: source.question(now_ns)
-            for number, source in enumerate(self.engine.sources)
-            if isinstance(source, Jellyfish) and source.clients
-        }
+        return self.clients.questions(self.clock())
 
     def take_plans(self, plans: dict[int, Plan]) -> None:
         """Map the clients as decided."""
-        now_ns = self.clock()
-        for number, plan in plans.items():
-            source = self.engine.sources[number]
-            assert isinstance(source, Jellyfish)
-            source.desk.refresh(now_ns, source, source.take_plan(now_ns, plan))
+        self.clients.take_plans(self.clock(), plans)
         self._settle_soon()
 
     def stop(self) -> None:
         self.wake.close()
-
-
-def quiet_gc() -> None:
-    """Keep the collector out of the way: the core makes no cycles, and a full collection among
-    100,000 queued requests takes longer than many an SLO."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(200_000, 50, 1000)

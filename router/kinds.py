@@ -1,0 +1,28 @@
+"""Kinds of backends: an accelerator type each, with run times of its own."""
+
+from router.assembly import Assembly
+from router.links.messages import Ready
+
+
+class Kinds:
+    """The engine's numbers of kinds, in the order in which they are met."""
+
+    def __init__(self, built: Assembly, first: str) -> None:
+        """`first` is the kind whose run times the engine was built with; empty: whichever comes."""
+        self.built = built
+        self.numbers: dict[str, int] = {first: 0} if first else {}
+
+    def number_of(self, ready: Ready) -> int:
+        """The number of its kind; the first of a kind brings the run times that differ there."""
+        if ready.kind in self.numbers:
+            return self.numbers[ready.kind]
+        number = self.numbers[ready.kind] = len(self.numbers)
+        if number == 0:
+            return 0
+        costs = self.built.engine.costs
+        told = {variant: (list(p50_ns), list(p99_ns)) for variant, p50_ns, p99_ns in ready.costs}
+        for variant, name in enumerate(self.built.variants):
+            # What the configuration says of a variant, it says of every kind.
+            p50_ns, p99_ns = told.get(name, (costs.of(variant).p50_ns[1:], None))
+            costs.add(variant, p50_ns, p99_ns, kind=number)
+        return number

@@ -1,0 +1,28 @@
+"""Who a router talks to: a link, and what it has told the backend behind it."""
+
+from typing import Protocol
+
+from router.links.messages import Hello, Message
+
+
+class Speaker(Protocol):
+    """What the router needs of a link."""
+
+    @property
+    def peer(self) -> Hello: ...
+    def send(self, message: Message) -> None: ...
+    def flush(self) -> None: ...
+    def close(self, reason: str) -> None: ...
+
+
+class BackendPeer:
+    """A backend's link, and what the router has told it."""
+
+    __slots__ = ("link", "met", "sent")
+
+    def __init__(self, link: Speaker) -> None:
+        self.link = link
+        self.met: set[int] = set()
+        """Frontends whose address it has been given."""
+        self.sent: dict[int, tuple[int, int, bool]] = {}
+        """(when, planned start from then, whether it was idle) of each batch it has."""

@@ -267,17 +267,21 @@ def three_plain(folder: Path, quick: bool) -> float:
 
 
 def three_figures(
-    folder: Path, latency_ms: dict[str, list[float]], quick: bool
+    folder: Path, latency_ms: dict[str, list[float]], parts: Sequence[str], quick: bool
 ) -> Iterator[Figure]:
-    ours = three_models(folder, latency_ms, quick)
     names = f"{', '.join(MODELS)}, equal rates, SLO {SLO_MS:g} ms"
-    yield Figure(names, ours, "req/s", 5_000)
-    plain = three_plain(folder, quick)
-    yield Figure("  plain Ray Serve, through handles", plain, "req/s", 0)
-    yield Figure("  over plain Ray Serve", ours / plain if plain else 0.0, "x", 5)
+    ours = plain = 0.0
+    if "three" in parts:
+        ours = three_models(folder, latency_ms, quick)
+        yield Figure(names, ours, "req/s", 5_000)
+    if "plain" in parts:
+        plain = three_plain(folder, quick)
+        yield Figure(f"{names}, plain Ray Serve through handles", plain, "req/s", 0)
+    if ours and plain:
+        yield Figure("  over plain Ray Serve", ours / plain, "x", 5)
 
 
-def measure(quick: bool) -> Iterator[Figure]:
+def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # A process of its own: what it holds of the GPU goes when it ends.
@@ -286,5 +290,6 @@ def measure(quick: bool) -> Iterator[Figure]:
         for model, table in latency_ms.items():
             shown = ", ".join(f"{size}: {table[size - 1]:.2f}" for size in (1, 8, 32, 64, 96, 128))
             say(f"  {model}, ms by batch size: {shown}")
-        yield from one_model(folder, latency_ms, offline, quick)
-        yield from three_figures(folder, latency_ms, quick)
+        if "one" in parts:
+            yield from one_model(folder, latency_ms, offline, quick)
+        yield from three_figures(folder, latency_ms, parts, quick)

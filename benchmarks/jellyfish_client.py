@@ -59,8 +59,8 @@ def main() -> None:
             "message": result.message[:80],
             "variant": result.variant,
             "side": result.side,
-            "mbps": adaptation.estimator.bandwidth_bps(time.monotonic_ns()) / 1e6,
-            "asked": adaptation.sizer.asked,
+            "mbps": adaptation.uplink.bandwidth_bps(time.monotonic_ns()) / 1e6,
+            "asked": adaptation.uplink.sizer.asked,
             "boxes": _boxes(result),
         }
         print(json.dumps(row), flush=True)

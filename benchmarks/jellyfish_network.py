@@ -139,7 +139,7 @@ def _best_mapping(
                 round_trip_ns=ms(ROUND_TRIP_MS),
             ),
         )
-        known.sizes_bits = dict(zip(data.input_sizes, data.frame_bits, strict=True))
+        known.bits.by_side = dict(zip(data.input_sizes, data.frame_bits, strict=True))
         variants = range(len(data.input_sizes))
         clients.append(known.demand(data.zoo, data.input_sizes, variants, 0.0, 0, 0.0))
     plan = Decider(data.zoo, Effort(kicks=50), 4, random.Random(0)).decide(clients, BACKENDS)

@@ -9,10 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from clients.bandwidth import BandwidthEstimator
-from clients.clock import time_left_ns
-from clients.frame_size import FrameSizer
 from clients.frames import Frame, encode_jpeg
+from clients.uplink import Uplink
 from clients.wire import parameters as names
 from clients.wire.open_inference_pb2 import InferParameter
 from clients.wire.parameters import integer
@@ -36,68 +34,65 @@ class Adaptation:
     """Sizes the frames of one stream. Frames are made in one thread and answered in another."""
 
     def __init__(self, fps: float, slo_ns: int, sides: tuple[int, ...], quality: int) -> None:
-        self.fps = fps
-        self.slo_ns = slo_ns
         self.quality = quality
-        self.estimator = BandwidthEstimator()
-        self.sizer = FrameSizer(sides)
-        self.served = True
-        """False while the server has no room for this client."""
+        self.uplink = Uplink(fps, slo_ns, sides)
         self.lock = threading.Lock()
 
     def encode(self, now_ns: int, frame: Frame) -> Sized:
         """The frame in the size that the server asked for, or that the network can carry."""
         if isinstance(frame, bytes):
             return Sized(frame, 0, 1.0)
-        estimator = self.estimator
         with self.lock:
-            bandwidth_bps = estimator.bandwidth_bps(now_ns)
-            backlog_bits = estimator.backlog_bits(now_ns, bandwidth_bps)
-            side = self.sizer.choose(bandwidth_bps, backlog_bits, estimator.round_trip_ns)
+            side = self.uplink.choose_side(now_ns)
         small, scale = shrink(frame, side)
         data = encode_jpeg(small, self.quality)
         with self.lock:
-            self.sizer.on_encoded(side, 8 * len(data))
+            self.uplink.on_encoded(side, 8 * len(data))
         return Sized(data, side, scale)
 
-    def on_sent(self, now_ns: int, index: int, sized: Sized, left_ns: int) -> int:
-        """The frame leaves; returns what will be left of its SLO when the server has it."""
-        estimator = self.estimator
+    def send(self, now_ns: int, index: int, sized: Sized, left_ns: int) -> int:
+        """The frame is to leave; returns what the server has of its SLO, or 0: do not send it."""
         with self.lock:
-            bandwidth_bps = estimator.bandwidth_bps(now_ns)
-            waiting_bits = estimator.backlog_bits(now_ns, bandwidth_bps) + 8 * len(sized.data)
-            estimator.on_sent(now_ns, index, 8 * len(sized.data))
-        return time_left_ns(left_ns, waiting_bits, bandwidth_bps, estimator.round_trip_ns // 2)
+            return self.uplink.send(now_ns, index, 8 * len(sized.data), left_ns)
 
     def report(self, now_ns: int, side: int, given: Any) -> None:
         """Write into a request's parameters what the server should know of this client."""
+        uplink = self.uplink
         with self.lock:
-            bandwidth_bps = self.estimator.bandwidth_bps(now_ns)
-        given[names.FPS].double_param = self.fps
-        given[names.SLO_US].int64_param = self.slo_ns // 1000
+            bandwidth_bps = uplink.bandwidth_bps(now_ns)
+        given[names.FPS].double_param = uplink.fps
+        given[names.SLO_US].int64_param = uplink.slo_ns // 1000
         given[names.BANDWIDTH].double_param = bandwidth_bps
-        given[names.ROUND_TRIP_US].int64_param = self.estimator.round_trip_ns // 1000
+        given[names.ROUND_TRIP_US].int64_param = uplink.round_trip_ns // 1000
         given[names.INPUT_SIZE].int64_param = side
+        given[names.ACKNOWLEDGE].bool_param = True
 
-    def on_answer(self, now_ns: int, index: int, given: Mapping[str, InferParameter]) -> None:
-        """An answer, or a refusal: both say how long the frame was at the server."""
-        server_us = integer(given, names.SERVER_US)
+    def on_probe(self, round_trip_ns: int) -> None:
+        """A message without a payload has come back."""
         with self.lock:
-            if server_us is None:
-                self.estimator.on_lost(index)
+            self.uplink.estimator.on_probe(round_trip_ns)
+
+    def on_message(self, now_ns: int, index: int, given: Mapping[str, InferParameter]) -> bool:
+        """Word from the server; true where that is the frame's answer or refusal, false where it
+        only says that it has the frame."""
+        answer = names.RECEIVED not in given
+        server_us = integer(given, names.SERVER_US)
+        side, network_us = integer(given, names.INPUT_SIZE), integer(given, names.NETWORK_US)
+        with self.lock:
+            if answer:
+                server_ns = None if server_us is None else server_us * 1000
+                self.uplink.on_answer(now_ns, index, server_ns)
             else:
-                self.estimator.on_acknowledged(now_ns - server_us * 1000, index)
-            side = integer(given, names.INPUT_SIZE)
-            network_us = integer(given, names.NETWORK_US)
+                self.uplink.on_received(now_ns, index)
             if side is not None and network_us is not None:
-                self.sizer.on_advice(side, network_us * 1000)
-        if names.SERVED in given:
-            self.served = given[names.SERVED].bool_param
+                served = names.SERVED not in given or given[names.SERVED].bool_param
+                self.uplink.on_advice(side, network_us * 1000, served)
+        return answer
 
     def on_disconnect(self) -> None:
         """Nobody will answer what was under way."""
         with self.lock:
-            self.estimator.in_flight.clear()
+            self.uplink.on_disconnect()
 
 
 def shrink(frame: npt.NDArray[np.uint8], side: int) -> tuple[npt.NDArray[np.uint8], float]:

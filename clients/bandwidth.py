@@ -1,6 +1,8 @@
 """A client's bandwidth, from its own traffic alone."""
 
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 SECOND_NS = 1_000_000_000
 WINDOW_NS = SECOND_NS
@@ -10,17 +12,31 @@ RECENT = 2
 SHORTEST_NS = 50_000
 """A transfer timed shorter than this says nothing but that it was fast."""
 
+LONG_AGO_NS = -1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One frame that the server has acknowledged."""
+
+    at_ns: int
+    """When its acknowledgement would have come, had the server sent it at once."""
+    bits: int
+    transfer_ns: int
+    server_ns: int
+    """How long the server had the frame before it acknowledged it."""
+
 
 class BandwidthEstimator:
-    """Harmonic mean of size over acknowledged round trip. Frames share one uplink and follow one
-    another, so a frame's own transfer starts when the one before it has arrived."""
+    """Harmonic mean of size over acknowledged round trip, the server's own time taken out. Frames
+    share one uplink and follow one another, so a frame's own transfer starts when the one before
+    it has arrived."""
 
     def __init__(self) -> None:
         self.in_flight: dict[int, tuple[int, int]] = {}
         """(when it was sent, bits) by frame."""
-        self.samples: deque[tuple[int, int, int]] = deque()
-        """(when it was acknowledged, bits, time of its transfer)."""
-        self.acknowledged_at_ns = 0
+        self.samples: deque[Sample] = deque()
+        self.acknowledged_at_ns = LONG_AGO_NS
         self.round_trip_ns = 0
         """Of an empty message: see `on_probe`."""
         self.probed = False
@@ -34,17 +50,22 @@ class BandwidthEstimator:
     def on_sent(self, now_ns: int, frame: int, bits: int) -> None:
         self.in_flight[frame] = (now_ns, bits)
 
-    def on_acknowledged(self, now_ns: int, frame: int) -> None:
-        """The server had the frame by then; time that it spent on it must be taken off already."""
+    def on_acknowledged(self, now_ns: int, frame: int, server_ns: int = 0) -> None:
+        """Word has come that the server has the frame; it kept that word for `server_ns`."""
         sent = self.in_flight.pop(frame, None)
         if sent is None:
             return
         sent_at_ns, bits = sent
-        transfer_ns = now_ns - max(sent_at_ns + self.round_trip_ns, self.acknowledged_at_ns)
-        self.acknowledged_at_ns = max(self.acknowledged_at_ns, now_ns)
-        self.samples.append((now_ns, bits, max(SHORTEST_NS, transfer_ns)))
-        while len(self.samples) > RECENT and self.samples[0][0] < now_ns - WINDOW_NS:
+        at_ns = now_ns - server_ns
+        transfer_ns = max(SHORTEST_NS, at_ns - self._start_ns(sent_at_ns))
+        self.acknowledged_at_ns = max(self.acknowledged_at_ns, at_ns)
+        self.samples.append(Sample(at_ns, bits, transfer_ns, server_ns))
+        while len(self.samples) > RECENT and self.samples[0].at_ns < now_ns - WINDOW_NS:
             self.samples.popleft()
+
+    def _start_ns(self, sent_at_ns: int) -> int:
+        """When a frame's transfer started, as its acknowledgement will show it."""
+        return max(sent_at_ns + self.round_trip_ns, self.acknowledged_at_ns)
 
     def on_lost(self, frame: int) -> None:
         """Nobody will acknowledge this frame."""
@@ -56,21 +77,20 @@ class BandwidthEstimator:
         The paper takes the harmonic mean of the second. A fall then shows late, and each frame
         sent at the old size until then misses its deadline, so the last frames may overrule it.
         """
-        samples = [each for each in self.samples if each[0] >= now_ns - WINDOW_NS]
-        samples = samples or list(self.samples)[-RECENT:]
-        if not samples:
+        if not self.samples:
             return 0.0
-        known_bps = min(harmonic_bps(samples), harmonic_bps(samples[-RECENT:]))
+        window = [each for each in self.samples if each.at_ns >= now_ns - WINDOW_NS]
+        window = window or list(self.samples)[-RECENT:]
+        known_bps = min(harmonic_bps(window), harmonic_bps(window[-RECENT:]))
         return self._unless_overdue(now_ns, known_bps)
 
     def _unless_overdue(self, now_ns: int, known_bps: float) -> float:
-        """A frame that is still on its way bounds the bandwidth from above."""
-        for sent_at_ns, bits in self.in_flight.values():
-            start_ns = max(sent_at_ns + self.round_trip_ns, self.acknowledged_at_ns)
-            if now_ns > start_ns:
-                known_bps = min(known_bps, bits * SECOND_NS / (now_ns - start_ns))
-            break
-        return known_bps
+        """The frame that has been on its way longest bounds the bandwidth from above, once the
+        server has had its usual time to say that it has it."""
+        sent_at_ns, bits = next(iter(self.in_flight.values()), (now_ns, 0))
+        server_ns = max(each.server_ns for each in self.samples)
+        waited_ns = now_ns - self._start_ns(sent_at_ns) - server_ns
+        return min(known_bps, bits * SECOND_NS / waited_ns) if waited_ns > 0 < bits else known_bps
 
     def backlog_bits(self, now_ns: int, bandwidth_bps: float) -> float:
         """Of the frames sent, what a network of this bandwidth has not carried yet."""
@@ -82,6 +102,7 @@ class BandwidthEstimator:
         return max(0.0, total - bandwidth_bps * (now_ns - start_ns) / SECOND_NS)
 
 
-def harmonic_bps(samples: list[tuple[int, int, int]]) -> float:
+def harmonic_bps(samples: Iterable[Sample]) -> float:
     """Harmonic mean of bits over time, each frame weighing alike."""
-    return len(samples) * SECOND_NS / sum(took_ns / bits for _, bits, took_ns in samples)
+    inverses = [each.transfer_ns / each.bits for each in samples]
+    return len(inverses) * SECOND_NS / sum(inverses)

@@ -1,18 +1,14 @@
 """Which size a frame is sent at: what the server asked for, or what the network can carry."""
 
-import math
 from collections.abc import Sequence
 
+from clients.frame_bits import FrameBits
+
 SECOND_NS = 1_000_000_000
-GROWTH = 1.66
-"""Bits of a JPEG grow with this power of its side: larger pictures compress better."""
-BITS_PER_PIXEL = 4.0
-"""Of a small JPEG, until one has been made."""
-SETTLING = 0.25
 
 
 class FrameSizer:
-    """Knows how many bits frames of each side have had, and chooses the next side."""
+    """Chooses the next frame's side."""
 
     def __init__(self, sides: Sequence[int]) -> None:
         self.sides = sorted(sides)
@@ -20,25 +16,12 @@ class FrameSizer:
         self.asked = self.sides[0]
         self.network_ns = SECOND_NS
         """How long a frame of the asked side may be on its way."""
-        self.bits: dict[int, float] = {}
+        self.bits = FrameBits()
 
     def on_advice(self, input_size: int, network_ns: int) -> None:
         """The server asks for this side from now on."""
         self.asked = input_size
         self.network_ns = network_ns
-
-    def on_encoded(self, side: int, bits: int) -> None:
-        known = self.bits.get(side, float(bits))
-        self.bits[side] = known + SETTLING * (bits - known)
-
-    def bits_of(self, side: int) -> float:
-        """Bits of a frame of that side, judged by the nearest side it has sent."""
-        if side in self.bits:
-            return self.bits[side]
-        if not self.bits:
-            return BITS_PER_PIXEL * side * side
-        nearest = min(self.bits, key=lambda each: (abs(each - side), each))
-        return self.bits[nearest] * math.pow(side / nearest, GROWTH)
 
     def choose(self, bandwidth_bps: float, backlog_bits: float, round_trip_ns: int) -> int:
         """The asked side, or the largest below it that the network carries in time."""
@@ -56,6 +39,6 @@ class FrameSizer:
         chosen = self.sides[0]
         for side in self.sides:
             # A frame's bits differ from the last one's by a little: that is no reason to shrink.
-            if side <= self.asked and self.bits_of(side) <= room_bits * 1.001 + 1:
+            if side <= self.asked and self.bits.of(side) <= room_bits * 1.001 + 1:
                 chosen = side
         return chosen

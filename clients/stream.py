@@ -254,7 +254,7 @@ class FrameStream:
                 # The stream that follows tells what is wrong.
                 return
             assert self.adaptation is not None
-            self.adaptation.estimator.on_probe(time.monotonic_ns() - started_at_ns)
+            self.adaptation.on_probe(time.monotonic_ns() - started_at_ns)
 
     async def _send(self, call: Any) -> None:
         while True:
@@ -262,9 +262,7 @@ class FrameStream:
             now_ns = time.monotonic_ns()
             left_ns = self.pending.left_ns(now_ns, index)
             if left_ns > 0 and self.adaptation is not None:
-                left_ns = self.adaptation.on_sent(now_ns, index, self._data[index], left_ns)
-                if left_ns <= 0:
-                    self.adaptation.estimator.on_lost(index)
+                left_ns = self.adaptation.send(now_ns, index, self._data[index], left_ns)
             if left_ns <= 0:
                 self.pending.give_up(time.monotonic_ns(), index, "no time was left to send it")
                 self._changed.set()
@@ -306,8 +304,8 @@ class FrameStream:
             return
         index = int(response.id)
         sized = self._data.get(index)
-        if self.adaptation is not None:
-            self.adaptation.on_answer(now_ns, index, given)
+        if self.adaptation is not None and not self.adaptation.on_message(now_ns, index, given):
+            return
         if message.error_message:
             status = text(given, names.STATUS) or "UNKNOWN"
             retry_after_ns = (integer(given, names.RETRY_AFTER_US) or 0) * 1000

@@ -19,7 +19,7 @@ from simulator.cluster import COMPLETION, CONTROL, START_FAULT, EmulatedCluster
 from simulator.contents import Contents, draw_contents
 from simulator.scaling import EpochLog, ScalingControl, WindowLog
 from simulator.scenario import Scenario
-from simulator.uplinks import ACKNOWLEDGEMENT, Uplinks
+from simulator.uplinks import Frame, Uplinks
 
 Progress = Callable[[float], None]
 PROGRESS_EVERY = 20_000
@@ -30,7 +30,7 @@ Column = npt.NDArray[np.int64]
 PENDING = 0
 DROPPED = -1
 NOT_SENT = "not-sent"
-"""Its client's uplink was too far behind."""
+"""Its client thought that it would come too late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,32 +241,27 @@ class Driver:
         if votes is not None:
             self.router.on_votes(now_ns, rid, votes)
 
-    def _request(self, now_ns: int, index: int, taken_at_ns: int) -> None:
-        """The request is at the server; its deadline counts from when it was made, and leaves
-        time for the answer's way back."""
-        application, client, slo_ns, priority, hard_limit_ns = self.columns
-        number = application[index]
-        deadline_ns = taken_at_ns + slo_ns[index] - self.reply_ns
-        expires_at_ns = max(deadline_ns, taken_at_ns + hard_limit_ns[number] - self.reply_ns)
-        self.engine.on_request(
-            now_ns,
-            Request(
-                index, number, now_ns, deadline_ns, expires_at_ns, client[index], priority[index]
-            ),
-        )
-
     def _on_uplink(self, now_ns: int, uplinks: Uplinks) -> None:
-        kind, subject = uplinks.pop()
-        if isinstance(subject, Advise):
-            uplinks.advised(subject)
-        elif kind == ACKNOWLEDGEMENT:
-            uplinks.acknowledged(now_ns, subject)
-        else:
+        subject = uplinks.pop()
+        if isinstance(subject, Frame):
             uplinks.arrived(now_ns, subject)
             self.sent_side[subject.rid] = subject.side
-            application = self.columns[0][subject.rid]
-            self.engine.on_report(now_ns, application, subject.report)
-            self._request(now_ns, subject.rid, int(self.arrivals.at_ns[subject.rid]))
+            self.engine.on_report(now_ns, self.columns[0][subject.rid], subject.report)
+            self._request(now_ns, subject)
+        else:
+            uplinks.heard(now_ns, subject)
+
+    def _request(self, now_ns: int, frame: Frame) -> None:
+        """The request is at the server, whose deadline is what the client says is left."""
+        application, client, slo_ns, priority, hard_limit_ns = self.columns
+        rid = frame.rid
+        number = application[rid]
+        deadline_ns = now_ns + frame.left_ns
+        expires_at_ns = max(deadline_ns, deadline_ns + hard_limit_ns[number] - slo_ns[rid])
+        self.engine.on_request(
+            now_ns,
+            Request(rid, number, now_ns, deadline_ns, expires_at_ns, client[rid], priority[rid]),
+        )
 
     def _on_agenda(self, now_ns: int) -> None:
         kind, subject, incarnation = self.cluster.pop()
@@ -303,6 +298,8 @@ class Driver:
             assert end_ns[request.rid] == PENDING, f"request {request.rid} ended twice"
             start_ns[request.rid] = started_at_ns
             end_ns[request.rid] = now_ns + self.reply_ns
+            if self.uplinks is not None:
+                self.uplinks.answered(now_ns, request.rid)
         self.batches.append((backend, started_at_ns, now_ns, len(requests)))
 
     def _carry_out(self, now_ns: int) -> None:
@@ -317,8 +314,10 @@ class Driver:
                 assert self.end_ns[rid] == PENDING, f"request {rid} ended twice"
                 self.end_ns[rid] = DROPPED
                 self.reasons[rid] = effect.reason
+                if self.uplinks is not None:
+                    self.uplinks.answered(now_ns, rid)
             elif isinstance(effect, Advise) and self.uplinks is not None:
-                self.uplinks.advise(now_ns, effect)
+                self.uplinks.advise(effect)
             elif isinstance(effect, Compute):
                 # On the virtual clock, thinking takes no time.
                 self.engine.on_computed(now_ns, effect.application, effect.work())

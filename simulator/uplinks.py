@@ -1,50 +1,68 @@
-"""Emulated clients: the production client's own decisions over an emulated uplink."""
+"""Emulated cameras: the production client's own decisions over an emulated uplink."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from clients.bandwidth import BandwidthEstimator
-from clients.frame_size import FrameSizer
+from clients.uplink import Uplink
 from router.core.events import Advise, ClientReport
-from router.core.units import NEVER
+from router.core.units import NEVER, SECOND
 from simulator.network_spec import NetworkSpec, Trace
 from simulator.scenario import Application
 
-ARRIVAL = 0
-ACKNOWLEDGEMENT = 1
-ADVICE = 2
-FRAME_AT_ONCE = 4
-"""Frames that a client lets wait in its uplink; the next is not sent at all."""
+CLOCK_NS_MAX = 1000 * SECOND
+"""A camera's clock is ahead of the server's, or behind, by any time up to this."""
 
 
 class Camera:
-    """One client: a camera, its estimator and sizer, and its uplink, which sends in order."""
+    """One client with a clock of its own, and its link, which sends in order."""
 
-    __slots__ = ("estimator", "fps", "offset_ns", "sizer", "slo_ns", "trace", "uplink_free_ns")
+    __slots__ = ("clock_ns", "fps", "free_at_ns", "offset_ns", "slo_ns", "trace", "uplink")
 
     def __init__(
-        self, fps: float, slo_ns: int, trace: Trace, offset_ns: int, sides: Sequence[int]
+        self, uplink: Uplink, trace: Trace, offset_ns: int, clock_ns: int, round_trip_ns: int
     ) -> None:
-        self.fps = fps
-        self.slo_ns = slo_ns
+        self.uplink = uplink
+        self.fps = uplink.fps
+        self.slo_ns = uplink.slo_ns
         self.trace = trace
         self.offset_ns = offset_ns
         """Where in the trace it starts."""
-        self.estimator = BandwidthEstimator()
-        self.sizer = FrameSizer(sides)
-        self.uplink_free_ns = 0
+        self.clock_ns = clock_ns
+        """What its clock shows at the start of the run."""
+        self.free_at_ns = 0
+        """When the last frame has left its link."""
+        uplink.estimator.on_probe(round_trip_ns)
+
+    def carry(self, now_ns: int, bits: int) -> int:
+        """When a frame that enters the link now has left it."""
+        start_ns = max(now_ns, self.free_at_ns)
+        self.free_at_ns = self.trace.arrival_ns(start_ns + self.offset_ns, bits) - self.offset_ns
+        return self.free_at_ns
 
 
 @dataclass(slots=True)
 class Frame:
-    """One frame on its way."""
+    """One frame on its way, or at the server."""
 
     rid: int
     client: int
     side: int
+    left_ns: int
+    """What its client says that the server has for it."""
     report: ClientReport
+    arrived_at_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A message to a client: its frame is there, or answered; the latest advice rides along."""
+
+    frame: Frame
+    server_ns: int | None
+    """How long the server had the frame; None while it is not answered."""
+    advice: Advise | None
 
 
 class Uplinks:
@@ -54,8 +72,12 @@ class Uplinks:
         self, spec: NetworkSpec, applications: Sequence[Application], rng: random.Random
     ) -> None:
         self.spec = spec
+        self.way_ns = spec.round_trip_ns // 2
         self.cameras: dict[int, Camera] = {}
-        self.agenda: list[tuple[int, int, int, Frame | Advise]] = []
+        self.advice: dict[int, Advise] = {}
+        """By client: as a frontend keeps it, until a message goes out that it can ride on."""
+        self.at_server: dict[int, Frame] = {}
+        self.agenda: list[tuple[int, int, Frame | Word]] = []
         self.sequence = 0
         for application in applications:
             tops = [profile.input_size or 0 for profile in application.variants]
@@ -68,66 +90,80 @@ class Uplinks:
                 trace = spec.traces[group.trace or next(iter(spec.traces))]
                 for _ in range(group.count):
                     offset_ns = rng.randrange(len(trace.bps)) * trace.step_ns
-                    camera = Camera(group.fps or 1.0, group.slo_ns, trace, offset_ns, sides)
-                    camera.estimator.on_probe(spec.round_trip_ns)
+                    clock_ns = rng.randint(-CLOCK_NS_MAX, CLOCK_NS_MAX)
+                    uplink = Uplink(group.fps or 1.0, group.slo_ns, sides)
                     if spec.adaptation == "throughput":
-                        camera.sizer.asked = top
-                    self.cameras[len(self.cameras) + 1] = camera
+                        uplink.sizer.asked = top
+                    self.cameras[len(self.cameras) + 1] = Camera(
+                        uplink, trace, offset_ns, clock_ns, spec.round_trip_ns
+                    )
 
     def next_ns(self) -> int:
         return self.agenda[0][0] if self.agenda else NEVER
 
-    def pop(self) -> tuple[int, Frame | Advise]:
-        """The next event: what it is, and whose."""
-        _, kind, _, subject = heappop(self.agenda)
-        return kind, subject
+    def pop(self) -> Frame | Word:
+        """The next event: a frame that is there, or a word to a client."""
+        return heappop(self.agenda)[2]
 
-    def _enter(self, at_ns: int, kind: int, subject: Frame | Advise) -> None:
+    def _enter(self, at_ns: int, subject: Frame | Word) -> None:
         self.sequence += 1
-        heappush(self.agenda, (at_ns, kind, self.sequence, subject))
+        heappush(self.agenda, (at_ns, self.sequence, subject))
 
     def capture(self, now_ns: int, rid: int, client: int) -> bool:
-        """A frame is taken; false if the uplink is so far behind that it is not sent."""
+        """A frame is taken; false if its client thinks that it would come too late."""
         camera = self.cameras[client]
-        estimator, sizer = camera.estimator, camera.sizer
-        if len(estimator.in_flight) >= FRAME_AT_ONCE:
-            return False
-        bandwidth_bps = estimator.bandwidth_bps(now_ns)
+        uplink = camera.uplink
+        local_ns = now_ns + camera.clock_ns
         if self.spec.adaptation == "throughput":
-            side = sizer.choose_for_throughput(bandwidth_bps, camera.fps)
+            bandwidth_bps = uplink.bandwidth_bps(local_ns)
+            side = uplink.sizer.choose_for_throughput(bandwidth_bps, camera.fps)
         else:
-            backlog_bits = estimator.backlog_bits(now_ns, bandwidth_bps)
-            side = sizer.choose(bandwidth_bps, backlog_bits, self.spec.round_trip_ns)
+            side = uplink.choose_side(local_ns)
         bits = int(self.spec.frame_bits[side])
-        sizer.on_encoded(side, bits)
-        estimator.on_sent(now_ns, rid, bits)
-        start_ns = max(now_ns, camera.uplink_free_ns)
-        shifted_ns = camera.trace.arrival_ns(start_ns + camera.offset_ns, bits)
-        camera.uplink_free_ns = shifted_ns - camera.offset_ns
+        uplink.on_encoded(side, bits)
+        left_ns = uplink.send(local_ns, rid, bits, camera.slo_ns)
+        if left_ns <= 0:
+            return False
         report = ClientReport(
             client,
             camera.slo_ns,
             camera.fps,
-            bandwidth_bps,
+            uplink.bandwidth_bps(local_ns),
             side,
             bits,
-            self.spec.round_trip_ns,
+            uplink.round_trip_ns,
         )
-        arrives_at_ns = camera.uplink_free_ns + self.spec.round_trip_ns // 2
-        self._enter(arrives_at_ns, ARRIVAL, Frame(rid, client, side, report))
+        arrives_at_ns = camera.carry(now_ns, bits) + self.way_ns
+        self._enter(arrives_at_ns, Frame(rid, client, side, left_ns, report))
         return True
 
     def arrived(self, now_ns: int, frame: Frame) -> None:
         """The server has it and says so."""
-        self._enter(now_ns + self.spec.round_trip_ns // 2, ACKNOWLEDGEMENT, frame)
+        frame.arrived_at_ns = now_ns
+        self.at_server[frame.rid] = frame
+        self._say(now_ns, frame, None)
 
-    def acknowledged(self, now_ns: int, frame: Frame) -> None:
-        self.cameras[frame.client].estimator.on_acknowledged(now_ns, frame.rid)
+    def answered(self, now_ns: int, rid: int) -> None:
+        """The server's answer or refusal is on its way."""
+        frame = self.at_server.pop(rid)
+        self._say(now_ns, frame, now_ns - frame.arrived_at_ns)
 
-    def advise(self, now_ns: int, advice: Advise) -> None:
-        """The server's advice is on its way."""
-        self._enter(now_ns + self.spec.round_trip_ns // 2, ADVICE, advice)
+    def _say(self, now_ns: int, frame: Frame, server_ns: int | None) -> None:
+        word = Word(frame, server_ns, self.advice.get(frame.client))
+        self._enter(now_ns + self.way_ns, word)
 
-    def advised(self, advice: Advise) -> None:
-        sizer = self.cameras[advice.client].sizer
-        sizer.on_advice(advice.input_size, advice.network_ns)
+    def heard(self, now_ns: int, word: Word) -> None:
+        """A client hears from the server."""
+        camera = self.cameras[word.frame.client]
+        local_ns = now_ns + camera.clock_ns
+        if word.server_ns is None:
+            camera.uplink.on_received(local_ns, word.frame.rid)
+        else:
+            camera.uplink.on_answer(local_ns, word.frame.rid, word.server_ns)
+        if word.advice is not None:
+            advice = word.advice
+            camera.uplink.on_advice(advice.input_size, advice.network_ns, advice.served)
+
+    def advise(self, advice: Advise) -> None:
+        """The router's advice, for the next messages to that client."""
+        self.advice[advice.client] = advice

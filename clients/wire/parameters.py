@@ -34,6 +34,10 @@ SERVED = "served"
 """In an answer: false where there is no room for this client now."""
 SERVER_US = "server_us"
 """In an answer: from the frame's arrival to the answer's departure; the rest was the network."""
+ACKNOWLEDGE = "acknowledge"
+"""In a request of a stream: say at once that the frame is here, with a message of its own."""
+RECEIVED = "received"
+"""Marks that message: the answer to the frame is yet to come."""
 VARIANT = "variant"
 BATCH_SIZE = "batch_size"
 QUEUE_US = "queue_us"
@@ -93,3 +97,15 @@ def number(parameters: Mapping[str, InferParameter], name: str) -> float | None:
 def text(parameters: Mapping[str, InferParameter], name: str) -> str:
     """A parameter as text; empty when absent."""
     return str(value_of(parameters[name])) if name in parameters else ""
+
+
+def truth(parameters: Mapping[str, InferParameter], name: str) -> bool:
+    """A parameter that is yes or no; no when absent."""
+    if name not in parameters:
+        return False
+    value = value_of(parameters[name])
+    if not isinstance(value, bool):
+        raise BadRequestError(
+            f"parameter {name}={value!r} is neither true nor false: use bool_param"
+        )
+    return value

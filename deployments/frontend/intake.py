@@ -7,7 +7,7 @@ from hashlib import blake2b
 from clients.wire import parameters as names
 from clients.wire.errors import BadRequestError
 from clients.wire.open_inference_pb2 import InferParameter, ModelInferRequest
-from clients.wire.parameters import integer, number, text
+from clients.wire.parameters import integer, number, text, truth
 from clients.wire.tensors import DTYPES, RawTensor, request_tensors, split_bytes
 from deployments.frontend.entry import Arrival
 from deployments.frontend.images import frame_size
@@ -35,6 +35,8 @@ class Intake:
     """Height and width of the client's picture, where answers are given in its pixels."""
     report: Report | None = None
     """What its client says of itself and its network, where it does."""
+    acknowledge: bool = False
+    """A client on a network that changes wants to hear at once that its frame is here."""
     classes: tuple[tuple[str, int], ...] = ()
     """The outputs asked for, each with how many best classes to name; 0 for the tensor itself."""
 
@@ -85,8 +87,19 @@ def take_in(
     wants_frame = model.boxes or bool(model.sides)
     frame = _frame(tensor, batched) if encoded and wants_frame else (0, 0)
     report = _report(arrival, given, len(tensor.data)) if names.FPS in given else None
+    acknowledge = report is not None and truth(given, names.ACKNOWLEDGE)
     return Intake(
-        model, version, request.id, arrival, tensor, encoded, batched, frame, report, classes
+        model,
+        version,
+        request.id,
+        arrival,
+        tensor,
+        encoded,
+        batched,
+        frame,
+        report,
+        acknowledge,
+        classes,
     )
 
 

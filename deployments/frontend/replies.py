@@ -53,6 +53,13 @@ def stream_refusal(model: str, request_id: str, refusal: Refusal) -> ModelStream
     )
 
 
+def stream_acknowledgement(model: str, request_id: str) -> ModelStreamInferResponse:
+    """Says that a frame is here, to a client that asked to be told."""
+    given = {names.RECEIVED: InferParameter(bool_param=True)}
+    response = ModelInferResponse(model_name=model, id=request_id, parameters=given)
+    return ModelStreamInferResponse(infer_response=response)
+
+
 def advise(message: ModelStreamInferResponse, server_ns: int, advice: Advice | None) -> None:
     """Tell a client that reports how long its frame was here, and which size to send next."""
     given = message.infer_response.parameters

@@ -15,7 +15,12 @@ from deployments.frontend.desk import Desk
 from deployments.frontend.intake import Intake, take_in
 from deployments.frontend.models import Registry, UnknownModelError
 from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
-from deployments.frontend.replies import advise, stream_refusal, stream_response_of
+from deployments.frontend.replies import (
+    advise,
+    stream_acknowledgement,
+    stream_refusal,
+    stream_response_of,
+)
 from router.core.units import NEVER, seconds
 
 
@@ -100,6 +105,11 @@ class Stream:
             refusal = Refusal(error.grpc_status, RefusalReason.BAD_INPUT, str(error))
             self._answer(stream_refusal(request.model_name, request.id, refusal))
             return
+        if intake.acknowledge:
+            # Before anything else, so that the client times its network and not this server.
+            said = stream_acknowledgement(intake.model.name, intake.request_id)
+            advise(said, 0, self.desk.advice.get(intake.arrival.client))
+            self._answer(said)
         rid = self.desk.open(intake, partial(self._on_answer, intake, time.monotonic_ns()))
         if isinstance(rid, Refusal):
             self._answer(stream_refusal(intake.model.name, intake.request_id, rid))

@@ -120,6 +120,21 @@ def test_frame_stream_yields_in_order_and_survives_a_reconnect() -> None:
     system.close()
 
 
+def test_time_at_the_server_is_not_the_networks() -> None:
+    """32 kbit are at the server for 300 ms: with that time counted, 0.1 Mbit/s."""
+    system = Running(options, delay_s=0.3)
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    how = StreamOptions(slo_ns=seconds(2), fps=10, client="cam", adapt=True, sides=(64,))
+    stream = FrameStream(system.target, "picture", [noise] * 12, how)
+    results = list(stream)
+    assert all(each.ok for each in results), [each.message for each in results if not each.ok]
+    assert stream.adaptation is not None
+    samples = stream.adaptation.uplink.estimator.samples
+    assert all(each.server_ns == 0 for each in samples), "not acknowledged at once"
+    assert stream.adaptation.uplink.bandwidth_bps(time.monotonic_ns()) > 1e6
+    system.close()
+
+
 def test_frame_stream_ends_every_frame_when_nobody_serves() -> None:
     options_ = StreamOptions(slo_ns=ms(100), fps=0)
     results = list(FrameStream("127.0.0.1:1", "picture", [jpeg()] * 3, options_))

@@ -51,6 +51,24 @@ def test_frames_follow_the_bandwidth() -> None:
     assert max(good.bad_rate, poor.bad_rate) == 0.0
 
 
+def test_clocks_need_not_agree() -> None:
+    _, driver = play([20.0, 7.5], clients=4)
+    assert driver.uplinks is not None
+    clocks = [camera.clock_ns for camera in driver.uplinks.cameras.values()]
+    assert max(clocks) - min(clocks) > 100_000_000_000
+    shown = [camera.uplink.estimator.samples[-1] for camera in driver.uplinks.cameras.values()]
+    # Each client's own time, and the network's own speed: neither is the server's.
+    assert all(abs(last.at_ns - clock) < 25e9 for last, clock in zip(shown, clocks, strict=True))
+    assert {round(last.bits * 1e3 / last.transfer_ns, 1) for last in shown} <= {20.0, 7.5}
+
+
+def test_link_that_stood_still_is_tried_again() -> None:
+    """0.05 Mbit/s for five seconds: nothing comes through in time, and then all does again."""
+    result, driver = play([20.0, 20.0, 20.0, 0.05], clients=1, duration_s=40, warmup_s=0)
+    assert 0.2 < result.bad_rate < 0.35
+    assert "not-sent" in driver.reasons.values()
+
+
 def test_falls_and_rises_cost_almost_nothing() -> None:
     result, _ = play([20.0, 7.5, 15.0, 5.0], clients=4)
     assert result.bad_rate <= 0.005

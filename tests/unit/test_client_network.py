@@ -7,6 +7,7 @@ from clients.adaptation import Adaptation, original_boxes, shrink
 from clients.bandwidth import BandwidthEstimator
 from clients.clock import time_left_ns
 from clients.frame_size import FrameSizer
+from clients.uplink import Uplink
 from clients.wire import open_inference_pb2 as pb
 from clients.wire import parameters as names
 
@@ -75,7 +76,7 @@ def test_unknown_network_gets_the_smallest_size() -> None:
 def test_size_is_as_asked_or_what_the_network_carries_in_time() -> None:
     sizer = FrameSizer((128, 256, 320, 416))
     for side, bits in ((128, 80_000), (256, 260_000), (320, 370_000), (416, 580_000)):
-        sizer.on_encoded(side, bits)
+        sizer.bits.add(side, bits)
     sizer.on_advice(320, 40 * MS)
     assert sizer.choose(20e6, 0.0, 0) == 320
     # 40 ms at 7.5 Mbit/s carry 300 kbit.
@@ -85,8 +86,8 @@ def test_size_is_as_asked_or_what_the_network_carries_in_time() -> None:
 
 def test_throughput_alone_ignores_how_long_a_frame_takes() -> None:
     sizer = FrameSizer((128, 256))
-    sizer.on_encoded(128, 80_000)
-    sizer.on_encoded(256, 260_000)
+    sizer.bits.add(128, 80_000)
+    sizer.bits.add(256, 260_000)
     sizer.asked = 256
     assert sizer.choose_for_throughput(7.5e6, 25) == 256
     assert sizer.choose_for_throughput(6e6, 25) == 128
@@ -110,23 +111,93 @@ def test_small_frame_is_not_blown_up() -> None:
     assert shrink(frame, 160) == (frame, 1.0)
 
 
+def test_frame_at_the_server_is_not_on_the_network() -> None:
+    """100 kbit take 10 ms, the server 80; nothing of the 80 may count."""
+    estimator = BandwidthEstimator()
+    for index in range(5):
+        sent_at_ns = index * 100 * MS
+        if index:
+            # The frame before has been answered; at the end this one is still at the server.
+            assert estimator.bandwidth_bps(sent_at_ns) == pytest.approx(10e6)
+        estimator.on_sent(sent_at_ns, index, 100_000)
+        if index:
+            assert estimator.bandwidth_bps(sent_at_ns + 85 * MS) == pytest.approx(10e6)
+        estimator.on_acknowledged(sent_at_ns + 90 * MS, index, 80 * MS)
+    # Later than the network and the server have ever been: the network is to blame.
+    estimator.on_sent(500 * MS, 9, 100_000)
+    assert estimator.bandwidth_bps(680 * MS) == pytest.approx(1e6)
+
+
+def test_clock_may_start_anywhere() -> None:
+    estimator = BandwidthEstimator()
+    estimator.on_sent(-500 * MS, 0, 100_000)
+    estimator.on_acknowledged(-490 * MS, 0)
+    assert estimator.bandwidth_bps(-490 * MS) == pytest.approx(10e6)
+
+
+def word(**more: int) -> pb.ModelInferResponse:
+    response = pb.ModelInferResponse()
+    response.parameters[names.INPUT_SIZE].int64_param = 320
+    response.parameters[names.NETWORK_US].int64_param = 50_000
+    response.parameters[names.SERVED].bool_param = True
+    for name, value in more.items():
+        response.parameters[name].int64_param = value
+    return response
+
+
 def test_answer_acknowledges_the_frame_and_advises() -> None:
     adaptation = Adaptation(25.0, 100 * MS, (128, 320), 90)
     sized = adaptation.encode(0, np.zeros((320, 320, 3), np.uint8))
     assert sized.side == 128
-    left_ns = adaptation.on_sent(0, 0, sized, 90 * MS)
-    assert left_ns == 90 * MS
-    response = pb.ModelInferResponse()
-    response.parameters[names.SERVER_US].int64_param = 30_000
-    response.parameters[names.INPUT_SIZE].int64_param = 320
-    response.parameters[names.NETWORK_US].int64_param = 50_000
-    response.parameters[names.SERVED].bool_param = True
-    adaptation.on_answer(40 * MS, 0, response.parameters)
+    assert adaptation.send(0, 0, sized, 90 * MS) == 90 * MS
+    assert adaptation.on_message(40 * MS, 0, word(server_us=30_000).parameters)
     # Of the 40 ms the server had the frame for 30.
     expected = 8 * len(sized.data) / 0.01
-    assert adaptation.estimator.bandwidth_bps(40 * MS) == pytest.approx(expected)
-    assert adaptation.sizer.asked == 320
+    assert adaptation.uplink.bandwidth_bps(40 * MS) == pytest.approx(expected)
+    assert adaptation.uplink.sizer.asked == 320
     given = pb.ModelInferRequest().parameters
     adaptation.report(40 * MS, 320, given)
     assert given[names.BANDWIDTH].double_param == pytest.approx(expected)
     assert given[names.SLO_US].int64_param == 100_000
+    assert given[names.ACKNOWLEDGE].bool_param
+
+
+def test_word_that_the_frame_is_there_times_the_network_at_once() -> None:
+    adaptation = Adaptation(25.0, 100 * MS, (128, 320), 90)
+    sized = adaptation.encode(0, np.zeros((320, 320, 3), np.uint8))
+    adaptation.send(0, 0, sized, 90 * MS)
+    said = word()
+    said.parameters[names.RECEIVED].bool_param = True
+    assert not adaptation.on_message(10 * MS, 0, said.parameters)
+    expected = 8 * len(sized.data) / 0.01
+    # Its answer takes as long as it likes.
+    assert adaptation.uplink.bandwidth_bps(90 * MS) == pytest.approx(expected)
+    assert adaptation.on_message(95 * MS, 0, word(server_us=85_000).parameters)
+    assert adaptation.uplink.bandwidth_bps(95 * MS) == pytest.approx(expected)
+    assert adaptation.uplink.sizer.asked == 320
+
+
+def test_server_has_what_the_network_leaves_both_ways() -> None:
+    uplink = Uplink(25.0, 100 * MS, (128, 320))
+    uplink.estimator.on_probe(4 * MS)
+    assert uplink.send(0, 0, 100_000, 100 * MS) == 96 * MS
+    uplink.on_received(14 * MS, 0)
+    # 200 kbit at 10 Mbit/s take 20 ms, the way there and back 4.
+    assert uplink.send(40 * MS, 1, 200_000, 100 * MS) == 76 * MS
+
+
+def test_frame_that_would_come_too_late_stays_unless_it_must_find_out() -> None:
+    uplink = Uplink(25.0, 100 * MS, (128, 320))
+    uplink.send(0, 0, 100_000, 100 * MS)
+    assert uplink.send(0, 1, 100_000, 0) == 0
+    # The link stood still for a second: 0.1 Mbit/s.
+    uplink.on_received(1000 * MS, 0)
+    assert uplink.send(1000 * MS, 2, 100_000, 100 * MS) == 100 * MS
+    assert uplink.send(1040 * MS, 3, 100_000, 100 * MS) == 0
+    # That one frame has found the link well again.
+    uplink.on_received(1050 * MS, 2)
+    uplink.send(1080 * MS, 4, 100_000, 100 * MS)
+    uplink.on_received(1090 * MS, 4)
+    uplink.send(2080 * MS, 5, 100_000, 100 * MS)
+    uplink.on_received(2090 * MS, 5)
+    assert uplink.send(2120 * MS, 6, 100_000, 100 * MS) == 90 * MS

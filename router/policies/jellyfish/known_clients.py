@@ -1,30 +1,23 @@
 """What the server knows of its clients, from their reports."""
 
-import math
 from collections.abc import Sequence
 
+from clients.frame_bits import FrameBits
 from router.core.events import ClientReport
 from router.core.units import SECOND
 from router.policies.jellyfish.problem import Client, Zoo, make_client
 
-FRAME_GROWTH = 1.66
-"""Bits of a JPEG frame grow with this power of its side: larger pictures compress better."""
-BITS_PER_PIXEL = 4.0
-"""Of a small frame, until one has come in."""
 GONE_AFTER_NS = 2 * SECOND
 """A client that has said nothing for so long asks for nothing."""
-SETTLING = 0.25
-"""Weight of a frame's bits in the moving average for its size."""
 
 
 class KnownClient:
     """One client: what it asks for, its network, and how large its frames are."""
 
-    __slots__ = ("heard_at_ns", "last", "sizes_bits")
+    __slots__ = ("bits", "heard_at_ns", "last")
 
     def __init__(self, now_ns: int, report: ClientReport) -> None:
-        self.sizes_bits: dict[int, float] = {}
-        """Bits of a frame by its side, as seen so far."""
+        self.bits = FrameBits()
         self.last = report
         self.hear(now_ns, report)
 
@@ -32,33 +25,21 @@ class KnownClient:
         self.heard_at_ns = now_ns
         self.last = report
         if report.input_size > 0 and report.frame_bits > 0:
-            known = self.sizes_bits.get(report.input_size, report.frame_bits)
-            known += SETTLING * (report.frame_bits - known)
-            self.sizes_bits[report.input_size] = known
-
-    def frame_bits(self, input_size: int) -> float:
-        """Bits of a frame of that side, judged by the nearest side it has sent."""
-        known = self.sizes_bits.get(input_size)
-        if known is not None:
-            return known
-        if not self.sizes_bits:
-            return BITS_PER_PIXEL * input_size * input_size
-        nearest = min(self.sizes_bits, key=lambda side: (abs(side - input_size), side))
-        return self.sizes_bits[nearest] * math.pow(input_size / nearest, FRAME_GROWTH)
+            self.bits.add(report.input_size, report.frame_bits)
 
     def network_ns(self, input_size: int) -> float:
         """s / W, and the way there and back of an empty message (section IV-A)."""
         bandwidth_bps = self.last.bandwidth_bps
         if bandwidth_bps <= 0:
             return float(self.last.round_trip_ns)
-        sending_ns = self.frame_bits(input_size) / bandwidth_bps * SECOND
+        sending_ns = self.bits.of(input_size) / bandwidth_bps * SECOND
         return sending_ns + self.last.round_trip_ns
 
     def _budget_ns(self, input_size: int, left_ns: int) -> float:
         """What the network leaves for waiting and running; nothing where it could not even carry
         the frames as fast as they come, for then each would be later than the last."""
         last = self.last
-        if self.frame_bits(input_size) * last.fps > last.bandwidth_bps:
+        if self.bits.of(input_size) * last.fps > last.bandwidth_bps:
             return 0.0
         return left_ns - self.network_ns(input_size)
 

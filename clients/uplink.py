@@ -1,0 +1,81 @@
+"""What a client decides on a network that changes: which size to send, whether to send at all,
+and what will be left of its SLO at the server.
+
+Pure: time is passed in, of the client's own clock, which nobody else's need agree with. The
+streaming client and the simulator's cameras drive the same object.
+"""
+
+from collections.abc import Sequence
+
+from clients.bandwidth import BandwidthEstimator
+from clients.clock import time_left_ns
+from clients.frame_size import FrameSizer
+
+
+class Uplink:
+    """Frames of one camera on their way to a server."""
+
+    def __init__(self, fps: float, slo_ns: int, sides: Sequence[int]) -> None:
+        self.fps = fps
+        self.slo_ns = slo_ns
+        self.estimator = BandwidthEstimator()
+        self.sizer = FrameSizer(sides)
+        self.served = True
+        """False while the server has no room for this client."""
+
+    def choose_side(self, now_ns: int) -> int:
+        """Of the next frame: what the server asked for, or what the network can carry."""
+        estimator = self.estimator
+        bandwidth_bps = estimator.bandwidth_bps(now_ns)
+        backlog_bits = estimator.backlog_bits(now_ns, bandwidth_bps)
+        return self.sizer.choose(bandwidth_bps, backlog_bits, estimator.round_trip_ns)
+
+    def on_encoded(self, side: int, bits: int) -> None:
+        self.sizer.bits.add(side, bits)
+
+    def send(self, now_ns: int, frame: int, bits: int, left_ns: int) -> int:
+        """A frame that has so much left of its SLO wants to leave; returns what the server has
+        of that to answer it, or 0 where it would come too late and is not to be sent."""
+        if left_ns <= 0:
+            return 0
+        estimator = self.estimator
+        bandwidth_bps = estimator.bandwidth_bps(now_ns)
+        waiting_bits = estimator.backlog_bits(now_ns, bandwidth_bps) + bits
+        # The answer's way back counts too: nobody at the server knows it.
+        way_ns = estimator.round_trip_ns
+        at_server_ns = time_left_ns(left_ns, waiting_bits, bandwidth_bps, way_ns)
+        if at_server_ns <= 0:
+            if estimator.in_flight:
+                return 0
+            # Nothing is under way that could tell of a better network, so this frame must:
+            # a client that sends nothing would believe for ever in what it measured last.
+            at_server_ns = max(1, left_ns - way_ns)
+        estimator.on_sent(now_ns, frame, bits)
+        return at_server_ns
+
+    def bandwidth_bps(self, now_ns: int) -> float:
+        return self.estimator.bandwidth_bps(now_ns)
+
+    @property
+    def round_trip_ns(self) -> int:
+        """Of an empty message."""
+        return self.estimator.round_trip_ns
+
+    def on_received(self, now_ns: int, frame: int) -> None:
+        """The server says that it has the frame; the answer is yet to come."""
+        self.estimator.on_acknowledged(now_ns, frame)
+
+    def on_answer(self, now_ns: int, frame: int, server_ns: int | None) -> None:
+        """An answer, or a refusal; `server_ns` is how long the server says it had the frame."""
+        if server_ns is None:
+            self.estimator.on_lost(frame)
+        else:
+            self.estimator.on_acknowledged(now_ns, frame, server_ns)
+
+    def on_advice(self, input_size: int, network_ns: int, served: bool) -> None:
+        self.sizer.on_advice(input_size, network_ns)
+        self.served = served
+
+    def on_disconnect(self) -> None:
+        """Nobody will answer what was under way."""
+        self.estimator.in_flight.clear()

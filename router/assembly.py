@@ -138,7 +138,10 @@ def assemble(config: RouterConfig) -> Assembly:
         if (application.streams or application.newest) and not mapped:
             weights = dict(application.weights)
             admission = StreamAdmission(engine.outbox, application.newest, weights)
-        engine.add_application(source, admission=admission)
+        family = families[len(engine.sources)]
+        engine.add_application(
+            source, admission=admission, runs=_what_runs(config, application, source, family)
+        )
     for rank in engine.ranks:
         rank.lead_start_ns = config.lead_ns
     return Assembly(
@@ -149,6 +152,19 @@ def assemble(config: RouterConfig) -> Assembly:
         _ownership(config, sources),
         tuple(_estimator(family) for family in families),
     )
+
+
+def _what_runs(
+    config: RouterConfig, application: ServedApplication, source: Source, family: Family
+) -> frozenset[int] | None:
+    """Variants that any request of the application may meet with; None where its policy runs
+    each request only on what that request allows."""
+    if source.heeds_clients:
+        return None
+    policy, _ = policy_of(config, application)
+    if not POLICIES[policy].chooses:
+        return frozenset((family.serving,))
+    return family.above(family.accuracy_floor)
 
 
 def _estimator(family: Family) -> Estimator | None:

@@ -189,18 +189,18 @@ class LiveRouter:
             return
         self.received[application] += 1
         deadline_ns = now_ns + submit.slo_ns
-        self.engine.on_request(
+        request = Request(
+            rid,
+            application,
             now_ns,
-            Request(
-                rid,
-                application,
-                now_ns,
-                deadline_ns,
-                max(deadline_ns, now_ns + submit.hard_limit_ns),
-                submit.client,
-                submit.priority,
-            ),
+            deadline_ns,
+            max(deadline_ns, now_ns + submit.hard_limit_ns),
+            submit.client,
+            submit.priority,
         )
+        wishes = self.clients.wishes
+        request.allowed = wishes.allowed(application, submit.accuracy_floor, submit.pinned)
+        self.engine.on_request(now_ns, request)
 
     def _place(self, place: Place) -> None:
         """Every backend that is here; one that comes later brings what its configuration says."""

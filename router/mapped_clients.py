@@ -1,6 +1,7 @@
 """Clients that tell of their network, and are told which input size to send."""
 
 from router.assembly import Assembly
+from router.client_wishes import ClientWishes
 from router.core.events import ClientReport
 from router.links.messages import Report
 from router.policies.jellyfish.problem import Plan
@@ -17,6 +18,7 @@ class MappedClients:
 
     def __init__(self, built: Assembly) -> None:
         self.built = built
+        self.wishes = ClientWishes(built.families, built.variants)
         self.frontends: dict[int, int] = {}
         """Of each client, the last that reported last."""
         self.sources = {
@@ -40,10 +42,11 @@ class MappedClients:
         self.frontends[said.client] = frontend
         if len(self.frontends) > CLIENTS_MAX:
             del self.frontends[next(iter(self.frontends))]
-        names = self.built.variants
-        # A name that nobody has pins to nothing: such a client is told that it is not served.
-        unknown = len(names)
-        pinned = names.index(said.pinned) if said.pinned in names else unknown
+        pinned = -1
+        if said.pinned:
+            # A name that nobody has pins to nothing: such a client is told that it is not served.
+            found = self.wishes.allowed(application, 0.0, said.pinned)
+            pinned = min(found) if found else len(self.built.variants)
         self.built.engine.on_report(
             now_ns,
             application,
@@ -56,7 +59,7 @@ class MappedClients:
                 said.frame_bits,
                 said.round_trip_ns,
                 said.accuracy_floor,
-                pinned if said.pinned else -1,
+                pinned,
             ),
         )
 

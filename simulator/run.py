@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from router.client_wishes import ClientWishes
 from router.core.engine import Engine
 from router.core.events import Advise, Answer, Compute, Dispatch, Drop, DropReason, Request
 from router.core.units import NEVER
@@ -87,6 +88,7 @@ class Driver:
         self.router = assembly.router
         self.ownership = assembly.ownership
         self.families = assembly.families
+        self.allowed = self._wishes()
         self.cluster = EmulatedCluster(
             scenario.backends,
             self.engine.costs,
@@ -121,6 +123,19 @@ class Driver:
             self.control = ScalingControl(
                 scenario, self.engine, self.ownership, self.cluster.enter_control
             )
+
+    def _wishes(self) -> dict[int, frozenset[int]]:
+        """By client, where it has any: the variants that may serve it."""
+        wishes = ClientWishes(self.router.families, self.router.variants)
+        found: dict[int, frozenset[int]] = {}
+        client = 1
+        for number, application in enumerate(self.scenario.applications):
+            for group in application.clients:
+                allowed = wishes.allowed(number, group.accuracy_floor, group.pinned)
+                if allowed is not None:
+                    found.update(dict.fromkeys(range(client, client + group.count), allowed))
+                client += group.count
+        return found
 
     def run(self) -> RunLog:
         wall_s, cpu_s = time.perf_counter(), time.process_time()
@@ -208,9 +223,10 @@ class Driver:
                     deadline_ns = now_ns + slo_ns[here]
                     expires_at_ns = max(deadline_ns, now_ns + hard_limit_ns[number])
                     who = client[here], priority[here]
-                    engine.on_request(
-                        now_ns, Request(index, number, now_ns, deadline_ns, expires_at_ns, *who)
-                    )
+                    request = Request(index, number, now_ns, deadline_ns, expires_at_ns, *who)
+                    if self.allowed:
+                        request.allowed = self.allowed.get(client[here])
+                    engine.on_request(now_ns, request)
                 elif not uplinks.capture(now_ns, index, client[here]):
                     self.end_ns[index] = DROPPED
                     self.reasons[index] = NOT_SENT
@@ -258,10 +274,10 @@ class Driver:
         number = application[rid]
         deadline_ns = now_ns + frame.left_ns
         expires_at_ns = max(deadline_ns, deadline_ns + hard_limit_ns[number] - slo_ns[rid])
-        self.engine.on_request(
-            now_ns,
-            Request(rid, number, now_ns, deadline_ns, expires_at_ns, client[rid], priority[rid]),
-        )
+        who = client[rid], priority[rid]
+        request = Request(rid, number, now_ns, deadline_ns, expires_at_ns, *who)
+        request.allowed = self.allowed.get(client[rid])
+        self.engine.on_request(now_ns, request)
 
     def _on_agenda(self, now_ns: int) -> None:
         kind, subject, incarnation = self.cluster.pop()

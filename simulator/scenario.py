@@ -10,15 +10,17 @@ import yaml
 from profiles.check import check_positive, refuse
 from profiles.errors import ConfigError
 from profiles.fields import Fields, fields
-from profiles.profile import Profile, from_table_ms, linear
-from profiles.store import find, load_table
+from profiles.profile import Profile
+from profiles.store import load_table
 from router.core.units import NEVER, SECOND, ms, seconds
 from router.policies.catalog import POLICIES, read_options
 from router.policies.sneakpeek.classes import Classes
 from simulator.arrival_spec import ArrivalSpec, read_arrivals
+from simulator.client_spec import CLIENT_KEYS, Clients, check_reachable, read_clients
 from simulator.content_spec import CLASSES_KEYS, ContentSpec, read_content
 from simulator.network_spec import NetworkSpec, read_network
 from simulator.scaling_spec import AutoscalerSpec, EpochSpec, read_autoscaler, read_epochs
+from simulator.variant_spec import VARIANT_KEYS, read_variant
 
 SCENARIO_KEYS = (
     "seed",
@@ -56,40 +58,14 @@ APPLICATION_KEYS = (
     "accuracy_floor",
     "classes",
 )
-VARIANT_KEYS = (
-    "name",
-    "alpha_ms",
-    "beta_ms",
-    "latency_ms",
-    "p99_ms",
-    "profile",
-    "accuracy",
-    "recall",
-    "swap_in_ms",
-    "input_size",
-)
 DRAWS = ("median", "profile")
 EXECUTION_KEYS = ("jitter", "variation", "draw")
-CLIENT_KEYS = ("count", "slo_ms", "fps", "weight", "priority", "trace")
 FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
 FAULT_KINDS = ("crash", "hang", "slow")
 ZOO_SETTINGS = ("all", "gt2", "lt2")
 ZIPF_MAX = 20.0
 STRONG_BATCHING = 2.0
 """Beta over alpha above which Symphony counts a model as batching well (its gt2 and lt2)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clients:
-    """Clients of one application that are alike."""
-
-    count: int
-    slo_ns: int
-    fps: float | None
-    weight: float
-    priority: int
-    trace: str = ""
-    """Of the scenario's network; empty: the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +289,7 @@ def _read_zoo(row: Fields) -> tuple[Application, ...]:
 
 def _read_application(row: Fields) -> Application:
     name = row.text("name")
-    variants = tuple(_read_variant(variant) for variant in row.rows("variants", VARIANT_KEYS))
+    variants = tuple(read_variant(variant) for variant in row.rows("variants", VARIANT_KEYS))
     if not variants:
         refuse(row.name("variants"), [], "must hold at least one variant")
     slo_ms = row.positive("slo_ms")
@@ -322,9 +298,9 @@ def _read_application(row: Fields) -> Application:
     slo_ns = ms(slo_ms)
     fastest = min(variant.latency_ns(1) for variant in variants)
     clients = tuple(
-        _read_clients(client, slo_ms, fastest) for client in row.rows("clients", CLIENT_KEYS)
+        read_clients(client, slo_ms, variants) for client in row.rows("clients", CLIENT_KEYS)
     )
-    _check_reachable(row.name("slo_ms"), slo_ms, fastest)
+    check_reachable(row.name("slo_ms"), slo_ms, fastest)
     hard_limit_ms = row.positive("hard_limit_ms") or slo_ms
     if hard_limit_ms < slo_ms:
         refuse(row.name("hard_limit_ms"), hard_limit_ms, f"must be at least slo_ms, {slo_ms:g}")
@@ -366,65 +342,6 @@ def _read_policy(row: Fields) -> str:
     policy = row.choice("policy", POLICIES)
     read_options(policy, row.mapping("policy_options"))
     return policy
-
-
-def _check_reachable(name: str, slo_ms: float, fastest_ns: int) -> None:
-    if ms(slo_ms) < fastest_ns:
-        rule = f"no batch of 1 can meet it; must be at least {fastest_ns / 1e6:g} ms"
-        refuse(name, slo_ms, rule)
-
-
-def _read_clients(row: Fields, slo_ms: float, fastest_ns: int) -> Clients:
-    own_slo_ms = row.positive("slo_ms") or slo_ms
-    _check_reachable(row.name("slo_ms"), own_slo_ms, fastest_ns)
-    weight = row.number("weight", 1)
-    check_positive(row.name("weight"), weight)
-    return Clients(
-        count=row.integer("count", 1, low=1),
-        slo_ns=ms(own_slo_ms),
-        fps=row.positive("fps"),
-        weight=weight,
-        priority=row.integer("priority", 0),
-        trace=row.text("trace", ""),
-    )
-
-
-def _read_variant(row: Fields) -> Profile:
-    given = [key for key in ("alpha_ms", "latency_ms", "profile") if row.has(key)]
-    if len(given) != 1:
-        refuse(
-            row.where.rstrip("."), given, "give one of alpha_ms with beta_ms, latency_ms, profile"
-        )
-    if row.has("beta_ms") and not row.has("alpha_ms"):
-        refuse(row.name("beta_ms"), row.data["beta_ms"], "goes with alpha_ms only")
-    if row.has("p99_ms") and not row.has("latency_ms"):
-        refuse(row.name("p99_ms"), row.data["p99_ms"], "goes with latency_ms only")
-    accuracy = row.fraction("accuracy")
-    if row.has("profile"):
-        profile = find(row.text("profile"))
-        name = row.text("name", profile.name)
-        profile = replace(profile, name=name)
-        if accuracy is not None:
-            profile = replace(profile, accuracy=accuracy)
-    elif row.has("latency_ms"):
-        name = row.text("name")
-        try:
-            p99_ms = row.numbers("p99_ms") if row.has("p99_ms") else None
-            latency_ms = row.numbers("latency_ms")
-            profile = from_table_ms(name, latency_ms, p99_ms=p99_ms, accuracy=accuracy)
-        except ConfigError as error:
-            raise ConfigError(f"{row.name('latency_ms')}: {error}") from None
-    else:
-        alpha_ms, beta_ms = row.number("alpha_ms"), row.number("beta_ms")
-        check_positive(row.name("alpha_ms"), alpha_ms)
-        profile = linear(row.text("name"), alpha_ms, beta_ms, accuracy=accuracy)
-    if row.has("recall"):
-        profile = replace(profile, recall=tuple(row.numbers("recall")))
-    if row.has("swap_in_ms"):
-        profile = replace(profile, swap_in_ns=ms(row.number("swap_in_ms")))
-    if row.has("input_size"):
-        profile = replace(profile, input=f"3x{row.integer('input_size', low=1)}")
-    return profile
 
 
 def _read_jitter(top: Fields) -> tuple[tuple[int, float], ...]:

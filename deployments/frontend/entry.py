@@ -20,12 +20,17 @@ class Arrival:
     client: int = 0
     left_ns: int = NEVER
     """Until its gRPC deadline; bounds both the SLO and the hard limit."""
+    accuracy_floor: float = 0.0
+    """No variant below it may answer."""
+    pinned: str = ""
+    """The only variant that may; empty: any."""
 
 
 class Entry:
     """A request without an answer. Hot: one for each request."""
 
     __slots__ = (
+        "accuracy_floor",
         "application",
         "arrived_at_ns",
         "client",
@@ -35,6 +40,7 @@ class Entry:
         "expires_at_ns",
         "fetched_by",
         "payload",
+        "pinned",
         "priority",
         "rid",
         "size_bytes",
@@ -48,6 +54,8 @@ class Entry:
         self.application = arrival.application
         self.client = arrival.client
         self.priority = arrival.priority
+        self.accuracy_floor = arrival.accuracy_floor
+        self.pinned = arrival.pinned
         self.size_bytes = arrival.size_bytes
         self.arrived_at_ns = now_ns
         self.deadline_ns = deadline_ns

@@ -67,6 +67,7 @@ def take_in(
     given = request.parameters
     slo_ns, hard_limit_ns = model.slo_ns, model.hard_limit_ns
     priority, client = 0, stream
+    floor, pinned = 0.0, ""
     if given:
         timeout_us = integer(given, names.TIMEOUT)
         if timeout_us is not None:
@@ -74,6 +75,7 @@ def take_in(
             slo_ns, hard_limit_ns = timeout_us * 1000, timeout_us * 1000 + hard_limit_ns - slo_ns
         priority = _priority(integer(given, names.PRIORITY))
         client = _client(text(given, names.CLIENT) or text(given, names.SEQUENCE)) or stream
+        floor, pinned = number(given, names.ACCURACY_FLOOR) or 0.0, text(given, names.PINNED)
     arrival = Arrival(
         model.application(version),
         slo_ns,
@@ -82,6 +84,8 @@ def take_in(
         priority,
         client,
         left_ns,
+        floor,
+        pinned,
     )
     classes = _classes(model, request) if request.outputs else ()
     wants_frame = model.boxes or bool(model.sides)
@@ -119,8 +123,8 @@ def _report(
         integer(given, names.INPUT_SIZE) or 0,
         8 * size_bytes,
         (integer(given, names.ROUND_TRIP_US) or 0) * 1000,
-        number(given, names.ACCURACY_FLOOR) or 0.0,
-        text(given, names.PINNED),
+        arrival.accuracy_floor,
+        arrival.pinned,
     )
 
 

@@ -290,7 +290,16 @@ class RequestTable:
         hard_ns = max(1, entry.expires_at_ns - now_ns - self.reply_ns)
         self._effects.append(
             ToRouter(
-                Submit(entry.rid, entry.application, slo_ns, hard_ns, entry.client, entry.priority)
+                Submit(
+                    entry.rid,
+                    entry.application,
+                    slo_ns,
+                    hard_ns,
+                    entry.client,
+                    entry.priority,
+                    entry.accuracy_floor,
+                    entry.pinned,
+                )
             )
         )
 

@@ -60,6 +60,17 @@ class DeadlineQueue:
         del self.items[first : first + count]
         return taken
 
+    def take(self, chosen: list[Request]) -> None:
+        """Take these out, wherever they stand; cheap where they are the first."""
+        leading = 0
+        for request in chosen:
+            if request is not self.items[self.head + leading]:
+                break
+            leading += 1
+        for request in chosen[leading:]:
+            self.remove(request)
+        self.pop_many(leading)
+
     def remove(self, request: Request) -> bool:
         """Take one request out wherever it stands; false if it is not here."""
         items = self.items

@@ -30,16 +30,24 @@ class Engine:
         """By application."""
         self.admissions: list[Admission | None] = []
         """By application; None admits everything at no cost."""
+        self.runs: list[frozenset[int] | None] = []
+        """By application: variants that any of its requests may meet with; None: its source runs
+        each request only on what that request allows."""
         self.backend_rank: dict[int, RankThread] = {}
 
     def add_application(
-        self, source: Source, rank: int = 0, admission: Admission | None = None
+        self,
+        source: Source,
+        rank: int = 0,
+        admission: Admission | None = None,
+        runs: frozenset[int] | None = None,
     ) -> int:
         """Serve one more application from this source; returns its number."""
         if source.number < 0:
             self.ranks[rank].add_source(source)
         self.sources.append(source)
         self.admissions.append(admission)
+        self.runs.append(runs)
         self.ledger.open()
         return len(self.sources) - 1
 
@@ -61,6 +69,9 @@ class Engine:
     def on_request(self, now_ns: int, request: Request) -> None:
         application = request.application
         self.outbox.queued[request.rid] = request
+        if request.allowed is not None and not self._keeps(application, request.allowed):
+            self.outbox.drop(request, DropReason.FLOOR)
+            return
         admission = self.admissions[application]
         if admission is not None and not self._admit(now_ns, request, admission):
             return
@@ -68,6 +79,11 @@ class Engine:
         lanes = source.on_request(now_ns, request)
         if lanes:
             source.desk.refresh(now_ns, source, lanes)
+
+    def _keeps(self, application: int, allowed: frozenset[int]) -> bool:
+        """Whether nothing else can happen to a request than what it allows."""
+        runs = self.runs[application]
+        return runs is None or runs <= allowed
 
     def _admit(self, now_ns: int, request: Request, admission: Admission) -> bool:
         reason = admission.admit(now_ns, request)

@@ -59,6 +59,7 @@ class Request:
 
     __slots__ = (
         "accuracies",
+        "allowed",
         "application",
         "arrived_at_ns",
         "client",
@@ -98,6 +99,8 @@ class Request:
         """Expected accuracy of each variant on this very request, once evidence has come in."""
         self.estimate: Estimate | None = None
         """All that the evidence says, for policies that look at classes."""
+        self.allowed: frozenset[int] | None = None
+        """The variants that its client's accuracy floor and pin leave; None: every one."""
         self.retried = False
         """It ran once on a backend that died."""
 

@@ -142,6 +142,8 @@ class Source:
 
     owns_backends = False
     """True: one lane for each backend the plan gives it. False: the pool."""
+    heeds_clients = False
+    """True: it runs no request on a variant that the request does not allow."""
     maps_clients = False
     """True: it decides itself which clients are served when not all can be."""
     number = -1

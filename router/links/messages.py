@@ -58,6 +58,10 @@ class Submit(msgspec.Struct, tag=10, array_like=True, frozen=True):
     """Left until it expires."""
     client: int = 0
     priority: int = 0
+    accuracy_floor: float = 0.0
+    """No variant below it may run it."""
+    pinned: str = ""
+    """Name of the only variant that may; empty: any."""
 
 
 class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):

@@ -27,6 +27,14 @@ class Family:
     classes: Classes | None = None
     """Recall by class and who peeks at requests, where that is known."""
 
+    def above(self, floor: float) -> frozenset[int]:
+        """The variants that reach an accuracy; those of unknown accuracy do not."""
+        return frozenset(
+            variant
+            for variant, accuracy in zip(self.variants, self.accuracy, strict=False)
+            if accuracy >= floor
+        )
+
 
 def alone(variants: Iterable[int], slo_ns: int = 0) -> list[Family]:
     """Applications 0, 1, 2 and so on, each with one variant."""

@@ -12,7 +12,7 @@ from router.core.events import Batch, DropReason, Request
 from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source
 from router.core.units import SECOND
 from router.policies.family import Family
-from router.policies.hard_limit import size_within_limits
+from router.policies.hard_limit import size_within_limits, who_allow
 from router.policies.load_monitor import LoadMonitor
 from router.policies.sizing import size_for_half
 
@@ -45,6 +45,8 @@ class ModelSwitchingOptions:
 class LoadGranular(Source):
     """The source of one application whose variant follows the load."""
 
+    heeds_clients = True
+
     def __init__(
         self, family: Family, options: JellyfishPlusOptions | ModelSwitchingOptions
     ) -> None:
@@ -72,10 +74,20 @@ class LoadGranular(Source):
 
     def _follow_load(self, now_ns: int) -> None:
         """The most accurate variant that sustains the load, or the fastest."""
-        load_rps = self.options.load_rps or self.monitor.rps(now_ns)
-        able = (index for index in self.order if self._sustains(index, load_rps))
-        self.index = next(able, self.fastest)
+        self.load_rps = self.options.load_rps or self.monitor.rps(now_ns)
+        self.index = self._choice(self.order)
         self.size_max = size_for_half(self.tables[self.index], self.family.slo_ns)
+
+    def _choice(self, order: list[int]) -> int:
+        able = (index for index in order if self._sustains(index, self.load_rps))
+        return next(able, min(order, key=lambda each: self.tables[each][1]))
+
+    def _left_to(self, request: Request) -> list[int]:
+        """Family indices that may serve it, the most accurate first."""
+        allowed, variants = request.allowed, self.family.variants
+        if allowed is None:
+            return self.order
+        return [index for index in self.order if variants[index] in allowed]
 
     def _sustains(self, index: int, load_rps: float) -> bool:
         options = self.options
@@ -93,6 +105,9 @@ class LoadGranular(Source):
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
         if self.monitor.on_arrival(now_ns):
             self._follow_load(now_ns)
+        if not self._left_to(request):
+            self.outbox.drop(request, DropReason.FLOOR)
+            return NO_LANES
         self.queue.push(request)
         return POOL_ONLY
 
@@ -105,7 +120,7 @@ class LoadGranular(Source):
         queue = self.queue
         alone_ns = self.desk.lead_ns(1) + self.tables[self.fastest][1]
         while len(queue) > 0 and queue.first().expires_at_ns < now_ns + alone_ns:
-            self._drop_late()
+            self._drop_late(queue.pop())
         if len(queue) == 0:
             return None
         bid = self.standing_bid
@@ -116,23 +131,42 @@ class LoadGranular(Source):
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         queue = self.queue
-        while len(queue) > 0:
-            for index in (self.index, self.fastest):
-                variant = self.family.variants[index]
-                if not slot.runs(variant):
-                    continue
-                size_max = self.size_max if index == self.index else len(self.tables[index]) - 1
-                size = size_within_limits(queue, slot, variant, size_max)
-                if size > 0:
-                    return Batch(variant, queue.pop_many(size))
+        for first in queue.items[queue.head :]:
+            left = self._left_to(first)
+            if not any(slot.runs(self.family.variants[index]) for index in left):
+                # Another backend may have what it insists on, and others may run here.
+                continue
+            batch = self._batch(slot, first, left)
+            if batch is not None:
+                queue.take(batch.requests)
+                return batch
             if slot.kind != 0 or slot.factor != 1.0 or slot.resident is not None:
                 # Another backend may still be fast enough.
                 return None
-            self._drop_late()
+            queue.remove(first)
+            self._drop_late(first)
         return None
 
-    def _drop_late(self) -> None:
-        first = self.queue.pop()
+    def _batch(self, slot: Slot, first: Request, left: list[int]) -> Batch | None:
+        """The load's variant, or what the first leaves, for all who allow it; the fastest where
+        that would be too late."""
+        plain = first.allowed is None
+        index = self.index if plain else self._choice(left)
+        fastest = self.fastest if plain else min(left, key=lambda each: self.tables[each][1])
+        for each in (index, fastest):
+            variant = self.family.variants[each]
+            if not slot.runs(variant):
+                continue
+            size_max = len(self.tables[each]) - 1
+            if each == index:
+                size_max = size_for_half(self.tables[each], self.family.slo_ns)
+            taken = who_allow(self.queue, variant, size_max)
+            size = size_within_limits(taken, slot, variant, size_max)
+            if size > 0:
+                return Batch(variant, taken[:size])
+        return None
+
+    def _drop_late(self, first: Request) -> None:
         cost = self.costs.of(self.family.variants[self.fastest])
         slo_ns = first.expires_at_ns - first.arrived_at_ns - self.desk.lead_ns(1)
         if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:

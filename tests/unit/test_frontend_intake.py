@@ -80,6 +80,15 @@ def test_clients_are_numbers_names_or_the_stream_itself() -> None:
     assert 0 < named < 1 << 63
 
 
+def test_a_floor_and_a_pin_go_with_every_request() -> None:
+    given = ask("words", WORDS, pinned_variant="large", accuracy_floor=1).arrival
+    assert (given.accuracy_floor, given.pinned) == (1.0, "large")
+    given = ask("words", WORDS).arrival
+    assert (given.accuracy_floor, given.pinned) == (0.0, "")
+    with pytest.raises(BadRequestError, match="accuracy_floor=-1"):
+        ask("words", WORDS, accuracy_floor=-1)
+
+
 def test_versions_are_asked_for_either_way() -> None:
     tensor = from_array("input", np.zeros((3, 8, 8), np.float32))
     assert ask("resnet", tensor).arrival.application == "resnet"

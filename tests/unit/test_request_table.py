@@ -58,6 +58,18 @@ def test_a_request_is_submitted_with_the_reply_taken_off() -> None:
     assert to_router(table) == [Submit(rid, "resnet", ms(49), ms(49))]
 
 
+def test_a_floor_and_a_pin_travel_again_with_a_request() -> None:
+    table = make()
+    given = Arrival("resnet", ms(50), ms(50), 1, accuracy_floor=0.7, pinned="r50")
+    rid = admit(table, 0, given)
+    first = Submit(rid, "resnet", ms(49), ms(49), accuracy_floor=0.7, pinned="r50")
+    assert to_router(table) == [first]
+    table.on_router_down(ms(1))
+    table.on_router_up(ms(2), 2)
+    again = Submit(rid, "resnet", ms(47), ms(47), accuracy_floor=0.7, pinned="r50")
+    assert to_router(table) == [again]
+
+
 def test_the_grpc_deadline_bounds_slo_and_hard_limit() -> None:
     table = make()
     rid = admit(table, 0, Arrival("resnet", ms(50), ms(200), 1, left_ns=ms(30)))

@@ -124,6 +124,15 @@ def rid(counter: int, frontend: int = 2) -> int:
     return (frontend << RID_BITS) + counter
 
 
+def test_who_pins_another_variant_is_refused_by_name() -> None:
+    world = World()
+    world.hear(world.frontend, Submit(rid(1), "cats", ms(20), ms(20), pinned="w"))
+    assert [each.reason for each in world.frontend.take(Dropped)] == ["floor"]
+    world.hear(world.frontend, Submit(rid(2), "cats", ms(20), ms(20), pinned="v"))
+    world.advance(ms(20))
+    assert [each for each in world.backend.said if isinstance(each, Run)]
+
+
 def test_holds_until_one_more_would_not_fit_then_tells_the_backend_whom_to_ask() -> None:
     world = World()
     world.submit(1, 2, 3)

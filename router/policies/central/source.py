@@ -8,7 +8,8 @@ from router.core.deadline_queue import DeadlineQueue
 from router.core.events import Batch, DropReason, Request
 from router.core.rate import RateMeter
 from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
-from router.core.units import SECOND
+from router.core.units import NEVER, SECOND
+from router.policies.central.choosy import Choosy
 from router.policies.central.hull import Point, concave_hull, reachable
 from router.policies.central.options import CentralOptions
 from router.policies.central.prices import PriceCurve
@@ -35,6 +36,8 @@ class CentralQueue(Source):
     usual. Counting both is what keeps it steady, since a slow variant chosen now is felt by the
     queue a whole run later. At that price each grant takes the batch that earns most.
     """
+
+    heeds_clients = True
 
     def __init__(self, family: Family, options: CentralOptions) -> None:
         self.family = family
@@ -73,10 +76,13 @@ class CentralQueue(Source):
         """Indices within the family that may be chosen."""
         self.variants = [family.variants[index] for index in allowed]
         self.accuracy = [family.accuracy[index] if family.accuracy else 0.0 for index in allowed]
+        self.choosy = Choosy(self.variants)
+        """Those who wait for some of them only; all others are in the queue."""
 
     def attach(self, desk: Desk) -> None:
         super().attach(desk)
         self.tables = [desk.costs.of(variant).plan_ns for variant in self.variants]
+        self.choosy.tables = self.tables
         self._aim(0)
 
     # Events
@@ -87,11 +93,22 @@ class CentralQueue(Source):
             self.timers.arm(self.silence, now_ns + SILENT_NS)
         if request.accuracies is not None:
             self.evidence += 1
+        if request.allowed is not None:
+            left = len(self.choosy.left_to(request))
+            if left == 0:
+                self.outbox.drop(request, DropReason.FLOOR)
+                return NO_LANES
+            if left < len(self.variants):
+                self.choosy.push(request)
+                return POOL_ONLY
         self.queue.push(request)
         return POOL_ONLY
 
     def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
-        return POOL_ONLY if self.queue.remove(request) else NO_LANES
+        return POOL_ONLY if self._remove(request) else NO_LANES
+
+    def _remove(self, request: Request) -> bool:
+        return self.queue.remove(request) or self.choosy.remove(request)
 
     def on_update(self, now_ns: int, request: Request) -> Sequence[int]:
         self.evidence += 1
@@ -175,7 +192,8 @@ class CentralQueue(Source):
         """Accuracy that a nanosecond of backend time must earn, and what then is left of the
         accuracy of a request that runs at its best."""
         # Those for whom a backend is free do not wait; the others for one after the other.
-        queued_ns = max(0, len(self.queue) - self.desk.free_backends()) * self.turn_ns
+        waiting = len(self.queue) + len(self.choosy)
+        queued_ns = max(0, waiting - self.desk.free_backends()) * self.turn_ns
         backends = self.each_ns / self.gap_ns
         ahead_ns = self.under_way.left_ns(now_ns) - self.under_way.usual_ns(backends)
         # Between two grants the queue grows to a batch and falls again: half a turn is no wait.
@@ -190,12 +208,15 @@ class CentralQueue(Source):
         start_at_ns = now_ns + desk.lead_ns(1)
         spare = desk.free_backends() > 0
         self._drop_hopeless(start_at_ns, spare)
-        if len(queue) == 0:
+        if len(queue) + len(self.choosy) == 0:
             return None
-        first = queue.first()
         bid = self.standing_bid
         bid.size = 1
         bid.ripe_at_ns = now_ns
+        if self._choosy_first():
+            bid.key = bid.expires_at_ns = self.choosy.start_by_ns() - desk.lead_ns(1)
+            return bid
+        first = queue.first()
         bid.key = bid.expires_at_ns = first.deadline_ns - desk.lead_ns(1) - self._alone_ns()
         if spare:
             left_ns = first.deadline_ns - start_at_ns
@@ -206,32 +227,47 @@ class CentralQueue(Source):
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         self._drop_hopeless(slot.start_at_ns, spare=self.desk.free_backends() > 1)
-        queue = self.queue
-        if len(queue) == 0:
+        batch = None
+        if self._choosy_first():
+            # Who finds nothing here that may serve it does not keep the others from running.
+            for _, _, request in self.choosy.entries:
+                batch = self._batch_here(now_ns, slot, request)
+                if batch is not None:
+                    break
+        if batch is None and len(self.queue) > 0:
+            batch = self._batch_by_deadline(now_ns, slot)
+        if batch is None:
             return None
+        run_ns = slot.expect_ns(batch.variant, len(batch.requests))
+        self.under_way.add(slot.start_at_ns + run_ns, run_ns)
+        if self.evidence:
+            self.evidence -= sum(request.accuracies is not None for request in batch.requests)
+            self.evidence = max(0, self.evidence) if len(self.queue) + len(self.choosy) else 0
+        return batch
+
+    def _choosy_first(self) -> bool:
+        """Whether one who waits for certain variants has to start before all others."""
+        choosy, queue = self.choosy, self.queue
+        if len(choosy) == 0 or len(queue) == 0:
+            return len(choosy) > 0
+        return choosy.start_by_ns() < queue.first().deadline_ns - self._alone_ns()
+
+    def _batch_by_deadline(self, now_ns: int, slot: Slot) -> Batch | None:
+        """The batch of the queue's first request; None where it had better be held."""
+        queue = self.queue
         left_ns = queue.first().deadline_ns - slot.start_at_ns
         if self._hold_ns(now_ns, left_ns) > 0:
             return None
+        if not self._plain(slot) or self.evidence > 0:
+            return self._batch_here(now_ns, slot, queue.first())
         price, rest = self._price(now_ns)
-        point = None
         # Caution is given up before a request is.
-        for limit_ns in (int(left_ns / (1.0 + self.caution)), left_ns):
-            if self._plain(slot) and self.evidence == 0:
-                point, _ = self._best(limit_ns, len(queue), price, rest)
-            else:
-                point = self._best_here(slot, limit_ns, price, rest)
-            if point is not None:
-                break
+        point, _ = self._best(int(left_ns / (1.0 + self.caution)), len(queue), price, rest)
+        if point is None:
+            point, _ = self._best(left_ns, len(queue), price, rest)
         if point is None:
             return None
-        variant = self.variants[point.variant]
-        run_ns = slot.expect_ns(variant, point.size)
-        self.under_way.add(slot.start_at_ns + run_ns, run_ns)
-        taken = queue.pop_many(point.size)
-        if self.evidence:
-            self.evidence -= sum(request.accuracies is not None for request in taken)
-            self.evidence = max(0, self.evidence) if len(queue) else 0
-        return Batch(variant, taken)
+        return Batch(self.variants[point.variant], queue.pop_many(point.size))
 
     def _best(
         self, left_ns: float, waiting: int, price: float, rest: float
@@ -250,25 +286,50 @@ class CentralQueue(Source):
                     best, best_worth = point, worth
         return best, -best_worth / price if price > 0.0 else 0.0
 
-    def _best_here(self, slot: Slot, left_ns: int, price: float, rest: float) -> Point | None:
-        """The same on this very backend, with what is known of these very requests."""
-        queue = self.queue
-        best: Point | None = None
+    def _batch_here(self, now_ns: int, slot: Slot, first: Request) -> Batch | None:
+        """The same on this very backend, with what is known of these very requests and with
+        what each of them allows; the first is in the batch."""
+        price, rest = self._price(now_ns)
+        for allowance in (1.0 + self.caution, 1.0):
+            variant, taken = self._best_here(slot, first, allowance, price, rest)
+            if taken:
+                for request in taken:
+                    self._remove(request)
+                return Batch(variant, taken)
+        return None
+
+    def _best_here(
+        self, slot: Slot, first: Request, allowance: float, price: float, rest: float
+    ) -> tuple[int, list[Request]]:
+        best_variant, best_size = -1, 0
         best_worth = 0.0
-        for number, index in enumerate(self.allowed):
-            variant = self.variants[number]
+        best: list[Request] = []
+        for number in self.choosy.left_to(first):
+            variant, index = self.variants[number], self.allowed[number]
             if not slot.runs(variant):
                 continue
-            earned = 0.0
-            size_max = min(len(queue), slot.size_that_fits(variant, left_ns))
-            for size in range(1, size_max + 1):
-                own = queue.items[queue.head + size - 1].accuracies
-                earned += (self.accuracy[number] if own is None else own[index]) - rest
+            company = self._company(first, variant, slot.costs.of(variant, slot.kind).size_max)
+            earned, until_ns = 0.0, NEVER
+            for size, request in enumerate(company, 1):
+                until_ns = min(until_ns, request.deadline_ns)
                 run_ns = slot.plan_ns(variant, size)
+                if run_ns * allowance > until_ns - slot.start_at_ns:
+                    break
+                own = request.accuracies
+                earned += (self.accuracy[number] if own is None else own[index]) - rest
                 worth = earned - price * run_ns
-                if best is None or worth > best_worth:
-                    best, best_worth = Point(number, size, run_ns, self.accuracy[number]), worth
-        return best
+                if best_size == 0 or worth > best_worth:
+                    best_variant, best_size, best_worth, best = variant, size, worth, company
+        return best_variant, best[:best_size]
+
+    def _company(self, first: Request, variant: int, size_max: int) -> list[Request]:
+        """Who may run with the first on this variant; after it by deadline."""
+        queue = self.queue
+        company = queue.items[queue.head : queue.head + size_max]
+        if len(self.choosy) > 0:
+            company += self.choosy.content_with(variant)
+            company.sort(key=lambda each: (each is not first, each.deadline_ns))
+        return company[:size_max]
 
     def _plain(self, slot: Slot) -> bool:
         """Whether the tables hold on this backend as they stand."""
@@ -332,7 +393,14 @@ class CentralQueue(Source):
             elif left_ns < window_ns and not spare and len(queue) >= 2 * self.window > 2:
                 self.outbox.drop(queue.pop(), DropReason.WINDOW)
             else:
+                break
+        while len(self.choosy) > 0:
+            first = self.choosy.first()
+            if first.deadline_ns - start_at_ns >= self.choosy.alone_ns(first):
                 return
+            self.choosy.remove(first)
+            self._doubt(first)
+            self.outbox.drop(first, DropReason.LATE)
 
     def _doubt(self, request: Request) -> None:
         """A margin that lets nothing run is never refuted by a run."""

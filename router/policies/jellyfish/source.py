@@ -73,6 +73,7 @@ class Jellyfish(Source):
     backend's queue by deadline. It owns the backends of one application."""
 
     owns_backends = True
+    heeds_clients = True
     maps_clients = True
 
     def __init__(self, family: Family, options: JellyfishOptions, rng: Random) -> None:
@@ -130,30 +131,32 @@ class Jellyfish(Source):
             self.stranded.add(request, self._alone_ns(0) + self.desk.lead_ns(1))
             return NO_LANES
         backend = self.mapped.get(request.client)
-        if backend is not None and self._allows(request.client, self.workers[backend].dnn):
+        if backend is not None and self._allows(request, self.workers[backend].dnn):
             worker = self.workers[backend]
             worker.queue.push(request)
             return (worker.lane,)
-        idlest = self._idlest(request.client)
+        idlest = self._idlest(request)
         if idlest is None:
             self.outbox.drop(request, DropReason.FLOOR)
             return NO_LANES
         idlest.spare.push(request)
         return (idlest.lane,)
 
-    def _allows(self, client: int, dnn: int) -> bool:
+    def _allows(self, request: Request, dnn: int) -> bool:
         """Whether the client's floor, the application's and the client's pin admit this DNN."""
-        known = self.clients.get(client)
+        if request.allowed is not None and self.variants[dnn] not in request.allowed:
+            return False
+        known = self.clients.get(request.client)
         if known is None:
             return self.accuracy[dnn] >= self.floor
         if known.last.pinned >= 0:
             return self.variants[dnn] == known.last.pinned
         return self.accuracy[dnn] >= max(self.floor, known.last.accuracy_floor)
 
-    def _idlest(self, client: int) -> Worker | None:
+    def _idlest(self, request: Request) -> Worker | None:
         """Where a client that is left out has the best chance; None where nobody may serve it."""
         return min(
-            (worker for worker in self.workers.values() if self._allows(client, worker.dnn)),
+            (worker for worker in self.workers.values() if self._allows(request, worker.dnn)),
             key=lambda worker: (len(worker.queue) + len(worker.spare), worker.dnn, worker.lane),
             default=None,
         )

@@ -8,7 +8,7 @@ from router.core.events import Batch, Compute, DropReason, Request
 from router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer, own_lane
 from router.core.units import ms
 from router.policies.family import Family
-from router.policies.hard_limit import size_within_limits
+from router.policies.hard_limit import size_within_limits, who_allow
 from router.policies.load_monitor import LoadMonitor
 from router.policies.ramsis.ladder import Rung
 from router.policies.ramsis.options import RamsisOptions
@@ -42,6 +42,7 @@ class Ramsis(Source):
     """
 
     owns_backends = True
+    heeds_clients = True
 
     def __init__(self, family: Family, options: RamsisOptions) -> None:
         self.family = family
@@ -68,11 +69,11 @@ class Ramsis(Source):
             if accuracy >= family.accuracy_floor
         ]
         self.allowed = allowed or [family.variants.index(family.serving)]
+        self.variants = [family.variants[index] for index in self.allowed]
 
     def attach(self, desk: Desk) -> None:
         super().attach(desk)
-        variants = [self.family.variants[index] for index in self.allowed]
-        self.fastest = min(variants, key=lambda each: desk.costs.of(each).plan_ns[1])
+        self.fastest = min(self.variants, key=lambda each: desk.costs.of(each).plan_ns[1])
         self.fastest_ns = desk.costs.of(self.fastest).plan_ns
 
     # Requests
@@ -80,12 +81,22 @@ class Ramsis(Source):
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
         if self.monitor.on_arrival(now_ns):
             self._follow_load(now_ns)
+        if not self._left_to(request):
+            self.outbox.drop(request, DropReason.FLOOR)
+            return NO_LANES
         if not self.order:
             self.stranded.add(request, self.fastest_ns[1] + self.desk.lead_ns(1))
             return NO_LANES
         worker = self._next_worker()
         worker.queue.push(request)
         return worker.lane
+
+    def _left_to(self, request: Request) -> list[int]:
+        """The variants that may serve it."""
+        allowed = request.allowed
+        if allowed is None:
+            return self.variants
+        return [variant for variant in self.variants if variant in allowed]
 
     def _next_worker(self) -> Worker:
         order = self.order
@@ -174,7 +185,7 @@ class Ramsis(Source):
         queue, lead_ns = worker.queue, self.desk.lead_ns(1)
         alone_ns = lead_ns + self.fastest_ns[1]
         while len(queue) > 0 and queue.first().expires_at_ns < now_ns + alone_ns:
-            self._drop_late(queue)
+            self._drop_late(queue.pop())
         if len(queue) == 0:
             return None
         bid = worker.bid
@@ -185,29 +196,55 @@ class Ramsis(Source):
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         queue = self.workers[slot.backend].queue
-        if not any(slot.runs(self.family.variants[index]) for index in self.allowed):
-            return None
-        while len(queue) > 0:
-            variant, size = self._decide(queue, slot)
-            if size > 0:
-                return Batch(variant, queue.pop_many(size))
-            self._drop_late(queue)
-        return None
+        while True:
+            first, able = self._first_here(queue, slot)
+            if first is None:
+                return None
+            variant, taken = self._decide(queue, slot, first, able)
+            if taken:
+                queue.take(taken)
+                return Batch(variant, taken)
+            queue.remove(first)
+            self._drop_late(first)
 
-    def _decide(self, queue: DeadlineQueue, slot: Slot) -> tuple[int, int]:
-        """The table's variant for the whole queue; a size of 0 where the first must be dropped.
+    def _first_here(self, queue: DeadlineQueue, slot: Slot) -> tuple[Request | None, list[int]]:
+        """The first for whom this backend has a variant that may serve it, and all such."""
+        for request in queue.items[queue.head :]:
+            able = [each for each in self._left_to(request) if slot.runs(each)]
+            if able:
+                return request, able
+        return None, []
+
+    def _decide(
+        self, queue: DeadlineQueue, slot: Slot, first: Request, able: list[int]
+    ) -> tuple[int, list[Request]]:
+        """The table's variant for the whole queue; nobody where the first must be dropped.
 
         The paper answers late rather than never. We do so up to the hard limit: where the whole
-        queue would end after it, as many as still fit run on the fastest variant.
+        queue would end after it, as many as still fit run on the fastest variant. Tables know
+        nothing of clients that insist on some variants: such a one gets the most accurate that is
+        in time, together with all who allow it too.
         """
-        first = queue.first()
-        variant, size = self._by_table(len(queue), first.deadline_ns - slot.start_at_ns, slot)
-        if slot.runs(variant) and size_within_limits(queue, slot, variant, size) == size:
-            return variant, size
-        variants = [self.family.variants[index] for index in self.allowed]
-        able = [each for each in variants if slot.runs(each)]
+        slack_ns = first.deadline_ns - slot.start_at_ns
+        variant, size = self._by_table(len(queue), slack_ns, slot)
+        if first.allowed is not None and variant not in first.allowed:
+            variant = self._own_choice(queue, slot, slack_ns, able)
+        if variant in able:
+            taken = who_allow(queue, variant, size)
+            if size_within_limits(taken, slot, variant, size) == len(taken):
+                return variant, taken
         fastest = min(able, key=lambda each: slot.plan_ns(each, 1))
-        return fastest, size_within_limits(queue, slot, fastest, len(queue))
+        taken = who_allow(queue, fastest, len(queue))
+        return fastest, taken[: size_within_limits(taken, slot, fastest, len(taken))]
+
+    def _own_choice(self, queue: DeadlineQueue, slot: Slot, slack_ns: int, able: list[int]) -> int:
+        family = self.family
+        for variant in sorted(able, key=lambda each: -family.accuracy[family.variants.index(each)]):
+            size_max = self.costs.of(variant, slot.kind).size_max
+            size = len(who_allow(queue, variant, size_max))
+            if slot.plan_ns(variant, size) <= slack_ns:
+                return variant
+        return min(able, key=lambda each: slot.plan_ns(each, 1))
 
     def _by_table(self, waiting: int, slack_ns: int, slot: Slot) -> tuple[int, int]:
         rung = self.rungs.get(slot.kind)
@@ -220,8 +257,7 @@ class Ramsis(Source):
         slack = max(0, bisect_right(made.ladder.slack_ns, slack_ns) - 1)
         return made.job.variants[rung.solution.choice[size - 1][slack]], size
 
-    def _drop_late(self, queue: DeadlineQueue) -> None:
-        first = queue.pop()
+    def _drop_late(self, first: Request) -> None:
         slo_ns = first.expires_at_ns - first.arrived_at_ns - self.desk.lead_ns(1)
         if self.costs.of(self.fastest).p50_ns[1] <= slo_ns < self.fastest_ns[1]:
             self.costs.doubt(self.fastest)

@@ -4,39 +4,39 @@ Clients stream gRPC from a process of their own, on this machine. A rate counts 
 most 1 % of its requests are refused, lost or later than the SLO, counted from when they were due.
 """
 
-import threading
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import argparse
+from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from benchmarks.calm import undisturbed
 from benchmarks.figures import Figure, run
+from benchmarks.live_load import (
+    WARMUP_S,
+    Load,
+    Way,
+    by_http,
+    by_stream,
+    by_unary,
+    load,
+    serves,
+    watched,
+)
 from benchmarks.live_server import Running, fermata
 from benchmarks.plain_serve import Knobs, plain_serve
-from benchmarks.search import Good, highest
-from clients.load.arrivals import poisson, single
-from clients.load.ledger import OK, Ledger
-from clients.load.report import LoadReport, report
-from clients.load.run import START_NS, run_load
-from clients.load.sender import SenderOptions, Target
-from clients.wire.tensors import RawTensor
+from benchmarks.search import highest
+from clients.load.ledger import OK
 from router.core.units import ms, seconds
 from simulator.goodput import find_goodput
 from simulator.report import report as simulated_report
 from simulator.run import simulate
 from simulator.scenario import Scenario, read_scenario
 
-SLO_NS = ms(50)
-BAD_RATE_MAX = 0.01
-WARMUP_S = 1.5
-STREAMS = 8
+PARTS = ("eager", "served", "plain")
 STEADY_RPS = 1_370
 """What two such backends serve with 64 requests in flight."""
 LOW_RATES_RPS = (20, 60, 200)
-TARGET = Target("emulated", RawTensor("input", "UINT8", (20_000,), bytes(20_000)), SLO_NS)
 PEERS = (
     Knobs(optimized=True),
     Knobs(batch_size=24, wait_ms=8, optimized=True),
@@ -44,7 +44,7 @@ PEERS = (
     Knobs(replicas=4, batch_size=8, wait_ms=8, optimized=True),
     Knobs(),
 )
-"""Plain Ray Serve's configurations, by stream; the best of them also by unary calls."""
+"""Plain Ray Serve's configurations, by stream; the best of them also by unary calls and by HTTP."""
 PEER_GUESS_RPS = 250
 SCENARIO = {
     "seed": 1,
@@ -64,105 +64,28 @@ SCENARIO = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What became of a load."""
-
-    report: LoadReport
-    ledger: Ledger
-
-
-@dataclass(slots=True)
-class Watch:
-    """CPU time and the router's counters over the steady part of a load."""
-
-    server: Running
-    wait_s: float
-    length_s: float
-    cpu_s: float = 0.0
-    """Of frontend, router and backends together, a second."""
-    idle: float = 0.0
-    """Share of the backends' time without a batch."""
-    thread: threading.Thread = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.thread = threading.Thread(target=self._run)
-        self.thread.start()
-
-    def _run(self) -> None:
-        time.sleep(self.wait_s)
-        before, cpu_s, from_s = _rank(self.server), self.server.cpu_s(), time.monotonic()
-        time.sleep(self.length_s)
-        spent_s = sum(self.server.cpu_s().values()) - sum(cpu_s.values())
-        self.cpu_s = spent_s / (time.monotonic() - from_s)
-        after = _rank(self.server)
-        busy_ns, up_ns = (after[name] - before[name] for name in before)
-        self.idle = 1 - busy_ns / up_ns
-
-
-def _rank(server: Running) -> dict[str, int]:
-    rank = server.status()["ranks"][0]
-    return {name: int(rank[name]) for name in ("backend_busy_ns", "backend_up_ns")}
-
-
-def load(server: Running, rate_rps: float, seconds_s: float, unary: bool = False) -> Load:
-    """Poisson arrivals at that rate, on a machine that is left alone."""
-    return undisturbed(lambda: _load(server, rate_rps, seconds_s, unary))
-
-
-def _load(server: Running, rate_rps: float, seconds_s: float, unary: bool) -> Load:
-    total_ns = seconds(WARMUP_S + seconds_s)
-    due = single(poisson(rate_rps, total_ns, np.random.default_rng(int(rate_rps))))
-    found = run_load(SenderOptions(server.address, STREAMS, unary), [TARGET], due)
-    result = report(found, np.array([SLO_NS]), seconds(WARMUP_S), total_ns)
-    return Load(result, found)
-
-
-def watched(server: Running, rate_rps: float, seconds_s: float) -> Watch:
-    def probe() -> Watch:
-        # The sender's process has to start first.
-        watch = Watch(server, WARMUP_S + 1 + START_NS / 1e9, seconds_s - 1)
-        _load(server, rate_rps, seconds_s + 0.5, unary=False)
-        watch.thread.join()
-        return watch
-
-    return undisturbed(probe)
-
-
-def serves(server: Running, seconds_s: float, tries: int, unary: bool = False) -> Good:
-    """Whether a rate is served; a hiccup of the machine gets another try."""
-
-    def good(rate_rps: float) -> bool:
-        return any(
-            load(server, rate_rps, seconds_s, unary).report.bad_rate <= BAD_RATE_MAX
-            for _ in range(tries)
-        )
-
-    return good
-
-
-def peer_goodput(seconds_s: float, precision: float, tries: int) -> float:
-    """Of plain Ray Serve at its best."""
+def peer_goodput(seconds_s: float, precision: float, tries: int) -> Iterator[Figure]:
+    """Of plain Ray Serve; the last figure is its best."""
     best_rps, best = 0.0, PEERS[0]
     for knobs in PEERS:
         with plain_serve(knobs) as server:
-            better_rps = _beyond(server, best_rps, seconds_s, precision, tries)
-        if better_rps > best_rps:
-            best_rps, best = better_rps, knobs
+            found_rps = _beyond(server, best_rps, seconds_s, precision, tries, by_stream)
+        yield Figure(f"plain Ray Serve, {knobs}, by stream", found_rps, "req/s", 0)
+        if found_rps > best_rps:
+            best_rps, best = found_rps, knobs
     with plain_serve(best) as server:
-        return max(best_rps, _beyond(server, best_rps, seconds_s, precision, tries, unary=True))
+        for name, way in (("unary", by_unary), ("HTTP", by_http)):
+            found_rps = _beyond(server, best_rps, seconds_s, precision, tries, way)
+            yield Figure(f"plain Ray Serve, {best}, by {name}", found_rps, "req/s", 0)
+            best_rps = max(best_rps, found_rps)
+    yield Figure("plain Ray Serve's goodput, for reference", best_rps, "req/s", 0)
 
 
 def _beyond(
-    server: Running,
-    known_rps: float,
-    seconds_s: float,
-    precision: float,
-    tries: int,
-    unary: bool = False,
+    server: Running, known_rps: float, seconds_s: float, precision: float, tries: int, way: Way
 ) -> float:
     """Its goodput; 0 where it does not reach what is known already."""
-    good = serves(server, seconds_s, tries, unary)
+    good = serves(server, seconds_s, tries, way)
     if known_rps and not good(known_rps * (1 + precision)):
         return 0.0
     return highest(good, known_rps * (1 + precision) or PEER_GUESS_RPS, precision)
@@ -173,9 +96,11 @@ def scenario(rate_rps: float) -> Scenario:
     return one.at_rate(rate_rps)
 
 
-def served_figures(quick: bool) -> Iterator[Figure]:
-    """On one server that holds as long as it may, so that idleness tells of the load."""
-    seconds_s, tries, precision, probes = (2.0, 1, 0.15, 3) if quick else (5.0, 2, 0.05, 16)
+def served_figures(seconds_s: float, tries: int, precision: float, probes: int) -> Iterator[Figure]:
+    """On one server that holds as long as it may, so that idleness tells of the load.
+
+    The last figure is its goodput.
+    """
     simulated_rps = find_goodput(scenario(STEADY_RPS)).goodput_rps
     half_rps = simulated_rps / 2
     half = scenario(half_rps)
@@ -191,12 +116,7 @@ def served_figures(quick: bool) -> Iterator[Figure]:
         good = serves(server, seconds_s, tries)
         live_rps = highest(good, 0.75 * simulated_rps, precision, probes)
     yield Figure("live goodput over simulated", live_rps / simulated_rps, "x", 0.9)
-    if not quick:
-        peer_rps = peer_goodput(seconds_s - 1, precision, tries)
-        yield Figure("plain Ray Serve's goodput, for reference", peer_rps, "req/s", 0)
-        yield Figure("live goodput, for reference", live_rps, "req/s", 0)
-        ratio = live_rps / peer_rps if peer_rps else np.inf
-        yield Figure("goodput over plain Ray Serve", ratio, "x", 5)
+    yield Figure("live goodput, for reference", live_rps, "req/s", 0)
 
 
 def added_ms(found: Load) -> Any:
@@ -218,11 +138,29 @@ def eager_figures() -> Iterator[Figure]:
                 yield Figure(name, value, "ms", goal, at_most=True)
 
 
-def measure(quick: bool) -> Iterator[Figure]:
-    if not quick:
+def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+    effort = (2.0, 1, 0.15, 3) if quick else (5.0, 2, 0.05, 16)
+    if "eager" in parts and not quick:
         yield from eager_figures()
-    yield from served_figures(quick)
+    ours = plain = None
+    if "served" in parts:
+        for ours in served_figures(*effort):
+            yield ours
+    if "plain" in parts and not quick:
+        for plain in peer_goodput(seconds_s=4.0, precision=0.05, tries=2):
+            yield plain
+    if ours and plain:
+        ratio = ours.value / plain.value if plain.value else np.inf
+        yield Figure("goodput over plain Ray Serve", ratio, "x", 5)
 
 
 if __name__ == "__main__":
-    run("Live: two emulated backends, 5 + b ms, SLO 50 ms", measure)
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=PARTS,
+        help="added latency, the server at load, or plain Ray Serve; may be repeated",
+    )
+    wanted = parser.parse_known_args()[0].only or PARTS
+    run("Live: two emulated backends, 5 + b ms, SLO 50 ms", partial(measure, wanted), parser)

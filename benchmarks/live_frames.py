@@ -13,7 +13,7 @@ from PIL import Image
 
 from benchmarks.calm import undisturbed
 from benchmarks.figures import Figure, run
-from benchmarks.live import Load
+from benchmarks.live_load import Load
 from benchmarks.live_server import Running, fermata
 from benchmarks.search import highest
 from clients.frames import encode_jpeg

@@ -46,6 +46,7 @@ class Running:
         self.port = port
         """Of its gRPC server."""
         self.status_port = status_port
+        """Of its HTTP server."""
 
     @property
     def address(self) -> str:

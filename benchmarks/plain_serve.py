@@ -1,6 +1,7 @@
 """Plain Ray Serve with `@serve.batch` on the emulated times that Fermata's backends run.
 
-The peer in `benchmarks/live.py`. Its gRPC proxy takes the same messages, in a stream or unary.
+The peer in `benchmarks/live.py`. Its gRPC proxy takes the same messages, in a stream or unary,
+its HTTP proxy their inputs.
 """
 
 import argparse
@@ -20,6 +21,8 @@ import grpc
 import ray
 from ray import serve
 from ray.serve.config import gRPCOptions
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 
 from benchmarks.live_server import Running, free_port, started
 from clients.wire import open_inference_pb2 as pb
@@ -42,6 +45,11 @@ class Knobs:
     wait_ms: float = 3
     optimized: bool = False
     """Ray Serve's own switch for throughput (RAY_SERVE_THROUGHPUT_OPTIMIZED)."""
+
+    def __str__(self) -> str:
+        mode = ", optimized" if self.optimized else ""
+        size, wait = f"batches of {self.batch_size}", f"wait {self.wait_ms:g} ms"
+        return f"{self.replicas} replicas, {size}, {wait}{mode}"
 
 
 def add_service(servicer: Any, server: Any) -> None:
@@ -79,23 +87,24 @@ class Model:
                 return number
 
     @serve.batch(max_batch_size=16, batch_wait_timeout_s=0.003)
-    async def run(self, messages: list[bytes]) -> list[pb.ModelInferResponse]:
+    async def run(self, messages: list[bytes]) -> list[int]:
+        """The size of the batch, for each."""
         size = len(messages)
         await asyncio.to_thread(self._run, ms(5) + size * ms(1))
-        answers = []
-        for message in messages:
-            request = pb.ModelInferRequest.FromString(message)
-            answer = pb.ModelInferResponse(model_name=request.model_name, id=request.id)
-            answer.parameters["batch_size"].int64_param = size
-            answers.append(answer)
-        return answers
+        return [size] * size
 
     def _run(self, run_ns: int) -> None:
         sharpen_sleep()
         self.gpu.run(run_ns)
 
+    async def __call__(self, request: Request) -> Response:
+        return PlainTextResponse(str(await self.run(await request.body())))
+
     async def ModelInfer(self, message: bytes) -> pb.ModelInferResponse:  # noqa: N802
-        answer: pb.ModelInferResponse = await self.run(message)
+        size = await self.run(message)
+        request = pb.ModelInferRequest.FromString(message)
+        answer = pb.ModelInferResponse(model_name=request.model_name, id=request.id)
+        answer.parameters["batch_size"].int64_param = size
         return answer
 
     async def ModelStreamInfer(  # noqa: N802
@@ -105,7 +114,7 @@ class Model:
         ready: asyncio.Queue[pb.ModelInferResponse | None] = asyncio.Queue()
 
         async def answer(message: bytes) -> None:
-            ready.put_nowait(await self.run(message))
+            ready.put_nowait(await self.ModelInfer(message))
 
         async def read() -> None:
             async with asyncio.TaskGroup() as group:
@@ -124,15 +133,22 @@ class Model:
 @contextmanager
 def plain_serve(knobs: Knobs) -> Any:
     """A running peer."""
-    port = free_port()
+    port, http_port = free_port(), free_port()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "benchmarks.plain_serve", folder, str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.plain_serve",
+            folder,
+            str(port),
+            str(http_port),
+        ]
         command += [str(knobs.replicas), str(knobs.batch_size), str(knobs.wait_ms)]
         path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
         environment = {"RAY_worker_niceness": "0", "PYTHONPATH": path}
         if knobs.optimized:
             environment["RAY_SERVE_THROUGHPUT_OPTIMIZED"] = "1"
-        with started(command, port, _answers, environment) as running:
+        with started(command, port, _answers, environment, http_port) as running:
             yield running
 
 
@@ -151,6 +167,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Plain Ray Serve, until Ctrl-C")
     parser.add_argument("folder")
     parser.add_argument("port", type=int)
+    parser.add_argument("http_port", type=int)
     parser.add_argument("replicas", type=int)
     parser.add_argument("batch_size", type=int)
     parser.add_argument("wait_ms", type=float)
@@ -160,7 +177,7 @@ def main() -> None:
     ray.init(address="local", include_dashboard=False, log_to_driver=False)
     service = f"{add_service.__module__}.{add_service.__name__}".replace("__main__", MODULE)
     serve.start(
-        http_options={"port": free_port()},
+        http_options={"port": given.http_port},
         logging_config={"enable_access_log": False},
         grpc_options=gRPCOptions(port=given.port, grpc_servicer_functions=[service]),
     )

@@ -12,9 +12,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from autoscaler.serve_policy import RelayTarget
 from deployments.backend.executor import tune
+from deployments.backend.gpu_meter import find_gpu
+from deployments.backend.meter import BackendMeter
 from deployments.backend.process import BackendProcess, BackendSettings
 from deployments.backend.stock import Loaded, Stock
 from deployments.config import DeploymentConfig, load_config, read_config
+from deployments.exporter import BackendExport, FrontendExport
 from deployments.frontend.process import FrontendOptions, FrontendProcess, node_name
 from deployments.frontend.server import ServerOptions
 from deployments.frontend.table import TableLimits
@@ -30,6 +33,7 @@ from deployments.plan import (
 )
 from deployments.replanning import Replanner, mapping_options
 from deployments.scaling import ScalingLoop
+from deployments.watch import Watch
 from profiles.profile import Profile
 from router.actor import create_router, find_router
 from router.core.units import ms
@@ -60,6 +64,7 @@ class ControlPlane:
         self.backends = backends
         self.router: Any = None
         self.scaling: ScalingLoop | None = None
+        self.watch: Watch | None = None
         self.starting = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
@@ -71,6 +76,7 @@ class ControlPlane:
         await self.router.address.remote()
         replanner = Replanner(self.router, mapping_options(self.config))
         self.replanning = asyncio.get_running_loop().create_task(replanner.run())
+        self.watch = Watch(self.router)
         if self.config.autoscaler is not None or self.config.epochs is not None:
             self.scaling = ScalingLoop(self.config, profiles, self.router)
             await self.scaling.start()
@@ -93,7 +99,8 @@ class ControlPlane:
         """Counters and signals of the router."""
         # Shielded: a caller that gives up must not take the start down with it.
         await asyncio.shield(self.starting)
-        told = dict(await self.router.snapshot.remote())
+        assert self.watch is not None
+        told = self.watch.rated(dict(await self.router.snapshot.remote()))
         if self.scaling is not None:
             told["scaling"] = self.scaling.describe(told)
         return told
@@ -102,6 +109,8 @@ class ControlPlane:
         check_start(self.starting)
         if self.starting.done() and self.replanning.done():
             self.replanning.result()
+        if self.watch is not None:
+            self.watch.check()
         if self.scaling is not None:
             self.scaling.check()
 
@@ -122,6 +131,8 @@ class ControlPlane:
         if self.router is not None:
             if self.starting.done() and self.starting.exception() is None:
                 self.replanning.cancel()
+            if self.watch is not None:
+                self.watch.stop()
             await self.router.stop.remote("the application ends")
             ray.kill(self.router)
 
@@ -171,7 +182,10 @@ class Backend:
             node=node_name(),
         )
         resolve = find_router(_router_name(self.config), NAMESPACE)
-        self.process = BackendProcess(settings, loaded.runners, resolve, self.stock)
+        stock = self.stock
+        meter = BackendMeter(stock.loads, stock.held_bytes, find_gpu(stock.device))
+        export = BackendExport(settings.number)
+        self.process = BackendProcess(settings, loaded.runners, resolve, stock, meter, export)
         await self.process.start()
 
     async def progress(self) -> str:
@@ -218,7 +232,10 @@ class Frontend:
         )
         resolve = find_router(_router_name(config), NAMESPACE)
         looks = await asyncio.to_thread(peeks, config)
-        self.process = FrontendProcess(options, registry(config), resolve, peeks=looks)
+        export = FrontendExport(options.number)
+        self.process = FrontendProcess(
+            options, registry(config), resolve, peeks=looks, export=export
+        )
         await self.process.start()
 
     async def check_health(self) -> None:

@@ -27,6 +27,7 @@ from router.links.messages import (
     RID_BITS,
     Absent,
     Advice,
+    BackendStats,
     Cancel,
     Done,
     Drained,
@@ -34,6 +35,7 @@ from router.links.messages import (
     Estimated,
     Evidence,
     Frontend,
+    FrontendStats,
     Hello,
     LoadVariant,
     Message,
@@ -46,6 +48,7 @@ from router.links.messages import (
     UnloadVariant,
 )
 from router.mapped_clients import MappedClients
+from router.meters import Meters
 from router.peers import BackendPeer, Speaker
 from router.placement import Placement
 from router.policies.jellyfish.problem import Plan
@@ -85,14 +88,10 @@ class LiveRouter:
         """Requests that a backend has: a frontend that reconnects may submit them once more."""
         self.placement = Placement(built)
         self.lead = LeadTime(config.lead_ns, config.lead_ns_max)
-        self.received = [0] * len(config.applications)
-        self.busy_ns = [0] * len(config.applications)
-        """Backend time of batches that have ended, by application."""
+        self.meters = Meters(config, built)
         self.unknown = 0
         self.strays = 0
         """Messages that made no sense from who sent them."""
-        self.sizes: list[dict[int, int]] = [{} for _ in built.variants]
-        """Batches dispatched, by variant and size."""
         self.presence = Presence(
             {each.name: tuple(v.name for v in each.variants) for each in config.applications}
         )
@@ -132,6 +131,7 @@ class LiveRouter:
         now_ns = self.clock()
         if role == "frontend" and self.frontends.get(number) is link:
             del self.frontends[number]
+            self.meters.on_gone(role, number)
             queued = self.engine.outbox.queued
             for rid in [rid for rid in queued if rid >> RID_BITS == number]:
                 self.engine.on_cancel(now_ns, rid)
@@ -159,7 +159,9 @@ class LiveRouter:
                     self._look(now_ns, message)
                 elif isinstance(message, Place):
                     self._place(message)
-                else:
+                elif not isinstance(message, FrontendStats) or not self.meters.on_frontend(
+                    link.peer.number, message
+                ):
                     self._stray(link, message)
         else:
             for message in messages:
@@ -167,6 +169,8 @@ class LiveRouter:
                     self._done(now_ns, link, message)
                 elif isinstance(message, Ready):
                     self._ready(now_ns, link, message)
+                elif isinstance(message, BackendStats):
+                    self.meters.on_backend(link.peer.number, message)
                 else:
                     self._stray(link, message)
         self._settle_soon()
@@ -187,7 +191,7 @@ class LiveRouter:
         rid = submit.rid
         if rid in self.engine.outbox.queued or rid in self.dispatched:
             return
-        self.received[application] += 1
+        self.meters.applications[application].received += 1
         deadline_ns = now_ns + submit.slo_ns
         request = Request(
             rid,
@@ -276,6 +280,7 @@ class LiveRouter:
 
     def _lose(self, now_ns: int, number: int) -> None:
         del self.backends[number]
+        self.meters.on_gone("backend", number)
         self.presence.on_backend_down(number)
         state = self._state(number)
         for batch in (state.running, state.queued):
@@ -300,10 +305,13 @@ class LiveRouter:
         away_ns = now_ns - sent_at_ns - done.run_ns if idle else None
         ran = not done.failed and done.run_ns > 0
         if ran:
-            self.lead.on_batch(start_in_ns + done.start_late_ns, away_ns)
+            fetch_ns = start_in_ns + done.start_late_ns
+            self.lead.on_batch(fetch_ns, away_ns)
+            if away_ns is not None:
+                self.meters.round_trip.add(max(0, away_ns - max(0, fetch_ns)))
             self._set_lead()
         self.dispatched.difference_update(request.rid for request in running.requests)
-        self.busy_ns[running.requests[0].application] += done.run_ns
+        self.meters.on_done(now_ns, number, running, done.run_ns, self.lead.link_ns, ran)
         # What did not run teaches nothing about run times.
         size = -1 if ran else 0
         self.engine.on_done(now_ns, number, done.run_ns, size, failed=bool(done.failed))
@@ -327,6 +335,7 @@ class LiveRouter:
         late_ns = self.clock() - due_ns
         if late_ns >= 0:
             self.lead.on_timer(late_ns)
+            self.meters.timer_late.add(late_ns)
         self._settle()
 
     def _settle(self) -> None:
@@ -345,6 +354,7 @@ class LiveRouter:
             if isinstance(effect, Dispatch):
                 self._dispatch(now_ns, effect.backend, effect.batch)
             elif isinstance(effect, Drop):
+                self.meters.on_drop(now_ns, effect)
                 self._tell_dropped(effect)
             elif isinstance(effect, Answer):
                 self._short_circuit(effect)
@@ -380,8 +390,7 @@ class LiveRouter:
         start_in_ns = batch.start_at_ns - now_ns
         idle = self._state(number).running is batch
         backend.sent[batch.batch_id] = (now_ns, start_in_ns, idle)
-        sizes = self.sizes[batch.variant]
-        sizes[len(rids)] = sizes.get(len(rids), 0) + 1
+        self.meters.on_dispatch(batch)
         name = self.built.variants[batch.variant]
         self._say(backend.link, Run(batch.batch_id, name, rids, start_in_ns, batch.plan_ns))
         if self.built.estimators[batch.requests[0].application] is not None:

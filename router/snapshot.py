@@ -27,11 +27,19 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
         "lead_ns": engine.ranks[0].lead_start_ns,
         "link_ns": live.lead.link_ns,
         "timer_late_ns": {name: live.lead.late.quantile(share) for name, share in LATENESS},
-        "applications": _applications(live),
+        "timer_late": live.meters.timer_late.describe(),
+        "link_round_trip": live.meters.round_trip.describe(),
+        "loads": {name: list(counts) for name, counts in sorted(live.meters.loads.items())},
+        "failures": live.meters.failures,
+        "applications": _applications(live, now_ns),
         "variants": _variants(live),
-        "busy_ns": dict(zip(live.built.applications, live.busy_ns, strict=True)),
+        "busy_ns": {
+            name: live.meters.applications[number].busy_ns
+            for name, number in live.built.applications.items()
+        },
         "target": live.placement.target,
         "placement": live.placement.describe(live.backends),
+        "processes": _processes(live),
         "backends": {number: _backend(live, number) for number in sorted(live.backends)},
         "ranks": [
             {
@@ -49,17 +57,28 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
     }
 
 
-def _applications(live: LiveRouter) -> dict[str, Any]:
-    counts = live.engine.ledger.applications
-    return {
-        name: {
-            "requests": live.received[number],
-            "good": counts[number].good,
-            "late": counts[number].late,
-            "dropped": dict(counts[number].drops),
+def _applications(live: LiveRouter, now_ns: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    slo_ns = [each.slo_ns for each in live.config.applications]
+    for name, number in live.built.applications.items():
+        counts = live.engine.ledger.applications[number]
+        meter = live.meters.applications[number]
+        streams, worst, worst_bad_rate = meter.streams.worst(now_ns)
+        found[name] = {
+            "slo_ns": slo_ns[number],
+            "requests": meter.received,
+            "good": counts.good,
+            "late": counts.late,
+            "dropped": dict(counts.drops),
+            "answered": dict(meter.answered),
+            "expected_right": meter.expected_right,
+            "rated": meter.rated,
+            "latency": meter.latency.describe(),
+            "queue_delay": meter.queue_delay.describe(),
+            "slack": meter.slack.describe(),
+            "streams": {"seen": streams, "worst": worst, "worst_bad_rate": worst_bad_rate},
         }
-        for name, number in live.built.applications.items()
-    }
+    return found
 
 
 def _variants(live: LiveRouter) -> list[dict[str, Any]]:
@@ -69,16 +88,52 @@ def _variants(live: LiveRouter) -> list[dict[str, Any]]:
         {
             "application": owners[number],
             "name": name,
+            "accuracy": live.meters.accuracy[number],
             "margin_factor": costs.of(number).factor,
-            "batch_sizes": dict(sorted(live.sizes[number].items())),
+            "batch_sizes": dict(sorted(live.meters.sizes[number].items())),
         }
         for number, name in enumerate(live.built.variants)
     ]
 
 
-def _backend(live: LiveRouter, number: int) -> dict[str, Any]:
-    state = live.engine.backend_rank[number].backends[number]
+def _processes(live: LiveRouter) -> dict[str, Any]:
+    """What frontends and backends last said of themselves."""
+    frontends, backends = live.meters.frontends, live.meters.backends
     return {
+        "frontends": {
+            number: {
+                "node": live.frontends[number].peer.node,
+                "open": stats.open,
+                "payload_bytes": stats.payload_bytes,
+                "memory_bytes": stats.memory_bytes,
+                "loop_late_ns": stats.loop_late_ns,
+            }
+            for number, stats in sorted(frontends.items())
+            if number in live.frontends
+        },
+        "backends": {
+            number: {
+                "node": live.backends[number].link.peer.node,
+                "models_bytes": stats.models_bytes,
+                "memory_bytes": stats.memory_bytes,
+                "gpu_memory_bytes": stats.gpu_memory_bytes,
+                "gpu_memory_bytes_max": stats.gpu_memory_bytes_max,
+                "gpu_used": stats.gpu_used,
+            }
+            for number, stats in sorted(backends.items())
+            if number in live.backends
+        },
+    }
+
+
+def _backend(live: LiveRouter, number: int) -> dict[str, Any]:
+    rank = live.engine.backend_rank[number]
+    state = rank.backends[number]
+    kinds = {kind: name for name, kind in live.kinds.numbers.items()}
+    return {
+        "sub_cluster": live.engine.ranks.index(rank),
+        "kind": kinds.get(state.kind, ""),
+        "models": sorted(live.presence.held.get(number, ())),
         "running": state.running is not None,
         "queued": state.queued is not None,
         "draining": state.draining,

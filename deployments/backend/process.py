@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from deployments.backend.executor import Executor, Outcome
+from deployments.backend.meter import BackendMeter, LoadCounts
 from deployments.backend.runner import Runner, RunnerStock
 from deployments.backend.segments import Segments
 from deployments.backend.slot import (
@@ -20,10 +21,12 @@ from deployments.backend.slot import (
     Tensors,
 )
 from deployments.backend.tensors import Array, InputError, split, view
+from deployments.reporting import EverySecond
 from profiles.errors import ServingError
 from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
+    BackendStats,
     Drained,
     Fetch,
     Frontend,
@@ -80,12 +83,17 @@ class BackendProcess:
         runners: dict[str, Runner],
         resolve: Resolve,
         stock: RunnerStock | None = None,
+        meter: BackendMeter | None = None,
+        export: Callable[[BackendStats], None] | None = None,
     ) -> None:
         self.settings = settings
         self.runners = runners
         """By variant; loaded and warm."""
         self.stock = stock
         """Where more variants come from, and go to; None where the set is fixed."""
+        self.meter = meter or BackendMeter(LoadCounts(), lambda: 0)
+        self.export = export
+        """Hears what the meter says."""
         self.leaving: set[str] = set()
         """Variants that get no new batch, and go when those they have are done."""
         self.trouble: dict[str, str] = {}
@@ -116,6 +124,15 @@ class BackendProcess:
             self.resolve, self.hello, RouterEvents(self), self.heart, self.settings.links
         )
         self.to_router.start()
+        self.telling = EverySecond(self.loop, self._tell)
+
+    def _tell(self, late_ns: int) -> None:
+        """What there is to count is kept for a router that is away."""
+        if self.router is not None:
+            stats = self.meter.take()
+            self.router.send(stats)
+            if self.export is not None:
+                self.export(stats)
 
     async def drain(self) -> None:
         """Take nothing more and finish what is here."""
@@ -132,6 +149,7 @@ class BackendProcess:
 
     async def stop(self, reason: str = "backend shuts down") -> None:
         """End every link and thread; what still waits here is lost to its router."""
+        self.telling.close()
         await self.to_router.stop(reason)
         for task in tuple(self.tasks):
             task.cancel()
@@ -219,6 +237,7 @@ class BackendProcess:
 
     def _count(self, reason: str) -> None:
         self.failures[reason] = self.failures.get(reason, 0) + 1
+        self.meter.failures += 1
 
     def _start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
         task = self.loop.create_task(work)

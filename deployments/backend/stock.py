@@ -1,9 +1,11 @@
 """What a backend may hold: every variant of a configuration, loaded and measured on its device."""
 
 import os
+import time
 from dataclasses import dataclass
 
 from deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner, pick_device
+from deployments.backend.meter import LoadCounts
 from deployments.backend.runner import Runner
 from deployments.backend.swapping import SwappingRunner, SwapSpace
 from deployments.config import DeploymentConfig
@@ -33,6 +35,7 @@ class Stock:
         """What run times depend on: backends of one kind share them."""
         limit = None if given.memory_mb is None else int(given.memory_mb * 2**20)
         self.budget = MemoryBudget(limit)
+        self.loads = LoadCounts()
         self.space = SwapSpace(self._swap_in) if given.swap else None
         """Where a backend holds one model at a time."""
         self.specs = {spec.name: spec for spec in model_specs(config, known_profiles(config))}
@@ -46,10 +49,21 @@ class Stock:
         """The variant, warm; ConfigError where it cannot be had or does not fit."""
         if self.space is not None:
             return SwappingRunner(self.specs[variant], self.space)
-        return load_runner(self.specs[variant], self.device, self.budget)
+        from_ns = time.monotonic_ns()
+        runner = load_runner(self.specs[variant], self.device, self.budget)
+        self.loads.add(variant, time.monotonic_ns() - from_ns)
+        return runner
 
     def _swap_in(self, spec: ModelSpec) -> Runner:
-        return load_runner(spec, self.device, MemoryBudget(self.budget.bytes_max), warm=False)
+        from_ns = time.monotonic_ns()
+        budget = MemoryBudget(self.budget.bytes_max)
+        runner = load_runner(spec, self.device, budget, warm=False)
+        self.loads.add(spec.name, time.monotonic_ns() - from_ns)
+        return runner
+
+    def held_bytes(self) -> int:
+        """By all models that are loaded."""
+        return sum(self.budget.held.values())
 
     def give_back(self, variant: str) -> None:
         """It is not held any more."""

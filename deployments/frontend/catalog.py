@@ -94,7 +94,9 @@ def statistics(models: list[tuple[ServedModel, str]], tally: Tally) -> pb.ModelS
             name=model.name,
             version=version,
             inference_count=served,
-            execution_count=round(sum(n / size for size, (n, _) in found.batches.items() if size)),
+            execution_count=round(
+                sum(each.requests / size for size, each in found.batches.items() if size)
+            ),
             inference_stats=pb.InferStatistics(
                 success=pb.StatisticDuration(count=served, ns=found.latency_ns),
                 fail=pb.StatisticDuration(count=refused),
@@ -102,10 +104,10 @@ def statistics(models: list[tuple[ServedModel, str]], tally: Tally) -> pb.ModelS
                 compute_infer=pb.StatisticDuration(count=served, ns=found.run_ns),
             ),
         )
-        for size, (requests, run_ns) in sorted(found.batches.items()):
+        for size, each in sorted(found.batches.items()):
             # A batch's run time was counted once for each of its requests.
             runs = pb.StatisticDuration(
-                count=round(requests / max(1, size)), ns=run_ns // max(1, size)
+                count=round(each.requests / max(1, size)), ns=each.run_ns // max(1, size)
             )
             stats.batch_stats.add(batch_size=size, compute_infer=runs)
     return response

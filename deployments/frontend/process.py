@@ -1,8 +1,9 @@
 """A frontend process: servers for clients, links to the router and from the backends."""
 
+import asyncio
 import gc
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from deployments.frontend.server import FrontendServer, ServerOptions
 from deployments.frontend.service import InferenceService
 from deployments.frontend.streams import StreamLimits
 from deployments.frontend.table import RequestTable, TableLimits
+from deployments.reporting import EverySecond, resident_bytes
 from deployments.sneakpeek.store import SneakPeekModel
 from router.links.heart import Heart
 from router.links.messages import (
@@ -30,6 +32,7 @@ from router.links.messages import (
     Estimated,
     Evidence,
     Fetch,
+    FrontendStats,
     Hello,
     Message,
     Payload,
@@ -83,13 +86,15 @@ class FrontendProcess:
         resolve_router: Resolve,
         routes: tuple[Route, ...] = (),
         peeks: Mapping[str, SneakPeekModel] | None = None,
+        export: Callable[[FrontendStats], None] | None = None,
     ) -> None:
-        """`peeks` are the SneakPeek models, by application."""
+        """`peeks` are the SneakPeek models, by application; `export` hears what is counted."""
         self.options = options
         self.registry = registry
         self.resolve_router = resolve_router
         self.routes = routes
         self.peeks = peeks or {}
+        self.export = export
         self.node = options.node or node_name()
         self.table = RequestTable(options.number, options.table)
         self.epoch = 0
@@ -130,6 +135,8 @@ class FrontendProcess:
             )
             self.router_link.start()
             undo.push_async_callback(self.router_link.stop, "the frontend shuts down")
+            telling = EverySecond(asyncio.get_running_loop(), self._tell)
+            undo.callback(telling.close)
             self._undo = undo.pop_all()
         # A full collection takes 18 ms of everyone's SLO; requests leave few cycles behind.
         gc.collect()
@@ -145,6 +152,21 @@ class FrontendProcess:
     def _hello(self) -> Hello:
         number = self.options.number
         return Hello(PROTOCOL, "frontend", number, self.epoch, self.address, self.node)
+
+    def _tell(self, late_ns: int) -> None:
+        """What there is to count is kept for a router that is away."""
+        if self.router is None:
+            return
+        stats = FrontendStats(
+            self.table.tally.take(),
+            open=len(self.table.entries),
+            payload_bytes=self.table.payload_bytes,
+            memory_bytes=resident_bytes(),
+            loop_late_ns=late_ns,
+        )
+        self.router.send(stats)
+        if self.export is not None:
+            self.export(stats)
 
     def status(self) -> Mapping[str, object]:
         """What an operator asks first."""

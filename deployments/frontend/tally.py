@@ -1,12 +1,24 @@
 """What a frontend counts: how requests ended, how long they took, in what batches."""
 
-from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from deployments.frontend.entry import Entry
-from router.links.messages import Result
+from router.histogram import LATENCY_NS, Histogram
+from router.links.messages import Answered, Result
 
-LATENCY_BOUNDS_MS = (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300, 500, 1000, 2000)
+GOOD = "good"
+LATE = "ran-late"
+"""Served, but after the SLO; `late` is the router's reason for not serving at all."""
+
+
+class Batches:
+    """Requests served in batches of one size, and their run time together."""
+
+    __slots__ = ("requests", "run_ns")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.run_ns = 0
 
 
 @dataclass(slots=True)
@@ -19,17 +31,30 @@ class ApplicationTally:
     refused: dict[str, int] = field(default_factory=dict)
     """By reason."""
     latency_ns: int = 0
-    queue_ns: int = 0
-    """Of what was served: latency less run time."""
-    run_ns: int = 0
-    latency_buckets: list[int] = field(default_factory=lambda: [0] * (len(LATENCY_BOUNDS_MS) + 1))
-    batches: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """For each batch size: requests served in such batches, and their run time together."""
-    variants: dict[str, int] = field(default_factory=dict)
+    batches: dict[int, Batches] = field(default_factory=dict)
+    """By batch size."""
+    latency: Histogram = field(default_factory=lambda: Histogram(LATENCY_NS))
+    """Of what was served since the router was last told."""
+    told: dict[str, int] = field(default_factory=dict)
+    """Outcomes that the router has been told of."""
 
     @property
     def served(self) -> int:
         return self.good + self.late
+
+    @property
+    def run_ns(self) -> int:
+        """Of what was served: the run time of its batch."""
+        return sum(each.run_ns for each in self.batches.values())
+
+    @property
+    def queue_ns(self) -> int:
+        """Of what was served: latency less run time."""
+        return self.latency_ns - self.run_ns
+
+    def outcomes(self) -> dict[str, int]:
+        """How many requests ended in each way."""
+        return {GOOD: self.good, LATE: self.late, **self.refused}
 
 
 class Tally:
@@ -58,9 +83,24 @@ class Tally:
             tally.late += 1
         latency_ns = now_ns - entry.arrived_at_ns
         tally.latency_ns += latency_ns
-        tally.queue_ns += latency_ns - result.run_ns
-        tally.run_ns += result.run_ns
-        tally.latency_buckets[bisect_left(LATENCY_BOUNDS_MS, latency_ns / 1e6)] += 1
-        count, run_ns = tally.batches.get(result.batch_size, (0, 0))
-        tally.batches[result.batch_size] = (count + 1, run_ns + result.run_ns)
-        tally.variants[result.variant] = tally.variants.get(result.variant, 0) + 1
+        tally.latency.add(latency_ns)
+        batches = tally.batches.get(result.batch_size)
+        if batches is None:
+            batches = tally.batches[result.batch_size] = Batches()
+        batches.requests += 1
+        batches.run_ns += result.run_ns
+
+    def take(self) -> tuple[Answered, ...]:
+        """What there is to tell since the last call."""
+        found: list[Answered] = []
+        for name, tally in self.applications.items():
+            outcomes = tally.outcomes()
+            grown = {
+                key: count - tally.told.get(key, 0)
+                for key, count in outcomes.items()
+                if count > tally.told.get(key, 0)
+            }
+            if grown:
+                tally.told = outcomes
+                found.append(Answered(name, grown, *tally.latency.take()))
+        return tuple(found)

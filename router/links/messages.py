@@ -6,7 +6,7 @@ known by `rid`, unique in the cluster: the frontend's number in the upper bits, 
 
 import msgspec
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised when a message changes its meaning; peers of another number are refused by name."""
 RID_BITS = 40
 """A frontend's own counter; its number stands above."""
@@ -100,6 +100,32 @@ class Report(msgspec.Struct, tag=14, array_like=True, frozen=True):
     accuracy_floor: float = 0.0
     pinned: str = ""
     """Name of the only variant that may serve it; empty: any."""
+
+
+class Answered(msgspec.Struct, array_like=True, frozen=True):
+    """How requests of one application ended at a frontend, since it last said so."""
+
+    application: str
+    outcomes: dict[str, int]
+    """`good`, `late`, or the reason of a refusal."""
+    latency: tuple[int, ...]
+    """Counts of latencies, by the buckets of `router.histogram.LATENCY_NS`."""
+    latency_ns: int
+    """Their sum."""
+
+
+class FrontendStats(msgspec.Struct, tag=15, array_like=True, frozen=True):
+    """Once a second: what the frontend has counted since the last time, and what it holds now."""
+
+    applications: tuple[Answered, ...]
+    open: int = 0
+    """Requests without an answer."""
+    payload_bytes: int = 0
+    """Memory of their inputs."""
+    memory_bytes: int = 0
+    """Of the whole process."""
+    loop_late_ns: int = 0
+    """How late its event loop came to this."""
 
 
 # Router -> frontend
@@ -208,6 +234,24 @@ class Done(msgspec.Struct, tag=41, array_like=True, frozen=True):
     """Why it gave no results; its requests are told by the backend."""
 
 
+class BackendStats(msgspec.Struct, tag=42, array_like=True, frozen=True):
+    """Once a second: what the backend has counted since the last time, and what it holds now."""
+
+    loads: tuple[tuple[str, int, int], ...] = ()
+    """(variant, how often it was loaded, how long that took)."""
+    failures: int = 0
+    """Batches and loads that failed."""
+    models_bytes: int = 0
+    """Held by models on the accelerator."""
+    memory_bytes: int = 0
+    """Of the whole process."""
+    gpu_memory_bytes: int = -1
+    """In use on its GPU, by whomever; negative where there is none."""
+    gpu_memory_bytes_max: int = -1
+    gpu_used: float = -1.0
+    """Share of the last second that the GPU was at work, as its driver says."""
+
+
 # Backend -> frontend, and back
 
 
@@ -260,6 +304,7 @@ Message = (
     | Evidence
     | Place
     | Report
+    | FrontendStats
     | Dropped
     | Absent
     | Advice
@@ -272,6 +317,7 @@ Message = (
     | Drained
     | Ready
     | Done
+    | BackendStats
     | Fetch
     | Payload
     | Result

@@ -1,0 +1,148 @@
+"""What counting costs: the CPU time that metrics add to each process, at 10,000 requests a second.
+
+Production objects are fed with a second's worth of batches, and then read as a scrape reads them.
+CPU time, so that a busy machine does not matter.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+from benchmarks.figures import Figure, run
+from deployments.frontend.entry import Arrival, Entry
+from deployments.frontend.tally import Tally
+from deployments.history import History
+from deployments.metrics import prometheus_text
+from router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from router.core.events import Batch, Request
+from router.core.units import ms
+from router.links.messages import FrontendStats, Hello, Message, Ready, Result
+from router.live import LiveRouter
+from router.meters import Meters
+from router.snapshot import snapshot
+from router.wake import Wake
+
+RATE_RPS = 10_000
+BATCH = 8
+"""Small, so that what is done once a batch is done often."""
+MODELS = 20
+BACKENDS = 16
+SHARE_MAX = 0.02
+"""Of a core."""
+
+
+def config(models: int) -> RouterConfig:
+    table = tuple(ms(4 + size) for size in range(1, 33))
+    return RouterConfig(
+        tuple(
+            ServedApplication(f"m{number}", ms(50), (ServedVariant(f"m{number}-1", table),))
+            for number in range(models)
+        )
+    )
+
+
+def cpu_share(work: Callable[[], None], tries: int) -> float:
+    """CPU time of what is done in a second; the least of several tries."""
+    return min(_cpu_s(work) for _ in range(tries))
+
+
+def _cpu_s(work: Callable[[], None]) -> float:
+    from_s = time.process_time()
+    work()
+    return time.process_time() - from_s
+
+
+def batches(clients: int) -> list[Batch]:
+    """A second of them; `clients` 0: requests stand alone."""
+    found: list[Batch] = []
+    for first in range(0, RATE_RPS, BATCH):
+        requests = [
+            Request(rid, 0, 0, ms(50), client=1 + rid % clients if clients else 0)
+            for rid in range(first, first + BATCH)
+        ]
+        found.append(Batch(0, requests))
+    return found
+
+
+def router_share(tries: int, clients: int = 0) -> float:
+    """Of the router: every batch sent and ended."""
+    meters = Meters(config(1), assemble(config(1)))
+    second = batches(clients)
+
+    def work() -> None:
+        for number, batch in enumerate(second):
+            meters.on_dispatch(batch)
+            meters.on_done(ms(30), number % BACKENDS, batch, ms(12), ms(1), True)
+
+    return cpu_share(work, tries)
+
+
+def frontend_share(tries: int) -> float:
+    """Of a frontend that takes all of it: every answer, and the word to the router."""
+    tally = Tally()
+    arrival = Arrival("m0", ms(50), ms(50), 20_000)
+    entries = [Entry(rid, arrival, 0, ms(50), ms(50)) for rid in range(RATE_RPS)]
+    results = [Result(rid, "m0-1", BATCH, 0, ms(12)) for rid in range(RATE_RPS)]
+
+    def work() -> None:
+        for entry, result in zip(entries, results, strict=True):
+            tally.serve(ms(30), entry, result)
+        tally.take()
+
+    return cpu_share(work, tries)
+
+
+class Silent:
+    """A link and a timer that nobody listens to."""
+
+    def __init__(self, role: str, number: int) -> None:
+        self.peer = Hello(0, role, number, 0, "here:1", "node")
+
+    def send(self, message: Message) -> None: ...
+    def flush(self) -> None: ...
+    def close(self, reason: str = "") -> None: ...
+    def set(self, at_ns: int) -> None: ...
+
+
+def busy_router() -> LiveRouter:
+    """Twenty models on sixteen backends, with something in every counter."""
+    wake: Wake = Silent("timer", 0)
+    router = LiveRouter(config(MODELS), 1, time.monotonic_ns, lambda call: call(), lambda _: wake)
+    for number in range(BACKENDS):
+        link = Silent("backend", number)
+        router.on_up(link)
+        router.on_messages(link, [Ready("gpu", tuple(router.built.variants))])
+    frontend = Silent("frontend", 1)
+    router.on_up(frontend)
+    router.on_messages(frontend, [FrontendStats(())])
+    for number, batch in enumerate(batches(clients=200)):
+        router.meters.on_dispatch(batch)
+        router.meters.on_done(ms(30), number % BACKENDS, batch, ms(12), ms(1), True)
+    return router
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    tries = 3 if quick else 20
+    rate = f"{RATE_RPS:,} req/s in batches of {BATCH}"
+    yield _share(f"router, {rate}", router_share(tries))
+    yield _share(f"router, {rate}, of 200 streams", router_share(tries, clients=200))
+    yield _share(f"frontend, {RATE_RPS:,} req/s", frontend_share(tries))
+    router = busy_router()
+    read = cpu_share(lambda: void(snapshot(router)), tries)
+    yield _share(f"router, one look a second at {MODELS} models, {BACKENDS} backends", read)
+    told = snapshot(router)
+    history = History()
+    told["bad_rates"], told["idle_fractions"] = history.bad_rates(told), [0.0]
+    page = cpu_share(lambda: void(prometheus_text(told)), tries)
+    yield _share("control plane, one scrape a second", page)
+
+
+def void(value: object) -> None:
+    """What was made is of no use here."""
+
+
+def _share(name: str, share: float) -> Figure:
+    return Figure(name, 100 * share, "% of a core", 100 * SHARE_MAX, at_most=True)
+
+
+if __name__ == "__main__":
+    run("Cost of metrics", measure)

@@ -1,0 +1,53 @@
+"""What a backend counts of itself, for the router's sums and for Ray's exporter."""
+
+import threading
+from collections.abc import Callable
+
+from deployments.backend.gpu_meter import GpuMeter
+from deployments.reporting import resident_bytes
+from router.links.messages import BackendStats
+
+
+class LoadCounts:
+    """How often each variant was loaded, and how long that took; models load in threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.counts: dict[str, tuple[int, int]] = {}
+
+    def add(self, variant: str, took_ns: int) -> None:
+        with self.lock:
+            count, before_ns = self.counts.get(variant, (0, 0))
+            self.counts[variant] = (count + 1, before_ns + took_ns)
+
+    def take(self) -> tuple[tuple[str, int, int], ...]:
+        """(variant, loads, time) since the last call."""
+        with self.lock:
+            taken, self.counts = self.counts, {}
+        return tuple((name, *counts) for name, counts in sorted(taken.items()))
+
+
+class BackendMeter:
+    """Puts together what a backend says once a second."""
+
+    def __init__(
+        self, loads: LoadCounts, models_bytes: Callable[[], int], gpu: GpuMeter | None = None
+    ) -> None:
+        self.loads = loads
+        self.models_bytes = models_bytes
+        self.gpu = gpu
+        self.failures = 0
+        """Since the last word."""
+
+    def take(self) -> BackendStats:
+        failures, self.failures = self.failures, 0
+        held, most = (-1, -1) if self.gpu is None else self.gpu.memory_bytes()
+        return BackendStats(
+            loads=self.loads.take(),
+            failures=failures,
+            models_bytes=self.models_bytes(),
+            memory_bytes=resident_bytes(),
+            gpu_memory_bytes=held,
+            gpu_memory_bytes_max=most,
+            gpu_used=-1.0 if self.gpu is None else self.gpu.used(),
+        )

@@ -1,0 +1,45 @@
+"""What a frontend counts, and what of it the router has not heard yet."""
+
+from deployments.frontend.entry import Arrival, Entry
+from deployments.frontend.tally import Tally
+from router.core.units import ms
+from router.links.messages import Result
+
+
+def served(tally: Tally, latency_ms: float, size: int = 4) -> None:
+    arrival = Arrival("cats", ms(20), ms(20), 100)
+    entry = Entry(1, arrival, 0, ms(20), ms(20))
+    tally.serve(ms(latency_ms), entry, Result(1, "v", size, 0, ms(5)))
+
+
+def test_good_and_late_are_told_by_the_slo() -> None:
+    tally = Tally()
+    served(tally, 20)
+    served(tally, 21)
+    tally.refuse("cats", "expired")
+    (told,) = tally.take()
+    assert told.outcomes == {"good": 1, "ran-late": 1, "expired": 1}
+    assert told.latency_ns == ms(41)
+    assert sum(told.latency) == 2
+
+
+def test_only_what_is_new_is_told() -> None:
+    tally = Tally()
+    served(tally, 3)
+    tally.take()
+    assert tally.take() == ()
+    tally.refuse("cats", "shed")
+    (told,) = tally.take()
+    assert told.outcomes == {"shed": 1}
+    assert sum(told.latency) == 0
+    assert tally.of("cats").served == 1
+
+
+def test_run_times_are_kept_by_batch_size() -> None:
+    tally = Tally()
+    for _ in range(4):
+        served(tally, 12, size=2)
+    found = tally.of("cats")
+    assert found.batches[2].requests == 4
+    assert found.run_ns == ms(20)
+    assert found.queue_ns == 4 * ms(7)

@@ -35,7 +35,7 @@ from deployments.replanning import Replanner, mapping_options
 from deployments.scaling import ScalingLoop
 from deployments.watch import Watch
 from profiles.profile import Profile
-from router.actor import create_router, find_router
+from router.actor import create_router, find_router, own_address
 from router.core.units import ms
 
 NAMESPACE = "fermata"
@@ -55,7 +55,7 @@ def _router_name(config: DeploymentConfig) -> str:
     return f"{config.name}-router"
 
 
-@serve.deployment(num_replicas=1, ray_actor_options={"num_cpus": 0.1})
+@serve.deployment(num_replicas=1)
 class ControlPlane:
     """Creates the router and reaps it, and tells how things are."""
 
@@ -72,7 +72,15 @@ class ControlPlane:
         plan = router_config(self.config, profiles, kind)
         name = _router_name(self.config)
         self._reap(name)
-        self.router = create_router(name, plan, GENERATION, namespace=NAMESPACE)
+        self.router = create_router(
+            name,
+            plan,
+            GENERATION,
+            namespace=NAMESPACE,
+            host=self.config.links.host,
+            cpus=self.config.router.cpus,
+            resources=self.config.router.resources,
+        )
         await self.router.address.remote()
         replanner = Replanner(self.router, mapping_options(self.config))
         self.replanning = asyncio.get_running_loop().create_task(replanner.run())
@@ -218,6 +226,7 @@ class Frontend:
         config, given = self.config, self.config.frontend
         options = FrontendOptions(
             number=_number(),
+            link_host=own_address(config.links.host),
             repository_open=config.repository == "open",
             table=TableLimits(
                 payload_bytes_max=int(given.payload_mb * 2**20), reply_ns=ms(given.reply_ms)
@@ -288,10 +297,21 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     control: Any = ControlPlane
     backends = backend.options(
         **_how_many(config),
-        ray_actor_options={"num_cpus": config.backend.cpus, "num_gpus": gpus},
+        ray_actor_options={
+            "num_cpus": config.backend.cpus,
+            "num_gpus": gpus,
+            "resources": config.backend.resources,
+        },
     ).bind(plain)
     frontends = frontend.options(
-        num_replicas=config.frontend.processes, ray_actor_options={"num_cpus": 0.1}
+        num_replicas=config.frontend.processes,
+        max_replicas_per_node=config.frontend.per_node,
+        ray_actor_options={
+            "num_cpus": config.frontend.cpus,
+            "resources": config.frontend.resources,
+        },
     ).bind(plain)
-    application: serve.Application = control.bind(plain, backends, frontends)
+    application: serve.Application = control.options(
+        ray_actor_options={"num_cpus": 0.1, "resources": config.control.resources}
+    ).bind(plain, backends, frontends)
     return application

@@ -75,6 +75,9 @@ class VariantConfig(Section):
         return None
 
 
+Resources = dict[str, Positive]
+
+
 class InputConfig(Section):
     """What one request holds."""
 
@@ -179,7 +182,13 @@ class FrontendConfig(Section):
     """Processes that clients talk to."""
 
     processes: Annotated[int, Field(ge=1)] = 1
-    """Share one port by SO_REUSEPORT."""
+    """In the whole cluster; on one machine they share the ports by SO_REUSEPORT."""
+    per_node: Annotated[int, Field(ge=1)] | None = None
+    """No machine gets more of them."""
+    cpus: Annotated[float, Field(ge=0)] = 0.1
+    """CPU cores that Ray sets aside for each."""
+    resources: Resources = {}
+    """Custom resources of Ray that each needs: only machines that offer them get one."""
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 for every network."""
     grpc_port: Annotated[int, Field(ge=0, le=65535)] = 8001
@@ -205,6 +214,8 @@ class BackendConfig(Section):
     """Budget for models on one accelerator; what does not fit is refused by name."""
     cpus: Annotated[float, Field(ge=0)] = 1
     """CPU cores that Ray sets aside for each."""
+    resources: Resources = {}
+    """Custom resources of Ray that each needs: only machines that offer them get one."""
     measure: Literal["once", "always", "never"] = "once"
     """Run times of variants without any: `once` at their first start on a machine, kept in the
     cache; `always` at every start; `never` refuses such variants."""
@@ -219,8 +230,11 @@ class RouterConfig(Section):
     """See docs/scenarios.md for the policies and their options."""
     policy_options: dict[str, Any] = {}
     """Options of that policy; `hold` is `auto` unless set, right on a fixed fleet."""
-    host: str = "127.0.0.1"
-    """Address for links of frontends and backends."""
+    cpus: Annotated[float, Field(ge=0)] = 0
+    """CPU cores that Ray sets aside for it; more than 0 keeps it off machines that offer none, such
+    as the head of a cluster."""
+    resources: Resources = {}
+    """Custom resources of Ray that it needs."""
 
     @model_validator(mode="after")
     def _policy(self) -> "RouterConfig":
@@ -288,6 +302,16 @@ class ControlConfig(Section):
     """Address to listen on."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
     """For `/status` and `/metrics`; `serve run` and `serve deploy` have options of their own."""
+    resources: Resources = {}
+    """Custom resources of Ray that it needs."""
+
+
+class LinksConfig(Section):
+    """How the processes of a deployment reach one another."""
+
+    host: str = "127.0.0.1"
+    """Address that router and frontends take links on; `node` is each one's own in the Ray cluster,
+    for clusters of several machines."""
 
 
 class DeploymentConfig(Section):
@@ -305,6 +329,8 @@ class DeploymentConfig(Section):
     """The process that decides."""
     control: ControlConfig = ControlConfig()
     """Where operators look."""
+    links: LinksConfig = LinksConfig()
+    """Between the processes."""
     repository: Literal["fixed", "open"] = "fixed"
     """`open` lets clients load and unload what is configured here."""
     autoscaler: AutoscalerConfig | None = None

@@ -18,6 +18,8 @@ from router.policies.jellyfish.source import Question
 from router.snapshot import snapshot
 from router.wake import wake_timer
 
+NODE = "node"
+"""In place of an address."""
 RESTART_BITS = 44
 """Milliseconds since 1970 fit until the year 2527."""
 
@@ -29,6 +31,13 @@ def epoch_of(generation: int, wall_ms: int) -> int:
     not tell the new process from the one whose place it takes.
     """
     return (generation << RESTART_BITS) | wall_ms
+
+
+def own_address(host: str) -> str:
+    """Where to take links: `node` is this machine's address in the Ray cluster."""
+    # Ray's own functions are without types in part.
+    cluster: Any = ray.util
+    return str(cluster.get_node_ip_address()) if host == NODE else host
 
 
 class RouterActor:
@@ -45,7 +54,7 @@ class RouterActor:
         self.options = options or LinkOptions()
         self.config = config
         self.epoch = epoch_of(generation, time.time_ns() // 1_000_000)
-        self.host = host
+        self.host = own_address(host)
         self.port = port
         self.heart = Heart(self.options.beat_ns)
         self.aside = Aside()
@@ -129,6 +138,7 @@ def create_router(
     host: str = "127.0.0.1",
     options: LinkOptions | None = None,
     resources: dict[str, float] | None = None,
+    cpus: float = 0,
 ) -> Any:
     """The handle of a new detached router. Whoever creates it must `stop` and `ray.kill` it.
 
@@ -142,7 +152,7 @@ def create_router(
         max_restarts=-1,
         max_task_retries=-1,
         max_concurrency=1000,
-        num_cpus=0,
+        num_cpus=cpus,
         resources=resources,
     ).remote(config, generation, host, 0, options)
 

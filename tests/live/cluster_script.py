@@ -1,0 +1,104 @@
+"""Runs the Serve configuration of a RayService, as it stands, on a Ray cluster of several nodes on
+this machine: `python cluster_script.py OVERLAY`. In a network of its own, since ports are as there.
+
+Each node has an address of its own, so that processes find one another as pods do.
+"""
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests/unit"))
+from kustomized import render  # noqa: E402
+
+WAIT_S = 150.0
+HEAD = "127.0.0.1"
+
+
+def nodes(service: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each worker pod offers to Ray."""
+    found: list[dict[str, Any]] = []
+    for group in service["spec"]["rayClusterConfig"]["workerGroupSpecs"]:
+        given = group["rayStartParams"]
+        one = {
+            "num_cpus": int(given["num-cpus"]),
+            "resources": json.loads(json.loads(given["resources"])),
+        }
+        found += [one] * group["replicas"]
+    return found
+
+
+def status() -> dict[str, Any]:
+    with urllib.request.urlopen(f"http://{HEAD}:8000/status", timeout=5) as answer:
+        return dict(json.loads(answer.read()))
+
+
+def wait_until_served(frontends: int, backends: int) -> None:
+    end_s = time.monotonic() + WAIT_S
+    told: Any = None
+    while time.monotonic() < end_s:
+        try:
+            told = status()
+            if len(told["frontends"]) == frontends and len(told["backends"]) == backends:
+                return
+        except (OSError, ValueError) as error:
+            told = error
+        time.sleep(0.5)
+    raise SystemExit(f"not served after {WAIT_S:g} s: {told}")
+
+
+def main() -> None:
+    (service,) = [each for each in render(Path(sys.argv[1])) if each["kind"] == "RayService"]
+    serve_config = yaml.safe_load(service["spec"]["serveConfigV2"])
+    wanted = serve_config["applications"][0]["args"]["config"]
+
+    from ray.cluster_utils import Cluster
+    from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+
+    head = {"num_cpus": 0, "include_dashboard": True, "node_ip_address": HEAD}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for number, node in enumerate(nodes(service), start=2):
+            cluster.add_node(node_ip_address=f"127.0.0.{number}", **node)
+        # As KubeRay hands it over.
+        client: Any = ServeSubmissionClient(f"http://{cluster.head_node.webui_url}")
+        client.deploy_applications(serve_config)
+        wait_until_served(wanted["frontend"]["processes"], wanted["backend"]["count"])
+        command = [
+            *(sys.executable, "-m", "commands.main", "load", "--json"),
+            *("--model", wanted["applications"][0]["name"], "--rate", "50"),
+            *("--duration-s", "3", "--server", f"{HEAD}:8001"),
+        ]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        result = json.loads(done.stdout)
+        print(json.dumps({"load": result, "where": actors()}))
+        client.delete_applications()
+    finally:
+        cluster.shutdown()
+
+
+def actors() -> dict[str, list[str]]:
+    """On which addresses our processes are."""
+    import ray
+    from ray.util.state import list_actors, list_nodes
+
+    ray.init(address="auto", logging_level="ERROR")
+    address = {each.node_id: each.node_ip for each in list_nodes()}
+    found: dict[str, list[str]] = {}
+    for each in list_actors(filters=[("state", "=", "ALIVE")]):
+        name = each.class_name.rpartition(":")[2]
+        if name in ("Frontend", "Backend", "ControlPlane", "RouterActor"):
+            found.setdefault(name, []).append(address[each.node_id])
+    ray.shutdown()
+    return {name: sorted(places) for name, places in found.items()}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Manifests: against KubeRay's and Kubernetes' schemas, closed against unknown fields, and against
+our own configuration model. `FERMATA_KUBERAY_CRDS` names the folder of KubeRay's CRDs."""
+
+import copy
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from kustomized import render
+
+from deployments.config import DeploymentConfig, read_config
+
+ROOT = Path(__file__).parents[2]
+K8S = ROOT / "k8s"
+FOLDERS = {"base": K8S / "base"} | {
+    each.name: each for each in sorted((K8S / "overlays").iterdir())
+}
+CRDS = Path(os.environ.get("FERMATA_KUBERAY_CRDS", ROOT / "../shared/data/kuberay"))
+KUBERNETES = "1.32"
+
+
+@pytest.fixture(params=FOLDERS)
+def manifests(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    return render(FOLDERS[request.param])
+
+
+def ray_service(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+    (found,) = [each for each in manifests if each["kind"] == "RayService"]
+    return found
+
+
+def serve_config(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+    return dict(yaml.safe_load(ray_service(manifests)["spec"]["serveConfigV2"]))
+
+
+def our_config(manifests: list[dict[str, Any]]) -> DeploymentConfig:
+    (application,) = serve_config(manifests)["applications"]
+    return read_config(application["args"]["config"])
+
+
+def closed(schema: Any) -> Any:
+    """The schema, with every object that names its fields refusing others, as the API server's
+    strict validation does."""
+    if isinstance(schema, list):
+        return [closed(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: closed(value) for key, value in schema.items()}
+    if "properties" in found and not found.get("x-kubernetes-preserve-unknown-fields"):
+        found.setdefault("additionalProperties", False)
+    if found.pop("x-kubernetes-int-or-string", False):
+        found.pop("type", None)
+        found["anyOf"] = [{"type": "integer"}, {"type": "string"}]
+    return found
+
+
+@pytest.fixture(scope="module")
+def ray_schema() -> dict[str, Any]:
+    path = CRDS / "ray.io_rayservices.yaml"
+    if not path.exists():
+        pytest.skip(f"KubeRay's CRDs are not at {CRDS}; name their folder in FERMATA_KUBERAY_CRDS")
+    crd = yaml.safe_load(path.read_text())
+    (version,) = [each for each in crd["spec"]["versions"] if each["name"] == "v1"]
+    schema: dict[str, Any] = closed(version["schema"]["openAPIV3Schema"])
+    # The API server knows what an object's own name and labels are.
+    schema["properties"]["metadata"] = {"type": "object"}
+    return schema
+
+
+def test_kuberay_takes_the_service(
+    manifests: list[dict[str, Any]], ray_schema: dict[str, Any]
+) -> None:
+    jsonschema.validate(ray_service(manifests), ray_schema)
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["spec", "spec/rayClusterConfig", "spec/rayClusterConfig/headGroupSpec/template/spec"],
+)
+def test_a_misspelt_field_would_be_found(where: str, ray_schema: dict[str, Any]) -> None:
+    service = copy.deepcopy(ray_service(render(FOLDERS["gpu"])))
+    node = service
+    for part in where.split("/"):
+        node = node[part]
+    node["enableInTreeAutoscalling"] = True
+    with pytest.raises(jsonschema.ValidationError, match="enableInTreeAutoscalling"):
+        jsonschema.validate(service, ray_schema)
+
+
+def test_kubernetes_takes_the_rest(manifests: list[dict[str, Any]]) -> None:
+    validate = pytest.importorskip("kubernetes_validate").validate
+    for each in manifests:
+        if each["kind"] != "RayService":
+            validate(each, KUBERNETES, strict=True)
+
+
+def test_serve_and_our_own_model_take_the_embedded_configuration(
+    manifests: list[dict[str, Any]],
+) -> None:
+    schema = pytest.importorskip("ray.serve.schema")
+    found = schema.ServeDeploySchema(**serve_config(manifests))
+    assert found.applications[0].import_path == "deployments.app:build"
+    config = our_config(manifests)
+    # Pods reach one another by their own addresses, and clients by any.
+    assert config.links.host == "node"
+    assert config.frontend.host == "0.0.0.0"
+
+
+def groups(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    cluster = ray_service(manifests)["spec"]["rayClusterConfig"]
+    return {each["groupName"]: each for each in cluster["workerGroupSpecs"]}
+
+
+def offered(group: dict[str, Any]) -> dict[str, float]:
+    """What Ray is told of a pod."""
+    given = group["rayStartParams"]
+    custom = json.loads(json.loads(given["resources"]))
+    return {"CPU": float(given["num-cpus"]), "GPU": float(given["num-gpus"]), **custom}
+
+
+def needed(config: DeploymentConfig, part: str) -> dict[str, float]:
+    section = getattr(config, part)
+    gpus = float(part == "backend" and config.backend.device == "cuda")
+    cpus = 0.1 if part == "control" else section.cpus
+    return {"CPU": cpus, "GPU": gpus, **section.resources}
+
+
+def test_every_process_fits_a_pod_of_its_group_and_no_other(
+    manifests: list[dict[str, Any]],
+) -> None:
+    config = our_config(manifests)
+    found = {name: offered(each) for name, each in groups(manifests).items()}
+    for part, home in (
+        ("frontend", "frontends"),
+        ("router", "frontends"),
+        ("control", "frontends"),
+        ("backend", "backends"),
+    ):
+        wanted = needed(config, part)
+        fits = {
+            name
+            for name, pod in found.items()
+            if all(pod.get(key, 0) >= amount for key, amount in wanted.items())
+        }
+        assert fits == {home}, part
+
+
+def test_all_processes_fit_the_pods_that_are_there_at_the_start(
+    manifests: list[dict[str, Any]],
+) -> None:
+    config = our_config(manifests)
+    found = groups(manifests)
+    front = offered(found["frontends"])["CPU"] * found["frontends"]["replicas"]
+    wanted = config.frontend.cpus * config.frontend.processes + config.router.cpus + 0.1
+    assert wanted <= front
+    assert (
+        config.frontend.processes
+        <= (config.frontend.per_node or 1) * found["frontends"]["replicas"]
+    )
+    back = offered(found["backends"])["CPU"] * found["backends"]["replicas"]
+    assert config.backend.cpus * config.backend.count <= back
+    if config.autoscaler is not None:
+        assert config.autoscaler.maximum <= found["backends"]["maxReplicas"]
+
+
+def test_the_head_has_no_work(manifests: list[dict[str, Any]]) -> None:
+    head = ray_service(manifests)["spec"]["rayClusterConfig"]["headGroupSpec"]
+    assert head["rayStartParams"]["num-cpus"] == "0"
+    assert our_config(manifests).router.cpus > 0
+
+
+def pod_specs(manifests: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    cluster = ray_service(manifests)["spec"]["rayClusterConfig"]
+    yield cluster["headGroupSpec"]["template"]["spec"]
+    for group in cluster["workerGroupSpecs"]:
+        yield group["template"]["spec"]
+    for each in manifests:
+        if each["kind"] in ("StatefulSet", "Deployment"):
+            yield each["spec"]["template"]["spec"]
+
+
+def test_nothing_runs_as_root_or_without_limits(manifests: list[dict[str, Any]]) -> None:
+    for spec in pod_specs(manifests):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        for container in spec["containers"]:
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+            assert "memory" in container["resources"]["limits"]
+            assert not container["image"].endswith(":latest")
+            assert ":" in container["image"]
+
+
+def test_no_secret_stands_in_a_manifest() -> None:
+    for path in K8S.rglob("*.yaml"):
+        text = path.read_text()
+        assert not re.search(r"kind: Secret\b", text), path
+
+
+def test_clients_meet_ports_that_frontends_listen_on(manifests: list[dict[str, Any]]) -> None:
+    config = our_config(manifests)
+    (service,) = [
+        each
+        for each in manifests
+        if each["kind"] == "Service" and each["metadata"]["name"] == "fermata"
+    ]
+    pod = groups(manifests)["frontends"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    ports = {each["name"]: each["containerPort"] for each in pod["spec"]["containers"][0]["ports"]}
+    assert ports["grpc"] == config.frontend.grpc_port
+    assert ports["http"] == config.frontend.http_port
+    for each in service["spec"]["ports"]:
+        assert ports[each["targetPort"]] == each["port"]
+    # Nobody else in the pod may want those: KubeRay gives Ray's exporter 8080 by itself.
+    assert (
+        int(groups(manifests)["frontends"]["rayStartParams"]["metrics-export-port"])
+        == ports["metrics"]
+    )
+    assert len(set(ports.values())) == len(ports)
+
+
+def test_only_clients_ports_are_open_to_everybody(manifests: list[dict[str, Any]]) -> None:
+    policies = [each["spec"] for each in manifests if each["kind"] == "NetworkPolicy"]
+    for spec in policies:
+        for rule in spec["ingress"]:
+            if "from" not in rule:
+                assert spec["podSelector"]["matchLabels"] == {"fermata/role": "frontend"}
+                assert {port["port"] for port in rule["ports"]} == {8001, 8080}
+
+
+def test_every_pod_is_behind_a_policy_and_a_budget(manifests: list[dict[str, Any]]) -> None:
+    cluster = ray_service(manifests)["spec"]["rayClusterConfig"]
+    templates = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    for template in templates:
+        labels = template["template"]["metadata"]["labels"].items()
+        for kind, key in (("NetworkPolicy", "podSelector"), ("PodDisruptionBudget", "selector")):
+            chosen = [
+                each
+                for each in manifests
+                if each["kind"] == kind and each["spec"][key]["matchLabels"].items() <= labels
+            ]
+            assert chosen, (kind, labels)
+
+
+def test_gpus_are_asked_for_where_the_configuration_wants_them() -> None:
+    manifests = render(FOLDERS["gpu"])
+    container = groups(manifests)["backends"]["template"]["spec"]["containers"][0]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert our_config(manifests).backend.device == "cuda"
+    upgrade = ray_service(manifests)["spec"]["upgradeStrategy"]
+    assert upgrade["clusterUpgradeOptions"]["maxSurgePercent"] < 100
+
+
+def test_the_image_has_every_package() -> None:
+    """A package that is not copied would be missing in the cluster alone."""
+    text = (K8S / "Dockerfile").read_text()
+    copied = set(re.findall(r"^COPY (\w+) \1$", text, re.MULTILINE))
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert copied == packages
+    assert "USER 1000" in text

@@ -38,8 +38,8 @@ STEADY_RPS = 1_370
 """What two such backends serve with 64 requests in flight."""
 LOW_RATES_RPS = (20, 60, 200)
 PEERS = (
-    Knobs(optimized=True),
     Knobs(batch_size=24, wait_ms=8, optimized=True),
+    Knobs(optimized=True),
     Knobs(replicas=4, optimized=True),
     Knobs(replicas=4, batch_size=8, wait_ms=8, optimized=True),
     Knobs(),

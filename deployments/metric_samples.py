@@ -63,6 +63,12 @@ def accuracy(snapshot: Snapshot) -> Iterator[Sample]:
             yield {"application": name}, told["expected_right"] / told["rated"]
 
 
+def policy_figures(snapshot: Snapshot) -> Iterator[Sample]:
+    for name, told in snapshot["policies"].items():
+        for figure, value in told["figures"].items():
+            yield {"application": name, "figure": figure}, value
+
+
 def application_busy(snapshot: Snapshot) -> Iterator[Sample]:
     for name, busy_ns in snapshot["busy_ns"].items():
         yield {"application": name}, busy_ns / SECOND

@@ -128,6 +128,13 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
                 samples.single("lead_ns", SECOND),
             ),
             Family(
+                "policy",
+                "gauge",
+                "What policies tell of themselves, such as what the tables in use promise.",
+                ("application", "figure"),
+                samples.policy_figures,
+            ),
+            Family(
                 "router_up_seconds",
                 "gauge",
                 "Since the router started; counters start anew with it.",

@@ -9,12 +9,23 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 NICENESS = 10
 """It may take its time; requests may not."""
 
+LASTS_S_MAX = 300.0
+"""What takes longer hangs."""
+
 Work = Callable[[], object]
 Then = Callable[[object], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Handed over in place of a result."""
+
+    reason: str
 
 
 def do_now(work: Work, then: Then) -> None:
@@ -25,26 +36,24 @@ def do_now(work: Work, then: Then) -> None:
 class Aside:
     """Runs one piece of work after the other, each in a process of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, lasts_s_max: float = LASTS_S_MAX) -> None:
+        self.lasts_s_max = lasts_s_max
         self.waiting: list[tuple[Work, Then]] = []
         self.running: asyncio.Task[None] | None = None
-        self.failed = 0
 
     def do(self, work: Work, then: Then) -> None:
-        """Have it done, and its result handed over on this loop; a failure is only counted."""
+        """Have it done, and its result or `Failed` handed over on this loop."""
         self.waiting.append((work, then))
         if self.running is None:
             self.running = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        while self.waiting:
-            work, then = self.waiting.pop(0)
-            done, result = await call_elsewhere(work)
-            if done:
-                then(result)
-            else:
-                self.failed += 1
-        self.running = None
+        try:
+            while self.waiting:
+                work, then = self.waiting.pop(0)
+                then(await call_elsewhere(work, self.lasts_s_max))
+        finally:
+            self.running = None
 
     def stop(self) -> None:
         self.waiting.clear()
@@ -52,26 +61,33 @@ class Aside:
             self.running.cancel()
 
 
-async def call_elsewhere(work: Work) -> tuple[bool, object]:
-    """Whether it ran, and what it returned."""
+async def call_elsewhere(work: Work, lasts_s_max: float = LASTS_S_MAX) -> object:
+    """What it returned, or how it `Failed`."""
     path = os.pathsep.join(each for each in sys.path if each)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "router.aside",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path},
-    )
     try:
-        output, _ = await process.communicate(pickle.dumps(work))
-    except asyncio.CancelledError:
-        process.kill()
-        await process.wait()
-        raise
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "router.aside",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    except OSError as error:
+        return Failed(f"no process could be started ({error.strerror})")
+    try:
+        given = pickle.dumps(work)
+        output, _ = await asyncio.wait_for(process.communicate(given), lasts_s_max)
+    except TimeoutError:
+        return Failed(f"took more than {lasts_s_max:g} s")
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     if process.returncode != 0:
-        return False, None
-    return True, pickle.loads(output)
+        return Failed(f"ended with status {process.returncode}")
+    result: object = pickle.loads(output)
+    return result
 
 
 def main() -> None:

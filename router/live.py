@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from router.aside import Then, Work, do_now
+from router.aside import Failed, Then, Work, do_now
 from router.assembly import RouterConfig, assemble
 from router.core.admission import WINDOW_NS
 from router.core.engine import Engine
@@ -97,6 +97,8 @@ class LiveRouter:
         )
         self.kinds = Kinds(built, config.kind)
         self.clients = MappedClients(built)
+        self.trouble: dict[int, str] = {}
+        """By application: how the last computation failed that was not made good since."""
         self.touched: set[Speaker] = set()
         self.settling = False
         self.stale = ""
@@ -364,14 +366,20 @@ class LiveRouter:
                     say_to = (effect.client, effect.input_size, effect.network_ns, effect.served)
                     self._say(frontend, Advice(*say_to))
             elif isinstance(effect, Compute):
-                self.do_aside(effect.work, partial(self._computed, effect.application))
+                self.do_aside(effect.work, partial(self._computed, effect))
             elif isinstance(effect, Load | Unload):
                 name = self.built.variants[effect.variant]
                 say = LoadVariant(name) if isinstance(effect, Load) else UnloadVariant(name)
                 self._say(self.backends[effect.backend].link, say)
 
-    def _computed(self, application: int, result: object) -> None:
-        self.engine.on_computed(self.clock(), application, result)
+    def _computed(self, asked: Compute, result: object) -> None:
+        now_ns = self.clock()
+        if isinstance(result, Failed):
+            self.trouble[asked.application] = result.reason
+            self.engine.on_compute_failed(now_ns, asked.application, asked.work)
+        else:
+            self.trouble.pop(asked.application, None)
+            self.engine.on_computed(now_ns, asked.application, result)
         self._settle_soon()
 
     def _say(self, link: Speaker, message: Message) -> None:

@@ -32,6 +32,7 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
         "loads": {name: list(counts) for name, counts in sorted(live.meters.loads.items())},
         "failures": live.meters.failures,
         "applications": _applications(live, now_ns),
+        "policies": _policies(live),
         "variants": _variants(live),
         "busy_ns": {
             name: live.meters.applications[number].busy_ns
@@ -79,6 +80,17 @@ def _applications(live: LiveRouter, now_ns: int) -> dict[str, Any]:
             "streams": {"seen": streams, "worst": worst, "worst_bad_rate": worst_bad_rate},
         }
     return found
+
+
+def _policies(live: LiveRouter) -> dict[str, Any]:
+    """What each application's policy tells, and what it could not have computed of late."""
+    return {
+        name: {
+            "figures": live.engine.sources[number].figures(),
+            "trouble": live.trouble.get(number, ""),
+        }
+        for name, number in live.built.applications.items()
+    }
 
 
 def _variants(live: LiveRouter) -> list[dict[str, Any]]:

@@ -63,6 +63,7 @@ def worker_problem(
 ) -> tuple[WorkerProblem, tuple[str, ...]]:
     """RAMSIS' problem for the scenario's application, with the names of the variants in it."""
     (application,) = scenario.applications
+    lead_ns = scenario.dispatch_ns
     # The router's own tables, so that what is planned is what serves.
     built = assemble(replace(scenario, policy="ramsis", policy_options={}), {})
     family = Family(
@@ -78,7 +79,7 @@ def worker_problem(
         for index, accuracy in enumerate(family.accuracy)
         if accuracy >= application.accuracy_floor
     ]
-    job = job_for(family, allowed, options, built.engine.costs, 0, workers, rate_rps)
+    job = job_for(family, allowed, options, built.engine.costs, 0, workers, lead_ns, rate_rps)
     names = tuple(application.variants[variant].name for variant in job.variants)
     return job.problem.at_rate(rate_rps), names
 

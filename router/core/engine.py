@@ -1,5 +1,7 @@
 """The engine: every request-time decision of a router, driven by events and a time."""
 
+from collections.abc import Callable
+
 from router.core.admission import Admission
 from router.core.costs import Costs
 from router.core.events import (
@@ -140,6 +142,11 @@ class Engine:
         """What a `Compute` effect of this application's source has returned."""
         source = self.sources[application]
         source.desk.refresh(now_ns, source, source.on_computed(now_ns, result))
+
+    def on_compute_failed(self, now_ns: int, application: int, work: Callable[[], object]) -> None:
+        """A `Compute` effect could not be carried out."""
+        source = self.sources[application]
+        source.desk.refresh(now_ns, source, source.on_compute_failed(now_ns, work))
 
     # Backends
 

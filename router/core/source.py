@@ -1,6 +1,6 @@
 """The seam between policies and the rank: a policy is a source of bids."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from router.core.costs import Costs
@@ -189,6 +189,14 @@ class Source:
     def on_computed(self, now_ns: int, result: object) -> Sequence[int]:
         """A `Compute` of this source has been carried out."""
         return NO_LANES
+
+    def on_compute_failed(self, now_ns: int, work: Callable[[], object]) -> Sequence[int]:
+        """It could not be carried out; ask again, but not at once."""
+        return NO_LANES
+
+    def figures(self) -> dict[str, float]:
+        """What it would have an operator know."""
+        return {}
 
     def on_time(self, now_ns: int) -> Sequence[int]:
         """A `SourceTimer` of this source is due."""

@@ -84,10 +84,16 @@ def test_the_central_queue_is_more_accurate_than_tables_and_loads(rate_rps: floa
     assert best > tables > by_load
 
 
-@pytest.mark.parametrize("rate_rps", [100, 300, 450])
-def test_ramsis_keeps_its_promises(rate_rps: float) -> None:
+@pytest.mark.parametrize(
+    ("rate_rps", "dispatch_ms"), [(100, 0), (300, 0), (450, 0), (300, 10), (450, 20)]
+)
+def test_ramsis_keeps_its_promises(rate_rps: float, dispatch_ms: float) -> None:
     known = scenario(
-        "ramsis", rate_rps, hard_limit_ms=10 * SLO_MS, policy_options={"load_rps": rate_rps}
+        "ramsis",
+        rate_rps,
+        hard_limit_ms=10 * SLO_MS,
+        policy_options={"load_rps": rate_rps},
+        dispatch_ms=dispatch_ms,
     )
     problem, _ = worker_problem(known, WORKERS, rate_rps, RamsisOptions())
     promise = solve(problem)

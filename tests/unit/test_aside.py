@@ -2,9 +2,12 @@
 
 import asyncio
 import math
+import os
+import time
+from collections.abc import Callable
 from functools import partial
 
-from router.aside import Aside, call_elsewhere
+from router.aside import Aside, Failed, call_elsewhere
 from router.core.units import ms
 from router.policies.ramsis.problem import WorkerProblem
 from router.policies.ramsis.solve import solve
@@ -19,29 +22,42 @@ def test_results_come_back_in_order() -> None:
         aside.do(partial(math.sqrt, 16.0), results.append)
         assert aside.running is not None
         await aside.running
-        assert aside.failed == 0
+        assert aside.running is None
 
     asyncio.run(wait())
     assert results == [120, 4.0]
 
 
-def test_a_failure_is_counted_and_hands_nothing_over() -> None:
+def outcome(aside: Aside, *works: Callable[[], object]) -> list[object]:
     results: list[object] = []
 
     async def wait() -> None:
-        aside = Aside()
-        aside.do(partial(math.sqrt, -1.0), results.append)
+        for work in works:
+            aside.do(work, results.append)
         assert aside.running is not None
         await aside.running
-        assert aside.failed == 1
 
     asyncio.run(wait())
-    assert results == []
+    return results
+
+
+def test_a_failure_is_handed_over_and_others_go_on() -> None:
+    failed, result = outcome(Aside(), partial(math.sqrt, -1.0), partial(math.sqrt, 9.0))
+    assert failed == Failed("ended with status 1")
+    assert result == 3.0
+
+
+def test_what_hangs_is_ended() -> None:
+    (failed,) = outcome(Aside(lasts_s_max=0.2), partial(time.sleep, 60.0))
+    assert failed == Failed("took more than 0.2 s")
+
+
+def test_what_dies_without_a_word_has_failed() -> None:
+    (failed,) = outcome(Aside(), partial(os._exit, 9))
+    assert failed == Failed("ended with status 9")
 
 
 def test_tables_travel() -> None:
     latency_ns = ((ms(8), ms(12)), (ms(16), ms(26)))
     problem = WorkerProblem(latency_ns, (0.6, 0.9), ms(40), 2, 100.0)
-    done, result = asyncio.run(call_elsewhere(partial(solve, problem)))
-    assert done
-    assert result == solve(problem)
+    assert asyncio.run(call_elsewhere(partial(solve, problem))) == solve(problem)

@@ -51,7 +51,8 @@ def samples(text: str) -> dict[str, float]:
 
 def test_prometheus_reads_every_family() -> None:
     scaling = {"advice": [{"target": 3, "change": 1}], "moved": 2}
-    text = prometheus_text({**told(busy_world()), "scaling": scaling})
+    policies = {"cats": {"figures": {"table_failures": 1.0}, "trouble": "ended with status 1"}}
+    text = prometheus_text({**told(busy_world()), "scaling": scaling, "policies": policies})
     families = {family.name: family for family in parser.text_string_to_metric_families(text)}
     for family in FAMILIES:
         # The parser leaves `_total` off.

@@ -9,7 +9,7 @@ from router.core.units import SECOND, ms
 from router.policies.family import Family
 from router.policies.load_monitor import LoadMonitor
 from router.policies.ramsis.options import RamsisOptions
-from router.policies.ramsis.source import SETTLE_NS, Ramsis, promised
+from router.policies.ramsis.source import RETRY_NS, SETTLE_NS, Ramsis, promised
 from router.policies.ramsis.tables import Made
 
 FAST, GOOD = 0, 1
@@ -54,6 +54,13 @@ class Bench:
             self.engine.on_computed(now_ns, 0, result)
         self.settle()
         return [result for result in results if isinstance(result, Made)]
+
+    def fail(self, now_ns: int) -> None:
+        """What is wanted cannot be carried out."""
+        wanted, self.wanted = self.wanted, []
+        for each in wanted:
+            self.engine.on_compute_failed(now_ns, 0, each.work)
+        self.settle()
 
     def ready(self) -> None:
         """Let the first tables be made."""
@@ -208,6 +215,101 @@ def test_shortest_queue_first() -> None:
     queues[1].queue.push(Request(90, 0, SECOND, 2 * SECOND))
     queues[2].queue.push(Request(91, 0, SECOND, 2 * SECOND))
     assert bench.source._next_worker() is queues[0]
+
+
+def test_tables_that_could_not_be_made_are_asked_for_again_after_a_pause() -> None:
+    bench = Bench()
+    bench.engine.on_time(SETTLE_NS)
+    bench.settle()
+    now_ns = SETTLE_NS
+    for pause_ns in (RETRY_NS, 2 * RETRY_NS, 4 * RETRY_NS):
+        bench.fail(now_ns)
+        bench.engine.on_time(now_ns + pause_ns - 1)
+        bench.settle()
+        assert bench.wanted == []
+        now_ns += pause_ns
+        bench.engine.on_time(now_ns)
+        bench.settle()
+        assert len(bench.wanted) == 1
+    assert bench.source.figures() == {"table_failures": 3.0}
+    bench.compute(now_ns)
+    assert bench.source.figures()["promised_accuracy"] > 0.85
+    assert bench.source.pause_ns == RETRY_NS
+
+
+def test_a_failure_leaves_the_tables_there_are() -> None:
+    bench = Bench()
+    bench.ready()
+    before = bench.source.made[0]
+    top = before.ladder.rungs[-1].rate_rps
+    for step in range(int(top)):
+        bench.send(SECOND + step * ms(0.5))
+    bench.fail(2 * SECOND)
+    assert bench.source.made[0] is before
+    bench.engine.on_time(2 * SECOND + RETRY_NS)
+    bench.settle()
+    bench.compute(2 * SECOND + RETRY_NS)
+    assert bench.source.made[0].ladder.rungs[-1].rate_rps > top
+
+
+def test_one_more_table_is_not_put_among_those_of_other_variants() -> None:
+    bench = Bench()
+    bench.ready()
+    known = bench.source.made[0]
+    # The fast variant has become slower than the good one, which is then the only one worth having.
+    for _ in range(64):
+        for size in (1, 2, 3):
+            bench.engine.costs.observe(FAST, 0, 0, size, ms(60))
+    bench.source._ask(0, 500.0)
+    bench.settle()
+    late_one, bench.wanted = bench.wanted[0], []
+    bench.source._ask(0)
+    bench.settle()
+    bench.compute(SECOND)
+    anew = bench.source.made[0]
+    assert known.job.variants == (FAST, GOOD)
+    assert anew.job.variants == (GOOD,)
+    bench.engine.on_computed(SECOND, 0, late_one.work())
+    assert bench.source.made[0] is anew
+    bench.send(2 * SECOND)
+    assert bench.sent_to()[-1][1] == GOOD
+
+
+def test_promises_count_the_lead_of_dispatch() -> None:
+    promises: list[tuple[float, float]] = []
+    for lead_ns in (0, ms(10)):
+        bench = Bench(load_rps=120.0)
+        bench.engine.ranks[0].lead_start_ns = lead_ns
+        bench.ready()
+        assert bench.source.made[0].job.problem.slo_ns == SLO_NS - lead_ns
+        promises.append(promised(bench.source)[0])
+    assert promises[1][0] < promises[0][0]
+    # A lead that grows while it runs has tables made anew.
+    bench = Bench()
+    bench.ready()
+    bench.engine.ranks[0].lead_start_ns = ms(10)
+    bench.source.batches = 255
+    bench.send(SECOND)
+    run_ns = bench.dispatched[-1].batch.plan_ns
+    bench.engine.on_done(SECOND + run_ns, bench.dispatched[-1].backend, run_ns)
+    bench.settle()
+    assert len(bench.wanted) == 1
+
+
+def test_drops_are_judged_by_the_times_of_the_very_backend() -> None:
+    # The fast variant takes 8 ms on the first kind and 4 ms on the second.
+    bench = Bench(backends=0)
+    costs = bench.engine.costs
+    costs.add(FAST, [ms(4), ms(6), ms(8)], kind=1)
+    costs.add(GOOD, [ms(8), ms(13), ms(18)], kind=1)
+    bench.engine.on_backend_up(0, 0, kind=1, owner=0)
+    bench.send(SECOND)
+    bench.send(SECOND)
+    # After 35 of 40 ms there is time for the quicker backend alone.
+    bench.engine.on_done(SECOND + ms(35), 0, ms(4))
+    bench.settle()
+    assert bench.dropped == []
+    assert bench.sent_to()[-1] == (0, FAST, 1)
 
 
 def test_monitor_counts_a_moving_window() -> None:

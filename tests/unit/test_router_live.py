@@ -6,6 +6,7 @@ from typing import TypeVar
 import pytest
 
 from profiles.errors import ConfigError
+from router.aside import Failed, Then, Work
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.core.events import DropReason
 from router.core.units import NEVER, ms
@@ -87,7 +88,7 @@ class World:
 
     def _wake(self, call: Callable[[], None]) -> FakeWake:
         self.wakes.append(FakeWake(call))
-        return self.wakes[0]
+        return self.wakes[-1]
 
     def link(self, role: str, number: int) -> FakeLink:
         link = FakeLink(role, number)
@@ -131,6 +132,36 @@ def test_who_pins_another_variant_is_refused_by_name() -> None:
     world.hear(world.frontend, Submit(rid(2), "cats", ms(20), ms(20), pinned="v"))
     world.advance(ms(20))
     assert [each for each in world.backend.said if isinstance(each, Run)]
+
+
+def test_tables_that_cannot_be_made_are_told_of_and_tried_again() -> None:
+    asked: list[tuple[Work, Then]] = []
+    variants = (ServedVariant("v", TABLE, accuracy=0.7), ServedVariant("w", TABLE, accuracy=0.8))
+    application = ServedApplication("cats", ms(20), variants)
+    world = World()
+    world.router = LiveRouter(
+        RouterConfig((application,), "ramsis", lead_ns=0),
+        3,
+        lambda: world.now_ns,
+        world.soon.append,
+        world._wake,
+        lambda work, then: asked.append((work, then)),
+    )
+    world.wakes[0] = world.wakes[1]
+    world.frontend, world.backend = world.link("frontend", 2), world.link("backend", 5)
+    world.hear(world.backend, Ready("emulated", ("v", "w")))
+    world.advance(ms(60))
+    asked.pop()[1](Failed("ended with status 1"))
+    world.settle()
+    told = snapshot(world.router)["policies"]["cats"]
+    assert told == {"figures": {"table_failures": 1.0}, "trouble": "ended with status 1"}
+    world.advance(ms(1100))
+    work, then = asked.pop()
+    then(work())
+    world.settle()
+    told = snapshot(world.router)["policies"]["cats"]
+    assert told["trouble"] == ""
+    assert told["figures"]["promised_accuracy"] == pytest.approx(0.8)
 
 
 def test_holds_until_one_more_would_not_fit_then_tells_the_backend_whom_to_ask() -> None:

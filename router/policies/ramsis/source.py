@@ -1,24 +1,26 @@
 """RAMSIS online: a queue for each worker, and tables that say which variant runs it."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from router.core.deadline_queue import DeadlineQueue
 from router.core.events import Batch, Compute, DropReason, Request
-from router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer, own_lane
-from router.core.units import ms
+from router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
+from router.core.units import SECOND, ms
 from router.policies.family import Family
 from router.policies.hard_limit import size_within_limits, who_allow
 from router.policies.load_monitor import LoadMonitor
 from router.policies.ramsis.ladder import Rung
 from router.policies.ramsis.options import RamsisOptions
-from router.policies.ramsis.tables import Made, drifted, job_for
+from router.policies.ramsis.tables import Job, Made, drifted, job_for
 from router.policies.stranded import Stranded
 
 SETTLE_NS = ms(50)
 """Backends that come and go within this time are one change."""
 LOOK_EVERY = 256
 """Batches between two looks at whether run times have drifted."""
+RETRY_NS, RETRY_NS_MAX = SECOND, 60 * SECOND
+"""Pause before tables that could not be made are asked for again: at first, and at most."""
 BEYOND = 1.1
 """A table for a load outside the range is made for this much more."""
 
@@ -58,11 +60,17 @@ class Ramsis(Source):
         """The table in use, by kind."""
         self.asked: set[int] = set()
         """Kinds whose tables are being made."""
+        self.failures = 0
+        """Times that tables could not be made."""
+        self.again: dict[int, tuple[int, float]] = {}
+        """By kind whose tables could not: when to ask again, and for which load."""
+        self.pause_ns = RETRY_NS
         self.stale = False
         """The workers have changed since the last tables were asked for."""
         self.batches = 0
         self.stranded = Stranded(self)
         self.change = SourceTimer(self)
+        self.retry = SourceTimer(self)
         allowed = [
             index
             for index, accuracy in enumerate(family.accuracy)
@@ -70,11 +78,6 @@ class Ramsis(Source):
         ]
         self.allowed = allowed or [family.variants.index(family.serving)]
         self.variants = [family.variants[index] for index in self.allowed]
-
-    def attach(self, desk: Desk) -> None:
-        super().attach(desk)
-        self.fastest = min(self.variants, key=lambda each: desk.costs.of(each).plan_ns[1])
-        self.fastest_ns = desk.costs.of(self.fastest).plan_ns
 
     # Requests
 
@@ -85,7 +88,8 @@ class Ramsis(Source):
             self.outbox.drop(request, DropReason.FLOOR)
             return NO_LANES
         if not self.order:
-            self.stranded.add(request, self.fastest_ns[1] + self.desk.lead_ns(1))
+            alone_ns = self.costs.of(self._fastest(0)).plan_ns[1]
+            self.stranded.add(request, alone_ns + self.desk.lead_ns(1))
             return NO_LANES
         worker = self._next_worker()
         worker.queue.push(request)
@@ -135,30 +139,71 @@ class Ramsis(Source):
         self.stranded.drop_hopeless(now_ns)
         if self.stale and self.order:
             self.stale = False
-            for kind in self.made or (0,):
+            for kind in sorted({self.desk.kind(backend) for backend in self.workers}):
                 self._ask(kind)
+        for kind, (due_at_ns, rate_rps) in list(self.again.items()):
+            if due_at_ns <= now_ns and self.order:
+                self._ask(kind, rate_rps)
         return NO_LANES
 
     def _ask(self, kind: int, rate_rps: float = 0.0) -> None:
-        """Have tables made for the workers there are."""
+        """Have tables made for the workers there are, or one more for this load."""
         self.asked.add(kind)
-        load_rps = rate_rps or self.options.load_rps
-        job = job_for(
-            self.family, self.allowed, self.options, self.costs, kind, len(self.order), load_rps
-        )
+        self.again.pop(kind, None)
+        known = self.made.get(kind)
+        if known is not None and rate_rps > 0.0:
+            job = known.job.at_rate(rate_rps)
+        else:
+            job = job_for(
+                self.family,
+                self.allowed,
+                self.options,
+                self.costs,
+                kind,
+                len(self.order),
+                self.desk.lead_ns(1),
+                self.options.load_rps,
+            )
         self.outbox.effects.append(Compute(self.family.application, job))
 
     def on_computed(self, now_ns: int, result: object) -> Sequence[int]:
         assert isinstance(result, Made)
         job, kind = result.job, result.job.kind
         self.asked.discard(kind)
+        self.pause_ns = RETRY_NS
         known = self.made.get(kind)
         if job.low_rps == job.high_rps and known is not None and not self.options.load_rps:
-            # One more for a load outside the range.
+            # One more for a load outside the range. Where all tables have been made anew
+            # meanwhile, its rows may name other variants than theirs.
+            if job != known.job.at_rate(job.low_rps):
+                self._follow_load(now_ns)
+                return NO_LANES
             result = Made(known.job, known.ladder.extended(result.ladder.rungs[0]))
         self.made[kind] = result
         self._follow_load(now_ns)
         return [lane for worker in self.order for lane in worker.lane]
+
+    def on_compute_failed(self, now_ns: int, work: Callable[[], object]) -> Sequence[int]:
+        """Keep the tables there are, and ask again after a pause that grows."""
+        assert isinstance(work, Job)
+        self.failures += 1
+        rate_rps = work.low_rps if work.low_rps == work.high_rps else 0.0
+        self.again[work.kind] = (now_ns + self.pause_ns, rate_rps)
+        self.timers.arm(self.retry, now_ns + self.pause_ns)
+        self.pause_ns = min(2 * self.pause_ns, RETRY_NS_MAX)
+        return NO_LANES
+
+    def figures(self) -> dict[str, float]:
+        """Promises of the tables in use, the mean over backends."""
+        found = {"table_failures": float(self.failures)}
+        kinds = [self.desk.kind(backend) for backend in self.workers]
+        rungs = [self.rungs[kind] for kind in kinds if kind in self.rungs]
+        if rungs and len(rungs) == len(kinds):
+            count = len(rungs)
+            found["table_rps"] = sum(rung.rate_rps for rung in rungs) / count
+            found["promised_accuracy"] = sum(rung.solution.accuracy for rung in rungs) / count
+            found["promised_violation"] = sum(rung.solution.violation for rung in rungs) / count
+        return found
 
     def _follow_load(self, now_ns: int) -> None:
         """Use, for each kind, the table of the lowest load that covers what is seen."""
@@ -172,7 +217,8 @@ class Ramsis(Source):
         self.batches += 1
         if self.batches % LOOK_EVERY == 0:
             for kind, made in self.made.items():
-                if kind not in self.asked and drifted(made.job, self.costs):
+                lead_ns = self.desk.lead_ns(1)
+                if kind not in self.asked and drifted(made.job, self.family, self.costs, lead_ns):
                     self._ask(kind)
         return NO_LANES
 
@@ -182,14 +228,17 @@ class Ramsis(Source):
         worker = self.workers.get(lane - own_lane(0))
         if worker is None:
             return None
-        queue, lead_ns = worker.queue, self.desk.lead_ns(1)
-        alone_ns = lead_ns + self.fastest_ns[1]
+        queue = worker.queue
+        kind = self.desk.kind(lane - own_lane(0))
+        fastest = self._fastest(kind)
+        cost = self.costs.of(fastest, kind)
+        alone_ns = self.desk.lead_ns(1) + cost.plan_ns[1]
         while len(queue) > 0 and queue.first().expires_at_ns < now_ns + alone_ns:
-            self._drop_late(queue.pop())
+            self._drop_late(queue.pop(), fastest, kind)
         if len(queue) == 0:
             return None
         bid = worker.bid
-        bid.size = min(len(queue), len(self.fastest_ns) - 1)
+        bid.size = min(len(queue), cost.size_max)
         bid.ripe_at_ns = now_ns
         bid.key = bid.expires_at_ns = queue.first().expires_at_ns - alone_ns
         return bid
@@ -205,7 +254,7 @@ class Ramsis(Source):
                 queue.take(taken)
                 return Batch(variant, taken)
             queue.remove(first)
-            self._drop_late(first)
+            self._drop_late(first, variant, slot.kind)
 
     def _first_here(self, queue: DeadlineQueue, slot: Slot) -> tuple[Request | None, list[int]]:
         """The first for whom this backend has a variant that may serve it, and all such."""
@@ -251,16 +300,24 @@ class Ramsis(Source):
         if rung is None:
             if slot.kind not in self.asked:
                 self._ask(slot.kind)
-            return self.fastest, min(waiting, len(self.fastest_ns) - 1)
+            fastest = self._fastest(slot.kind)
+            return fastest, min(waiting, self.costs.of(fastest, slot.kind).size_max)
         made = self.made[slot.kind]
         size = min(waiting, len(rung.solution.choice))
         slack = max(0, bisect_right(made.ladder.slack_ns, slack_ns) - 1)
         return made.job.variants[rung.solution.choice[size - 1][slack]], size
 
-    def _drop_late(self, first: Request) -> None:
+    def _fastest(self, kind: int) -> int:
+        """The variant that a request alone is done with first on such backends."""
+        costs = self.costs
+        return min(self.variants, key=lambda each: costs.of(each, kind).plan_ns[1])
+
+    def _drop_late(self, first: Request, variant: int, kind: int) -> None:
+        """Drop one whom not even this variant, the fastest for it, would answer in time."""
         slo_ns = first.expires_at_ns - first.arrived_at_ns - self.desk.lead_ns(1)
-        if self.costs.of(self.fastest).p50_ns[1] <= slo_ns < self.fastest_ns[1]:
-            self.costs.doubt(self.fastest)
+        cost = self.costs.of(variant, kind)
+        if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
+            self.costs.doubt(variant)
         self.outbox.drop(first, DropReason.LATE)
 
 

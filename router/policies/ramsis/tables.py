@@ -1,6 +1,6 @@
 """The tables a source holds: made aside, and chosen from by load."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from router.core.costs import Costs
@@ -26,6 +26,10 @@ class Job:
     problem: WorkerProblem
     low_rps: float
     high_rps: float
+
+    def at_rate(self, rate_rps: float) -> "Job":
+        """The same backends and run times, for this load alone."""
+        return replace(self, low_rps=rate_rps, high_rps=rate_rps)
 
     def __call__(self) -> "Made":
         return _make(self)
@@ -55,14 +59,20 @@ def job_for(
     costs: Costs,
     kind: int,
     workers: int,
+    lead_ns: int = 0,
     rate_rps: float = 0.0,
 ) -> Job:
-    """The tables of a kind of backend with so many workers; for one load, where it is given."""
+    """The tables of a kind of backend with so many workers; for one load, where it is given.
+
+    A batch is decided upon `lead_ns` before it starts, whether the worker idles or still runs the
+    one before. Counted from decision to decision all is as in the paper, with that much less SLO.
+    """
     tables = [tuple(costs.of(family.variants[index], kind).plan_ns[1:]) for index in allowed]
     accuracy = [family.accuracy[index] if family.accuracy else 0.0 for index in allowed]
     front = pareto_front([table[0] for table in tables], accuracy)
     latency_ns = tuple(tables[each] for each in front)
     slo_ns = family.slo_ns or 2 * max(table[-1] for table in tables)
+    slo_ns = max(1, slo_ns - lead_ns)
     slack_ns = fixed_bins(slo_ns, options.bins) if options.bins else model_bins(latency_ns, slo_ns)
     problem = WorkerProblem(
         latency_ns=latency_ns,
@@ -81,8 +91,10 @@ def job_for(
     return Job(kind, variants, problem, low, high)
 
 
-def drifted(job: Job, costs: Costs) -> bool:
-    """Whether run times are now planned so differently that the tables are wrong."""
+def drifted(job: Job, family: Family, costs: Costs, lead_ns: int) -> bool:
+    """Whether run times are now planned, or batches sent, so differently that tables are wrong."""
+    if family.slo_ns and abs(family.slo_ns - lead_ns - job.problem.slo_ns) > DRIFT * family.slo_ns:
+        return True
     for variant, latency_ns in zip(job.variants, job.problem.latency_ns, strict=True):
         now_ns = sum(costs.of(variant, job.kind).plan_ns)
         if abs(now_ns - sum(latency_ns)) > DRIFT * sum(latency_ns):

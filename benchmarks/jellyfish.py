@@ -5,18 +5,20 @@ import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 
 from benchmarks import jellyfish_data
 from benchmarks.figures import Figure, run_on_data
 from benchmarks.jellyfish_data import Data, instance
 from benchmarks.jellyfish_milp import optimum
+from benchmarks.jellyfish_router import on_the_router
 from router.policies.jellyfish.decision import Decider, Effort
 from router.policies.jellyfish.problem import Client, Plan, check_plan
 
-THOROUGH = Effort(kicks=150)
-QUICK_DECISION = Effort(kicks=1000)
-LONG = Effort(kicks=1000)
+DEFAULT = Effort()
+"""Every row is measured with it, so that what is quoted is what a server does unasked."""
+LONG = Effort(splits=60_000)
+"""For the best known plan, never for ours."""
 PUBLISHED = Effort(selection="published")
 MILP_SECONDS = 60.0
 INSTANCES = 100
@@ -24,13 +26,12 @@ TURN = 4
 
 
 def decide(
-    data: Data, clients: list[Client], workers: int, effort: Effort, limit_s: float = 1e9
+    data: Data, clients: list[Client], workers: int, effort: Effort = DEFAULT, seed: int = 0
 ) -> tuple[Plan, float]:
     """A first decision, from nothing, and its CPU time."""
     started_s = time.process_time()
-    until_s = started_s + limit_s
-    decider = Decider(data.zoo, effort, TURN, random.Random(0))
-    plan = decider.decide(clients, workers, lambda: time.process_time() > until_s)
+    decider = Decider(data.zoo, effort, TURN, random.Random(seed))
+    plan = decider.decide(clients, workers)
     cpu_s = time.process_time() - started_s
     check_plan(data.zoo, plan)
     return plan, cpu_s
@@ -43,13 +44,12 @@ def against_optimum(data: Data, quick: bool) -> Iterator[Figure]:
     bounded: list[float] = []
     published: list[float] = []
     fewer, cpu_s = 0, 0.0
-    for number in range(12 if quick else INSTANCES):
+    count = 12 if quick else INSTANCES
+    for number in range(count):
         workers, each = settings[number % len(settings)]
         clients = instance(data, workers, each, number)
         best = optimum(data.zoo, clients, workers, MILP_SECONDS)
-        if best is None:
-            continue
-        plan, spent_s = decide(data, clients, workers, THOROUGH)
+        plan, spent_s = decide(data, clients, workers)
         cpu_s = max(cpu_s, spent_s)
         fewer += plan.served < best.served
         (proven if best.proven else bounded).append(plan.value(data.zoo) / best.value)
@@ -57,11 +57,13 @@ def against_optimum(data: Data, quick: bool) -> Iterator[Figure]:
         published.append(old.value(data.zoo) / best.value)
     yield Figure("against the optimum, mean", mean(proven), "of Eq. 1", 0.999)
     yield Figure("against the optimum, least", min(proven), "of Eq. 1", 0.99)
-    yield Figure("instances with a proven optimum", len(proven), "instances", 0)
+    yield Figure("instances with a proven optimum", len(proven), f"of {count}", 0)
+    yield Figure("instances not solved in 60 s", len(bounded), f"of {count}", count, True)
     if bounded:
-        yield Figure("against the dual bound, mean", mean(bounded), "of Eq. 1", 0.0)
-    yield Figure("instances that served fewer than the optimum", fewer, "instances", 0, True)
-    yield Figure("CPU of a decision there, most", cpu_s, "s", 2.0, True)
+        yield Figure("these against the dual bound, mean", mean(bounded), "of Eq. 1", 0.99)
+        yield Figure("these against the dual bound, least", min(bounded), "of Eq. 1", 0.99)
+    yield Figure("instances that served fewer than the optimum", fewer, f"of {count}", 0, True)
+    yield Figure("CPU of a decision there, most", cpu_s * 1e3, "ms", 50, True)
     yield Figure("annealing as published, mean", mean(published), "of Eq. 1", 0.966)
 
 
@@ -71,17 +73,18 @@ def against_best_known(data: Data, quick: bool) -> Iterator[Figure]:
     old: list[float] = []
     spent: list[float] = []
     fewer = 0
-    for seed in range(3 if quick else 12):
-        clients = instance(data, 8, 6, seed)
-        plan, cpu_s = decide(data, clients, 8, QUICK_DECISION, 0.046)
+    for number in range(3 if quick else 12):
+        clients = instance(data, 8, 6, number)
+        plan, cpu_s = decide(data, clients, 8)
         published, _ = decide(data, clients, 8, PUBLISHED)
-        longest, _ = decide(data, clients, 8, LONG)
-        best = max((plan, published, longest), key=lambda each: each.score(data.zoo))
+        long = [decide(data, clients, 8, LONG, seed)[0] for seed in range(1 if quick else 3)]
+        best = max((plan, published, *long), key=lambda each: each.score(data.zoo))
         fewer += plan.served < best.served
         ratios.append(plan.value(data.zoo) / best.value(data.zoo))
         old.append(published.value(data.zoo) / best.value(data.zoo))
         spent.append(cpu_s)
     yield Figure("8 x 48 against the best known, mean", mean(ratios), "of Eq. 1", 0.997)
+    yield Figure("8 x 48 against the best known, least", min(ratios), "of Eq. 1", 0.99)
     yield Figure("8 x 48, instances that served fewer", fewer, "instances", 0, True)
     yield Figure("8 x 48, CPU of a decision, most", max(spent) * 1e3, "ms", 50, True)
     yield Figure("8 x 48, annealing as published, mean", mean(old), "of Eq. 1", 0.98)
@@ -89,24 +92,26 @@ def against_best_known(data: Data, quick: bool) -> Iterator[Figure]:
 
 def at_scale(data: Data, quick: bool) -> Iterator[Figure]:
     """64 workers x 512 clients, and how the time grows."""
-    spent: dict[int, float] = {}
-    means: dict[int, float] = {}
+    most: dict[int, float] = {}
+    typical: dict[int, float] = {}
     for workers in (16, 32, 64):
         runs = [
-            decide(data, instance(data, workers, 8, seed), workers, Effort(kicks=0), 0.48)[1]
+            decide(data, instance(data, workers, 8, seed), workers)[1]
             for seed in range(1 if quick else 5)
         ]
-        spent[workers] = max(runs)
-        means[workers] = mean(runs)
-    yield Figure("64 x 512, CPU of a decision, most", spent[64] * 1e3, "ms", 500, True)
-    growth = means[64] / means[16]
-    yield Figure("64 x 512 over 16 x 128 (4 is linear)", growth, "times", 6, True)
+        most[workers], typical[workers] = max(runs), median(runs)
+    yield Figure("16 x 128, CPU of a decision, most", most[16] * 1e3, "ms", 500, True)
+    yield Figure("32 x 256, CPU of a decision, most", most[32] * 1e3, "ms", 500, True)
+    yield Figure("64 x 512, CPU of a decision, most", most[64] * 1e3, "ms", 500, True)
+    growth = typical[64] / typical[16]
+    yield Figure("64 x 512 over 16 x 128 (4 is linear)", growth, "times", 5, True)
 
 
 def measure(quick: bool, folder: Path) -> Iterator[Figure]:
     data = jellyfish_data.load(folder)
     yield from against_best_known(data, quick)
     yield from at_scale(data, quick)
+    yield from on_the_router(data, quick)
     yield from against_optimum(data, quick)
 
 

@@ -17,8 +17,9 @@ class Optimum:
 
     served: int
     value: float
-    """Eq. (1); where `proven` is false, a bound that no plan exceeds."""
+    """Eq. (1)."""
     proven: bool
+    """False: time was over before, and both are bounds that no plan exceeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +97,17 @@ class Programme:
             if apart and index and self.ways[index - 1] is way:
                 problem += self.count[index] <= self.count[index - 1]
 
-    def solve(self, seconds: float) -> Optimum | None:
-        """O1, then O2 among the plans that serve as many; None where time is over before O1."""
+    def solve(self, seconds: float) -> Optimum:
+        """O1, then O2 among the plans that serve as many; bounds of both where time is over."""
         self.problem.setObjective(self.served)
-        if not self._run(seconds, 1e-9):
-            return None
-        served = round(pulp.value(self.served))
-        self.problem += self.served >= served
+        most = self._run(seconds, 1e-9)
+        served = round(pulp.value(self.served)) if most else int(self._bound() + 1e-6)
+        if most:
+            self.problem += self.served >= served
         self.problem.setObjective(self.value)
-        proven = self._run(seconds, GAP)
-        value = pulp.value(self.value) if proven else self._bound()
-        return Optimum(served, value, proven)
+        best = self._run(seconds, GAP)
+        value = pulp.value(self.value) if best else self._bound()
+        return Optimum(served, value, most and best)
 
     def _run(self, seconds: float, gap: float) -> bool:
         """True if the optimum is found and proven: at a time limit PuLP still says Optimal."""
@@ -143,15 +144,16 @@ def _fit(loads: list[int], bins: list[int]) -> bool:
     return False
 
 
-def optimum(zoo: Zoo, clients: Sequence[Client], workers: int, seconds: float) -> Optimum | None:
-    """The optimum of P1, a bound on it, or None where time did not suffice for either."""
+def optimum(zoo: Zoo, clients: Sequence[Client], workers: int, seconds: float) -> Optimum:
+    """The optimum of P1, or a bound on it."""
     together = Programme(zoo, clients, workers, apart=False)
     found = together.solve(seconds)
-    if found is not None and found.proven and together.packs():
+    if found.proven and together.packs():
         return found
     apart = Programme(zoo, clients, workers, apart=True).solve(seconds)
-    if apart is None:
-        return None if found is None else Optimum(found.served, found.value, False)
-    if found is not None and not apart.proven and found.served == apart.served:
-        return Optimum(apart.served, min(found.value, apart.value), False)
-    return apart
+    if apart.proven:
+        return apart
+    # Both are relaxations of P1, so that the tighter bound of the two holds.
+    if found.served != apart.served:
+        return min(found, apart, key=lambda each: each.served)
+    return Optimum(found.served, min(found.value, apart.value), False)

@@ -14,7 +14,8 @@ from router.core.events import ClientReport
 from router.core.units import ms
 from router.policies.jellyfish.decision import Decider, Effort
 from router.policies.jellyfish.known_clients import KnownClient
-from router.policies.jellyfish.problem import UNITS_PER_FPS
+from router.policies.jellyfish.problem import UNITS_PER_FPS, make_client
+from router.policies.jellyfish.question import budgets
 from simulator.report import report
 from simulator.run import Driver
 from simulator.scenario import Scenario, read_scenario
@@ -140,9 +141,10 @@ def _best_mapping(
             ),
         )
         known.bits.by_side = dict(zip(data.input_sizes, data.frame_bits, strict=True))
-        variants = range(len(data.input_sizes))
-        clients.append(known.demand(data.zoo, data.input_sizes, variants, 0.0, 0, 0.0))
-    plan = Decider(data.zoo, Effort(kicks=50), 4, random.Random(0)).decide(clients, BACKENDS)
+        wish = known.wish()
+        budgets_ns = budgets(wish, data.input_sizes, 0)
+        clients.append(make_client(data.zoo, number, camera.fps, budgets_ns))
+    plan = Decider(data.zoo, Effort(), 4, random.Random(0)).decide(clients, BACKENDS)
     return plan.value(data.zoo), sum(share.load for share in plan.shares) / UNITS_PER_FPS
 
 

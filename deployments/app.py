@@ -82,8 +82,8 @@ class ControlPlane:
             resources=self.config.router.resources,
         )
         await self.router.address.remote()
-        replanner = Replanner(self.router, mapping_options(self.config))
-        self.replanning = asyncio.get_running_loop().create_task(replanner.run())
+        self.replanner = Replanner(self.router, mapping_options(self.config))
+        self.replanning = asyncio.get_running_loop().create_task(self.replanner.run())
         self.watch = Watch(self.router)
         if self.config.autoscaler is not None or self.config.epochs is not None:
             self.scaling = ScalingLoop(self.config, profiles, self.router)
@@ -109,6 +109,8 @@ class ControlPlane:
         await asyncio.shield(self.starting)
         assert self.watch is not None
         told = self.watch.rated(dict(await self.router.snapshot.remote()))
+        if self.replanner.deciders:
+            told["replanning"] = self.replanner.describe()
         if self.scaling is not None:
             told["scaling"] = self.scaling.describe(told)
         return told

@@ -1,6 +1,6 @@
 """Where each metric's samples stand in the router's snapshot."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from deployments.exposition import SECOND, Counts, Sample, Snapshot
@@ -67,6 +67,15 @@ def policy_figures(snapshot: Snapshot) -> Iterator[Sample]:
     for name, told in snapshot["policies"].items():
         for figure, value in told["figures"].items():
             yield {"application": name, "figure": figure}, value
+
+
+def replanning(key: str) -> Callable[[Snapshot], Iterator[Sample]]:
+    """Of the mapping of clients to variants; 0 where no policy has one."""
+
+    def found(snapshot: Snapshot) -> Iterator[Sample]:
+        yield {}, snapshot.get("replanning", {}).get(key, 0)
+
+    return found
 
 
 def application_busy(snapshot: Snapshot) -> Iterator[Sample]:

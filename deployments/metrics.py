@@ -135,6 +135,20 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
                 samples.policy_figures,
             ),
             Family(
+                "replanning_total",
+                "counter",
+                "Mappings of clients to variants that were decided.",
+                (),
+                samples.replanning("decisions"),
+            ),
+            Family(
+                "replanning_failures_total",
+                "counter",
+                "Such decisions that failed; the last mapping stays.",
+                (),
+                samples.replanning("failures"),
+            ),
+            Family(
                 "router_up_seconds",
                 "gauge",
                 "Since the router started; counters start anew with it.",

@@ -1,16 +1,18 @@
-"""Jellyfish's decisions in the control plane: off the request path, every half second."""
+"""Jellyfish's decisions in the control plane: off the request path, every half second, and at once
+where a client's network has collapsed."""
 
 import asyncio
+import logging
 import random
 import time
 from typing import Any
 
 from deployments.config import DeploymentConfig
 from router.policies.catalog import read_options
-from router.policies.jellyfish.decision import Decider
-from router.policies.jellyfish.problem import Plan
-from router.policies.jellyfish.source import JellyfishOptions, Question, make_decider
+from router.policies.jellyfish.question import Assignment, Question, answer
+from router.policies.jellyfish.source import SOON_NS, JellyfishOptions, make_decider
 
+LOG = logging.getLogger("fermata")
 POLICY = "jellyfish"
 TIME_SHARE = 0.8
 """Of the time between two decisions: one that takes longer returns the best it has."""
@@ -38,24 +40,50 @@ class Replanner:
             number: make_decider(each, random.Random(number)) for number, each in options.items()
         }
         self.every_s = min((each.replan_ns for each in options.values()), default=0) / 1e9
+        self.decisions = 0
+        self.decided_s = 0.0
+        """How long the last decision took."""
+        self.failures = 0
+        self.trouble = ""
+        """What the last failure was; empty once it is over."""
 
     async def run(self) -> None:
         """Until it is cancelled; without an application of this policy it has nothing to do."""
         while self.deciders:
             started_s = time.monotonic()
-            questions: dict[int, Question] = await self.router.questions.remote()
-            if questions:
-                plans = await asyncio.to_thread(self._decide, questions)
-                await self.router.take_plans.remote(plans)
-            await asyncio.sleep(max(0.05, started_s + self.every_s - time.monotonic()))
+            try:
+                await self._replan()
+                self.trouble = ""
+            except Exception as error:
+                # Whatever it was, the router may be back for the next decision, and until then
+                # clients stay mapped as they are.
+                self.failures += 1
+                self.trouble = repr(error)
+                LOG.exception("replanning: the last plan stays (failed %d times)", self.failures)
+                await asyncio.sleep(self.every_s)
+            await asyncio.sleep(max(0.0, started_s + SOON_NS / 1e9 - time.monotonic()))
 
-    def _decide(self, questions: dict[int, Question]) -> dict[int, Plan]:
+    async def _replan(self) -> None:
+        questions: dict[int, Question] = await self.router.questions.remote(self.every_s)
+        if questions:
+            started_s = time.monotonic()
+            plans = await asyncio.to_thread(self._decide, questions)
+            await self.router.take_plans.remote(plans)
+            self.decisions += 1
+            self.decided_s = time.monotonic() - started_s
+
+    def _decide(self, questions: dict[int, Question]) -> dict[int, Assignment]:
         until_s = time.monotonic() + TIME_SHARE * self.every_s
-        plans: dict[int, Plan] = {}
-        for number, question in questions.items():
-            decider: Decider = self.deciders[number]
-            decider.zoo = question.zoo
-            plans[number] = decider.decide(
-                question.clients, question.workers, lambda: time.monotonic() > until_s
-            )
-        return plans
+        return {
+            number: answer(self.deciders[number], question, lambda: time.monotonic() > until_s)
+            for number, question in questions.items()
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """How it goes, for `/status` and the metrics."""
+        return {
+            "decisions": self.decisions,
+            "decided_ms": self.decided_s * 1e3,
+            "failures": self.failures,
+            "trouble": self.trouble,
+        }

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import time
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -13,8 +14,7 @@ from router.links.heart import Heart
 from router.links.session import LinkError
 from router.links.transport import LinkOptions, LinkServer, Resolve
 from router.live import LiveRouter
-from router.policies.jellyfish.problem import Plan
-from router.policies.jellyfish.source import Question
+from router.policies.jellyfish.question import Assignment, Question
 from router.snapshot import snapshot
 from router.wake import wake_timer
 
@@ -87,12 +87,18 @@ class RouterActor:
         await self.address()
         return snapshot(self.live)
 
-    async def questions(self) -> dict[int, Question]:
-        """What mappings of clients are to be decided from; see `LiveRouter.questions`."""
+    async def questions(self, wait_s: float) -> dict[int, Question]:
+        """What mappings of clients are to be decided from, in so many seconds or as soon as what
+        was decided last holds no more; see `LiveRouter.questions`."""
         await self.address()
+        clients, urgent = self.live.clients, asyncio.Event()
+        clients.on_urgent = urgent.set
+        if not clients.urgent:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(urgent.wait(), wait_s)
         return self.live.questions()
 
-    async def take_plans(self, plans: dict[int, Plan]) -> None:
+    async def take_plans(self, plans: dict[int, Assignment]) -> None:
         self.live.take_plans(plans)
 
     async def place(self, home: dict[str, int]) -> list[str]:

@@ -26,7 +26,6 @@ from router.links.messages import (
     PROTOCOL,
     RID_BITS,
     Absent,
-    Advice,
     BackendStats,
     Cancel,
     Done,
@@ -51,8 +50,7 @@ from router.mapped_clients import MappedClients
 from router.meters import Meters
 from router.peers import BackendPeer, Speaker
 from router.placement import Placement
-from router.policies.jellyfish.problem import Plan
-from router.policies.jellyfish.source import Question
+from router.policies.jellyfish.question import Assignment, Question
 from router.presence import Presence
 from router.wake import Wake
 
@@ -361,10 +359,9 @@ class LiveRouter:
             elif isinstance(effect, Answer):
                 self._short_circuit(effect)
             elif isinstance(effect, Advise):
-                frontend = self.frontends.get(self.clients.frontend_of(effect.client))
-                if frontend is not None:
-                    say_to = (effect.client, effect.input_size, effect.network_ns, effect.served)
-                    self._say(frontend, Advice(*say_to))
+                number, advice = self.clients.advice(effect)
+                if number in self.frontends:
+                    self._say(self.frontends[number], advice)
             elif isinstance(effect, Compute):
                 self.do_aside(effect.work, partial(self._computed, effect))
             elif isinstance(effect, Load | Unload):
@@ -445,7 +442,7 @@ class LiveRouter:
         """What the mapping of each application's clients is to be decided from now."""
         return self.clients.questions(self.clock())
 
-    def take_plans(self, plans: dict[int, Plan]) -> None:
+    def take_plans(self, plans: dict[int, Assignment]) -> None:
         """Map the clients as decided."""
         self.clients.take_plans(self.clock(), plans)
         self._settle_soon()

@@ -1,15 +1,21 @@
 """Clients that tell of their network, and are told which input size to send."""
 
+from collections.abc import Callable
+
 from router.assembly import Assembly
 from router.client_wishes import ClientWishes
-from router.core.events import ClientReport
-from router.links.messages import Report
-from router.policies.jellyfish.problem import Plan
-from router.policies.jellyfish.source import Jellyfish, Question
+from router.core.events import Advise, ClientReport
+from router.links.messages import Advice, Report
+from router.policies.jellyfish.question import Assignment, Question
+from router.policies.jellyfish.source import Jellyfish
 
 CLIENTS_MAX = 100_000
 """Whose frontend is remembered, to tell them which input size to send."""
 NOBODY = -1
+
+
+def nothing() -> None:
+    """Nobody waits to be called."""
 
 
 class MappedClients:
@@ -19,8 +25,11 @@ class MappedClients:
     def __init__(self, built: Assembly) -> None:
         self.built = built
         self.wishes = ClientWishes(built.families, built.variants)
-        self.frontends: dict[int, int] = {}
-        """Of each client, the last that reported last."""
+        self.names = {number: name for name, number in built.applications.items()}
+        self.frontends: dict[tuple[int, int], int] = {}
+        """By application and client, in the order of their last reports."""
+        self.on_urgent: Callable[[], None] = nothing
+        """Called when what was decided holds no more: whoever decides should do so soon."""
         self.sources = {
             number: source
             for number, source in enumerate(built.engine.sources)
@@ -29,17 +38,26 @@ class MappedClients:
         for source in self.sources.values():
             source.plan_elsewhere()
 
-    def frontend_of(self, client: int) -> int:
-        """The frontend it last reported through; `NOBODY` where it never did."""
-        return self.frontends.get(client, NOBODY)
+    def advice(self, advise: Advise) -> tuple[int, Advice]:
+        """The message, and the frontend that the client last reported through; `NOBODY` where it
+        never did."""
+        frontend = self.frontends.get((advise.application, advise.client), NOBODY)
+        return frontend, Advice(
+            self.names[advise.application],
+            advise.client,
+            advise.input_size,
+            advise.network_ns,
+            advise.served,
+        )
 
     def on_report(self, now_ns: int, frontend: int, said: Report) -> None:
         application = self.built.applications.get(said.application)
         if application is None:
             return
         # The latest last, so that the first is the one to forget.
-        self.frontends.pop(said.client, None)
-        self.frontends[said.client] = frontend
+        who = (application, said.client)
+        self.frontends.pop(who, None)
+        self.frontends[who] = frontend
         if len(self.frontends) > CLIENTS_MAX:
             del self.frontends[next(iter(self.frontends))]
         pinned = -1
@@ -62,6 +80,13 @@ class MappedClients:
                 pinned,
             ),
         )
+        if self.urgent:
+            self.on_urgent()
+
+    @property
+    def urgent(self) -> bool:
+        """Whether what was decided last holds no more."""
+        return any(source.urgent and source.clients for source in self.sources.values())
 
     def questions(self, now_ns: int) -> dict[int, Question]:
         """What the mapping of each application's clients is to be decided from now."""
@@ -71,7 +96,7 @@ class MappedClients:
             if source.clients
         }
 
-    def take_plans(self, now_ns: int, plans: dict[int, Plan]) -> None:
+    def take_plans(self, now_ns: int, plans: dict[int, Assignment]) -> None:
         for number, plan in plans.items():
             source = self.sources[number]
             source.desk.refresh(now_ns, source, source.take_plan(now_ns, plan))

@@ -75,7 +75,8 @@ class Uplinks:
         self.way_ns = spec.round_trip_ns // 2
         self.cameras: dict[int, Camera] = {}
         self.advice: dict[int, Advise] = {}
-        """By client: as a frontend keeps it, until a message goes out that it can ride on."""
+        """By client, each of which has one application: as a frontend keeps it, until a message
+        goes out that it can ride on."""
         self.at_server: dict[int, Frame] = {}
         self.agenda: list[tuple[int, int, Frame | Word]] = []
         self.sequence = 0

@@ -11,7 +11,7 @@ import numpy as np
 
 from clients.wire.errors import BadRequestError
 from clients.wire.tensors import DTYPES, Array, check_finite, split_bytes, to_array
-from deployments.frontend.entry import Answer, ToBackend, ToRouter
+from deployments.frontend.entry import Answer, Arrival, ToBackend, ToRouter
 from deployments.frontend.images import Pixels, decode, fit, write
 from deployments.frontend.intake import Intake, input_bytes
 from deployments.frontend.memory import Arena
@@ -72,8 +72,8 @@ class Desk:
         """Looks at inputs while their requests wait; None where nobody asked for it."""
         self.loop = asyncio.get_running_loop()
         self.waiters: dict[int, OnAnswer] = {}
-        self.advice: dict[int, Advice] = {}
-        """The last word of the router to each client that reports."""
+        self.advice: dict[tuple[str, int], Advice] = {}
+        """The last word of the router to each client that reports, by application."""
         self.decoding = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ns = NEVER
@@ -155,9 +155,14 @@ class Desk:
 
     def on_advice(self, advice: Advice) -> None:
         """It goes out with the client's next answers."""
-        if len(self.advice) >= ADVICE_MAX and advice.client not in self.advice:
+        who = (advice.application, advice.client)
+        if len(self.advice) >= ADVICE_MAX and who not in self.advice:
             self.advice.pop(next(iter(self.advice)))
-        self.advice[advice.client] = advice
+        self.advice[who] = advice
+
+    def advice_for(self, arrival: Arrival) -> Advice | None:
+        """What the client of this request should hear."""
+        return self.advice.get((arrival.application, arrival.client))
 
     def on_dropped(self, dropped: Dropped) -> None:
         self.table.on_dropped(time.monotonic_ns(), dropped)

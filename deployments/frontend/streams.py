@@ -108,7 +108,7 @@ class Stream:
         if intake.acknowledge:
             # Before anything else, so that the client times its network and not this server.
             said = stream_acknowledgement(intake.model.name, intake.request_id)
-            advise(said, 0, self.desk.advice.get(intake.arrival.client))
+            advise(said, 0, self.desk.advice_for(intake.arrival))
             self._answer(said)
         rid = self.desk.open(intake, partial(self._on_answer, intake, time.monotonic_ns()))
         if isinstance(rid, Refusal):
@@ -124,7 +124,7 @@ class Stream:
             queue_ns = server_ns - outcome.run_ns
         message = stream_response_of(intake, outcome, queue_ns)
         if intake.report is not None:
-            advise(message, server_ns, self.desk.advice.get(intake.arrival.client))
+            advise(message, server_ns, self.desk.advice_for(intake.arrival))
         self._answer(message)
 
     def _answer(self, response: ModelStreamInferResponse) -> None:

@@ -232,10 +232,14 @@ class Compute(Effect):
 class Advise(Effect):
     """Tell this client which input size to send from now on."""
 
-    __slots__ = ("client", "input_size", "network_ns", "served")
+    __slots__ = ("application", "client", "input_size", "network_ns", "served")
 
-    def __init__(self, client: int, input_size: int, network_ns: int, served: bool) -> None:
+    def __init__(
+        self, application: int, client: int, input_size: int, network_ns: int, served: bool
+    ) -> None:
+        self.application = application
         self.client = client
+        """It may use several applications, each with advice of its own."""
         self.input_size = input_size
         self.network_ns = network_ns
         """How long a frame may be on its way and still find time to wait and run."""

@@ -148,6 +148,7 @@ class Absent(msgspec.Struct, tag=21, array_like=True, frozen=True):
 class Advice(msgspec.Struct, tag=22, array_like=True, frozen=True):
     """Tell this client which input size to send; see `router.core.events.Advise`."""
 
+    application: str
     client: int
     input_size: int
     network_ns: int

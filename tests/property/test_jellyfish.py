@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations_with_replacement, product
 
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from router.core.units import ms
 from router.policies.jellyfish.annealing import Cooling
 from router.policies.jellyfish.decision import Decider, Effort
 from router.policies.jellyfish.mapping import find_optimal_clients
+from router.policies.jellyfish.overload import most_served
 from router.policies.jellyfish.problem import (
     Client,
     Zoo,
@@ -42,6 +44,11 @@ def clients(draw: st.DrawFn, most: int = 5) -> list[Client]:
         pinned = draw(st.sampled_from((None, None, None, 1)))
         made.append(make_client(ZOO, number, fps, budgets, floor, pinned))
     return made
+
+
+def cramped(group: list[Client], times: int) -> list[Client]:
+    """The same clients, each asking for more than once as much: not all can be served."""
+    return [replace(each, load=each.load * times) for each in group]
 
 
 def fits(zoo: Zoo, dnn: int, group: Sequence[Client]) -> bool:
@@ -84,23 +91,55 @@ def test_programme_finds_the_highest_rate(group: list[Client]) -> None:
         assert sum(each.load for each in chosen) == best
 
 
-@given(clients())
-@settings(max_examples=40, deadline=None)
-def test_two_workers_that_serve_all_are_served_best(group: list[Client]) -> None:
+@given(clients(), st.sampled_from((1, 3)))
+@settings(max_examples=60, deadline=None)
+def test_two_workers_serve_as_many_as_can_be(group: list[Client], times: int) -> None:
+    group = cramped(group, times)
     best = brute_force(group, 2)
     plan = Decider(ZOO, Effort(), 4, random.Random(0)).decide(group, 2)
     check_plan(ZOO, plan)
     served, value = plan.score(ZOO)
-    if best[0] == len(group):
-        assert (served, round(value, 9)) == best
-    else:
-        assert served >= best[0] - 1
+    assert served == best[0]
+    if served == len(group):
+        assert round(value, 9) == best[1]
+
+
+@given(clients(most=7), st.sampled_from((1, 2)))
+@settings(max_examples=60, deadline=None)
+def test_one_worker_serves_as_many_as_can_be_and_these_best(
+    group: list[Client], times: int
+) -> None:
+    group = cramped(group, times)
+    plan = Decider(ZOO, Effort(), 4, random.Random(0)).decide(group, 1)
+    check_plan(ZOO, plan)
+    served, value = plan.score(ZOO)
+    assert (served, round(value, 9)) == brute_force(group, 1)
+
+
+@given(clients(most=5), st.sampled_from((1, 2)), st.data())
+@settings(max_examples=60, deadline=None)
+def test_whoever_is_forced_is_served_with_as_many_as_can_be(
+    group: list[Client], workers: int, data: st.DataObject
+) -> None:
+    group = [each for each in cramped(group, 2) if servable(ZOO, each)]
+    forced = {each.number for each in group if data.draw(st.booleans())}
+    found = most_served(ZOO, group, workers, forced, int)
+    best = -1
+    for mask in range(1 << len(group)):
+        chosen = [each for i, each in enumerate(group) if mask >> i & 1]
+        served = brute_force(chosen, workers)[0] == len(chosen)
+        if served and forced <= {each.number for each in chosen}:
+            best = max(best, len(chosen))
+    assert (-1 if found is None else len(found)) == best
+    if found is not None:
+        assert forced <= {each.number for each in found}
+        assert brute_force(found, workers)[0] == len(found)
 
 
 @given(clients(most=12), st.integers(1, 5), st.sampled_from(("resplit", "published")))
 @settings(max_examples=60, deadline=None)
 def test_every_plan_is_sound(group: list[Client], workers: int, selection: str) -> None:
-    effort = Effort(selection, kicks=3, cooling=Cooling(ratio=0.8))
+    effort = Effort(selection, splits=60, cooling=Cooling(ratio=0.8))
     plans = []
     for _ in range(2):
         decider = Decider(ZOO, effort, 2, random.Random(7))
@@ -120,7 +159,7 @@ def test_every_plan_is_sound(group: list[Client], workers: int, selection: str) 
 @given(clients(most=8))
 @settings(max_examples=30, deadline=None)
 def test_everyone_who_can_be_served_has_a_turn(group: list[Client]) -> None:
-    decider = Decider(ZOO, Effort(kicks=0), 2, random.Random(1))
+    decider = Decider(ZOO, Effort(splits=0), 2, random.Random(1))
     served: set[int] = set()
     for _ in range(8 * len(group)):
         plan = decider.decide(group, 1)

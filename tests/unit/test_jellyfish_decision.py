@@ -11,14 +11,17 @@ from router.policies.jellyfish.placement import HitCount, assign, neighbours
 from router.policies.jellyfish.problem import (
     UNITS_PER_FPS,
     Client,
-    Share,
+    Plan,
     Zoo,
     check_plan,
     load_of,
     make_client,
+    make_share,
     make_zoo,
     servable,
 )
+from router.policies.jellyfish.question import Post
+from router.policies.jellyfish.search import Search
 from router.policies.jellyfish.split import best_split
 from router.policies.jellyfish.turns import Turns
 
@@ -128,6 +131,50 @@ def test_nobody_is_left_out_for_ever() -> None:
     assert min(seen.get(number, 0) for number in range(3)) >= 12
 
 
+def test_many_small_clients_are_served_before_one_large() -> None:
+    # The small DNN carries 149.75 frames/s in batches of 3; 60 + 5 x 29 is more.
+    clients = [client(0, 60, 100), *(client(number, 29, 100) for number in range(1, 6))]
+    search = Search(zoo(), clients, 1, random.Random(0), never)
+    search.start_from([(0, [0, 1, 2, 3])])
+    assert len(search.left_out) == 2
+    search.settle()
+    assert [each.number for each in search.left_out] == [0]
+
+
+def test_who_has_made_room_is_tried_elsewhere() -> None:
+    """Three workers of batch 1 carry 99.75 frames/s each; the turn of the client of 90 has come."""
+    clients = [client(0, 60, 20), client(1, 60, 20), client(2, 80, 20), client(3, 90, 20)]
+    clients.append(client(4, 30, 20))
+    decider = Decider(zoo(), Effort(splits=0), 1, random.Random(0))
+    decider.previous = Plan(
+        (
+            make_share(zoo(), 0, (clients[0],)),
+            make_share(zoo(), 0, (clients[1],)),
+            make_share(zoo(), 0, (clients[2],)),
+        ),
+        (clients[3], clients[4]),
+    )
+    decider.turns.streaks = {0: 3, 1: 1, 2: 1, 3: -1, 4: -1}
+    decider.turns.contested = True
+    plan = decider.decide(clients, 3)
+    check_plan(zoo(), plan)
+    served = {each.number for share in plan.shares for each in share.clients}
+    assert {3, 4} <= served
+    assert plan.served == 4
+
+
+def test_more_clients_than_bits_of_a_word() -> None:
+    clients = [client(number, 1, 40 + number) for number in range(150)]
+    split = best_split(zoo(), clients, -1.0)
+    assert split is not None
+    assert len(split.first) + len(split.second) == 150
+    plan = Decider(zoo(), Effort(), 4, random.Random(0)).decide(clients, 2)
+    check_plan(zoo(), plan)
+    # Two large DNNs in batches of 3 carry 2 x 59.75 frames/s.
+    assert plan.served == 150
+    assert plan.value(zoo()) == 0.8 * 59 + 0.5 * 91
+
+
 def test_turn_is_not_cut_short() -> None:
     turns = Turns(2)
     turns.streaks = {1: -2, 2: 5, 3: 1}
@@ -151,8 +198,8 @@ def test_expired_time_still_gives_a_sound_plan() -> None:
 
 
 def test_order_preserving_assignment_moves_least() -> None:
-    shares = [Share(3, 1, ()), Share(1, 1, ()), Share(2, 1, ())]
-    assert [each.dnn for each in assign([2, 0, 5], shares)] == [2, 1, 3]
+    posts = [Post(3, 1, ()), Post(1, 1, ()), Post(2, 1, ())]
+    assert [each.dnn for each in assign([2, 0, 5], posts)] == [2, 1, 3]
 
 
 def test_hits_are_counted_among_neighbours() -> None:

@@ -125,7 +125,7 @@ def test_plan_may_be_made_elsewhere() -> None:
     made.on_report(0, 0, report(1, 50))
     assert decide(made, ms(600)) == []
     question = source.question(ms(600))
-    assert [each.number for each in question.clients] == [1]
+    assert [each.number for each in question.wishes] == [1]
     assert question.workers == 1
 
 
@@ -133,7 +133,7 @@ def test_silent_client_is_forgotten() -> None:
     made, source = engine()
     made.on_report(0, 0, report(1, 50))
     decide(made, 1)
-    assert source.question(ms(2500)).clients == ()
+    assert source.question(ms(2500)).wishes == ()
 
 
 def test_dnn_that_is_larger_and_no_better_is_left_out() -> None:

@@ -11,6 +11,7 @@ from router.policies.jellyfish.search import Search
 from router.policies.jellyfish.turns import Turns
 
 SELECTIONS = ("resplit", "published")
+SPLITS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +20,9 @@ class Effort:
 
     selection: str = "resplit"
     """`resplit`: exact re-splits of pairs of workers; `published`: Algorithms 1 and 2."""
-    kicks: int = 12
-    """Of `resplit`, after the first local optimum."""
+    splits: int = SPLITS
+    """Of `resplit`: pairs of workers that are split, in all; what the first local optimum leaves
+    of them goes into kicks. A count and not a time, so that the same seed gives the same plan."""
     cooling: Cooling = field(default_factory=Cooling)
     """Of `published`."""
 
@@ -66,6 +68,7 @@ class Decider:
     def _search(self, clients: Sequence[Client], workers: int, expired: Callable[[], bool]) -> Plan:
         search = Search(self.zoo, clients, workers, self.rng, expired)
         search.kept = self.turns.kept()
+        search.leave_first = self.turns.leave_first
         if self.previous is None or self.previous.served == 0:
             search.start_afresh()
         else:
@@ -76,12 +79,12 @@ class Decider:
                 ]
             )
         search.settle()
-        # Two workers are solved exactly as they are.
-        for _ in range(self.effort.kicks if workers > 2 else 0):
-            if expired():
-                break
-            kick(search)
         if workers > 2:
+            # Two workers are solved exactly as they are.
+            for _ in range(self.effort.splits):
+                if search.splits >= self.effort.splits or expired():
+                    break
+                kick(search)
             search.settle()
         self._take_turns(search)
         return search.plan()
@@ -89,11 +92,11 @@ class Decider:
     def _take_turns(self, search: Search) -> None:
         waiting = {client.number: client for client in search.left_out}
         for number in self.turns.owed(waiting):
-            client = waiting[number]
-            search.left_out.remove(client)
-            if not search.make_room(client, self.turns.leave_first):
-                search.left_out.append(client)
+            if waiting[number] in search.left_out:
+                search.make_room(waiting[number])
             search.kept |= {number}
+        # Whoever has made room may find some elsewhere.
+        search.serve_left_out()
 
     def _idle(self, index: int) -> Share:
         previous = self.previous.shares if self.previous is not None else ()

@@ -10,7 +10,6 @@ from random import Random
 
 from router.policies.jellyfish.problem import Zoo
 from router.policies.jellyfish.search import NOTHING, Search
-from router.policies.jellyfish.split import best_split
 
 KICKED = 4
 """Workers that are kicked together."""
@@ -49,7 +48,7 @@ def _chase_another_objective(search: Search, pairs: Sequence[tuple[int, int]]) -
         first, second = search.workers[one], search.workers[other]
         clients = [*first.clients, *second.clients]
         search.rng.shuffle(clients)
-        split = best_split(search.zoo, clients, NOTHING)
+        split = search.split(clients, NOTHING)
         if split is not None:
             search.apply(first, second, split)
     search.zoo = true_zoo

@@ -1,18 +1,18 @@
-"""Which worker runs which share of a plan, and which DNNs it keeps at hand (section IV-D)."""
+"""Which worker takes which post of a plan, and which DNNs it keeps at hand (section IV-D)."""
 
 from collections.abc import Sequence
 
-from router.policies.jellyfish.problem import Share
+from router.policies.jellyfish.question import Post
 
 
-def assign(current: Sequence[int], shares: Sequence[Share]) -> list[Share]:
-    """The share of each worker, given the DNN that each runs now. Both are sorted and matched
+def assign(current: Sequence[int], posts: Sequence[Post]) -> list[Post]:
+    """The post of each worker, given the DNN that each runs now. Both are sorted and matched
     element by element, which makes the distances between old and new DNNs least."""
     workers = sorted(range(len(current)), key=lambda worker: (current[worker], worker))
-    ordered = sorted(range(len(shares)), key=lambda index: (shares[index].dnn, index))
-    assigned = list(shares)
+    ordered = sorted(range(len(posts)), key=lambda index: (posts[index].dnn, index))
+    assigned = list(posts)
     for worker, index in zip(workers, ordered, strict=True):
-        assigned[worker] = shares[index]
+        assigned[worker] = posts[index]
     return assigned
 
 

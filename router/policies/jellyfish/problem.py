@@ -10,7 +10,8 @@ from router.core.units import SECOND
 
 UNITS_PER_FPS = 4
 """Rates need not share a divisor, so they are rounded up, and capacities down, to 1/4 frame/s."""
-FIELD_BITS = 64
+FIELD_BITS = 32
+"""Enough for the load of any worker, and for a bit of each client of most pairs of workers."""
 QUEUE_FACTOR = 2
 """Eq. (5): a request waits at most for one batch and runs in the next."""
 
@@ -30,10 +31,8 @@ class Zoo:
     client's fields over all DNNs are one integer (`Client.fields`), so that a few additions give
     the load of any set of clients for every DNN and batch at once."""
 
-    @property
-    def stride(self) -> int:
-        """Fields that each DNN has, one for each batch size and one for 0."""
-        return max(len(capacity) for capacity in self.capacity)
+    stride: int
+    """Fields that each DNN has, one for each batch size and one for 0."""
 
     def batch_max(self, dnn: int, budget_ns: float) -> int:
         """Eq. (5): the largest batch whose wait and run fit the latency budget; 0 if none does."""
@@ -61,11 +60,11 @@ def make_zoo(accuracy: Sequence[float], latency_ns: Sequence[Sequence[int]]) -> 
             table.append(max(run_ns, table[-1]) if table else run_ns)
         tables.append(tuple(table))
     capacity = tuple(_capacities(table) for table in tables)
-    return Zoo(tuple(accuracy), tuple(tables), capacity, _fields(capacity))
-
-
-def _fields(capacity: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
     stride = max(map(len, capacity), default=0)
+    return Zoo(tuple(accuracy), tuple(tables), capacity, _fields(capacity, stride), stride)
+
+
+def _fields(capacity: Sequence[Sequence[int]], stride: int) -> tuple[tuple[int, ...], ...]:
     rows: list[tuple[int, ...]] = []
     for dnn, of_dnn in enumerate(capacity):
         row = [0]

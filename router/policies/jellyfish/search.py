@@ -1,10 +1,11 @@
 """The default selection: local search by exact re-splits, from the previous plan."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
 from random import Random
 
 from router.policies.jellyfish.contiguous import cut
+from router.policies.jellyfish.overload import most_served, most_valuable
 from router.policies.jellyfish.problem import Client, Plan, Share, Zoo, make_share
 from router.policies.jellyfish.split import Split, best_split
 
@@ -14,6 +15,8 @@ workers can gain from each other they mostly gain from those like them."""
 ALL_PAIRS_UP_TO = 12
 SWEEPS_MAX = 6
 """So that the work grows with the workers only; most of the gain is in the first few."""
+WAITING_MAX = 24
+"""Clients that are left out, tried together on a pair: those that ask least."""
 NOTHING = -1.0
 """Any value is above it."""
 
@@ -50,9 +53,13 @@ class Search:
         self.left_out: list[Client] = []
         self.kept: frozenset[int] = frozenset()
         """Numbers of clients whose turn it is: nobody may take their place."""
+        self.leave_first: Callable[[int], int] = int
+        """Of clients that ask for as much, those with the smallest key are rather left out."""
         self.rng = rng
         self.expired = expired
         self.tried: dict[tuple[int, int], tuple[int, int]] = {}
+        self.splits = 0
+        """Pairs that have been split so far, whether or not anything came of it."""
 
     # Where the search starts
 
@@ -105,6 +112,7 @@ class Search:
     def settle(self) -> None:
         """Improve until no pair of workers can, or the time is over."""
         self.serve_left_out()
+        self._serve_more()
         for _ in range(SWEEPS_MAX):
             if self.expired() or not (self.sweep(self._pairs()) or self._exchange()):
                 break
@@ -141,11 +149,16 @@ class Search:
             return False
         self.tried[one, other] = versions
         clients = first.clients + second.clients
-        split = best_split(self.zoo, clients, _a_little_above(first.value + second.value))
+        split = self.split(clients, _a_little_above(first.value + second.value))
         if split is None:
             return False
         self.apply(first, second, split)
         return True
+
+    def split(self, clients: Sequence[Client], above: float) -> Split | None:
+        """The best split of these clients over two workers; None unless its value is above."""
+        self.splits += 1
+        return best_split(self.zoo, clients, above)
 
     def apply(self, first: Worker, second: Worker, split: Split) -> None:
         if abs(first.dnn - split.first_dnn) + abs(second.dnn - split.second_dnn) > abs(
@@ -165,6 +178,48 @@ class Search:
             indices = self._some_workers() if only is None else only
             if not (self._add_to_one(client, indices) or self._add_to_pair(client, indices)):
                 self.left_out.append(client)
+
+    def _serve_more(self) -> None:
+        """Leave some out for others, where that serves more. One or two workers are solved exactly,
+        of more each pair is."""
+        if not self.left_out:
+            return
+        if len(self.workers) <= 2:
+            self._serve_most(range(len(self.workers)), ())
+            return
+        for pair in self._pairs():
+            if self.expired() or not self.left_out:
+                return
+            self._serve_most(pair, ())
+
+    def _serve_most(self, indices: Sequence[int], forced: Collection[int]) -> bool:
+        """Serve as many as one or two workers can of their own clients and those left out; false
+        where these are no more than now, or those forced cannot all be served."""
+        workers = [self.workers[index] for index in indices]
+        own = [client for worker in workers for client in worker.clients]
+        waiting = sorted(self.left_out, key=lambda client: (client.load, client.number))
+        waiting.sort(key=lambda client: client.number not in forced)
+        clients = own + waiting[:WAITING_MAX]
+        must = {client.number for client in own if client.number in self.kept}.union(forced)
+        chosen = most_served(self.zoo, clients, len(workers), must, self.leave_first)
+        if not chosen or not (forced or len(chosen) > len(own) or len(workers) == 1):
+            return False
+        if len(workers) == 1:
+            dnn, chosen = most_valuable(self.zoo, clients, len(chosen), must)
+            value = self.zoo.accuracy[dnn] * sum(client.load for client in chosen)
+            as_now = len(chosen) == len(own) and value <= _a_little_above(workers[0].value)
+            if as_now and not forced:
+                return False
+            self.set(workers[0], dnn, tuple(chosen))
+        else:
+            split = self.split(chosen, NOTHING)
+            assert split is not None, "two workers do not serve what they were found to"
+            self.apply(workers[0], workers[1], split)
+        served = {client.number for client in chosen}
+        known = {client.number for client in clients}
+        self.left_out = [client for client in self.left_out if client.number not in known]
+        self.left_out += [client for client in clients if client.number not in served]
+        return True
 
     def _some_workers(self) -> Sequence[int]:
         """All of a small cluster; of a large one some, or each client would be tried on all."""
@@ -194,7 +249,7 @@ class Search:
             if self.expired():
                 return False
             first, second = self.workers[one], self.workers[other]
-            split = best_split(self.zoo, (*first.clients, *second.clients, client), NOTHING)
+            split = self.split((*first.clients, *second.clients, client), NOTHING)
             if split is not None:
                 self.apply(first, second, split)
                 return True
@@ -220,7 +275,7 @@ class Search:
         for index, leaving in enumerate(clients):
             if leaving.number in self.kept or _asks_no_more(leaving, waiting):
                 continue
-            split = best_split(self.zoo, (*clients[:index], *clients[index + 1 :], waiting), above)
+            split = self.split((*clients[:index], *clients[index + 1 :], waiting), above)
             if split is not None:
                 above, best = split.value, (split, leaving)
         if best is None:
@@ -230,11 +285,14 @@ class Search:
         self.left_out.append(best[1])
         return True
 
-    def make_room(self, waiting: Client, leave_first: Callable[[int], int]) -> bool:
-        """Serve a client whose turn has come in the place of others: of one if that will do, or
-        of as many on one worker as it takes. Those with the smallest key leave first."""
+    def make_room(self, waiting: Client) -> bool:
+        """Serve a client whose turn has come in the place of others: of as few as possible where
+        there are one or two workers, else of one if that will do, or of as many on one worker as
+        it takes. Those with the smallest key leave first."""
+        if len(self.workers) <= 2:
+            return self._serve_most(range(len(self.workers)), {waiting.number})
         served = [
-            (leave_first(client.number), index, client)
+            (self.leave_first(client.number), index, client)
             for index, worker in enumerate(self.workers)
             for client in worker.clients
             if client.number not in self.kept
@@ -243,7 +301,7 @@ class Search:
         for _, index, leaving in served:
             stay = [client for client in self.workers[index].clients if client is not leaving]
             if self._choose_dnn(self.workers[index], [*stay, waiting]):
-                self.left_out.append(leaving)
+                self._exchanged(waiting, [leaving])
                 return True
         for worker in self.workers:
             removable = [entry[2] for entry in served if entry[2] in worker.clients]
@@ -251,9 +309,13 @@ class Search:
             for count, leaving in enumerate(removable, start=1):
                 stay.remove(leaving)
                 if self._choose_dnn(worker, [*stay, waiting]):
-                    self.left_out.extend(removable[:count])
+                    self._exchanged(waiting, removable[:count])
                     return True
         return False
+
+    def _exchanged(self, served: Client, leaving: Sequence[Client]) -> None:
+        self.left_out.remove(served)
+        self.left_out.extend(leaving)
 
     # What comes out
 

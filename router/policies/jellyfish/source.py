@@ -9,10 +9,11 @@ from router.core.events import Advise, Batch, ClientReport, DropReason, Request
 from router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
 from router.core.units import NEVER
 from router.policies.family import Family
-from router.policies.jellyfish.decision import Decider, Effort
+from router.policies.jellyfish.decision import SPLITS, Decider, Effort
 from router.policies.jellyfish.known_clients import GONE_AFTER_NS, KnownClient
 from router.policies.jellyfish.placement import HitCount, assign, neighbours
-from router.policies.jellyfish.problem import Client, Plan, Zoo, make_zoo
+from router.policies.jellyfish.problem import make_zoo
+from router.policies.jellyfish.question import Assignment, Question, answer
 from router.policies.stranded import Stranded
 
 SOON_NS = 100_000_000
@@ -33,8 +34,8 @@ class JellyfishOptions:
     """Decide within the router; false: somebody else asks and answers (`question`, `take_plan`)."""
     selection: str = "resplit"
     """`resplit`, or `published` for Algorithms 1 and 2 as printed."""
-    kicks: int = 12
-    """Of `resplit`: tries to leave a local optimum, at each decision."""
+    splits: int = SPLITS
+    """Of `resplit`: pairs of backends that each decision re-splits, in all."""
     turn: int = 4
     """Decisions after which clients left out change places with clients served."""
     headroom: float = 0.0
@@ -59,15 +60,6 @@ class Worker:
         self.bid = Bid()
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a decision is made from; plain data, so that it may be made in another process."""
-
-    zoo: Zoo
-    clients: tuple[Client, ...]
-    workers: int
-
-
 class Jellyfish(Source):
     """Maps each client to a DNN of the right input size, tells it that size, and serves every
     backend's queue by deadline. It owns the backends of one application."""
@@ -78,6 +70,7 @@ class Jellyfish(Source):
 
     def __init__(self, family: Family, options: JellyfishOptions, rng: Random) -> None:
         self.options = options
+        self.application = family.application
         self.floor = family.accuracy_floor
         order = accurate_order(family)
         self.variants = tuple(family.variants[index] for index in order)
@@ -97,6 +90,8 @@ class Jellyfish(Source):
         """Decisions since each DNN was last chosen."""
         self.decided_at_ns = -NEVER
         self.due_at_ns = NEVER
+        self.urgent = False
+        """What was decided holds no more: whoever decides elsewhere should do so soon."""
         self.timer = SourceTimer(self)
         self.stranded = Stranded(self)
 
@@ -119,6 +114,7 @@ class Jellyfish(Source):
         return NO_LANES
 
     def _decide_by(self, now_ns: int, gap_ns: int) -> None:
+        self.urgent = self.urgent or gap_ns <= SOON_NS
         due_at_ns = max(now_ns, self.decided_at_ns + gap_ns)
         if self.options.replan_here and self.workers and due_at_ns < self.due_at_ns:
             self.due_at_ns = due_at_ns
@@ -191,10 +187,7 @@ class Jellyfish(Source):
         self.due_at_ns = NEVER
         if self.decider is None:
             self.decider = make_decider(self.options, self.rng)
-        question = self.question(now_ns)
-        self.decider.zoo = question.zoo
-        plan = self.decider.decide(question.clients, question.workers)
-        lanes = self.take_plan(now_ns, plan)
+        lanes = self.take_plan(now_ns, answer(self.decider, self.question(now_ns)))
         if self.clients:
             self._decide_by(now_ns, self.options.replan_ns)
         return lanes
@@ -208,20 +201,22 @@ class Jellyfish(Source):
                 del self.clients[number]
                 self.advised.pop(number, None)
         self._doubt_the_idle()
-        plans_ns = [self.costs.of(variant).plan_ns[1:] for variant in self.variants]
-        zoo = make_zoo(self.accuracy, plans_ns)
-        spent_ns = self.desk.lead_ns(1)
-        clients = tuple(
-            known.demand(
-                zoo, self.input_sizes, self.variants, self.options.headroom, spent_ns, self.floor
-            )
-            for _, known in sorted(self.clients.items())
-        )
         self.decided_at_ns = now_ns
+        self.urgent = False
         self.planned_bps = {
             number: known.last.bandwidth_bps for number, known in self.clients.items()
         }
-        return Question(zoo, clients, len(self.workers))
+        return Question(
+            self.accuracy,
+            tuple(tuple(self.costs.of(variant).plan_ns[1:]) for variant in self.variants),
+            self.input_sizes,
+            self.variants,
+            tuple(known.wish() for _, known in sorted(self.clients.items())),
+            self.options.headroom,
+            self.desk.lead_ns(1),
+            self.floor,
+            len(self.workers),
+        )
 
     def _doubt_the_idle(self) -> None:
         """A DNN that once ran slowly is not chosen, and then has no chance to show better."""
@@ -232,27 +227,26 @@ class Jellyfish(Source):
                 self.idle_for[dnn] = 0
                 self.costs.doubt(variant)
 
-    def take_plan(self, now_ns: int, plan: Plan) -> Sequence[int]:
+    def take_plan(self, now_ns: int, plan: Assignment) -> Sequence[int]:
         """Map the clients as planned, and tell those whose input size changes."""
         backends = sorted(self.workers)
-        if len(plan.shares) != len(backends):
+        if len(plan.posts) != len(backends):
             # Backends have come or gone meanwhile; the next plan will be for those there are.
             return NO_LANES
-        shares = assign([self.workers[backend].dnn for backend in backends], plan.shares)
+        posts = assign([self.workers[backend].dnn for backend in backends], plan.posts)
         self.mapped = {}
         homeless: list[Request] = []
-        for backend, share in zip(backends, shares, strict=True):
+        for backend, post in zip(backends, posts, strict=True):
             worker = self.workers[backend]
             homeless.extend(_empty(worker))
-            if share.clients:
-                self._switch(worker, share.dnn)
-                worker.batch = share.batch
-            for client in share.clients:
-                self.mapped[client.number] = backend
-                self._advise(client.number, share.dnn, share.batch, served=True)
-        for client in plan.left_out:
-            allowed = [dnn for dnn, batch in enumerate(client.batch_max) if batch > 0]
-            self._advise(client.number, allowed[0] if allowed else 0, 1, served=False)
+            if post.clients:
+                self._switch(worker, post.dnn)
+                worker.batch = post.batch
+            for client in post.clients:
+                self.mapped[client] = backend
+                self._advise(client, post.dnn, post.batch, served=True)
+        for client, dnn in plan.left_out:
+            self._advise(client, dnn, 1, served=False)
         homeless.sort(key=lambda request: (request.deadline_ns, request.rid))
         lanes = set(self._enqueue_again(now_ns, homeless))
         return [worker.lane for worker in self.workers.values() if worker.lane in lanes]
@@ -272,7 +266,15 @@ class Jellyfish(Source):
         advice = (self.input_sizes[dnn], network_ns, served)
         if self.advised.get(client) != advice:
             self.advised[client] = advice
-            self.outbox.effects.append(Advise(client, *advice))
+            self.outbox.effects.append(Advise(self.application, client, *advice))
+
+    def figures(self) -> dict[str, float]:
+        return {
+            "clients": len(self.clients),
+            "clients_served": len(self.mapped),
+            "switches": self.hits.switches,
+            "prefetch_hit_ratio": self.hits.ratio,
+        }
 
     # Bid and grant
 
@@ -361,7 +363,7 @@ def _empty(worker: Worker) -> list[Request]:
 
 def make_decider(options: JellyfishOptions, rng: Random) -> Decider:
     """The decider that these options ask for; its zoo comes with the first question."""
-    effort = Effort(options.selection, options.kicks)
+    effort = Effort(options.selection, options.splits)
     return Decider(make_zoo((), ()), effort, options.turn, rng)
 
 

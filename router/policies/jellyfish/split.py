@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from router.policies.jellyfish.problem import FIELD_BITS, Client, Zoo
 
-CLIENTS_MAX = FIELD_BITS - 1
-"""Of a pair of workers: a client is one bit of a field."""
+CLIENTS_AT_ONCE = FIELD_BITS - 1
+"""A client is one bit of a field."""
 FIELD_BYTES = FIELD_BITS // 8
 Offer = tuple[float, int, int, int, int]
 """A DNN run in batches of a certain size, to some clients of a set: its accuracy, its capacity,
@@ -34,7 +34,7 @@ class Split:
 def best_split(zoo: Zoo, clients: Sequence[Client], above: float) -> Split | None:
     """The best way to serve all these clients on two workers; None unless its value is above."""
     load = sum(client.load for client in clients)
-    if zoo.accuracy[-1] * load <= above or len(clients) > CLIENTS_MAX:
+    if zoo.accuracy[-1] * load <= above:
         return None
     offers = make_offers(zoo, clients)
     everyone = (1 << len(clients)) - 1
@@ -72,13 +72,12 @@ def best_split(zoo: Zoo, clients: Sequence[Client], above: float) -> Split | Non
 def make_offers(zoo: Zoo, clients: Sequence[Client]) -> list[Offer]:
     """Every DNN and batch size worth trying for some of the clients, most accurate first."""
     stride = zoo.stride
-    length = len(zoo.accuracy) * stride * FIELD_BYTES
-    packed_takes = packed_load = 0
-    for index, client in enumerate(clients):
-        packed_takes |= client.fields << index
-        packed_load += client.fields * client.load
-    takes = memoryview(packed_takes.to_bytes(length, "little")).cast("Q").tolist()
-    loads = memoryview(packed_load.to_bytes(length, "little")).cast("Q").tolist()
+    takes, loads = _takers(zoo, clients[:CLIENTS_AT_ONCE])
+    for first in range(CLIENTS_AT_ONCE, len(clients), CLIENTS_AT_ONCE):
+        more, more_loads = _takers(zoo, clients[first : first + CLIENTS_AT_ONCE])
+        takes = [old | new << first for old, new in zip(takes, more, strict=True)]
+        loads = [old + new for old, new in zip(loads, more_loads, strict=True)]
+    takes.append(0)
     offers: list[Offer] = []
     for dnn in range(len(zoo.accuracy) - 1, -1, -1):
         first = dnn * stride
@@ -86,16 +85,31 @@ def make_offers(zoo: Zoo, clients: Sequence[Client]) -> list[Offer]:
             continue
         capacity, accuracy = zoo.capacity[dnn], zoo.accuracy[dnn]
         before = 0
-        for batch in range(len(capacity) - 1, 0, -1):
-            able = takes[first + batch]
+        # Nobody takes a batch of 0, which is next, nor larger ones than the last somebody takes.
+        end = takes.index(0, first + 1)
+        for place in range(end - 1, first, -1):
+            able = takes[place]
             if able == before:
                 continue
-            if before and capacity[batch] >= offers[-1][3]:
+            carried = capacity[place - first]
+            if before and carried >= offers[-1][3]:
                 # Whatever the larger batch could be given, the smaller carries too.
                 offers.pop()
-            offers.append((accuracy, capacity[batch], able, loads[first + batch], dnn))
+            offers.append((accuracy, carried, able, loads[place], dnn))
             before = able
     return offers
+
+
+def _takers(zoo: Zoo, clients: Sequence[Client]) -> tuple[list[int], list[int]]:
+    """By field: who meets its SLO there (bit i: client i), and the load of these."""
+    length = len(zoo.accuracy) * zoo.stride * FIELD_BYTES
+    packed_takes = packed_load = 0
+    for index, client in enumerate(clients):
+        packed_takes |= client.fields << index
+        packed_load += client.fields * client.load
+    takes = memoryview(packed_takes.to_bytes(length, "little")).cast("I").tolist()
+    loads = memoryview(packed_load.to_bytes(length, "little")).cast("I").tolist()
+    return takes, loads
 
 
 def subset_sums(clients: Sequence[Client], among: int) -> int:

@@ -22,6 +22,7 @@ from simulator.worker_plan import (
     Wish,
     fewest_workers,
     only_application,
+    options_for,
     promised_fleet,
     simulated_fleet,
     worker_problem,
@@ -42,11 +43,16 @@ Load = Annotated[
     float, typer.Option("--load", help="Requests per second; 0: the scenario's rate_rps.")
 ]
 Reward = Annotated[
-    str, typer.Option(help="query: accuracy of the mean request. decision: of the mean batch.")
+    str | None,
+    typer.Option(help="query: accuracy of the mean request. decision: of the mean batch."),
 ]
-Balancing = Annotated[str, typer.Option(help="round-robin or shortest-queue.")]
+Balancing = Annotated[str | None, typer.Option(help="round-robin or shortest-queue.")]
 Bins = Annotated[
-    int, typer.Option(help="Steps in which slack is told apart; 0: where a batch begins to fit.")
+    int | None,
+    typer.Option(help="Steps in which slack is told apart; 0: where a batch begins to fit."),
+]
+Law = Annotated[
+    str | None, typer.Option(help="Of arrivals: poisson, bursty, or a function as module:name.")
 ]
 
 
@@ -59,8 +65,10 @@ def _scenario(path: ScenarioPath, application: str, load_rps: float) -> tuple[Sc
     return scenario, rate_rps
 
 
-def _options(reward: str, balancing: str, bins: int) -> RamsisOptions:
-    given: dict[str, object] = {"reward": reward, "balancing": balancing, "bins": bins}
+def _options(scenario: Scenario, **flags: str | int | None) -> RamsisOptions:
+    """What the scenario says of RAMSIS, and on top of it what the flags say."""
+    given = options_for(scenario, "ramsis")
+    given.update({name: value for name, value in flags.items() if value is not None})
     options = read_options("ramsis", given)
     assert isinstance(options, RamsisOptions)
     return options
@@ -75,9 +83,10 @@ def solve_tables(
         bool, typer.Option("--every-load", help="Tables for the whole range, as a router has them.")
     ] = False,
     application: ApplicationName = "",
-    reward: Reward = "query",
-    balancing: Balancing = "round-robin",
-    bins: Bins = 100,
+    reward: Reward = None,
+    balancing: Balancing = None,
+    bins: Bins = None,
+    law: Law = None,
     as_json: AsJson = False,
 ) -> None:
     """Solve the table of one load, and say what accuracy and violation rate it promises.
@@ -88,7 +97,7 @@ def solve_tables(
     read, rate_rps = _scenario(scenario, application, load)
     workers = workers or read.backends
     check_number("--workers", workers, low=1)
-    options = _options(reward, balancing, bins)
+    options = _options(read, reward=reward, balancing=balancing, bins=bins, law=law)
     problem, names = worker_problem(read, workers, rate_rps, options)
     if every_load:
         _print_ladder(problem, as_json)
@@ -173,15 +182,17 @@ def plan(
     workers_max: Annotated[int, typer.Option(help="Largest fleet to consider.")] = 1024,
     cost_per_hour: Annotated[float, typer.Option(help="Of one worker, in any currency.")] = 0.0,
     application: ApplicationName = "",
-    reward: Reward = "query",
-    balancing: Balancing = "round-robin",
-    bins: Bins = 100,
+    reward: Reward = None,
+    balancing: Balancing = None,
+    bins: Bins = None,
+    law: Law = None,
     as_json: AsJson = False,
 ) -> None:
     """How many workers a load needs for an accuracy and a violation rate, and what they cost.
 
-    RAMSIS promises both ahead; the central queue is simulated for 20 s at each number of workers.
-    Exit code 1 where not even --workers-max are enough.
+    RAMSIS promises both ahead, for arrivals of its --law; the central queue is simulated for 20 s
+    at each number of workers, with the scenario's own arrivals. Each has the options that the
+    scenario gives it. Exit code 1 where not even --workers-max are enough.
     """
     check_fraction("--accuracy", accuracy)
     check_fraction("--violation", violation)
@@ -191,7 +202,7 @@ def plan(
         refuse("--by", by, f"must be one of {', '.join(PLANNED)}")
     read, rate_rps = _scenario(scenario, application, load)
     wish = Wish(rate_rps, accuracy, violation)
-    options = _options(reward, balancing, bins)
+    options = _options(read, reward=reward, balancing=balancing, bins=bins, law=law)
     tries = {
         "ramsis": promised_fleet(read, wish, options),
         "central-queue": simulated_fleet(read, wish),

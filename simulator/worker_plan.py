@@ -58,6 +58,29 @@ def only_application(scenario: Scenario, name: str = "") -> Scenario:
     return replace(scenario, applications=tuple(chosen), shares=(1.0,))
 
 
+def options_for(scenario: Scenario, policy: str) -> dict[str, object]:
+    """What the scenario says of this policy, for its only application; nothing where it is served
+    by another one."""
+    (application,) = scenario.applications
+    if application.policy:
+        return dict(application.policy_options) if application.policy == policy else {}
+    return dict(scenario.policy_options) if scenario.policy == policy else {}
+
+
+def under(scenario: Scenario, policy: str) -> Scenario:
+    """The scenario's only application under this policy alone, on a fleet that stays as it is."""
+    (application,) = scenario.applications
+    return replace(
+        scenario,
+        applications=(replace(application, policy="", policy_options={}),),
+        policy=policy,
+        policy_options=options_for(scenario, policy),
+        faults=(),
+        autoscaler=None,
+        epochs=None,
+    )
+
+
 def worker_problem(
     scenario: Scenario, workers: int, rate_rps: float, options: RamsisOptions
 ) -> tuple[WorkerProblem, tuple[str, ...]]:
@@ -65,7 +88,7 @@ def worker_problem(
     (application,) = scenario.applications
     lead_ns = scenario.dispatch_ns
     # The router's own tables, so that what is planned is what serves.
-    built = assemble(replace(scenario, policy="ramsis", policy_options={}), {})
+    built = assemble(under(scenario, "ramsis"), {})
     family = Family(
         application=0,
         name=application.name,
@@ -96,17 +119,12 @@ def promised_fleet(scenario: Scenario, wish: Wish, options: RamsisOptions) -> Tr
 
 
 def simulated_fleet(scenario: Scenario, wish: Wish) -> Try:
-    """What the central queue reaches with so many workers, in a simulation."""
+    """What the central queue reaches with so many workers, in a simulation of the scenario's own
+    arrivals."""
+    central = under(scenario, "central-queue")
 
     def attempt(workers: int) -> Fleet:
-        one = replace(
-            scenario,
-            backends=workers,
-            policy="central-queue",
-            rate_rps=wish.rate_rps,
-            duration_ns=SIMULATED_NS,
-            faults=(),
-        )
+        one = replace(central, backends=workers, rate_rps=wish.rate_rps, duration_ns=SIMULATED_NS)
         result = report(one, simulate(one))
         return Fleet(workers, result.accuracy or 0.0, result.bad_rate)
 

@@ -22,9 +22,10 @@ from router.policies.load_granular import (
     ModelSwitchingOptions,
 )
 from router.policies.partitioned import Partitioned, PartitionedOptions
+from router.policies.ramsis.laws import check_ramsis
 from router.policies.ramsis.options import RamsisOptions
 from router.policies.ramsis.problem import BALANCINGS, REWARDS
-from router.policies.ramsis.source import Ramsis
+from router.policies.ramsis.slo_classes import classes_of
 from router.policies.rl.checkpoint import load_checkpoint
 from router.policies.rl.slots import SlotRouting, SlotRoutingOptions
 from router.policies.routing.deadline import DeadlineRouting, RoutingOptions
@@ -49,6 +50,8 @@ class Policy:
     """It picks variants, and so needs the accuracy of each."""
     needed: frozenset[str] = frozenset()
     """Options that have no default."""
+    check: Callable[[Any], None] | None = None
+    """Refuses options that are wrong or do not go together."""
 
 
 def _deferred(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
@@ -104,7 +107,7 @@ def _central(families: Sequence[Family], options: Any, rng: random.Random) -> li
 
 
 def _ramsis(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
-    return [Ramsis(family, options) for family in families]
+    return [classes_of(family, options) for family in families]
 
 
 def _load_granular(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
@@ -143,7 +146,7 @@ POLICIES: dict[str, Policy] = {
     ),
     "single-queue": Policy(SingleQueueOptions(), _single_queue, chooses=True),
     "central-queue": Policy(CentralOptions(), _central, chooses=True),
-    "ramsis": Policy(RamsisOptions(), _ramsis, chooses=True),
+    "ramsis": Policy(RamsisOptions(), _ramsis, chooses=True, check=check_ramsis),
     "jellyfish-plus": Policy(JellyfishPlusOptions(), _load_granular, chooses=True),
     "model-switching": Policy(ModelSwitchingOptions(), _model_switching, chooses=True),
 }
@@ -170,7 +173,10 @@ def read_options(policy: str, given: Mapping[str, object]) -> Any:
         values[names[key]] = _read(where, key, value, getattr(entry.defaults, names[key]))
     for name in sorted(entry.needed - values.keys()):
         refuse(f"policy_options.{name}", None, f"is needed by {policy}")
-    return replace(entry.defaults, **values)
+    options = replace(entry.defaults, **values)
+    if entry.check is not None:
+        entry.check(options)
+    return options
 
 
 def _read(where: str, key: str, value: object, default: object) -> object:

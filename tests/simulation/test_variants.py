@@ -15,6 +15,7 @@ from simulator.worker_plan import (
     Wish,
     fewest_workers,
     only_application,
+    options_for,
     promised_fleet,
     simulated_fleet,
     worker_problem,
@@ -140,3 +141,30 @@ def test_the_planner_finds_the_smallest_fleet() -> None:
         assert fleet.meets(wish)
         assert not attempt(fleet.workers - 1).meets(wish)
     assert fewest_workers(promised_fleet(start, wish, RamsisOptions()), wish, 2) is None
+
+
+def test_the_planner_compares_what_it_says_whatever_serves_now() -> None:
+    wish = Wish(300.0, 0.75, 0.001)
+    start = only_application(scenario("central-queue", 300))
+    (application,) = start.applications
+    planned = simulated_fleet(start, wish)(8)
+    fixed = replace(application, policy="jellyfish-plus", policy_options={"load_rps": 300.0})
+    for other in (
+        replace(start, applications=(fixed,)),
+        replace(start, policy="ramsis", policy_options={"bins": 20}),
+        scenario("deferred", 300, autoscaler={"window_s": 5}),
+    ):
+        assert simulated_fleet(other, wish)(8) == planned
+    held = replace(application, policy="central-queue", policy_options={"hold": "eager"})
+    assert simulated_fleet(replace(start, applications=(held,)), wish)(8) != planned
+
+
+def test_each_policy_is_planned_with_its_own_options() -> None:
+    start = only_application(scenario("ramsis", 300, policy_options={"bins": 20}))
+    assert options_for(start, "ramsis") == {"bins": 20}
+    assert options_for(start, "central-queue") == {}
+    (application,) = start.applications
+    own = replace(application, policy="central-queue", policy_options={"calm": 0.2})
+    start = replace(start, applications=(own,))
+    assert options_for(start, "ramsis") == {}
+    assert options_for(start, "central-queue") == {"calm": 0.2}

@@ -7,6 +7,7 @@ from router.core.costs import Costs
 from router.policies.family import Family
 from router.policies.ramsis.ladder import Ladder, peak_rps, solve_ladder, solve_rung
 from router.policies.ramsis.latency import pareto_front
+from router.policies.ramsis.laws import law_of
 from router.policies.ramsis.options import RamsisOptions
 from router.policies.ramsis.problem import WorkerProblem, fixed_bins, model_bins
 
@@ -21,6 +22,8 @@ class Job:
     """What to solve for one kind of backend; picklable, so that another process can."""
 
     kind: int
+    slo_ns: int
+    """Of the requests it is for, before the lead is taken off."""
     variants: tuple[int, ...]
     """The engine's numbers, by the problem's index."""
     problem: WorkerProblem
@@ -81,6 +84,7 @@ def job_for(
         workers=workers,
         rate_rps=1.0,
         slack_ns=slack_ns,
+        law=law_of(options),
         balancing=options.balancing,
         reward=options.reward,
         queue_max=options.queue_max,
@@ -88,7 +92,7 @@ def job_for(
     peak = peak_rps(problem)
     low, high = (rate_rps, rate_rps) if rate_rps > 0.0 else (LOW * peak, peak)
     variants = tuple(family.variants[allowed[each]] for each in front)
-    return Job(kind, variants, problem, low, high)
+    return Job(kind, family.slo_ns, variants, problem, low, high)
 
 
 def drifted(job: Job, family: Family, costs: Costs, lead_ns: int) -> bool:

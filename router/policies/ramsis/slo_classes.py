@@ -1,0 +1,124 @@
+"""Requests of several SLOs: tables and backends for each (RAMSIS section 6)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from router.core.events import Batch, Request
+from router.core.source import NO_LANES, Bid, Desk, Slot, Source, own_lane
+from router.policies.family import Family
+from router.policies.ramsis.options import RamsisOptions
+from router.policies.ramsis.source import Ramsis
+from router.policies.ramsis.tables import Job, Made
+
+
+class SloClasses(Source):
+    """One application whose clients differ in SLO.
+
+    A table promises for requests of one SLO alone: those that share a worker with others would
+    break each other's promises. So each class has workers and tables of its own, and a request
+    goes to the longest SLO that is no longer than its own.
+    """
+
+    owns_backends = True
+    heeds_clients = True
+
+    def __init__(
+        self,
+        family: Family,
+        options: RamsisOptions,
+        slos_ns: Sequence[int],
+        shares: Sequence[float],
+    ) -> None:
+        """`slos_ns` ascending, with the share of the backends that each gets."""
+        self.slos_ns = list(slos_ns)
+        self.shares = list(shares)
+        self.members = [Ramsis(replace(family, slo_ns=slo_ns), options) for slo_ns in slos_ns]
+        self.home: dict[int, Ramsis] = {}
+        """Of each backend."""
+
+    def attach(self, desk: Desk) -> None:
+        super().attach(desk)
+        for member in self.members:
+            # The rank knows one source; whatever a member's timer changes is that source's.
+            member.number = self.number
+            member.attach(desk)
+
+    def _member_for(self, request: Request) -> Ramsis:
+        slo_ns = request.deadline_ns - request.arrived_at_ns
+        fitting = [
+            member
+            for own_ns, member in zip(self.slos_ns, self.members, strict=True)
+            if own_ns <= slo_ns
+        ]
+        ordered = [*reversed(fitting), *self.members]
+        return next((member for member in ordered if member.order), ordered[0])
+
+    def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        return self._member_for(request).on_request(now_ns, request)
+
+    def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
+        for member in self.members:
+            lanes = member.on_cancel(now_ns, request)
+            if lanes:
+                return lanes
+        return NO_LANES
+
+    def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
+        if up and backend not in self.home:
+            poorest = min(
+                range(len(self.members)),
+                key=lambda each: (1 + len(self.members[each].order)) / self.shares[each],
+            )
+            self.home[backend] = self.members[poorest]
+        member = self.home.get(backend)
+        if member is None:
+            return NO_LANES
+        if not up:
+            del self.home[backend]
+        lanes = list(member.on_backend(now_ns, backend, up))
+        if self.home:
+            # Whoever waits where no backend is left is served by another class.
+            for each in self.members:
+                for request in each.stranded.take_all() if not each.order else ():
+                    lanes.extend(self.on_request(now_ns, request))
+        return lanes
+
+    def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
+        member = self.home.get(backend)
+        return NO_LANES if member is None else member.on_done(now_ns, backend, batch, run_ns)
+
+    def on_computed(self, now_ns: int, result: object) -> Sequence[int]:
+        assert isinstance(result, Made)
+        return self._member_of(result.job).on_computed(now_ns, result)
+
+    def on_compute_failed(self, now_ns: int, work: Callable[[], object]) -> Sequence[int]:
+        assert isinstance(work, Job)
+        return self._member_of(work).on_compute_failed(now_ns, work)
+
+    def _member_of(self, job: Job) -> Ramsis:
+        return self.members[self.slos_ns.index(job.slo_ns)]
+
+    def figures(self) -> dict[str, float]:
+        """Those of every class, by its SLO."""
+        return {
+            f"{name}_{slo_ns / 1e6:g}ms": value
+            for slo_ns, member in zip(self.slos_ns, self.members, strict=True)
+            for name, value in member.figures().items()
+        }
+
+    def bid(self, now_ns: int, lane: int) -> Bid | None:
+        member = self.home.get(lane - own_lane(0))
+        return None if member is None else member.bid(now_ns, lane)
+
+    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
+        return self.home[slot.backend].grant(now_ns, slot)
+
+
+def classes_of(family: Family, options: RamsisOptions) -> Source:
+    """RAMSIS for the application's own SLO, or for each that the options name."""
+    if not options.slos_ms:
+        return Ramsis(family, options)
+    slos_ns = [round(1e6 * slo_ms) for slo_ms in options.slos_ms]
+    shares = options.slo_shares or (1.0,) * len(slos_ns)
+    ordered = sorted(zip(slos_ns, shares, strict=True))
+    return SloClasses(family, options, [each[0] for each in ordered], [each[1] for each in ordered])

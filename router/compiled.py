@@ -13,6 +13,9 @@ HERE = Path(__file__).parent
 INTERPRETED = ("__init__.py", "catalog.py")
 """The catalog reads options by reflection, once, at start: nothing to gain there."""
 
+SEEN = ("profiles", "clients")
+"""Policies import of these; mypyc needs to see their types."""
+
 
 def compiled_modules() -> list[str]:
     """Paths of the modules to compile, relative to the folder that holds `router`."""
@@ -27,12 +30,12 @@ def build(folder: Path) -> None:
     folder.mkdir(parents=True)
     ignore = shutil.ignore_patterns("__pycache__", "*.so", "links", "live.py", "actor.py")
     shutil.copytree(HERE, folder / "router", ignore=ignore)
-    # The policies' option checks live beside the profiles; mypyc needs to see their types.
-    shutil.copytree(HERE.parent / "profiles", folder / "profiles", ignore=ignore)
+    for package in SEEN:
+        shutil.copytree(HERE.parent / package, folder / package, ignore=ignore)
     mypyc = Path(sys.executable).with_name("mypyc")
     subprocess.run([mypyc, *compiled_modules()], cwd=folder, check=True, capture_output=True)
-    shutil.rmtree(folder / "build")
-    shutil.rmtree(folder / "profiles")
+    for done in ("build", *SEEN):
+        shutil.rmtree(folder / done)
 
 
 def main() -> None:

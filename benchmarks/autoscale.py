@@ -1,6 +1,6 @@
 """Autoscaling: settles, stays, follows steps and a day of changing load (Symphony 4.4, Fig. 14).
 
-`--live` instead starts a server and lets Serve scale it; see `benchmarks/autoscale_live.py`.
+The last part starts a server and lets Serve scale it; see `benchmarks/autoscale_live.py`.
 """
 
 import json
@@ -8,18 +8,24 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.figures import Figure, run
+from benchmarks.figures import Figure, run_parts
 from benchmarks.workloads import scenario
 from router.compiled import build
 from simulator.report import report
 from simulator.run import RunLog, simulate
 from simulator.scenario import Scenario
 
+PARTS = {
+    "steady": "constant loads",
+    "step": "twice the load at once",
+    "day": "a day of changing load",
+    "live": "a running server",
+}
 ROOT = Path(__file__).parent.parent
 BACKENDS = 64
 PEAK_RPS = 7_674
@@ -134,22 +140,20 @@ def a_day(quick: bool) -> Iterator[Figure]:
     yield Figure(f"{name} backend-hours over clairvoyant", hours / clairvoyant, "x", 1.15, True)
 
 
-def measure(quick: bool) -> Iterator[Figure]:
-    for share in (0.5,) if quick else (0.3, 0.5, 0.8):
-        yield from steady(share, quick)
-    yield from step(quick)
-    yield from a_day(quick)
-
-
-def main() -> None:
-    if "--live" in sys.argv:
-        sys.argv.remove("--live")
+def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+    if "steady" in parts:
+        for share in (0.5,) if quick else (0.3, 0.5, 0.8):
+            yield from steady(share, quick)
+    if "step" in parts:
+        yield from step(quick)
+    if "day" in parts:
+        yield from a_day(quick)
+    if "live" in parts:
+        # Not above: what needs no server must not need what a server does.
         from benchmarks.autoscale_live import measure as measure_live
 
-        run("Autoscaling, live", measure_live)
-    else:
-        run("Autoscaling", measure)
+        yield from measure_live(quick)
 
 
 if __name__ == "__main__":
-    main()
+    run_parts("Autoscaling", measure, PARTS)

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,6 +49,19 @@ def run_on_data(
         "--data", type=Path, default=default, help=f"folder of the files, {default} unless given"
     )
     run(title, lambda quick: measure(quick, parser.parse_known_args()[0].data), parser)
+
+
+def run_parts(
+    title: str, measure: Callable[[Sequence[str], bool], Iterator[Figure]], parts: Mapping[str, str]
+) -> None:
+    """As `run`, for figures that may be measured in pieces; `parts` says what each is."""
+    parser = argparse.ArgumentParser(add_help=False)
+    told = ", ".join(f"{name}: {what}" for name, what in parts.items())
+    parser.add_argument(
+        "--only", action="append", choices=parts, help=f"a part, may be repeated ({told})"
+    )
+    wanted = parser.parse_known_args()[0].only or list(parts)
+    run(title, lambda quick: measure(wanted, quick), parser)
 
 
 def run(title: str, measure: Measure, more: argparse.ArgumentParser | None = None) -> None:

@@ -4,14 +4,12 @@ Clients stream gRPC from a process of their own, on this machine. A rate counts 
 most 1 % of its requests are refused, lost or later than the SLO, counted from when they were due.
 """
 
-import argparse
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from benchmarks.figures import Figure, run
+from benchmarks.figures import Figure, run_parts
 from benchmarks.live_load import (
     WARMUP_S,
     Load,
@@ -33,7 +31,11 @@ from simulator.report import report as simulated_report
 from simulator.run import simulate
 from simulator.scenario import Scenario, read_scenario
 
-PARTS = ("eager", "served", "plain")
+PARTS = {
+    "eager": "added latency",
+    "served": "a server at load",
+    "plain": "plain Ray Serve",
+}
 STEADY_RPS = 1_370
 """What two such backends serve with 64 requests in flight."""
 LOW_RATES_RPS = (20, 60, 200)
@@ -155,12 +157,4 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument(
-        "--only",
-        action="append",
-        choices=PARTS,
-        help="added latency, the server at load, or plain Ray Serve; may be repeated",
-    )
-    wanted = parser.parse_known_args()[0].only or PARTS
-    run("Live: two emulated backends, 5 + b ms, SLO 50 ms", partial(measure, wanted), parser)
+    run_parts("Live: two emulated backends, 5 + b ms, SLO 50 ms", measure, PARTS)

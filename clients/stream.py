@@ -17,7 +17,7 @@ from clients.frames import Frame, Source, encode_jpeg, open_frames
 from clients.pending import NEVER, FrameResult, Pending
 from clients.wire import open_inference_pb2 as pb
 from clients.wire import parameters as names
-from clients.wire.errors import BadRequestError, WireError
+from clients.wire.errors import BadRequestError
 from clients.wire.parameters import integer, parameter, text
 from clients.wire.service import InferenceStub
 from clients.wire.tensors import RawTensor, add_input, join_bytes, response_tensors, to_array
@@ -189,7 +189,8 @@ class FrameStream:
                     # Nobody waits for a frame that is made on demand: its time starts now.
                     captured_at_ns = time.monotonic_ns()
                 call(self._on_frame, captured_at_ns, index, data)
-        except (WireError, OSError, ValueError) as error:
+        # Whatever a camera's source raises, who reads the answers has to hear of it.
+        except Exception as error:
             trouble = error
         # Behind the last frame, or that one would come to a stream that has ended. A loop that is
         # closed has nobody left to tell.

@@ -1,6 +1,7 @@
 """The driver of the request table: real time, decoding threads and the table's effects."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -12,7 +13,7 @@ import numpy as np
 from clients.wire.errors import BadRequestError
 from clients.wire.tensors import DTYPES, Array, check_finite, split_bytes, to_array
 from deployments.frontend.entry import Answer, Arrival, ToBackend, ToRouter
-from deployments.frontend.images import Pixels, decode, fit, write
+from deployments.frontend.images import Pixels, check_pixels, decode, fit, write
 from deployments.frontend.intake import Intake, input_bytes
 from deployments.frontend.memory import Arena
 from deployments.frontend.models import TensorSpec
@@ -40,6 +41,7 @@ LOOK_AGAIN_NS = ms(1)
 ADVICE_MAX = 10_000
 """Clients whose advice is kept; the oldest is forgotten first."""
 
+LOG = logging.getLogger("fermata")
 OnAnswer = Callable[[int, Outcome], None]
 
 
@@ -84,14 +86,15 @@ class Desk:
         """Admit a request: its id, and `on_answer` once; or a refusal, and no call."""
         raw = None if intake.encoded else intake.tensor
         inline = raw is not None and len(raw.data) <= INLINE_BYTES_MAX
-        if raw is not None and inline and not intake.model.allow_nan:
-            # Before it is admitted: an input that is no input takes no place in any queue.
-            try:
+        # Before it is admitted: an input that is no input takes no place in any queue, and no
+        # memory on the word of its header.
+        try:
+            check_pixels(*intake.frame, self.pixels_max)
+            if raw is not None and inline and not intake.model.allow_nan:
                 check_finite(raw)
-            except BadRequestError as error:
-                application = intake.arrival.application
-                self.table.tally.refuse(application, RefusalReason.BAD_INPUT)
-                return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, str(error))
+        except BadRequestError as error:
+            self.table.tally.refuse(intake.arrival.application, RefusalReason.BAD_INPUT)
+            return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, str(error))
         now_ns = time.monotonic_ns()
         rid = self.table.admit(now_ns, intake.arrival)
         if isinstance(rid, Refusal):
@@ -185,7 +188,7 @@ class Desk:
         """Carry out what the table has decided, and wake up when it next wants to."""
         for effect in self.table.take_effects():
             if isinstance(effect, Answer):
-                self.waiters.pop(effect.rid)(effect.rid, effect.outcome)
+                self._tell(self.waiters.pop(effect.rid), effect.rid, effect.outcome)
             elif isinstance(effect, ToRouter):
                 self.wires.to_router(effect.message)
             elif isinstance(effect, ToBackend):
@@ -195,6 +198,15 @@ class Desk:
         wake_at_ns = self.table.wake_at_ns()
         if wake_at_ns < self._timer_at_ns:
             self._arm(wake_at_ns)
+
+    def _tell(self, waiter: OnAnswer, rid: int, outcome: Outcome) -> None:
+        """Answer one; a result that cannot be put into its words must not keep others waiting."""
+        try:
+            waiter(rid, outcome)
+        except Exception as error:
+            LOG.exception("the answer to request %d cannot be said", rid)
+            message = f"failed: the result cannot be sent ({error})"
+            waiter(rid, Refusal("INTERNAL", RefusalReason.FAILED, message))
 
     def _arm(self, wake_at_ns: int) -> None:
         if self._timer is not None:

@@ -28,7 +28,7 @@ def decode(data: bytes, pixels_max: int) -> Pixels:
         return _decode_jpeg(data, pixels_max)
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            _check_size(image.height, image.width, pixels_max)
+            check_pixels(image.height, image.width, pixels_max)
             return np.asarray(image.convert("RGB"))
     except UnidentifiedImageError:
         raise BadRequestError(
@@ -42,7 +42,7 @@ def decode(data: bytes, pixels_max: int) -> Pixels:
 def _decode_jpeg(data: bytes, pixels_max: int) -> Pixels:
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-        _check_size(height, width, pixels_max)
+        check_pixels(height, width, pixels_max)
         pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB")
     except ValueError as error:
         raise BadRequestError(
@@ -51,7 +51,8 @@ def _decode_jpeg(data: bytes, pixels_max: int) -> Pixels:
     return pixels
 
 
-def _check_size(height: int, width: int, pixels_max: int) -> None:
+def check_pixels(height: int, width: int, pixels_max: int) -> None:
+    """Refuse what nobody has the memory to decode."""
     if height * width > pixels_max:
         raise BadRequestError(
             f"the picture has {width}x{height} pixels, at most {pixels_max} are decoded: "

@@ -76,11 +76,13 @@ def take_in(
         priority = _priority(integer(given, names.PRIORITY))
         client = _client(text(given, names.CLIENT) or text(given, names.SEQUENCE)) or stream
         floor, pinned = number(given, names.ACCURACY_FLOOR) or 0.0, text(given, names.PINNED)
+    wants_frame = model.boxes or bool(model.sides)
+    frame = _frame(tensor, batched) if encoded and wants_frame else (0, 0)
     arrival = Arrival(
         model.application(version),
         slo_ns,
         hard_limit_ns,
-        _size_bytes(model, tensor, encoded),
+        _size_bytes(model, tensor, encoded, frame),
         priority,
         client,
         left_ns,
@@ -88,8 +90,6 @@ def take_in(
         pinned,
     )
     classes = _classes(model, request) if request.outputs else ()
-    wants_frame = model.boxes or bool(model.sides)
-    frame = _frame(tensor, batched) if encoded and wants_frame else (0, 0)
     report = _report(arrival, given, len(tensor.data)) if names.FPS in given else None
     acknowledge = report is not None and truth(given, names.ACKNOWLEDGE)
     return Intake(
@@ -187,10 +187,15 @@ def _matches(wanted: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     )
 
 
-def _size_bytes(model: ServedModel, tensor: RawTensor, encoded: bool) -> int:
+def _size_bytes(
+    model: ServedModel, tensor: RawTensor, encoded: bool, frame: tuple[int, int]
+) -> int:
     """Memory it takes: the input, and beside it the picture while that waits to be decoded."""
     if not encoded:
         return len(tensor.data)
+    if model.sides:
+        height, width = frame
+        return len(tensor.data) + 3 * height * width
     return len(tensor.data) + input_bytes(model.input)
 
 

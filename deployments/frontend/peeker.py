@@ -14,6 +14,8 @@ from router.links.messages import Evidence
 
 BATCH_MAX = 256
 """Samples looked at in one go; the others follow."""
+WAITING_MAX = 4 * BATCH_MAX
+"""Beyond that inputs come faster than they can be looked at, and a look would come too late."""
 
 Sample = tuple[int, str, NDArray[np.float32]]
 """Request, application, input."""
@@ -37,6 +39,7 @@ class Peeker:
         self.waiting: list[Sample] = []
         self.looking = False
         self.peeked = 0
+        self.skipped = 0
         self.failed = 0
         """Looks that raised an error; their requests go on without evidence."""
         self.cpu_ns = 0
@@ -46,6 +49,9 @@ class Peeker:
         """Have an input looked at; it is copied, since its memory is given back early."""
         model = self.models.get(application)
         if model is None or sample.size != int(np.prod(model.input_shape)):
+            return
+        if len(self.waiting) >= WAITING_MAX:
+            self.skipped += 1
             return
         self.waiting.append((rid, application, sample.astype(np.float32).reshape(-1)))
         if not self.looking:

@@ -180,6 +180,7 @@ class FrontendProcess:
             "decoding": self.desk.decoding,
             "streams": len(self.service.streams),
             "peeked": 0 if self.peeker is None else self.peeker.peeked,
+            "not_peeked": 0 if self.peeker is None else self.peeker.skipped,
             "peek_cpu_ms": 0.0 if self.peeker is None else self.peeker.cpu_ns / 1e6,
         }
 

@@ -97,7 +97,10 @@ class RequestTable:
         entry = Entry(rid, arrival, now_ns, now_ns + slo_ns, now_ns + hard_ns)
         self.entries[rid] = entry
         self.payload_bytes += arrival.size_bytes
-        heappush(self._timers, (entry.expires_at_ns + self.limits.grace_ns, rid))
+        # The last word has to come before the client hangs up, or nobody learns of the reason.
+        gone_at_ns = now_ns + arrival.left_ns - self.reply_ns // 2
+        give_up_at_ns = min(entry.expires_at_ns + self.limits.grace_ns, gone_at_ns)
+        heappush(self._timers, (give_up_at_ns, rid))
         if self.epoch >= 0:
             self._submit(now_ns, entry)
         return rid

@@ -96,9 +96,14 @@ class ModelThread(Source):
         return POOL_ONLY
 
     def on_time(self, now_ns: int) -> Sequence[int]:
-        """Nothing has arrived for a while: the model needs no backends."""
+        """Nothing has arrived for a while: the model needs no backends, and whoever still waits
+        has nobody to wait for."""
         self._set_demand(0.0)
-        return NO_LANES
+        if self.options.hold != "auto":
+            return NO_LANES
+        self.at_once = 1
+        self._rebuild(now_ns)
+        return POOL_ONLY
 
     # The candidate
 
@@ -224,10 +229,10 @@ class ModelThread(Source):
 
     def _set_hold(self, rps: float) -> None:
         """Decide from which size on a candidate is not held."""
-        options = self.options
-        if options.hold == "eager" or (
-            options.hold == "auto" and self.signals.load() < options.auto_load
-        ):
+        options, signals = self.options, self.signals
+        # Before the first backend is up, load says nothing; nobody is to wait longer than for it.
+        idle = not signals.backends or signals.load() < options.auto_load
+        if options.hold == "eager" or (options.hold == "auto" and idle):
             self.at_once = 1
             return
         # Symphony 4.3: waiting for one more request pays while b < beta x lambda. With lambda the

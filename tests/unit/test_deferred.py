@@ -361,6 +361,30 @@ def test_auto_answers_the_very_first_request_at_once() -> None:
     assert len(bench.ran) == 1
 
 
+def test_auto_lets_the_last_go_once_nobody_else_comes() -> None:
+    bench = Bench(DeferredOptions(hold="auto"))
+    now_ns = bench.warm_up(ms(1), ms(41))
+    bench.send(now_ns, ms(20_000))
+    bench.advance(now_ns + ms(1_900))
+    assert bench.ran == []
+    bench.advance(now_ns + ms(2_100))
+    assert len(bench.ran) == 1
+
+
+def test_auto_runs_what_waited_for_the_first_backend_at_once() -> None:
+    costs = Costs()
+    engine = Engine(costs)
+    costs.add(0, [ms(30 + 10 * size) for size in range(4)])
+    engine.add_application(ModelThread(0, DeferredOptions(hold="auto")))
+    for rid, at_ns in enumerate((0, ms(300))):
+        engine.on_request(at_ns, Request(rid, 0, at_ns, at_ns + ms(20_000)))
+    engine.on_backend_up(ms(800), 0)
+    engine.on_time(ms(800) + 1)
+    (effect,) = engine.take_effects()
+    assert isinstance(effect, Dispatch)
+    assert [request.rid for request in effect.batch.requests] == [0, 1]
+
+
 def test_demand_of_several_models_adds_up() -> None:
     costs = Costs()
     engine = Engine(costs)

@@ -120,6 +120,16 @@ def test_a_fetch_of_an_ended_request_is_told_so() -> None:
     assert table.take_effects() == [ToBackend(4, gone)]
 
 
+def test_the_last_word_comes_before_the_client_hangs_up() -> None:
+    table = make()
+    rid = admit(table, 0, arrival(ms(50), left_ns=ms(50)))
+    table.take_effects()
+    table.on_time(ms(49))
+    assert answers(table) == []
+    table.on_time(ms(50) - 1)
+    assert answers(table) == [(rid, "DEADLINE_EXCEEDED")]
+
+
 def test_silence_ends_in_deadline_exceeded_within_the_grace() -> None:
     table = make()
     rid = admit(table, 0, arrival(ms(50)))

@@ -1,0 +1,97 @@
+"""The desk: one request's trouble stays its own."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from clients.wire.tensors import RawTensor
+from deployments.frontend.desk import Desk
+from deployments.frontend.entry import Arrival
+from deployments.frontend.intake import Intake
+from deployments.frontend.memory import Arena
+from deployments.frontend.models import ServedModel, TensorSpec
+from deployments.frontend.outcomes import Outcome, Refusal
+from deployments.frontend.table import RequestTable
+from router.core.units import seconds
+from router.links.messages import Cancel, Evidence, Payload, Report, Result, Submit
+
+BYTES = ServedModel("bytes", TensorSpec("input", "UINT8", (4,)), seconds(1), seconds(1))
+SIZED = ServedModel(
+    "sized", TensorSpec("input", "UINT8", (8, 8, 3)), seconds(1), seconds(1), sides={"small": 8}
+)
+
+
+class Nowhere:
+    """Wires that lead to nobody."""
+
+    def to_router(self, message: Submit | Cancel | Evidence | Report) -> None:
+        pass
+
+    def to_backend(self, backend: int, payload: Payload) -> None:
+        pass
+
+
+@contextmanager
+def a_desk() -> Iterator[Desk]:
+    with ThreadPoolExecutor(1) as pool:
+        arena = Arena(0)
+        yield Desk(RequestTable(1), arena, pool, Nowhere())
+        arena.close()
+
+
+def asking(model: ServedModel, frame: tuple[int, int] = (0, 0)) -> Intake:
+    encoded = frame != (0, 0)
+    tensor = RawTensor("input", "BYTES" if encoded else "UINT8", (1,) if encoded else (4,), b"abcd")
+    arrival = Arrival(model.name, model.slo_ns, model.hard_limit_ns, 4)
+    return Intake(model, "1", "", arrival, tensor, encoded, batched=False, frame=frame)
+
+
+async def _answers_to_two(caplog: pytest.LogCaptureFixture) -> list[tuple[str, Outcome]]:
+    said: list[tuple[str, Outcome]] = []
+
+    def speechless(rid: int, outcome: Outcome) -> None:
+        if not isinstance(outcome, Refusal):
+            raise TypeError("no words for it")
+        said.append(("speechless", outcome))
+
+    with a_desk() as desk:
+        desk.table.on_router_up(0, 1)
+        first = desk.open(asking(BYTES), speechless)
+        second = desk.open(asking(BYTES), lambda _, outcome: said.append(("other", outcome)))
+        assert isinstance(first, int)
+        assert isinstance(second, int)
+        for rid in (first, second):
+            desk.on_result(Result(rid, "v1", 2, 0, 1000))
+        desk.pump()
+        desk.close()
+    assert "cannot be said" in caplog.text
+    return said
+
+
+def test_an_answer_without_words_costs_nobody_else_theirs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (first, refused), (second, served) = asyncio.run(_answers_to_two(caplog))
+    assert (first, second) == ("speechless", "other")
+    assert isinstance(refused, Refusal)
+    assert refused.status == "INTERNAL"
+    assert "no words for it" in refused.message
+    assert isinstance(served, Result)
+
+
+async def _open_huge() -> int | Refusal:
+    with a_desk() as desk:
+        found = desk.open(asking(SIZED, frame=(65_535, 65_535)), lambda *_: None)
+        assert not desk.table.entries
+        desk.close()
+        return found
+
+
+def test_a_header_is_not_believed_to_the_last_gigabyte() -> None:
+    refused = asyncio.run(_open_huge())
+    assert isinstance(refused, Refusal)
+    assert refused.status == "INVALID_ARGUMENT"
+    assert "65535x65535" in refused.message

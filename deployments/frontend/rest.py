@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -31,6 +31,8 @@ STATUSES = {
 }
 """HTTP statuses of gRPC's; what is not listed is 500."""
 BINARY_HEADER = "inference-header-content-length"
+LOOP_BYTES_MAX = 64 * 1024
+T = TypeVar("T")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -110,14 +112,17 @@ class Rest:
         if not header.isdecimal() or int(header) > len(body):
             raise BadRequestError(f"{BINARY_HEADER}={header}, the body has {len(body)} bytes")
         parts = request.path_params
-        message = read_request(parts["model"], parts.get("version", ""), body, int(header))
+        given = parts["model"], parts.get("version", ""), body, int(header)
+        message = await _aside(int(header), read_request, *given)
         intake = take_in(message, self.service.registry)
         arrived_at_ns = time.monotonic_ns()
         outcome = await _while_connected(request, self.service.desk.infer(intake))
         if isinstance(outcome, Refusal):
             return _refusal(outcome)
         queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
-        return JSONResponse(write_response(response_of(intake, outcome, queue_ns)))
+        response = response_of(intake, outcome, queue_ns)
+        size = sum(len(each) for each in response.raw_output_contents)
+        return await _aside(size, lambda: JSONResponse(write_response(response)))
 
     async def _body(self, request: Request) -> bytes:
         parts: list[bytes] = []
@@ -131,6 +136,14 @@ class Rest:
                 )
             parts.append(part)
         return b"".join(parts)
+
+
+async def _aside(size: int, work: Callable[..., T], *given: object) -> T:
+    """Numbers as text take long to read and to write: of many, a thread does it, since everybody
+    else's answers wait for this loop."""
+    if size <= LOOP_BYTES_MAX:
+        return work(*given)
+    return await asyncio.to_thread(work, *given)
 
 
 async def _while_connected(request: Request, serving: Awaitable[Outcome]) -> Outcome:

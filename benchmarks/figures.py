@@ -41,27 +41,36 @@ Measure = Callable[[bool], Iterator[Figure]]
 
 
 def run_on_data(
-    title: str, measure: Callable[[bool, Path], Iterator[Figure]], default: Path
+    title: str,
+    measure: Callable[[Path, Sequence[str], bool], Iterator[Figure]],
+    parts: Mapping[str, str],
+    default: Path,
 ) -> None:
-    """As `run`, for figures measured on files that are not part of this repository."""
-    parser = argparse.ArgumentParser(add_help=False)
+    """As `run_parts`, for figures measured on files that are not part of this repository."""
+    parser = _with_parts(parts)
     parser.add_argument(
         "--data", type=Path, default=default, help=f"folder of the files, {default} unless given"
     )
-    run(title, lambda quick: measure(quick, parser.parse_known_args()[0].data), parser)
+    given = parser.parse_known_args()[0]
+    run(title, lambda quick: measure(given.data, given.only or list(parts), quick), parser)
 
 
 def run_parts(
     title: str, measure: Callable[[Sequence[str], bool], Iterator[Figure]], parts: Mapping[str, str]
 ) -> None:
     """As `run`, for figures that may be measured in pieces; `parts` says what each is."""
+    parser = _with_parts(parts)
+    wanted = parser.parse_known_args()[0].only or list(parts)
+    run(title, lambda quick: measure(wanted, quick), parser)
+
+
+def _with_parts(parts: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(add_help=False)
     told = ", ".join(f"{name}: {what}" for name, what in parts.items())
     parser.add_argument(
         "--only", action="append", choices=parts, help=f"a part, may be repeated ({told})"
     )
-    wanted = parser.parse_known_args()[0].only or list(parts)
-    run(title, lambda quick: measure(wanted, quick), parser)
+    return parser
 
 
 def run(title: str, measure: Measure, more: argparse.ArgumentParser | None = None) -> None:

@@ -52,16 +52,23 @@ def open_frames(source: Source, fps: float | None = None) -> Iterator[Frame]:
     if text.isdecimal() or text.startswith("/dev/video"):
         device = f"/dev/video{text}" if text.isdecimal() else text
         return _decoded(device, "v4l2", {})
+    check_source(text)
     path = Path(text)
     if path.is_dir():
         return _paced(_pictures(path), fps)
-    if not path.is_file():
-        raise BadRequestError(
-            f"{text!r} is no file, folder, camera number or rtsp:// address: give one of these"
-        )
     if path.suffix.lower() in PICTURES:
         return iter([path.read_bytes()])
     return _video(text, fps)
+
+
+def check_source(text: str) -> None:
+    """Refuse what is neither an address nor a device nor there."""
+    if text.startswith(("rtsp://", "rtsps://", "http://", "https://", "/dev/video")):
+        return
+    if not (text.isdecimal() or Path(text).is_dir() or Path(text).is_file()):
+        raise BadRequestError(
+            f"{text!r} is no file, folder, camera number or rtsp:// address: give one of these"
+        )
 
 
 def _pictures(folder: Path) -> Iterator[Frame]:

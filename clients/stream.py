@@ -62,9 +62,9 @@ class StreamOptions:
     """The output with rows of x1, y1, x2, y2, ..., which are given back in pixels of the frame as
     it was before it was made smaller."""
     accuracy_floor: float = 0.0
-    """With `adapt`: no less accurate variant may answer."""
+    """No less accurate variant may answer."""
     variant: str = ""
-    """With `adapt`: the only variant that may answer."""
+    """The only variant that may answer."""
 
 
 @cache
@@ -287,10 +287,10 @@ class FrameStream:
         sized = self._data[index]
         if self.adaptation is not None:
             self.adaptation.report(time.monotonic_ns(), sized.side, request.parameters)
-            if options.accuracy_floor:
-                request.parameters[names.ACCURACY_FLOOR].double_param = options.accuracy_floor
-            if options.variant:
-                request.parameters[names.PINNED].string_param = options.variant
+        if options.accuracy_floor:
+            request.parameters[names.ACCURACY_FLOOR].double_param = options.accuracy_floor
+        if options.variant:
+            request.parameters[names.PINNED].string_param = options.variant
         add_input(request, RawTensor(options.input, "BYTES", (1,), join_bytes([sized.data])))
         if options.classes:
             output = request.outputs.add(name=options.output)

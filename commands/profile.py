@@ -121,9 +121,11 @@ def at_sizes(models: list[str], text: str) -> list[str]:
     if not text:
         return models
     sides = [part.strip() for part in text.split(",")]
-    if not all(side.isdecimal() and len(side) < 6 and int(side) for side in sides):
-        refuse("input_sizes", text, "must be whole numbers with commas, as in 128,224")
+    if not all(side.isdecimal() and len(side) < 5 and int(side) for side in sides):
+        refuse("input_sizes", text, "must be sides of 1 to 9999 pixels with commas, as in 128,224")
     for name in models:
+        if name.startswith(("text:", "transformers:")):
+            refuse("MODEL", name, "takes text and has no side; leave out --input-sizes")
         if "@" in name:
             refuse("MODEL", name, "has a size already; leave it out, or leave out --input-sizes")
     return [f"{name}@{side}" for name in models for side in sides]

@@ -1,8 +1,11 @@
 """`fermata stream`: send a video and watch the answers come back."""
 
 import json
+import math
+import os
 from collections import Counter
 from pathlib import Path
+from socket import gethostname
 from typing import Annotated, Any
 
 import numpy as np
@@ -10,6 +13,7 @@ import typer
 from rich.console import Console
 
 from clients.describe import ModelDescription, describe
+from clients.frames import PICTURES, check_source
 from clients.pending import FrameResult
 from clients.stream import FrameStream, StreamOptions
 from clients.wire.errors import WireError
@@ -40,10 +44,23 @@ def stream(
     ] = None,
     frames: Annotated[int | None, typer.Option(help="Stop after so many frames.")] = None,
     client: Annotated[str, typer.Option(help="Name of this stream.")] = "",
+    adapt: Annotated[
+        bool,
+        typer.Option(
+            help="Follow the network: send the size that the server asks for, or the largest that "
+            "the uplink carries in time. Needs --fps and a video."
+        ),
+    ] = False,
+    accuracy_floor: Annotated[
+        float, typer.Option(help="No less accurate variant may answer.", min=0, max=1)
+    ] = 0.0,
+    variant: Annotated[str, typer.Option(help="The only variant that may answer.")] = "",
     top: Annotated[int, typer.Option(help="Classes to name for each frame.")] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Send the frames of a video to a model and show each answer with its latency."""
+    film = _film(source)
+    _check(film, fps, frames, adapt)
     try:
         found = describe(server, model)
         if found.takes != "pictures":
@@ -55,12 +72,15 @@ def stream(
         options = StreamOptions(
             slo_ns=slo_ns,
             fps=fps,
-            client=client,
+            client=client or (f"{gethostname()}-{os.getpid()}" if adapt else ""),
             input=found.input,
             output=found.output,
             classes=top if found.labels and found.output and not found.boxes else 0,
+            adapt=adapt,
+            boxes=found.output if found.boxes else "",
+            accuracy_floor=accuracy_floor,
+            variant=variant,
         )
-        film = _film(source)
         results = _run(FrameStream(server, model, film, options), frames, found, as_json)
     except WireError as error:
         raise ConfigError(str(error)) from None
@@ -76,6 +96,22 @@ def _film(source: str) -> str:
     if source not in NAMES or Path(source).exists():
         return source
     return str(bundled_video(source))
+
+
+def _check(film: str, fps: float | None, frames: int | None, adapt: bool) -> None:
+    """Refuse what cannot be, before anybody looks for a server."""
+    if fps is not None and not 0 <= fps < math.inf:
+        raise ConfigError(f"fps={fps:g}: give 0 or more")
+    if frames is not None and frames < 1:
+        raise ConfigError(f"frames={frames}: give 1 or more")
+    try:
+        check_source(film)
+    except WireError as error:
+        raise ConfigError(str(error)) from None
+    if adapt and not fps:
+        raise ConfigError("adapt needs the frame rate: give --fps above 0")
+    if adapt and (Path(film).is_dir() or Path(film).suffix.lower() in PICTURES):
+        raise ConfigError(f"adapt needs frames that it can resize: {film!r} is no video")
 
 
 def _run(
@@ -99,7 +135,8 @@ def _line(result: FrameResult, model: ModelDescription) -> str:
         return f"{head}  [red]{result.status}[/red] {result.message[:80]}"
     say = _boxes if model.boxes else _said
     said = " ".join(say(name, array) for name, array in result.outputs.items())
-    return f"{head}  {result.variant} (batch {result.batch_size})  {said}"
+    side = f" at {result.side}" if result.side else ""
+    return f"{head}  {result.variant} (batch {result.batch_size}){side}  {said}"
 
 
 def _said(name: str, array: Any) -> str:
@@ -127,6 +164,7 @@ def _row(result: FrameResult) -> dict[str, Any]:
         "status": result.status,
         "latency_ms": round(result.latency_ns / 1e6, 3),
         "variant": result.variant,
+        "side": result.side,
         "batch_size": result.batch_size,
         "attempts": result.attempts,
         "outputs": {name: _plain(array) for name, array in result.outputs.items()},

@@ -34,6 +34,7 @@ from clients.wire.tensors import (
     response_tensors,
     to_array,
 )
+from deployments.frontend.rest import LOOP_BYTES_MAX
 
 pytestmark = pytest.mark.live
 
@@ -240,6 +241,10 @@ def test_rest_serves_the_same(running: Running) -> None:
     body = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [4], "data": [0, 1, 2, 3]}]}
     answer = post(running, "/v2/models/sum/infer", json.dumps(body).encode())
     assert answer["outputs"][0]["data"] == [6, 0, 3]
+    many = {"name": "input", "datatype": "UINT8", "shape": [20_000], "data": [200] * 20_000}
+    large = json.dumps({"inputs": [many]}).encode()
+    assert len(large) > LOOP_BYTES_MAX
+    assert post(running, "/v2/models/bytes/infer", large)["outputs"]
     assert get(running, "/v2/health/ready") == "ready\n"
     assert json.loads(get(running, "/v2"))["name"] == "fermata"
     assert json.loads(get(running, "/v2/models/sum"))["inputs"][0]["shape"] == [1, 4]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import matplotlib
 
-from benchmarks.ramsis import SLO_MS, WORKERS, central, fluid_bound, outcome, percent
-from benchmarks.ramsis_data import DEFAULT_FOLDER, Task, load_task, served
+from benchmarks.ramsis_data import DEFAULT_FOLDER, Task, load_task
+from benchmarks.ramsis_rows import Setting, outcome, percent
 from simulator.switching import sustained_rps
 
 matplotlib.use("Agg")
@@ -19,7 +19,8 @@ VIOLATION_MAX = 5.0
 
 def curves(front: Task, seconds: float) -> dict[str, list[tuple[int, float]]]:
     """(load, accuracy) of each policy, where it meets the deadlines."""
-    start = served(front, SLO_MS, WORKERS, "jellyfish-plus", late=True, rate_rps=1000)
+    setting = Setting(front)
+    start = setting.under("jellyfish-plus", late=True, rate_rps=1000)
     options: dict[str, dict[str, object]] = {
         "ramsis": {},
         "jellyfish-plus": {},
@@ -27,15 +28,13 @@ def curves(front: Task, seconds: float) -> dict[str, list[tuple[int, float]]]:
     }
     found: dict[str, list[tuple[int, float]]] = {"fluid bound": [], "central-queue": []}
     for rate_rps in LOADS:
-        found["fluid bound"].append((rate_rps, fluid_bound(front, rate_rps)))
-        accuracy, violation = percent(central(front, rate_rps, seconds, 11))
+        found["fluid bound"].append((rate_rps, setting.fluid_bound(rate_rps)))
+        mine = setting.under("central-queue", rate_rps=rate_rps, duration_s=seconds, warmup_s=3)
+        accuracy, violation = percent(outcome(mine))
         if violation < VIOLATION_MAX:
             found["central-queue"].append((rate_rps, accuracy))
         for policy, given in options.items():
-            one = served(
-                front,
-                SLO_MS,
-                WORKERS,
+            one = setting.under(
                 policy,
                 late=True,
                 rate_rps=rate_rps,

@@ -14,6 +14,8 @@ from commands.sneakpeek import app as sneakpeek
 from commands.stream import stream
 from profiles.errors import ConfigError
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="fermata",
     help="SLO-first inference serving: simulate, size and serve many models on few GPUs.",
@@ -34,9 +36,11 @@ def main() -> None:
     except ConfigError as error:
         print(f"fermata: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("fermata: interrupted", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        # Typer ends so on Ctrl-C, without a word.
+        if end.code == INTERRUPTED:
+            print("fermata: interrupted", file=sys.stderr)
+        raise
 
 
 if __name__ == "__main__":

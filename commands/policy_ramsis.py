@@ -56,6 +56,9 @@ Law = Annotated[
 ]
 
 
+BurstMs = Annotated[float | None, typer.Option(help="Length of the bursts of --law bursty.")]
+
+
 def _scenario(path: ScenarioPath, application: str, load_rps: float) -> tuple[Scenario, float]:
     scenario = only_application(load_scenario(path), application)
     rate_rps = load_rps or scenario.rate_rps
@@ -65,7 +68,7 @@ def _scenario(path: ScenarioPath, application: str, load_rps: float) -> tuple[Sc
     return scenario, rate_rps
 
 
-def _options(scenario: Scenario, **flags: str | int | None) -> RamsisOptions:
+def _options(scenario: Scenario, **flags: str | float | None) -> RamsisOptions:
     """What the scenario says of RAMSIS, and on top of it what the flags say."""
     given = options_for(scenario, "ramsis")
     given.update({name: value for name, value in flags.items() if value is not None})
@@ -87,6 +90,7 @@ def solve_tables(
     balancing: Balancing = None,
     bins: Bins = None,
     law: Law = None,
+    burst_ms: BurstMs = None,
     as_json: AsJson = False,
 ) -> None:
     """Solve the table of one load, and say what accuracy and violation rate it promises.
@@ -97,7 +101,9 @@ def solve_tables(
     read, rate_rps = _scenario(scenario, application, load)
     workers = workers or read.backends
     check_number("--workers", workers, low=1)
-    options = _options(read, reward=reward, balancing=balancing, bins=bins, law=law)
+    options = _options(
+        read, reward=reward, balancing=balancing, bins=bins, law=law, burst_ms=burst_ms
+    )
     problem, names = worker_problem(read, workers, rate_rps, options)
     if every_load:
         _print_ladder(problem, as_json)
@@ -186,6 +192,7 @@ def plan(
     balancing: Balancing = None,
     bins: Bins = None,
     law: Law = None,
+    burst_ms: BurstMs = None,
     as_json: AsJson = False,
 ) -> None:
     """How many workers a load needs for an accuracy and a violation rate, and what they cost.
@@ -202,7 +209,9 @@ def plan(
         refuse("--by", by, f"must be one of {', '.join(PLANNED)}")
     read, rate_rps = _scenario(scenario, application, load)
     wish = Wish(rate_rps, accuracy, violation)
-    options = _options(read, reward=reward, balancing=balancing, bins=bins, law=law)
+    options = _options(
+        read, reward=reward, balancing=balancing, bins=bins, law=law, burst_ms=burst_ms
+    )
     tries = {
         "ramsis": promised_fleet(read, wish, options),
         "central-queue": simulated_fleet(read, wish),

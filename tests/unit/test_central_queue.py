@@ -106,13 +106,25 @@ def test_fluid_accuracy_mixes_the_two_neighbours() -> None:
 
 def test_time_is_dearer_the_further_behind() -> None:
     hull = [Point(0, 1, 10, 0.5), Point(1, 1, 20, 0.7), Point(2, 1, 40, 0.8)]
-    curve = PriceCurve(hull, 30.0, [100, 90, 80], calm=0.25, strained=0.6)
+    curve = PriceCurve(hull, 40.0, [100, 90, 80], calm=0.25, strained=0.6)
     assert curve.edge == 1
     # At the calm wait of the load's edge its ends are equally good; strained, the next edge's.
     assert curve.at(0.25 * 80, 0.0) == pytest.approx(0.1 / 20)
     assert curve.at(60.0 - 1e-9, 0.0) == pytest.approx(0.2 / 10)
     waits = [curve.at(float(wait), 0.0) for wait in range(-50, 150, 5)]
     assert waits == sorted(waits)
+
+
+def test_a_load_near_a_steeper_edge_keeps_its_queue_shorter() -> None:
+    # The cheaper edge's price is 0.2 / 10, four times that of the load's edge, 0.1 / 20.
+    hull = [Point(0, 1, 10, 0.5), Point(1, 1, 20, 0.7), Point(2, 1, 40, 0.8)]
+    for each_ns, calm_ns in ((40.0, 20.0), (30.0, 20.0 / 2**0.5), (20.0, 10.0)):
+        curve = PriceCurve(hull, each_ns, [100, 90, 80], calm=0.25, strained=0.6)
+        assert curve.edge == 1
+        assert curve.calm_ns == pytest.approx(calm_ns)
+        assert curve.at(calm_ns, 0.0) == pytest.approx(0.1 / 20)
+    # On the cheapest edge there is nothing to keep away from.
+    assert PriceCurve(hull, 11.0, [100, 90, 80], calm=0.25, strained=0.6).calm_ns == 22.5
 
 
 def test_requests_that_have_waited_long_count_whatever_is_under_way() -> None:

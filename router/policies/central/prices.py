@@ -14,6 +14,8 @@ EDGE_TILT = 0.5
 """Rise of the price, as a logarithm, on the cheapest edge from a calm wait to a strained one."""
 LULL = 4.0
 """The wait falls by so many times the calm one from one edge's price to the next dearer's."""
+DISTANCE = 0.5
+"""Power of the ratio of two edges' prices by which the queue keeps away from the steeper one."""
 OWN_SAFE, OWN_DANGER = 0.5, 0.9
 """Whatever is under way, requests that wait this share of the cheapest batch's room count as a
 calm wait, and as a strained one."""
@@ -46,9 +48,25 @@ class PriceCurve:
         while self.edge + 2 < len(hull) and hull[self.edge + 1].each_ns <= each_ns:
             self.edge += 1
         ends = rooms_ns[self.edge : self.edge + 2]
-        self.calm_ns = calm * max(1, min(ends))
+        usual_ns = calm * max(1, min(ends))
+        self.lull_ns = LULL * usual_ns
+        self.calm_ns = usual_ns * self._closeness(hull, each_ns)
         self.strained_ns = max(1.25 * self.calm_ns, strained * rooms_ns[0])
         self.room_ns = max(1, rooms_ns[0])
+
+    def _closeness(self, hull: Sequence[Point], each_ns: float) -> float:
+        """The part of the usual wait that a load at the cheap end of its edge should stay at.
+
+        Such a load hardly ever leaves time for the dear end, but a small excursion takes it to the
+        next steeper edge, where the same time costs many times the accuracy. So it keeps its
+        queue shorter, the more so the steeper that edge is; at the dear end nothing changes.
+        """
+        if self.edge == 0:
+            return 1.0
+        cheap, dear = hull[self.edge], hull[self.edge + 1]
+        along = (each_ns - cheap.each_ns) / (dear.each_ns - cheap.each_ns)
+        steeper = self.logs[self.edge - 1] - self.logs[self.edge]
+        return math.exp(-DISTANCE * steeper * (1.0 - min(1.0, max(0.0, along))))
 
     def at(self, wait_ns: float, queued_ns: float) -> float:
         """The price if the queue is that far behind, counting what is under way, of which it has
@@ -72,7 +90,7 @@ class PriceCurve:
             down = min(edge - 1, int(steps))
             cheap, dear = logs[edge - down - 1], logs[edge - down]
             return dear + (steps - down) * (cheap - dear)
-        steps = (self.calm_ns - wait_ns) / (LULL * self.calm_ns)
+        steps = (self.calm_ns - wait_ns) / self.lull_ns
         up = int(steps)
         near, far = self._dear(edge + up), self._dear(edge + up + 1)
         return near + (steps - up) * (far - near)

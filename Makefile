@@ -10,7 +10,7 @@ NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|torchvision|transformers):[
 # LONG=1 also runs those that start servers of their own, which take the whole past six minutes.
 LIVE := timeout -k 10 900 $(BIN)/python -m pytest -m 'live$(if $(LONG),, and not long)' tests/live
 
-.PHONY: help serve models test lint bench compiled clean
+.PHONY: help serve models tools test lint bench compiled clean
 
 help:
 	@echo "make serve     set up, then serve deployments/local.yaml; CONFIG=FILE for another"
@@ -39,7 +39,15 @@ models: $(MODELS)
 serve: $(NEEDS)
 	$(BIN)/fermata serve $(CONFIG)
 
-test: $(MODELS)
+# Prometheus and Chromium, where they may be installed; what needs them is skipped where they are not.
+tools:
+	@command -v prometheus >/dev/null && command -v chromium >/dev/null || \
+		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+			apt-get update --quiet=2 && DEBIAN_FRONTEND=noninteractive \
+				apt-get install --quiet=2 --yes --no-install-recommends prometheus chromium >/dev/null; \
+		fi || echo "no Prometheus or no Chromium here: tests that need them are skipped"
+
+test: $(MODELS) tools
 	$(BIN)/python -m pytest -n 2
 	$(LIVE) || $(LIVE) --last-failed
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from deployments.exposition import SECOND, Counts, Sample, Snapshot
+from deployments.frontend.tally import GOOD, LATE
 
 
 def each_application(key: str) -> Any:
@@ -28,14 +29,14 @@ def application_histogram(key: str) -> Any:
 
 def bad(snapshot: Snapshot) -> Iterator[Sample]:
     for name, told in snapshot["applications"].items():
-        for reason, count in {"ran-late": told["late"], **told["dropped"]}.items():
+        for reason, count in {LATE: told["late"], **told["dropped"]}.items():
             yield {"application": name, "reason": reason}, count
 
 
 def answered(snapshot: Snapshot) -> Iterator[Sample]:
     for name, told in snapshot["applications"].items():
-        # Alerts divide by it: `good` stands there from the start.
-        for outcome, count in {"good": 0, **told["answered"]}.items():
+        # From the start, so that rates of the first ones are seen.
+        for outcome, count in {GOOD: 0, LATE: 0, **told["answered"]}.items():
             yield {"application": name, "outcome": outcome}, count
 
 

@@ -1,4 +1,4 @@
-"""What counting costs: the CPU time that metrics add to each process, at 10,000 requests a second.
+"""What looking costs: CPU time that metrics and page take in each process, at 10,000 req/s.
 
 Production objects are fed with a second's worth of batches, and then read as a scrape reads them.
 CPU time, so that a busy machine does not matter.
@@ -6,8 +6,10 @@ CPU time, so that a busy machine does not matter.
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from benchmarks.figures import Figure, run
+from deployments.frames import live_frame
 from deployments.frontend.entry import Arrival, Entry
 from deployments.frontend.tally import Tally
 from deployments.history import History
@@ -59,7 +61,9 @@ def batches(clients: int) -> list[Batch]:
             Request(rid, 0, 0, ms(50), client=1 + rid % clients if clients else 0)
             for rid in range(first, first + BATCH)
         ]
-        found.append(Batch(0, requests))
+        batch = Batch(0, requests)
+        batch.batch_id = first + 1
+        found.append(batch)
     return found
 
 
@@ -134,6 +138,19 @@ def measure(quick: bool) -> Iterator[Figure]:
     told["bad_rates"], told["idle_fractions"] = history.bad_rates(told), [0.0]
     page = cpu_share(lambda: void(prometheus_text(told)), tries)
     yield _share("control plane, one scrape a second", page)
+    yield from page_figures(router, told, history, tries)
+
+
+def page_figures(
+    router: LiveRouter, told: dict[str, Any], history: History, tries: int
+) -> Iterator[Figure]:
+    """However many look at the page, it is made once a second."""
+    names = router.built.variants
+    recent = cpu_share(lambda: void(router.meters.recent_batches(ms(40), 0, names)), tries)
+    yield _share("page: router, the last batches once a second", recent)
+    told["recent"] = router.meters.recent_batches(ms(40), 0, names)
+    frame = cpu_share(lambda: void(live_frame(told, history, "here").to_json()), tries)
+    yield _share("page: control plane, one frame a second", frame)
 
 
 def void(value: object) -> None:
@@ -145,4 +162,4 @@ def _share(name: str, share: float) -> Figure:
 
 
 if __name__ == "__main__":
-    run("Cost of metrics", measure)
+    run("Cost of metrics and page", measure)

@@ -12,6 +12,8 @@ from commands.serve import serve
 from commands.simulation import goodput, simulate
 from commands.sneakpeek import app as sneakpeek
 from commands.stream import stream
+from commands.top import top
+from commands.view import view
 from profiles.errors import ConfigError
 
 INTERRUPTED = 130
@@ -23,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (serve, stream, load, profile, simulate, goodput, plan):
+for command in (serve, stream, load, top, profile, simulate, goodput, view, plan):
     app.command()(command)
 app.add_typer(sneakpeek)
 app.add_typer(policy, name="policy")

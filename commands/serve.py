@@ -88,5 +88,5 @@ def _where(config: DeploymentConfig) -> str:
     return (
         f"serving {names}: gRPC {frontend.host}:{frontend.grpc_port}, "
         f"REST http://{frontend.host}:{frontend.http_port}/v2, "
-        f"status http://{control.host}:{control.port}/status; Ctrl-C ends it"
+        f"page and metrics http://{control.host}:{control.port}; Ctrl-C ends it"
     )

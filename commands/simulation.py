@@ -9,7 +9,10 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from profiles.errors import ConfigError
+from router.frames import write_frames
 from simulator.goodput import BAD_RATE_MAX, Goodput, find_goodput
+from simulator.record import Recorder
 from simulator.report import Report, report
 from simulator.run import simulate as run_scenario
 from simulator.scenario import load_scenario
@@ -21,10 +24,19 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and 
 PlotPath = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the run as a PNG.")
 ]
+RecordPath = Annotated[
+    Path | None,
+    typer.Option("--record", metavar="FILE", help="Also write what `fermata view` replays."),
+]
 APPLICATIONS_SHOWN = 12
 
 
-def simulate(scenario: ScenarioPath, as_json: AsJson = False, plot: PlotPath = None) -> None:
+def simulate(
+    scenario: ScenarioPath,
+    as_json: AsJson = False,
+    plot: PlotPath = None,
+    record: RecordPath = None,
+) -> None:
     """Run a scenario through the scheduler that serves, on emulated backends and a virtual clock.
 
     The same file and seed give the same figures, to the last digit.
@@ -40,6 +52,11 @@ def simulate(scenario: ScenarioPath, as_json: AsJson = False, plot: PlotPath = N
         else:
             from simulator.plots import draw_run as draw
         draw(loaded, log, plot)
+    if record is not None:
+        try:
+            write_frames(Recorder(loaded, log, scenario.stem).frames(), str(record))
+        except OSError as error:
+            raise ConfigError(f"{record}: cannot be written ({error.strerror})") from None
     if as_json:
         print(json.dumps(result.to_dict()))
         return
@@ -49,6 +66,8 @@ def simulate(scenario: ScenarioPath, as_json: AsJson = False, plot: PlotPath = N
         console.print(_applications(result))
     if plot is not None:
         console.print(f"plot: {plot}")
+    if record is not None:
+        console.print(f"record: {record}; fermata view {record} replays it")
 
 
 def goodput(scenario: ScenarioPath, as_json: AsJson = False, plot: PlotPath = None) -> None:

@@ -8,7 +8,7 @@ import ray
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from autoscaler.serve_policy import RelayTarget
 from deployments.backend.executor import tune
@@ -23,6 +23,7 @@ from deployments.frontend.server import ServerOptions
 from deployments.frontend.table import TableLimits
 from deployments.health import cause_of, check_start
 from deployments.metrics import prometheus_text
+from deployments.page import page
 from deployments.plan import (
     gpus_each,
     known_profiles,
@@ -55,7 +56,7 @@ def _router_name(config: DeploymentConfig) -> str:
     return f"{config.name}-router"
 
 
-@serve.deployment(num_replicas=1)
+@serve.deployment(num_replicas=1, max_ongoing_requests=100)
 class ControlPlane:
     """Creates the router and reaps it, and tells how things are."""
 
@@ -84,9 +85,9 @@ class ControlPlane:
         await self.router.address.remote()
         self.replanner = Replanner(self.router, mapping_options(self.config))
         self.replanning = asyncio.get_running_loop().create_task(self.replanner.run())
-        self.watch = Watch(self.router)
+        self.watch = Watch(self.router, self.config.name)
         if self.config.autoscaler is not None or self.config.epochs is not None:
-            self.scaling = ScalingLoop(self.config, profiles, self.router)
+            self.scaling = self.watch.scaling = ScalingLoop(self.config, profiles, self.router)
             await self.scaling.start()
 
     def _reap(self, name: str) -> None:
@@ -111,8 +112,6 @@ class ControlPlane:
         told = self.watch.rated(dict(await self.router.snapshot.remote()))
         if self.replanner.deciders:
             told["replanning"] = self.replanner.describe()
-        if self.scaling is not None:
-            told["scaling"] = self.scaling.describe(told)
         return told
 
     async def check_health(self) -> None:
@@ -125,15 +124,21 @@ class ControlPlane:
             self.scaling.check()
 
     async def __call__(self, request: HttpRequest) -> Response:
-        """`/metrics` for Prometheus, `/status` as JSON."""
+        """The page, `/frame` for it, `/metrics` for Prometheus, `/status` as JSON."""
         state, reason = await self.progress()
         if state == "failed":
             return PlainTextResponse(f"{reason}\n", status_code=503)
-        if request.url.path.endswith("/metrics"):
+        path = request.url.path.rpartition("/")[2]
+        if path == "":
+            return HTMLResponse(page())
+        if path == "frame":
+            frame = "{}" if self.watch is None else self.watch.frame()
+            return Response(frame, media_type="application/json")
+        if path == "metrics":
             return PlainTextResponse(prometheus_text(await self.snapshot()))
-        if request.url.path.endswith("/status"):
+        if path == "status":
             return JSONResponse(await self.snapshot())
-        return PlainTextResponse("fermata: see /status and /metrics\n", status_code=404)
+        return PlainTextResponse("fermata: see /, /status and /metrics\n", status_code=404)
 
     async def __del__(self) -> None:
         if self.scaling is not None:

@@ -10,6 +10,7 @@ from deployments.frontend.tally import GOOD
 from router.core.events import DropReason
 
 SPAN_S = 60
+RECENTLY_NS = 500_000_000
 NOT_BAD = frozenset((GOOD, DropReason.CANCELLED, RefusalReason.BAD_INPUT, RefusalReason.NOT_FOUND))
 """Outcomes that are no fault of the server's."""
 
@@ -45,6 +46,13 @@ class History:
         if not self.seen or self.seen[0]["epoch"] != now["epoch"]:
             return None
         return self.seen[0]
+
+    def last(self, now: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The newest one that can be compared with now, at least half a second ago."""
+        if self.before(now) is None:
+            return None
+        older = (each for each in reversed(self.seen) if now["up_ns"] - each["up_ns"] > RECENTLY_NS)
+        return next(older, None)
 
     def bad_rates(self, now: Mapping[str, Any]) -> dict[str, float]:
         """Share of bad answers of each application, over the last minute; 0 where none came."""

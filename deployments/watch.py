@@ -2,29 +2,51 @@
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 import ray
 
+from deployments.frames import live_frame
 from deployments.history import History
+from deployments.scaling import ScalingLoop
 
 LOG = logging.getLogger("fermata")
 LOOK_S = 1.0
+WATCHED_S = 5.0
+"""After the last one who asked for a frame, batches are not asked for any more."""
 
 
 class Watch:
-    """The control plane's memory of how the router has fared."""
+    """The control plane's memory of how the router has fared. However many look at the page, the
+    router is asked once a second."""
 
-    def __init__(self, router: Any) -> None:
+    def __init__(self, router: Any, title: str) -> None:
         self.router = router
+        self.title = title
         self.history = History()
+        self.latest: dict[str, Any] | None = None
+        self.shown = "{}"
+        """The frame of the latest look, once somebody has asked for it."""
+        self.scaling: ScalingLoop | None = None
+        """Its advice is told too, where there is one."""
+        self.asked_at_s = -WATCHED_S
         self.task = asyncio.get_running_loop().create_task(self._look())
 
     def rated(self, snapshot: dict[str, Any]) -> dict[str, Any]:
         """The snapshot, with what follows from it and from the last minute."""
         snapshot["bad_rates"] = self.history.bad_rates(snapshot)
         snapshot["idle_fractions"] = self.history.idle_fractions(snapshot)
+        if self.scaling is not None:
+            snapshot["scaling"] = self.scaling.describe(snapshot)
         return snapshot
+
+    def frame(self) -> str:
+        """The last second, for the page; an empty object before there is one."""
+        self.asked_at_s = time.monotonic()
+        if self.latest is not None and not self.shown:
+            self.shown = live_frame(self.latest, self.history, self.title).to_json()
+        return self.shown
 
     def check(self) -> None:
         """Raise what has ended the looking."""
@@ -37,8 +59,17 @@ class Watch:
     async def _look(self) -> None:
         while True:
             try:
-                self.history.add(dict(await self.router.snapshot.remote()))
+                if time.monotonic() - self.asked_at_s < WATCHED_S:
+                    told = dict(await self.router.observe.remote())
+                else:
+                    told = dict(await self.router.snapshot.remote())
+                self._keep(told)
             except ray.exceptions.RayError as error:
                 # It is on its way back, or the control plane itself is about to end.
                 LOG.info("no word from the router (%s)", error)
             await asyncio.sleep(LOOK_S)
+
+    def _keep(self, told: dict[str, Any]) -> None:
+        self.latest = self.rated(told)
+        self.history.add({key: value for key, value in told.items() if key != "recent"})
+        self.shown = ""

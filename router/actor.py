@@ -87,6 +87,13 @@ class RouterActor:
         await self.address()
         return snapshot(self.live)
 
+    async def observe(self) -> dict[str, Any]:
+        """The same, with the batches of the last seconds on each backend."""
+        told = await self.snapshot()
+        live = self.live
+        told["recent"] = live.meters.recent_batches(live.clock(), 0, live.built.variants)
+        return told
+
     async def questions(self, wait_s: float) -> dict[int, Question]:
         """What mappings of clients are to be decided from, in so many seconds or as soon as what
         was decided last holds no more; see `LiveRouter.questions`."""

@@ -80,3 +80,19 @@ class Histogram:
 
     def describe(self) -> dict[str, list[int] | int]:
         return {"bounds": list(self.bounds), "counts": list(self.counts), "sum": self.sum}
+
+
+def quantile(bounds: Sequence[int], counts: Sequence[int], share: float) -> float | None:
+    """Below which that share of the values lies, read off buckets; None where there are none.
+    Within a bucket values are taken to be spread evenly, as Prometheus does."""
+    total = sum(counts)
+    if total <= 0:
+        return None
+    wanted = share * total
+    below = 0
+    for place, bound in enumerate(bounds):
+        if counts[place] and below + counts[place] >= wanted:
+            start = bounds[place - 1] if place else min(0, bound)
+            return start + (bound - start) * (wanted - below) / counts[place]
+        below += counts[place]
+    return float(bounds[-1])

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.live
 
 def commands() -> list[str]:
     lines = [line[2:] for block in blocks("console") for line in block.splitlines()]
-    asked = ("curl ", ".venv/bin/fermata load", ".venv/bin/fermata stream")
+    verbs = ("load", "stream", "top")
+    asked = ("curl ", *(f".venv/bin/fermata {verb}" for verb in verbs))
     return [line for line in lines if line.startswith(asked)]
 
 
@@ -28,6 +29,8 @@ def test_commands_for_a_running_server_work(server: Server, command: str) -> Non
     words = shlex.split(command.replace(".venv/bin/fermata", f"{sys.executable} -m commands.main"))
     if "load" in words or "stream" in words:
         words += ["--server", f"127.0.0.1:{server.grpc_port}"]
+    if "top" in words:
+        words += ["--control", f"127.0.0.1:{server.port}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     assert any(said in done.stdout for said in ("digits", "req/s", "frames within"))
 

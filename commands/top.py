@@ -1,0 +1,130 @@
+"""`fermata top`: the live page's figures in the terminal."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from profiles.errors import ConfigError
+
+ServerUrl = Annotated[
+    str, typer.Option("--control", help="Address of the control plane, `control` in its config.")
+]
+Once = Annotated[bool, typer.Option("--once", help="Print one look and end.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one look as JSON and end.")]
+EVERY_S = 1.0
+STRIP = 40
+"""Characters of a backend's last two seconds."""
+STRIP_S = 2.0
+WIDE = 160
+
+
+def fetch(control: str) -> dict[str, Any]:
+    """The last second, as the page gets it; empty while the server starts."""
+    try:
+        with urllib.request.urlopen(f"http://{control}/frame", timeout=5) as answer:
+            return dict(json.loads(answer.read()))
+    except urllib.error.HTTPError as error:
+        raise ConfigError(f"{control}: {error.read().decode(errors='replace').strip()}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{control} does not answer ({error}); is it serving?") from None
+
+
+def shown(frame: dict[str, Any]) -> Group:
+    """Tables of one frame."""
+    head = Text.assemble(
+        (f"{frame['title']} ", "bold"),
+        f"{sum(each['rps'] for each in frame['applications']):,.0f} req/s, ",
+        f"{frame['queued']} queued, {frame['under_way']} at backends, up {frame['at_s']:,.0f} s",
+    )
+    return Group(head, _applications(frame), _backends(frame))
+
+
+def _applications(frame: dict[str, Any]) -> Table:
+    table = Table()
+    table.add_column("application", no_wrap=True)
+    for heading in ("in time", "req/s", "p50, p99 of SLO", "batch", "accuracy", "worst", "bad"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("variants")
+    for told in frame["applications"]:
+        style = "green" if told["bad_rate"] <= 0.01 else "red"
+        mix = ", ".join(f"{name} {share:.0%}" for name, share in told["variants"].items() if share)
+        table.add_row(
+            told["name"],
+            Text(f"{1 - told['bad_rate']:.2%}", style),
+            f"{told['rps']:,.0f}",
+            f"{_ms(told['p50_ms'])}, {_ms(told['p99_ms'])} of {_ms(told['slo_ms'])} ms",
+            "-" if told["mean_batch"] is None else f"{told['mean_batch']:.1f}",
+            "-" if told["accuracy"] is None else f"{told['accuracy']:.1%}",
+            f"{told['worst_stream_bad_rate']:.1%}" if told["streams"] else "-",
+            f"{sum(told['bad'].values()):,} of {told['requests']:,}",
+            mix,
+        )
+    return table
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+
+
+def _backends(frame: dict[str, Any]) -> Table:
+    table = Table()
+    for heading in ("backend", "state", f"the last {STRIP_S:g} s"):
+        table.add_column(heading)
+    for told in frame["backends"]:
+        table.add_row(told["name"], f"{told['kind']} {told['state']}", strip(told, frame["at_s"]))
+    for number, told in enumerate(frame["sub_clusters"]):
+        demand = told["demand"]
+        needed = "" if demand is None else f", {demand:.1f} needed with full batches"
+        advised = "" if told["advised"] is None else f", {told['advised']} advised"
+        table.add_row(
+            f"sub-cluster {number}",
+            f"{told['backends']} up{advised}",
+            f"{told['idle']:.0%} idle{needed}",
+        )
+    return table
+
+
+def strip(backend: dict[str, Any], at_s: float) -> Text:
+    """When it ran; red where something was late."""
+    cells = [" "] * STRIP
+    styles = ["cyan"] * STRIP
+    for batch in backend["batches"]:
+        first = int(STRIP * (batch["start_s"] - at_s + STRIP_S) / STRIP_S)
+        last = int(STRIP * (batch["end_s"] - at_s + STRIP_S) / STRIP_S)
+        for cell in range(max(0, first), min(STRIP - 1, last) + 1):
+            cells[cell] = "▇"
+            if batch["late"]:
+                styles[cell] = "red"
+    return Text.assemble(*zip(cells, styles, strict=True))
+
+
+def top(control: ServerUrl = "127.0.0.1:8000", once: Once = False, as_json: AsJson = False) -> None:
+    """Watch a running server: applications, backends, what is late and why, once a second."""
+    frame = fetch(control)
+    # Batches are kept from the first look on.
+    end_s = time.monotonic() + 30
+    while not frame and time.monotonic() < end_s:
+        time.sleep(EVERY_S)
+        frame = fetch(control)
+    if not frame:
+        raise ConfigError(f"{control} is still starting; try again")
+    if as_json:
+        print(json.dumps(frame))
+    elif once:
+        console = Console()
+        # In a file or a pipe nothing says how wide it is.
+        console.width = console.width if console.is_terminal else WIDE
+        console.print(shown(frame))
+    else:
+        with Live(shown(frame), auto_refresh=False, screen=True) as screen:
+            while True:
+                time.sleep(EVERY_S)
+                screen.update(shown(fetch(control)), refresh=True)

@@ -1,0 +1,103 @@
+"""One second of a deployment as the page and `fermata top` show it, live or simulated."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationFrame:
+    """How one application fares. Totals are since the start, rates of the last second, shares and
+    latencies of the last minute."""
+
+    name: str
+    slo_ms: float
+    requests: int
+    good: int
+    bad: Mapping[str, int]
+    """By reason; what the client took back itself is left out."""
+    rps: float
+    good_rps: float
+    bad_rate: float
+    p50_ms: float | None
+    p99_ms: float | None
+    mean_batch: float | None
+    accuracy: float | None
+    """To be expected of its answers; None where nobody knows."""
+    streams: int
+    worst_stream_bad_rate: float
+    variants: Mapping[str, float]
+    """Share of requests that each serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFrame:
+    """A batch on a backend; times in seconds on the frame's clock."""
+
+    start_s: float
+    end_s: float
+    variant: str
+    size: int
+    deadline_s: float
+    """The earliest of its requests'."""
+    late: int
+    """Requests that missed theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendFrame:
+    name: str
+    sub_cluster: int
+    kind: str
+    state: str
+    """`running`, `idle`, `draining`."""
+    models: tuple[str, ...]
+    batches: tuple[BatchFrame, ...]
+    """The last ones, in order."""
+    gpu_used: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubClusterFrame:
+    backends: int
+    idle: float
+    demand: float | None
+    """Backends needed with full batches, where that is known."""
+    advised: int | None
+    """Backends that the autoscaler wants; None without one."""
+    reason: str = ""
+    """Why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """All there is to see at one time."""
+
+    at_s: float
+    title: str
+    queued: int
+    under_way: int
+    """At backends."""
+    applications: tuple[ApplicationFrame, ...]
+    sub_clusters: tuple[SubClusterFrame, ...]
+    backends: tuple[BackendFrame, ...]
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        return json.dumps(self, default=_fields, separators=(",", ":"))
+
+
+def _fields(part: Any) -> dict[str, Any]:
+    """Of one of these classes; `dataclasses.asdict` would copy all that is inside, too."""
+    return {name: getattr(part, name) for name in part.__slots__}
+
+
+def write_frames(frames: Iterable[Frame], path: str) -> int:
+    """One line each; returns how many."""
+    count = 0
+    with open(path, "w", encoding="utf-8") as out:
+        for frame in frames:
+            out.write(frame.to_json() + "\n")
+            count += 1
+    return count

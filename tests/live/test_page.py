@@ -1,0 +1,73 @@
+"""The page in a real browser, against a live server: its numbers are those of the metrics."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import browser
+import pytest
+from prometheus_client import parser
+
+pytest.importorskip("ray")
+from served import ROOT, Server, load, wait_until
+
+pytestmark = pytest.mark.live
+needs_browser = pytest.mark.skipif(
+    browser.CHROMIUM is None, reason="no Chromium here (Debian: chromium)"
+)
+
+
+def metric(server: Server, name: str, **labels: str) -> float:
+    for family in parser.text_string_to_metric_families(server.page("metrics")):
+        for sample in family.samples:
+            if sample.name == name and labels.items() <= sample.labels.items():
+                return float(sample.value)
+    raise AssertionError(f"no {name} with {labels}")
+
+
+@needs_browser
+def test_the_page_shows_what_the_metrics_say(server: Server, tmp_path: Path) -> None:
+    load(server, "emulated", rate=60, seconds=2)
+    # Whatever is under way has ended, and everybody has told.
+    time.sleep(2.5)
+    document = browser.rendered(f"http://127.0.0.1:{server.port}/", tmp_path)
+    names = browser.texts(document, "name")
+    place = names.index("emulated")
+    shown = {
+        key: float(browser.texts(document, key)[place].replace(",", ""))
+        for key in ("requests", "goods")
+    }
+    wanted = {
+        "requests": metric(server, "fermata_requests_total", application="emulated"),
+        "goods": metric(server, "fermata_good_total", application="emulated"),
+    }
+    assert shown == wanted
+    bad_rate = metric(server, "fermata_bad_rate", application="emulated")
+    attained = [text for text in browser.texts(document, "attained") if text.endswith("%")]
+    assert f"{100 * (1 - bad_rate):.2f} %" in attained
+    assert browser.texts(document, "state")[0] == ""
+
+
+def test_a_frame_has_the_batches_once_somebody_looks(server: Server) -> None:
+    load(server, "emulated", rate=60, seconds=2)
+
+    def batches() -> list[tuple[float, float]]:
+        frame = json.loads(server.page("frame"))
+        return [
+            (batch["end_s"] - batch["start_s"], frame["at_s"] - batch["end_s"])
+            for backend in frame["backends"]
+            for batch in backend["batches"]
+        ]
+
+    wait_until(lambda: bool(batches()), 10)
+    assert all(run_s > 0 and ago_s >= 0 for run_s, ago_s in batches())
+
+
+def test_top_looks_once(server: Server) -> None:
+    command = [sys.executable, "-m", "commands.main", "top", "--once"]
+    command += ["--control", f"127.0.0.1:{server.port}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "emulated" in done.stdout
+    assert "backend" in done.stdout

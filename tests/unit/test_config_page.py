@@ -1,0 +1,26 @@
+"""The page of every option is printed from the model that reads them."""
+
+from pathlib import Path
+
+from deployments.config import DeploymentConfig
+from deployments.config_page import page, sections
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_current() -> None:
+    assert (ROOT / "docs/configuration.md").read_text() == page(), (
+        "python -m deployments.config_page > docs/configuration.md"
+    )
+
+
+def test_every_option_says_what_it_means() -> None:
+    for section, where in sections():
+        for name, field in section.model_fields.items():
+            assert field.description, f"{where}.{name}"
+
+
+def test_every_section_is_found() -> None:
+    found = {where for _, where in sections()}
+    assert {"", "frontend", "applications[].variants[]", "autoscaler", "links"} <= found
+    assert sections()[0] == (DeploymentConfig, "")

@@ -3,6 +3,8 @@
 import random
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 
@@ -25,6 +27,12 @@ INSTANCES = 50
 TURN = 4
 
 
+def cpu_ms(data: Data, clients: list[Client], workers: int) -> float:
+    """Of a first decision, the least of three that are all the same: whatever else the machine
+    does only adds to it."""
+    return 1e3 * min(decide(data, clients, workers)[1] for _ in range(3))
+
+
 def decide(
     data: Data, clients: list[Client], workers: int, effort: Effort = DEFAULT, seed: int = 0
 ) -> tuple[Plan, float]:
@@ -44,13 +52,20 @@ def against_optimum(data: Data, quick: bool, workers: int) -> Iterator[Figure]:
     proven: list[float] = []
     bounded: list[float] = []
     published: list[float] = []
-    fewer, cpu_s = 0, 0.0
+    spent: list[float] = []
+    fewer = 0
     count = 6 if quick else INSTANCES
-    for number in range(count):
-        clients = instance(data, workers, clients_each[number % len(clients_each)], number)
-        best = optimum(data.zoo, clients, workers, MILP_SECONDS)
-        plan, spent_s = decide(data, clients, workers)
-        cpu_s = max(cpu_s, spent_s)
+    instances = [
+        instance(data, workers, clients_each[number % len(clients_each)], number)
+        for number in range(count)
+    ]
+    # Nothing is timed until all are solved.
+    solve = partial(optimum, data.zoo, workers=workers, seconds=MILP_SECONDS)
+    with ProcessPoolExecutor() as pool:
+        optima = list(pool.map(solve, instances))
+    for clients, best in zip(instances, optima, strict=True):
+        plan, _ = decide(data, clients, workers)
+        spent.append(cpu_ms(data, clients, workers))
         fewer += plan.served < best.served
         (proven if best.proven else bounded).append(plan.value(data.zoo) / best.value)
         old, _ = decide(data, clients, workers, PUBLISHED)
@@ -63,7 +78,7 @@ def against_optimum(data: Data, quick: bool, workers: int) -> Iterator[Figure]:
         yield Figure(f"{name}, these over the dual bound, mean", mean(bounded), "of Eq. 1", 0.99)
         yield Figure(f"{name}, these over the dual bound, least", min(bounded), "of Eq. 1", 0.99)
     yield Figure(f"{name}, instances that served fewer", fewer, f"of {count}", 0, True)
-    yield Figure(f"{name}, CPU of a decision, most", cpu_s * 1e3, "ms", 50, True)
+    yield Figure(f"{name}, CPU of a decision, most", max(spent), "ms", 50, True)
     yield Figure(f"{name}, annealing as published, mean", mean(published), "of Eq. 1", 0.966)
 
 
@@ -75,18 +90,18 @@ def against_best_known(data: Data, quick: bool) -> Iterator[Figure]:
     fewer = 0
     for number in range(3 if quick else 12):
         clients = instance(data, 8, 6, number)
-        plan, cpu_s = decide(data, clients, 8)
+        plan, _ = decide(data, clients, 8)
         published, _ = decide(data, clients, 8, PUBLISHED)
         long = [decide(data, clients, 8, LONG, seed)[0] for seed in range(1 if quick else 2)]
         best = max((plan, published, *long), key=lambda each: each.score(data.zoo))
         fewer += plan.served < best.served
         ratios.append(plan.value(data.zoo) / best.value(data.zoo))
         old.append(published.value(data.zoo) / best.value(data.zoo))
-        spent.append(cpu_s)
+        spent.append(cpu_ms(data, clients, 8))
     yield Figure("8 x 48 against the best known, mean", mean(ratios), "of Eq. 1", 0.997)
     yield Figure("8 x 48 against the best known, least", min(ratios), "of Eq. 1", 0.99)
     yield Figure("8 x 48, instances that served fewer", fewer, "instances", 0, True)
-    yield Figure("8 x 48, CPU of a decision, most", max(spent) * 1e3, "ms", 50, True)
+    yield Figure("8 x 48, CPU of a decision, most", max(spent), "ms", 50, True)
     yield Figure("8 x 48, annealing as published, mean", mean(old), "of Eq. 1", 0.98)
 
 
@@ -96,13 +111,13 @@ def at_scale(data: Data, quick: bool) -> Iterator[Figure]:
     typical: dict[int, float] = {}
     for workers in (16, 32, 64):
         runs = [
-            decide(data, instance(data, workers, 8, seed), workers)[1]
+            cpu_ms(data, instance(data, workers, 8, seed), workers)
             for seed in range(1 if quick else 5)
         ]
         most[workers], typical[workers] = max(runs), median(runs)
-    yield Figure("16 x 128, CPU of a decision, most", most[16] * 1e3, "ms", 500, True)
-    yield Figure("32 x 256, CPU of a decision, most", most[32] * 1e3, "ms", 500, True)
-    yield Figure("64 x 512, CPU of a decision, most", most[64] * 1e3, "ms", 500, True)
+    yield Figure("16 x 128, CPU of a decision, most", most[16], "ms", 500, True)
+    yield Figure("32 x 256, CPU of a decision, most", most[32], "ms", 500, True)
+    yield Figure("64 x 512, CPU of a decision, most", most[64], "ms", 500, True)
     growth = typical[64] / typical[16]
     yield Figure("64 x 512 over 16 x 128 (4 is linear)", growth, "times", 5, True)
 

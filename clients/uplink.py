@@ -11,6 +11,9 @@ from clients.bandwidth import BandwidthEstimator
 from clients.clock import time_left_ns
 from clients.frame_size import FrameSizer
 
+UNADVISED = 8
+"""Answers without a word on sizes, after which the client goes by its network alone."""
+
 
 class Uplink:
     """Frames of one camera on their way to a server."""
@@ -20,6 +23,8 @@ class Uplink:
         self.slo_ns = slo_ns
         self.estimator = BandwidthEstimator()
         self.sizer = FrameSizer(sides)
+        self.unadvised = 0
+        """Answers that came before any advice."""
         self.served = True
         """False while the server has no room for this client."""
 
@@ -71,8 +76,13 @@ class Uplink:
             self.estimator.on_lost(frame)
         else:
             self.estimator.on_acknowledged(now_ns, frame, server_ns)
+        self.unadvised += 1
+        if self.unadvised == UNADVISED:
+            # This server maps no clients: the largest size that leaves it half of the SLO.
+            self.sizer.on_advice(self.sizer.sides[-1], self.slo_ns // 2)
 
     def on_advice(self, input_size: int, network_ns: int, served: bool) -> None:
+        self.unadvised = UNADVISED
         self.sizer.on_advice(input_size, network_ns)
         self.served = served
 

@@ -21,6 +21,8 @@ from deployments.models.video import NAMES, bundled_video
 from profiles.errors import ConfigError
 from router.core.units import ms
 
+INTERRUPTED = 130
+"""The exit status of a command that Ctrl-C has ended."""
 Server = Annotated[str, typer.Option(help="host:port of a frontend's gRPC.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
@@ -81,7 +83,10 @@ def stream(
             accuracy_floor=accuracy_floor,
             variant=variant,
         )
-        results = _run(FrameStream(server, model, film, options), frames, found, as_json)
+        results: list[FrameResult] = []
+        interrupted = _run(
+            FrameStream(server, model, film, options), frames, found, as_json, results
+        )
     except WireError as error:
         raise ConfigError(str(error)) from None
     summary = _summary(results, slo_ns)
@@ -89,6 +94,8 @@ def stream(
         print(json.dumps(summary | {"frames": [_row(each) for each in results]}))
     else:
         _print_summary(summary)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _film(source: str) -> str:
@@ -115,18 +122,26 @@ def _check(film: str, fps: float | None, frames: int | None, adapt: bool) -> Non
 
 
 def _run(
-    stream: FrameStream, frames: int | None, model: ModelDescription, as_json: bool
-) -> list[FrameResult]:
+    stream: FrameStream,
+    frames: int | None,
+    model: ModelDescription,
+    as_json: bool,
+    results: list[FrameResult],
+) -> bool:
+    """Show each answer as it comes, and keep it; true where the user has had enough."""
     console = Console(highlight=False)
-    results: list[FrameResult] = []
-    for result in stream:
-        results.append(result)
-        if not as_json:
-            console.print(_line(result, model), soft_wrap=True)
-        if frames is not None and len(results) >= frames:
-            stream.stop()
-            break
-    return results
+    try:
+        for result in stream:
+            results.append(result)
+            if not as_json:
+                console.print(_line(result, model), soft_wrap=True)
+            if frames is not None and len(results) >= frames:
+                stream.stop()
+                break
+    except KeyboardInterrupt:
+        # What has come so far is worth its summary.
+        return True
+    return False
 
 
 def _line(result: FrameResult, model: ModelDescription) -> str:

@@ -201,3 +201,28 @@ def test_frame_that_would_come_too_late_stays_unless_it_must_find_out() -> None:
     uplink.send(2080 * MS, 5, 100_000, 100 * MS)
     uplink.on_received(2090 * MS, 5)
     assert uplink.send(2120 * MS, 6, 100_000, 100 * MS) == 90 * MS
+
+
+def test_client_that_nobody_advises_goes_by_its_network() -> None:
+    uplink = Uplink(25.0, 100 * MS, (128, 320))
+    for index in range(9):
+        at_ns = index * 40 * MS
+        assert uplink.choose_side(at_ns) == (320 if index == 8 else 128)
+        uplink.on_encoded(128, 80_000)
+        uplink.send(at_ns, index, 80_000, 100 * MS)
+        uplink.on_received(at_ns + 4 * MS, index)
+        uplink.on_answer(at_ns + 30 * MS, index, 26 * MS)
+    # 370 kbit at 5 Mbit/s take longer than half of the SLO.
+    uplink.on_encoded(320, 370_000)
+    for index in (9, 10):
+        uplink.send(index * 80 * MS, index, 370_000, 100 * MS)
+        uplink.on_received((index * 80 + 74) * MS, index)
+    assert uplink.choose_side(880 * MS) == 128
+
+
+def test_advice_counts_whenever_it_comes() -> None:
+    uplink = Uplink(25.0, 100 * MS, (128, 224, 320))
+    uplink.on_advice(224, 50 * MS, served=True)
+    for index in range(9):
+        uplink.on_answer(index * MS, index, 0)
+    assert uplink.sizer.asked == 224

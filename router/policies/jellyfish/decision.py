@@ -11,7 +11,7 @@ from router.policies.jellyfish.search import Search
 from router.policies.jellyfish.turns import Turns
 
 SELECTIONS = ("resplit", "published")
-SPLITS = 500
+SPLITS = 450
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from commands.simulation import goodput, simulate
 from commands.sneakpeek import app as sneakpeek
 from commands.stream import stream
 from commands.top import top
+from commands.trace import trace
 from commands.view import view
 from profiles.errors import ConfigError
 
@@ -25,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (serve, stream, load, top, profile, simulate, goodput, view, plan):
+for command in (serve, stream, load, top, profile, simulate, goodput, view, trace, plan):
     app.command()(command)
 app.add_typer(sneakpeek)
 app.add_typer(policy, name="policy")

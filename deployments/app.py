@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -21,6 +22,7 @@ from deployments.exporter import BackendExport, FrontendExport
 from deployments.frontend.process import FrontendOptions, FrontendProcess, node_name
 from deployments.frontend.server import ServerOptions
 from deployments.frontend.table import TableLimits
+from deployments.frontend.trace_file import TraceOptions
 from deployments.health import cause_of, check_start
 from deployments.metrics import prometheus_text
 from deployments.page import page
@@ -234,6 +236,7 @@ class Frontend:
         options = FrontendOptions(
             number=_number(),
             link_host=own_address(config.links.host),
+            traces=_traces(config),
             repository_open=config.repository == "open",
             table=TableLimits(
                 payload_bytes_max=int(given.payload_mb * 2**20), reply_ns=ms(given.reply_ms)
@@ -260,6 +263,13 @@ class Frontend:
     async def __del__(self) -> None:
         if self.starting.done() and self.starting.exception() is None:
             await self.process.stop()
+
+
+def _traces(config: DeploymentConfig) -> TraceOptions | None:
+    given = config.traces
+    if given is None:
+        return None
+    return TraceOptions(Path(given.folder), given.share, int(given.file_mb * 2**20))
 
 
 def _gpus_in_cluster() -> float:

@@ -314,6 +314,17 @@ class LinksConfig(Section):
     for clusters of several machines."""
 
 
+class TracesConfig(Section):
+    """Spans of some requests, in files of OpenTelemetry's; see docs/operations.md."""
+
+    folder: str
+    """Where each frontend writes its file, on its own machine."""
+    share: Fraction = 0.001
+    """Of requests; those whose caller's `traceparent` is sampled are always followed."""
+    file_mb: Positive = 256
+    """Then a file starts anew; the one before it is kept."""
+
+
 class DeploymentConfig(Section):
     """A whole deployment."""
 
@@ -331,6 +342,8 @@ class DeploymentConfig(Section):
     """Where operators look."""
     links: LinksConfig = LinksConfig()
     """Between the processes."""
+    traces: TracesConfig | None = None
+    """What some requests waited for; absent: nobody is followed."""
     repository: Literal["fixed", "open"] = "fixed"
     """`open` lets clients load and unload what is configured here."""
     autoscaler: AutoscalerConfig | None = None

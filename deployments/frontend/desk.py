@@ -20,6 +20,7 @@ from deployments.frontend.models import TensorSpec
 from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
 from deployments.frontend.peeker import Peeker
 from deployments.frontend.table import RequestTable
+from deployments.frontend.traces import Tracer
 from router.core.units import NEVER, ms
 from router.links.messages import (
     Advice,
@@ -63,6 +64,7 @@ class Desk:
         wires: Wires,
         pixels_max: int = 64_000_000,
         peeker: Peeker | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.table = table
         self.arena = arena
@@ -72,6 +74,8 @@ class Desk:
         """A picture with more is refused before it is decoded."""
         self.peeker = peeker
         """Looks at inputs while their requests wait; None where nobody asked for it."""
+        self.tracer = tracer
+        """Follows some requests; None where nobody asked for it."""
         self.loop = asyncio.get_running_loop()
         self.waiters: dict[int, OnAnswer] = {}
         self.advice: dict[tuple[str, int], Advice] = {}
@@ -100,18 +104,25 @@ class Desk:
         if isinstance(rid, Refusal):
             return rid
         self.waiters[rid] = on_answer
+        if self.tracer is not None:
+            self.tracer.begin(now_ns, rid, intake.arrival.application, intake.traceparent)
         if intake.report is not None:
             self.wires.to_router(intake.report)
         if raw is not None and inline:
             shape = raw.shape[1:] if intake.batched else raw.shape
             payload = self.arena.place(rid, raw.datatype, shape, raw.data)
-            self.table.on_payload(now_ns, rid, payload)
+            self._on_payload(now_ns, rid, payload)
             self._peek(rid, intake, raw.datatype, shape, raw.data)
         else:
             # The router hears of it now, so it queues while it is being decoded.
             self._decode(rid, intake)
         self.pump()
         return rid
+
+    def _on_payload(self, now_ns: int, rid: int, payload: Payload) -> None:
+        self.table.on_payload(now_ns, rid, payload)
+        if self.tracer is not None:
+            self.tracer.on_payload(now_ns, rid)
 
     def _peek(
         self,
@@ -177,10 +188,16 @@ class Desk:
         self.table.on_short_circuit(time.monotonic_ns(), answer)
 
     def on_fetch(self, backend: int, fetch: Fetch) -> None:
-        self.table.on_fetch(time.monotonic_ns(), backend, fetch)
+        now_ns = time.monotonic_ns()
+        self.table.on_fetch(now_ns, backend, fetch)
+        if self.tracer is not None:
+            self.tracer.on_fetch(now_ns, backend, fetch)
 
     def on_result(self, result: Result) -> None:
-        self.table.on_result(time.monotonic_ns(), result)
+        now_ns = time.monotonic_ns()
+        self.table.on_result(now_ns, result)
+        if self.tracer is not None:
+            self.tracer.on_result(now_ns, result.rid)
 
     # Effects and time
 
@@ -189,6 +206,8 @@ class Desk:
         for effect in self.table.take_effects():
             if isinstance(effect, Answer):
                 self._tell(self.waiters.pop(effect.rid), effect.rid, effect.outcome)
+                if self.tracer is not None:
+                    self.tracer.end(time.monotonic_ns(), effect.rid, effect.outcome)
             elif isinstance(effect, ToRouter):
                 self.wires.to_router(effect.message)
             elif isinstance(effect, ToBackend):
@@ -290,7 +309,7 @@ class Desk:
         now_ns = time.monotonic_ns()
         error = None if job.cancelled() else job.exception()
         if error is None and not job.cancelled() and job.result():
-            self.table.on_payload(now_ns, rid, payload)
+            self._on_payload(now_ns, rid, payload)
             self._peek(rid, intake, dtype, shape, view)
         else:
             self.arena.free(payload)

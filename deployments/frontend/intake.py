@@ -37,16 +37,23 @@ class Intake:
     """What its client says of itself and its network, where it does."""
     acknowledge: bool = False
     """A client on a network that changes wants to hear at once that its frame is here."""
+    traceparent: str = ""
+    """Its caller's trace, where it says one."""
     classes: tuple[tuple[str, int], ...] = ()
     """The outputs asked for, each with how many best classes to name; 0 for the tensor itself."""
 
 
 def take_in(
-    request: ModelInferRequest, registry: Registry, left_ns: int = NEVER, stream: int = 0
+    request: ModelInferRequest,
+    registry: Registry,
+    left_ns: int = NEVER,
+    stream: int = 0,
+    traceparent: str = "",
 ) -> Intake:
     """The request in this message. Raises BadRequestError or UnknownModelError.
 
-    `stream` is the client of frames that do not name one.
+    `stream` is the client of frames that do not name one, `traceparent` the trace of those that say
+    none.
     """
     model, version = registry.find(request.model_name, request.model_version)
     tensors = request_tensors(request)
@@ -76,6 +83,7 @@ def take_in(
         priority = _priority(integer(given, names.PRIORITY))
         client = _client(text(given, names.CLIENT) or text(given, names.SEQUENCE)) or stream
         floor, pinned = number(given, names.ACCURACY_FLOOR) or 0.0, text(given, names.PINNED)
+        traceparent = text(given, names.TRACEPARENT) or traceparent
     wants_frame = model.boxes or bool(model.sides)
     frame = _frame(tensor, batched) if encoded and wants_frame else (0, 0)
     arrival = Arrival(
@@ -103,6 +111,7 @@ def take_in(
         frame,
         report,
         acknowledge,
+        traceparent,
         classes,
     )
 

@@ -20,6 +20,7 @@ from deployments.frontend.server import FrontendServer, ServerOptions
 from deployments.frontend.service import InferenceService
 from deployments.frontend.streams import StreamLimits
 from deployments.frontend.table import RequestTable, TableLimits
+from deployments.frontend.trace_file import TraceOptions, Traces
 from deployments.reporting import EverySecond, resident_bytes
 from deployments.sneakpeek.store import SneakPeekModel
 from router.links.heart import Heart
@@ -63,6 +64,8 @@ class FrontendOptions:
     repository_open: bool = False
     """Clients may load and unload models."""
     pixels_max: int = 64_000_000
+    traces: TraceOptions | None = None
+    """Which requests are followed, and where to; None: none."""
     table: TableLimits = field(default_factory=TableLimits)
     streams: StreamLimits = field(default_factory=StreamLimits)
     server: ServerOptions = field(default_factory=ServerOptions)
@@ -95,6 +98,7 @@ class FrontendProcess:
         self.routes = routes
         self.peeks = peeks or {}
         self.export = export
+        self.traces: Traces | None = None
         self.node = options.node or node_name()
         self.table = RequestTable(options.number, options.table)
         self.epoch = 0
@@ -115,8 +119,17 @@ class FrontendProcess:
             self.pool = ThreadPoolExecutor(options.decoders, thread_name_prefix="decode")
             undo.callback(self.pool.shutdown, wait=False, cancel_futures=True)
             self.peeker = Peeker(self.peeks, self.pool, self.to_router) if self.peeks else None
+            if options.traces is not None:
+                self.traces = Traces(options.traces, options.number, self.pool)
+                undo.callback(self.traces.close)
             self.desk = Desk(
-                self.table, self.arena, self.pool, self, options.pixels_max, self.peeker
+                self.table,
+                self.arena,
+                self.pool,
+                self,
+                options.pixels_max,
+                self.peeker,
+                None if self.traces is None else self.traces.tracer,
             )
             self.repository = Repository(self.registry, options.repository_open, self.to_router)
             self.service = InferenceService(
@@ -155,6 +168,8 @@ class FrontendProcess:
 
     def _tell(self, late_ns: int) -> None:
         """What there is to count is kept for a router that is away."""
+        if self.traces is not None:
+            self.traces.write()
         if self.router is None:
             return
         stats = FrontendStats(

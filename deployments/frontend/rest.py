@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from clients.wire import open_inference_pb2 as pb
 from clients.wire.errors import BadRequestError
+from clients.wire.parameters import TRACEPARENT
 from deployments.frontend import catalog
 from deployments.frontend.intake import take_in
 from deployments.frontend.json_tensors import read_request, write_response
@@ -114,7 +115,8 @@ class Rest:
         parts = request.path_params
         given = parts["model"], parts.get("version", ""), body, int(header)
         message = await _aside(int(header), read_request, *given)
-        intake = take_in(message, self.service.registry)
+        traceparent = request.headers.get(TRACEPARENT, "")
+        intake = take_in(message, self.service.registry, traceparent=traceparent)
         arrived_at_ns = time.monotonic_ns()
         outcome = await _while_connected(request, self.service.desk.infer(intake))
         if isinstance(outcome, Refusal):

@@ -9,6 +9,7 @@ import grpc
 
 from clients.wire import open_inference_pb2 as pb
 from clients.wire.errors import BadRequestError
+from clients.wire.parameters import TRACEPARENT
 from deployments.frontend import catalog
 from deployments.frontend.desk import Desk
 from deployments.frontend.intake import CLIENT_BITS, take_in
@@ -55,7 +56,7 @@ class InferenceService:
         left_s = context.time_remaining()
         left_ns = NEVER if left_s is None else int(left_s * 1e9)
         try:
-            intake = take_in(request, self.registry, left_ns)
+            intake = take_in(request, self.registry, left_ns, traceparent=self._trace(context))
         except (BadRequestError, UnknownModelError) as error:
             await context.abort(grpc.StatusCode[error.grpc_status], str(error))
             return None
@@ -67,9 +68,16 @@ class InferenceService:
         queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
         return response_of(intake, outcome, queue_ns)
 
+    def _trace(self, context: Any) -> str:
+        """The caller's trace in a call's headers; nobody looks where nothing is traced."""
+        if self.desk.tracer is None:
+            return ""
+        return str(dict(context.invocation_metadata()).get(TRACEPARENT, ""))
+
     async def ModelStreamInfer(self, requests: object, context: Any) -> None:  # noqa: N802
         number = secrets.randbits(CLIENT_BITS)
         stream = Stream(self.desk, self.registry, context, number, self.limits)
+        stream.traceparent = self._trace(context)
         task = asyncio.current_task()
         assert task is not None
         self.streams[stream] = task

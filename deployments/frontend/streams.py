@@ -48,6 +48,8 @@ class Stream:
         self.context = context
         self.number = number
         """The client of requests that name none."""
+        self.traceparent = ""
+        """The trace of requests that say none."""
         self.limits = limits
         self.open: set[int] = set()
         self.ready: deque[ModelStreamInferResponse] = deque()
@@ -100,7 +102,9 @@ class Stream:
 
     def _take(self, request: ModelInferRequest) -> None:
         try:
-            intake = take_in(request, self.registry, stream=self.number)
+            intake = take_in(
+                request, self.registry, stream=self.number, traceparent=self.traceparent
+            )
         except (BadRequestError, UnknownModelError) as error:
             refusal = Refusal(error.grpc_status, RefusalReason.BAD_INPUT, str(error))
             self._answer(stream_refusal(request.model_name, request.id, refusal))

@@ -53,6 +53,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     config["applications"] += yaml.safe_load(entry)["applications"]
     config["frontend"] = {"processes": 2}
     config["repository"] = "open"
+    config["traces"] = {"folder": str(folder / "traces"), "share": 0}
     config["applications"] += LATER
     (folder / "notes.pt").write_bytes(b"These are notes, not weights.\n" * 20)
     LATER[-1]["variants"][0]["model"] = str(folder / "notes.pt")

@@ -64,6 +64,14 @@ def test_yaml_blocks_of_the_page_on_models_are_configurations() -> None:
         assert registry(read_config(yaml.safe_load(block))).models
 
 
+def test_yaml_blocks_of_the_page_on_operations_are_sections() -> None:
+    one = {"name": "a", "slo_ms": 50, "variants": [{"name": "a", "model": "digits:small"}]}
+    found = blocks((ROOT / "docs/operations.md").read_text(), "yaml")
+    assert found
+    for block in found:
+        assert read_config({"applications": [one], **yaml.safe_load(block)})
+
+
 def test_yaml_blocks_of_the_scenario_page_are_scenarios() -> None:
     for block in blocks((ROOT / "docs/scenarios.md").read_text(), "yaml"):
         assert read_scenario(yaml.safe_load(block)).applications

@@ -1,0 +1,109 @@
+"""Every policy that is played against the rules, and how each is built."""
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from toy_policies import Lanes, Swapper
+
+from router.core.source import Source
+from router.core.units import ms
+from router.policies.catalog import POLICIES
+from router.policies.family import Family, alone
+from router.policies.rl.batching import LIMITS
+from router.policies.rl.checkpoint import Checkpoint
+from router.policies.rl.network import Network
+from router.policies.rl.observation import Scales, width
+from router.policies.rl.slots import SlotRouting, SlotRoutingOptions
+
+Build = Callable[[Sequence[int], random.Random], list[Source]]
+
+
+def from_catalog(name: str, **changes: object) -> Build:
+    policy = POLICIES[name]
+    options = replace(policy.defaults, **changes) if changes else policy.defaults
+    if not policy.chooses:
+        return lambda variants, rng: policy.build(alone(variants), options, rng)
+
+    def build(variants: Sequence[int], rng: random.Random) -> list[Source]:
+        known = [replace(each, accuracy=(0.5,), input_sizes=(128,)) for each in alone(variants)]
+        return policy.build(known, options, rng)
+
+    return build
+
+
+def trained(variants: Sequence[int], rng: random.Random) -> list[Source]:
+    """Slot routing with a policy for two instances that batches; it falls back with others."""
+    scales = Scales(buffer=4, slo_ns=ms(15), arrivals=50.0)
+    inputs = width(2, scales)
+    draw = np.random.default_rng(rng.randrange(2**16)).standard_normal
+    checkpoint = Checkpoint(
+        Network((draw((inputs, 2 + len(LIMITS))),), (draw(2 + len(LIMITS)),)),
+        tiers=(0, 0),
+        scales=scales,
+        slot_ns=ms(20),
+        low=np.zeros(inputs),
+        high=np.full(inputs, 3.0),
+        batching=True,
+    )
+    options = SlotRoutingOptions(buffer=4)
+    return [SlotRouting(family, options, checkpoint, rng) for family in alone(variants)]
+
+
+def choosing(name: str, **changes: object) -> Build:
+    """A policy that may serve every application with every variant."""
+    policy = POLICIES[name]
+    options = replace(policy.defaults, **changes)
+
+    def build(variants: Sequence[int], rng: random.Random) -> list[Source]:
+        accuracy = tuple(0.5 + 0.1 * variant for variant in variants)
+        families = [
+            Family(each, f"application {each}", ms(15), tuple(variants), each, accuracy)
+            for each in variants
+        ]
+        return policy.build(families, options, rng)
+
+    return build
+
+
+SOURCES: dict[str, Build] = {
+    **{name: from_catalog(name) for name in POLICIES},
+    "model-switching": from_catalog("model-switching", sustained_rps=(100.0,)),
+    "deferred, auto": from_catalog("deferred", hold="auto"),
+    "deferred, hold at most 5 ms": from_catalog("deferred", hold_ns_max=ms(5)),
+    "deferred, beta lambda": from_catalog("deferred", beta_lambda=1.0, efficient=0.0),
+    "rl, trained": trained,
+    "central-queue, any variant": choosing("central-queue"),
+    "central-queue, deferred": choosing("central-queue", hold="deferred"),
+    "ramsis, any variant": choosing("ramsis", bins=10, queue_max=4, load_rps=200.0),
+    "ramsis, shortest queue": choosing(
+        "ramsis", bins=10, queue_max=4, load_rps=200.0, balancing="shortest-queue"
+    ),
+    "jellyfish-plus, any variant": choosing("jellyfish-plus"),
+    "lanes": lambda variants, rng: [Lanes(variants)] * len(variants),
+    "swapper": lambda variants, rng: [Swapper(variants)] * len(variants),
+}
+CHOOSING = {
+    "central-queue, any variant",
+    "central-queue, deferred",
+    "ramsis, any variant",
+    "ramsis, shortest queue",
+    "jellyfish-plus, any variant",
+}
+NOT_STRICT = {
+    "timeout",
+    "sneakpeek",
+    "grouped",
+    "lo-edf",
+    "lo-priority",
+    "maxacc-edf",
+    "single-queue",
+    "rl, trained",
+    "ramsis",
+    "jellyfish-plus",
+    "model-switching",
+    "ramsis, any variant",
+    "ramsis, shortest queue",
+    "jellyfish-plus, any variant",
+}

@@ -1,0 +1,340 @@
+"""A small driver of the engine: events nobody would think of, every rule checked at each step."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from hypothesis import strategies as st
+from policy_zoo import CHOOSING, NOT_STRICT, SOURCES
+
+from router.core.costs import Costs
+from router.core.engine import Engine
+from router.core.events import Batch, Compute, Dispatch, Drop, DropReason, Request
+from router.core.units import NEVER, ms
+from router.policies.deferred import ModelThread
+
+SIZE_MAX = 12
+US = 1000
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Everything that happens from outside; `events` are (gap in us, what, two numbers)."""
+
+    seed: int
+    applications: int
+    backends: int
+    mixed: bool
+    """Every second backend is of a slower kind."""
+    lead_us: int
+    lead_per_request_us: int
+    jitter: float
+    grace_ms: int
+    """From deadline to hard limit."""
+    warm_us: int
+    """Distance of the arrivals in the first 120 ms, which teach policies a rate; 0: none."""
+    events: list[tuple[int, str, int, int]]
+
+
+KINDS = (
+    ["request"] * 8 + ["burst"] * 4 + ["steady"] + ["cancel"] * 2 + ["down"] * 2 + ["up", "drain"]
+)
+EVENTS = st.tuples(
+    st.one_of(st.just(0), st.integers(1, 900), st.integers(1000, 40_000)),
+    st.sampled_from(KINDS),
+    st.integers(0, 11),
+    st.integers(0, 5),
+)
+WORKLOADS = st.builds(
+    Workload,
+    seed=st.integers(0, 2**16),
+    applications=st.integers(1, 3),
+    backends=st.integers(1, 4),
+    mixed=st.booleans(),
+    lead_us=st.sampled_from([0, 0, 300, 2000, 9000]),
+    lead_per_request_us=st.sampled_from([0, 0, 100]),
+    jitter=st.sampled_from([0.0, 0.0, 0.02, 0.3]),
+    grace_ms=st.sampled_from([0, 10]),
+    warm_us=st.sampled_from([0, 0, 700, 2500]),
+    events=st.lists(EVENTS, min_size=6, max_size=40),
+)
+SLOS_US = (4_000, 6_000, 9_000, 15_000, 40_000, 100_000)
+
+
+@dataclass
+class Machine:
+    """A backend as the driver sees it."""
+
+    kind: int
+    up: bool = False
+    draining: bool = False
+    life: int = 0
+    running: Batch | None = None
+    waiting: Batch | None = None
+    resident: frozenset[int] | None = None
+    began_at_ns: int = 0
+
+
+@dataclass
+class Fate:
+    """What the driver knows of one request."""
+
+    request: Request
+    plan_ns: int
+    """Planned run time alone when it arrived."""
+    excused: bool
+    """There was a time when no backend was free for it, or it never had a chance."""
+    ended: str = ""
+
+
+@dataclass
+class World:
+    """A small driver: one engine, its machines, and every rule checked at every step."""
+
+    name: str
+    load: Workload
+    now_ns: int = 0
+    wakes: int = 0
+    fates: dict[int, Fate] = field(default_factory=dict)
+    digest: list[tuple[object, ...]] = field(default_factory=list)
+    agenda: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """Ends of batches: (when, tie-break, backend, life)."""
+
+    def __post_init__(self) -> None:
+        load = self.load
+        self.rng = random.Random(load.seed)
+        costs = Costs()
+        for variant in range(load.applications):
+            alpha, beta = 300 * US * (1 + variant), ms(1 + 2 * variant)
+            table = [beta + alpha * size for size in range(1, SIZE_MAX + 1)]
+            costs.add(variant, table, swap_in_ns=ms(3))
+            costs.add(variant, [latency_ns * 3 // 2 for latency_ns in table], kind=1)
+        self.engine = Engine(costs)
+        sources = SOURCES[self.name](range(load.applications), random.Random(load.seed))
+        for source in sources:
+            self.engine.add_application(source)
+        self.rank = self.engine.ranks[0]
+        self.rank.lead_start_ns = load.lead_us * US
+        self.rank.lead_per_request_ns = load.lead_per_request_us * US
+        self.owner = 0 if sources[0].owns_backends else None
+        self.machines = [Machine(index % 2 if load.mixed else 0) for index in range(load.backends)]
+        for backend in range(load.backends):
+            self.bring_up(backend)
+
+    # From outside
+
+    def play(self) -> None:
+        at_ns = 0
+        while self.load.warm_us and at_ns < ms(120):
+            self.run_until(at_ns)
+            self.send(at_ns // ms(1), 3 + at_ns // ms(1) % 2)
+            at_ns += self.load.warm_us * US
+        for gap_us, kind, one, other in self.load.events:
+            at_ns += gap_us * US
+            self.run_until(at_ns)
+            if kind == "request":
+                self.send(one, other)
+            elif kind == "burst":
+                for _ in range(2 + one):
+                    self.send(one, other)
+            elif kind == "steady":
+                for _ in range(20):
+                    at_ns += (1 + one) * 500 * US
+                    self.run_until(at_ns)
+                    self.send(one, other)
+            elif kind == "cancel":
+                self.cancel(one)
+            else:
+                self.change(kind, one % len(self.machines))
+        self.run_until(NEVER - 1)
+
+    def send(self, one: int, other: int) -> None:
+        rid = len(self.fates)
+        application = one % self.load.applications
+        deadline_ns = self.now_ns + SLOS_US[other] * US
+        expires_at_ns = deadline_ns + ms(self.load.grace_ms)
+        request = Request(rid, application, self.now_ns, deadline_ns, expires_at_ns)
+        plan_ns = self.engine.costs.of(application).plan_ns[1]
+        # One nanosecond to spare: the eager wait for everything of their instant.
+        needs_ns = self.rank.lead_ns(1) + plan_ns + 1
+        hopeless = deadline_ns < self.now_ns + needs_ns
+        self.fates[rid] = Fate(request, plan_ns, hopeless or not self.at_ease())
+        self.engine.on_request(self.now_ns, request)
+        self.settle()
+
+    def cancel(self, back: int) -> None:
+        rid = len(self.fates) - 1 - back
+        queued = rid in self.engine.outbox.queued
+        assert self.engine.on_cancel(self.now_ns, rid) == queued
+        self.settle()
+
+    def change(self, kind: str, backend: int) -> None:
+        machine = self.machines[backend]
+        if kind == "up" and not machine.up:
+            self.bring_up(backend)
+        elif kind == "down" and machine.up:
+            self.take_down(backend)
+        elif kind == "drain" and machine.up and not machine.draining:
+            machine.draining = True
+            self.engine.on_drain(self.now_ns, backend)
+            self.settle()
+            if machine.running is None:
+                self.take_down(backend)
+
+    def bring_up(self, backend: int) -> None:
+        machine = self.machines[backend]
+        resident = frozenset((0,)) if self.name == "swapper" else None
+        machine.up, machine.draining, machine.resident = True, False, resident
+        self.engine.on_backend_up(
+            self.now_ns, backend, kind=machine.kind, owner=self.owner, resident=resident
+        )
+        self.settle()
+
+    def take_down(self, backend: int) -> None:
+        machine = self.machines[backend]
+        for batch in (machine.running, machine.waiting):
+            for request in batch.requests if batch else ():
+                fate = self.fates[request.rid]
+                fate.ended, fate.excused = "", True
+        machine.up, machine.running, machine.waiting = False, None, None
+        machine.life += 1
+        self.engine.on_backend_down(self.now_ns, backend)
+        self.settle()
+
+    # Time
+
+    def run_until(self, to_ns: int) -> None:
+        """Everything due by then: ends of batches first, then timers."""
+        while True:
+            end_ns = self.agenda[0][0] if self.agenda else NEVER
+            # With a lead above the run time the engine asks for a time that is past.
+            wake_ns = max(self.now_ns, self.engine.wake_at_ns())
+            if min(end_ns, wake_ns) > to_ns:
+                break
+            self.now_ns = min(end_ns, wake_ns)
+            if end_ns <= wake_ns:
+                self.end_batch()
+            else:
+                self.wakes += 1
+                self.engine.on_time(self.now_ns)
+                assert self.engine.wake_at_ns() > self.now_ns, "a busy loop"
+                self.settle()
+        if to_ns < NEVER - 1:
+            self.now_ns = to_ns
+
+    def end_batch(self) -> None:
+        _, _, backend, life = heappop(self.agenda)
+        machine = self.machines[backend]
+        if machine.life != life:
+            return
+        batch = machine.running
+        assert batch is not None
+        for request in batch.requests:
+            self.end(request, "done")
+        machine.running = None
+        run_ns = self.now_ns - machine.began_at_ns
+        following, machine.waiting = machine.waiting, None
+        if following is not None:
+            self.start(backend, following)
+        ended = self.engine.on_done(self.now_ns, backend, run_ns)
+        assert ended is batch
+        self.settle()
+        if machine.draining and machine.running is None:
+            self.take_down(backend)
+
+    def start(self, backend: int, batch: Batch) -> None:
+        machine = self.machines[backend]
+        machine.running = batch
+        begin_ns = max(self.now_ns, batch.start_at_ns)
+        run_ns = self.engine.costs.of(batch.variant, machine.kind).p50_ns[len(batch.requests)]
+        run_ns = int(run_ns * (1.0 + abs(self.rng.gauss(0.0, self.load.jitter))))
+        if machine.resident is not None and batch.variant not in machine.resident:
+            run_ns += self.engine.costs.swap_in_ns[batch.variant]
+            machine.resident = frozenset((batch.variant,))
+        machine.began_at_ns = begin_ns
+        heappush(self.agenda, (begin_ns + run_ns, batch.batch_id, backend, machine.life))
+
+    # The rules
+
+    def settle(self) -> None:
+        """Carry the effects out, and note for whom no backend is free now."""
+        while effects := self.engine.take_effects():
+            for index, effect in enumerate(effects):
+                if isinstance(effect, Dispatch):
+                    self.check_dispatch(effect)
+                elif isinstance(effect, Drop):
+                    self.check_drop(effect, effects[index + 1 :])
+                elif isinstance(effect, Compute):
+                    self.engine.on_computed(self.now_ns, effect.application, effect.work())
+        at_ease = self.at_ease()
+        for rid in self.engine.outbox.queued:
+            fate = self.fates[rid]
+            plan_ns = self.engine.costs.of(fate.request.application).plan_ns[1]
+            if not at_ease or plan_ns > fate.plan_ns:
+                fate.excused = True
+
+    def at_ease(self) -> bool:
+        """Whether a backend is free, and all backends start and run as fast as policies think."""
+        if self.load.mixed or self.engine.costs.backend_factor or self.load.lead_per_request_us:
+            return False
+        return any(each.up and not each.draining and not each.running for each in self.machines)
+
+    def check_dispatch(self, effect: Dispatch) -> None:
+        batch, machine = effect.batch, self.machines[effect.backend]
+        rids = tuple(request.rid for request in batch.requests)
+        self.digest.append((self.now_ns, effect.backend, batch.variant, batch.start_at_ns, rids))
+        assert 1 <= len(rids) <= SIZE_MAX
+        assert machine.up
+        assert not machine.draining
+        assert machine.waiting is None, "at most one batch beside the running one"
+        assert batch.start_at_ns >= self.now_ns
+        end_at_ns = batch.start_at_ns + batch.plan_ns
+        for request in batch.requests:
+            self.end(request, "sent")
+            assert request.application == batch.variant or self.name in CHOOSING
+            assert end_at_ns <= request.expires_at_ns
+            assert self.name in NOT_STRICT or end_at_ns <= request.deadline_ns
+        if machine.running is None:
+            self.start(effect.backend, batch)
+        else:
+            machine.waiting = batch
+
+    def check_drop(self, effect: Drop, later: Sequence[object]) -> None:
+        request, reason = effect.request, effect.reason
+        self.digest.append((self.now_ns, request.rid, reason))
+        self.end(request, "dropped")
+        fate = self.fates[request.rid]
+        source = self.engine.sources[request.application]
+        if reason == DropReason.LOST:
+            assert request.retried or request.deadline_ns <= self.now_ns
+        elif reason == DropReason.WINDOW and isinstance(source, ModelThread):
+            # Who left after it was still in the queue with it.
+            with_it = 1 + len(source.queue) + sum(self.left(each, request) for each in later)
+            assert with_it >= source.window
+        elif reason == DropReason.LATE and self.owner is None and self.name != "swapper":
+            assert fate.excused, f"{request} could have run on a free backend"
+
+    def left(self, effect: object, request: Request) -> int:
+        """How many requests of the same application this effect took out of the queue."""
+        if isinstance(effect, Dispatch):
+            same = [each.application == request.application for each in effect.batch.requests]
+            return sum(same)
+        return int(isinstance(effect, Drop) and effect.request.application == request.application)
+
+    def end(self, request: Request, how: str) -> None:
+        fate = self.fates[request.rid]
+        assert fate.request is request
+        assert fate.ended == ("sent" if how == "done" else ""), f"{request} ended twice"
+        fate.ended = how
+
+    def check_end(self) -> None:
+        """Nobody is left, and every account agrees."""
+        assert not self.engine.outbox.queued
+        assert {fate.ended for fate in self.fates.values()} <= {"done", "dropped"}
+        counts = self.engine.ledger.applications
+        ended = sum(count.good + count.late + sum(count.drops.values()) for count in counts)
+        assert ended == len(self.fates)
+        assert self.rank.signals.backends == sum(machine.up for machine in self.machines)
+        assert self.wakes <= 100 + 40 * len(self.fates)
+        assert self.engine.wake_at_ns() == NEVER

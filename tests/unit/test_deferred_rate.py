@@ -1,0 +1,227 @@
+"""Deferred batching: what a model's rate, SLO and bursts make of it."""
+
+import pytest
+from deferred_bench import Bench
+
+from router.core.costs import Costs
+from router.core.engine import Engine
+from router.core.events import Dispatch, Request
+from router.core.units import NEVER, ms, seconds
+from router.policies.catalog import POLICIES
+from router.policies.deferred import ModelThread
+from router.policies.deferred_options import PUBLISHED, DeferredOptions
+
+
+@pytest.mark.parametrize(
+    ("gap_ms", "slo_ms", "target", "window", "at_once"),
+    [
+        # 1000 rps, Eqn 2: b + 4 + b <= 41, so 18. Cost per request 22/18 ms; within 2 % from 17.
+        (1, 41, 18, 14, 17),
+        # 100 rps, Eqn 3: b + 4 + 10 b <= 41, so 3. Cost per request 7/3 ms; within 2 % only 3.
+        (10, 41, 3, 2, 3),
+        # 10 rps: not even a second request comes in time.
+        (100, 41, 1, 1, 1),
+        # The profile ends at 32.
+        (1, 200, 32, 25, 28),
+    ],
+)
+def test_target_batch_follows_from_rate_and_slo(
+    gap_ms: int, slo_ms: int, target: int, window: int, at_once: int
+) -> None:
+    bench = Bench(backends=8)
+    bench.warm_up(ms(gap_ms), ms(slo_ms))
+    source = bench.source
+    assert (source.target, source.window, source.at_once) == (target, window, at_once)
+    demand = 1000 / gap_ms * (4 + target) / target / 1000
+    assert bench.engine.ranks[0].signals.demand == pytest.approx(demand)
+
+
+def test_efficient_batch_leaves_once_all_of_the_instant_have_arrived() -> None:
+    bench = Bench()
+    now_ns = bench.warm_up(ms(10), ms(41))
+    for _ in range(4):
+        bench.send(now_ns, ms(41))
+    assert bench.ran == []
+    bench.advance(now_ns + 1)
+    assert [len(rids) for _, rids in bench.ran] == [4]
+
+
+def test_smaller_batch_than_efficient_is_held() -> None:
+    bench = Bench()
+    now_ns = bench.warm_up(ms(10), ms(41))
+    bench.send(now_ns, ms(41))
+    bench.send(now_ns, ms(41))
+    bench.advance(now_ns + ms(33))
+    assert bench.ran == []
+    bench.advance(now_ns + ms(34))
+    assert [len(rids) for _, rids in bench.ran] == [2]
+
+
+def test_auto_answers_at_once_while_backends_idle() -> None:
+    bench = Bench(DeferredOptions(hold="auto"))
+    # 100 rps in batches of 3 need 0.23 backends, below 0.75 of the one there is.
+    now_ns = bench.warm_up(ms(10), ms(41))
+    assert bench.engine.ranks[0].signals.load() == pytest.approx(0.7 / 3)
+    bench.send(now_ns, ms(41))
+    bench.advance(now_ns + 1)
+    assert len(bench.ran) == 1
+
+
+def test_auto_holds_under_load() -> None:
+    bench = Bench(DeferredOptions(hold="auto"))
+    # 1000 rps in batches of 18 need 1.2 backends.
+    now_ns = bench.warm_up(ms(1), ms(41))
+    bench.send(now_ns, ms(41))
+    bench.advance(now_ns + ms(20))
+    assert bench.ran == []
+    assert bench.source.at_once == 17
+
+
+def test_auto_answers_the_very_first_request_at_once() -> None:
+    bench = Bench(DeferredOptions(hold="auto"))
+    bench.send(0, ms(40))
+    bench.advance(ms(1))
+    assert len(bench.ran) == 1
+
+
+def test_auto_lets_the_last_go_once_nobody_else_comes() -> None:
+    bench = Bench(DeferredOptions(hold="auto"))
+    now_ns = bench.warm_up(ms(1), ms(41))
+    bench.send(now_ns, ms(20_000))
+    bench.advance(now_ns + ms(1_900))
+    assert bench.ran == []
+    bench.advance(now_ns + ms(2_100))
+    assert len(bench.ran) == 1
+
+
+def test_auto_runs_what_waited_for_the_first_backend_at_once() -> None:
+    costs = Costs()
+    engine = Engine(costs)
+    costs.add(0, [ms(30 + 10 * size) for size in range(4)])
+    engine.add_application(ModelThread(0, DeferredOptions(hold="auto")))
+    for rid, at_ns in enumerate((0, ms(300))):
+        engine.on_request(at_ns, Request(rid, 0, at_ns, at_ns + ms(20_000)))
+    engine.on_backend_up(ms(800), 0)
+    engine.on_time(ms(800) + 1)
+    (effect,) = engine.take_effects()
+    assert isinstance(effect, Dispatch)
+    assert [request.rid for request in effect.batch.requests] == [0, 1]
+
+
+def test_demand_of_several_models_adds_up() -> None:
+    costs = Costs()
+    engine = Engine(costs)
+    for variant in range(2):
+        costs.add(variant, [ms(4 + size) for size in range(1, 33)])
+        engine.add_application(ModelThread(variant, DeferredOptions()))
+    engine.on_backend_up(0, 0)
+    for rid in range(22):
+        at_ns = ms(10 * (rid // 2))
+        engine.on_request(at_ns, Request(rid, rid % 2, at_ns, at_ns + ms(41)))
+    assert engine.ranks[0].signals.demand == pytest.approx(2 * 0.7 / 3)
+
+
+def test_silent_model_needs_no_backends() -> None:
+    bench = Bench()
+    bench.warm_up(ms(1), ms(41))
+    assert bench.engine.ranks[0].signals.demand == pytest.approx(22 / 18)
+    # Two seconds after the last refresh of its rate, at 100 ms.
+    bench.advance(ms(2100))
+    assert bench.engine.ranks[0].signals.demand == pytest.approx(0.0)
+
+
+# Bursts
+
+
+def test_burst_that_is_over_is_not_held() -> None:
+    bench = Bench(DeferredOptions(efficient=0.0))
+    for burst in range(9):
+        for _ in range(10):
+            bench.send(ms(50 * burst), ms(41))
+    # 200 rps, but 20.5 after a lull: waiting for 2 * 4 ms * 20.5 rps is waiting for nobody.
+    assert bench.source.at_lull == 1
+    assert bench.source.rate.lull_ns == ms(1.25)
+    bench.advance(ms(400) + ms(2))
+    # Ten came at 400 ms, and when none had come for 1.25 ms they left.
+    assert bench.ran[-1] == (401.25, list(range(80, 90)))
+
+
+def test_steady_arrivals_know_no_lull() -> None:
+    bench = Bench()
+    bench.warm_up(ms(10), ms(41))
+    assert bench.source.at_lull == NEVER
+
+
+def test_lull_rule_can_be_switched_off() -> None:
+    bench = Bench(DeferredOptions(efficient=0.0, lull_beta_lambda=0.0))
+    for burst in range(9):
+        for _ in range(10):
+            bench.send(ms(50 * burst), ms(41))
+    assert bench.source.at_lull == NEVER
+    assert bench.source.at_once == NEVER
+
+
+# The paper's rule
+
+
+def test_published_preset_is_pure_frontrun() -> None:
+    options = POLICIES["published"].defaults
+    assert options is PUBLISHED
+    assert (options.drop_window, options.wait_margin, options.beta_lambda) == (1.0, 0.0, 0.0)
+    bench = Bench(options)
+    bench.engine.ranks[0].signals.wait_ns = ms(2)
+    bench.send(0, ms(40))
+    bench.advance(ms(100))
+    assert bench.ran == [(34, [0])]
+
+
+def test_published_preset_holds_efficient_batches_too() -> None:
+    bench = Bench(PUBLISHED)
+    bench.warm_up(ms(10), ms(41))
+    assert bench.source.at_once == NEVER
+
+
+def test_beta_lambda_rule() -> None:
+    bench = Bench(DeferredOptions(beta_lambda=4.0, efficient=0.0))
+    # 4 * 4 ms * 1000 rps: with more than 16 requests waiting does not pay.
+    bench.warm_up(ms(1), ms(41))
+    assert bench.source.at_once == 17
+
+
+def test_beta_lambda_rule_works_beside_the_others() -> None:
+    bench = Bench(DeferredOptions(beta_lambda=1.0))
+    bench.warm_up(ms(1), ms(41))
+    assert bench.source.at_once == 5
+
+
+def test_a_margin_that_lets_nothing_run_is_doubted() -> None:
+    costs = Costs()
+    costs.add(0, [ms(5)])
+    engine = Engine(costs)
+    engine.add_application(ModelThread(0, DeferredOptions(hold="eager")))
+    engine.on_backend_up(0, 0)
+    for _ in range(40):
+        costs.observe(0, 0, 0, 1, ms(50))
+    ran = 0
+    for rid in range(100):
+        now_ns = seconds(1) + rid * ms(30)
+        engine.on_request(now_ns, Request(rid, 0, now_ns, now_ns + ms(20)))
+        engine.on_time(now_ns + 1)
+        for effect in engine.take_effects():
+            if isinstance(effect, Dispatch):
+                ran += 1
+                engine.on_done(now_ns + ms(5), 0, ms(5))
+    # Ten times the profile is above the SLO; it is forgotten after forty refusals.
+    assert ran >= 50
+
+
+def test_a_backend_without_the_model_is_passed_over() -> None:
+    costs = Costs()
+    costs.add(0, [ms(5)])
+    engine = Engine(costs)
+    engine.add_application(ModelThread(0, DeferredOptions(hold="eager")))
+    engine.on_backend_up(0, 0, resident=frozenset())
+    engine.on_backend_up(0, 1)
+    engine.on_request(0, Request(0, 0, 0, ms(20)))
+    engine.on_time(1)
+    assert [effect.backend for effect in engine.take_effects()] == [1]  # type: ignore[attr-defined]

@@ -17,6 +17,7 @@ from deployments.backend.gpu_meter import find_gpu
 from deployments.backend.meter import BackendMeter
 from deployments.backend.process import BackendProcess, BackendSettings
 from deployments.backend.stock import Loaded, Stock
+from deployments.canaries import canaries
 from deployments.config import DeploymentConfig, load_config, read_config
 from deployments.exporter import BackendExport, FrontendExport
 from deployments.frontend.process import FrontendOptions, FrontendProcess, node_name
@@ -87,7 +88,7 @@ class ControlPlane:
         await self.router.address.remote()
         self.replanner = Replanner(self.router, mapping_options(self.config))
         self.replanning = asyncio.get_running_loop().create_task(self.replanner.run())
-        self.watch = Watch(self.router, self.config.name)
+        self.watch = Watch(self.router, self.config.name, canaries(self.config))
         if self.config.autoscaler is not None or self.config.epochs is not None:
             self.scaling = self.watch.scaling = ScalingLoop(self.config, profiles, self.router)
             await self.scaling.start()

@@ -124,6 +124,17 @@ class ClassesConfig(Section):
     """Class frequencies: estimated from the stream, even, or Dirichlet weights on raw votes."""
 
 
+class CanaryConfig(Section):
+    """A new version that is tried out on some requests before it gets them all."""
+
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Of requests that name no version; the others go to the version before it."""
+    bad_rate_max: Fraction = 0.05
+    """Above it the version is withdrawn: nobody is sent to it until a client loads it anew."""
+    requests_min: Annotated[int, Field(ge=1)] = 100
+    """Nobody judges before so many have ended."""
+
+
 class ApplicationConfig(Section):
     """A task with an SLO: what clients call a model."""
 
@@ -132,6 +143,8 @@ class ApplicationConfig(Section):
     version: Annotated[int, Field(ge=1)] = 1
     """Versions of one name serve side by side; requests that name none go to the highest one that
     is loaded."""
+    canary: CanaryConfig | None = None
+    """Try it out first; absent: it gets every request that names no version."""
     load: Literal["start", "asked"] = "start"
     """`asked`: not before a client asks for it (RepositoryModelLoad; needs `repository: open`)."""
     slo_ms: Positive
@@ -358,6 +371,12 @@ class DeploymentConfig(Section):
         closed = [each.name for each in self.applications if each.load == "asked"]
         if closed and self.repository == "fixed":
             raise ValueError(f"load=asked of {closed[0]} needs repository: open")
+        for each in self.applications:
+            versions = [one.version for one in self.applications if one.name == each.name]
+            if each.canary is not None and each.version == min(versions):
+                raise ValueError(
+                    f"canary of {each.name} version {each.version} needs a lower version beside it"
+                )
         for kind, names in (
             ("application", [f"{each.name}@{each.version}" for each in self.applications]),
             ("variant", [one.name for each in self.applications for one in each.variants]),

@@ -45,6 +45,11 @@ def slo(snapshot: Snapshot) -> Iterator[Sample]:
         yield {"application": name}, told["slo_ns"] / SECOND
 
 
+def absent(snapshot: Snapshot) -> Iterator[Sample]:
+    for name in snapshot["applications"]:
+        yield {"application": name}, int(name in snapshot["absent"])
+
+
 def bad_rate(snapshot: Snapshot) -> Iterator[Sample]:
     for name, rate in snapshot["bad_rates"].items():
         yield {"application": name}, rate

@@ -36,6 +36,13 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
                 APPLICATION,
                 samples.bad_rate,
             ),
+            Family(
+                "absent",
+                "gauge",
+                "1 where nobody is sent to it: not loaded, or withdrawn; /status says why.",
+                APPLICATION,
+                samples.absent,
+            ),
             Family("slo_seconds", "gauge", "The target, as configured.", APPLICATION, samples.slo),
             Family(
                 "streams",

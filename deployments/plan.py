@@ -304,6 +304,7 @@ def _served_model(
         versions=versions,
         version=str(application.version),
         router_name=router_name,
+        share=1.0 if application.canary is None else application.canary.share,
         image=_image(application, given),
         read=_reader(card),
         boxes=card is not None and card.boxes and given.fit == "whole",

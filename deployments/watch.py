@@ -7,6 +7,7 @@ from typing import Any
 
 import ray
 
+from deployments.canaries import Canaries
 from deployments.frames import live_frame
 from deployments.history import History
 from deployments.scaling import ScalingLoop
@@ -21,8 +22,9 @@ class Watch:
     """The control plane's memory of how the router has fared. However many look at the page, the
     router is asked once a second."""
 
-    def __init__(self, router: Any, title: str) -> None:
+    def __init__(self, router: Any, title: str, tried: Canaries) -> None:
         self.router = router
+        self.canaries = tried
         self.title = title
         self.history = History()
         self.latest: dict[str, Any] | None = None
@@ -64,6 +66,9 @@ class Watch:
                 else:
                     told = dict(await self.router.snapshot.remote())
                 self._keep(told)
+                for application, reason in self.canaries.judge(told).items():
+                    LOG.warning("%s is %s", application, reason)
+                    await self.router.withdraw.remote(application, reason)
             except ray.exceptions.RayError as error:
                 # It is on its way back, or the control plane itself is about to end.
                 LOG.info("no word from the router (%s)", error)

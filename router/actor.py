@@ -113,6 +113,11 @@ class RouterActor:
         await self.address()
         return self.live.place(home)
 
+    async def withdraw(self, application: str, reason: str) -> None:
+        """Send nobody to an application any more; see `LiveRouter.withdraw`."""
+        await self.address()
+        self.live.withdraw(application, reason)
+
     async def set_target(self, target: int, wanted: list[float]) -> None:
         """How many backends there should be, in all and of each sub-cluster."""
         await self.address()

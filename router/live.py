@@ -5,7 +5,6 @@ from functools import partial
 
 from router.aside import Failed, Then, Work, do_now
 from router.assembly import RouterConfig, assemble
-from router.core.admission import WINDOW_NS
 from router.core.engine import Engine
 from router.core.events import (
     Advise,
@@ -52,6 +51,7 @@ from router.peers import BackendPeer, Speaker
 from router.placement import Placement
 from router.policies.jellyfish.question import Assignment, Question
 from router.presence import Presence
+from router.retry import retry_after_ns
 from router.wake import Wake
 
 UNKNOWN = "unknown-application"
@@ -270,6 +270,13 @@ class LiveRouter:
         self._settle_soon()
         return going
 
+    def withdraw(self, application: str, reason: str) -> None:
+        """Send nobody to an application any more; whoever it has is served."""
+        self.presence.withdraw(application, reason)
+        for frontend in self.frontends.values():
+            self._tell_absent(frontend)
+        self._settle_soon()
+
     def set_target(self, target: int, wanted: Sequence[float]) -> None:
         """How many backends there should be, in all and of each sub-cluster."""
         self.placement.set_target(self.clock(), target, wanted)
@@ -423,18 +430,8 @@ class LiveRouter:
         request = drop.request
         link = self.frontends.get(request.rid >> RID_BITS)
         if link is not None:
-            retry_after_ns = self._retry_after_ns(drop.reason, request.application)
-            self._say(link, Dropped(request.rid, drop.reason, retry_after_ns))
-
-    def _retry_after_ns(self, reason: str, application: int) -> int:
-        """When trying again may help: admission reviews its share then, or a batch has passed."""
-        if reason == DropReason.SUPERSEDED:
-            return 0
-        if reason == DropReason.SHED:
-            return WINDOW_NS
-        source = self.engine.sources[application]
-        serving = self.engine.costs.of(self.built.families[application].serving)
-        return int(source.desk.signals.wait_ns) + serving.p50_ns[serving.size_max]
+            after_ns = retry_after_ns(self.built, drop.reason, request.application)
+            self._say(link, Dropped(request.rid, drop.reason, after_ns))
 
     # Plans that are made elsewhere
 

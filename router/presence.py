@@ -20,7 +20,7 @@ class Presence:
         self.held: dict[int, frozenset[str]] = {}
         """What each backend has said that it holds."""
         self.unwanted: set[str] = set()
-        """Applications that a client has had unloaded."""
+        """Applications that a client has had unloaded, or that were withdrawn."""
         self.absent: dict[str, str] = {}
         """Why, by application."""
 
@@ -35,6 +35,11 @@ class Presence:
             self.unwanted.add(application)
             self.absent[application] = UNLOADED
         return True
+
+    def withdraw(self, application: str, reason: str) -> None:
+        """Serve it no more, though backends hold it, until a client asks for it again."""
+        self.unwanted.add(application)
+        self.absent[application] = reason
 
     def on_ready(
         self, backend: int, held: Collection[str], trouble: Mapping[str, str] | None = None

@@ -32,6 +32,7 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
         "loads": {name: list(counts) for name, counts in sorted(live.meters.loads.items())},
         "failures": live.meters.failures,
         "applications": _applications(live, now_ns),
+        "absent": dict(live.presence.absent),
         "policies": _policies(live),
         "variants": _variants(live),
         "busy_ns": {

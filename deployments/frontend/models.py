@@ -1,5 +1,6 @@
 """What a frontend serves: plain data that the application builder fills in."""
 
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -75,6 +76,8 @@ class ServedModel:
     """Its own; empty: it is all of them alike."""
     router_name: str = ""
     """What the router calls it; empty: as `application` says."""
+    share: float = 1.0
+    """Of requests that name no version; below 1 the others go to the version before it."""
     image: ImageSpec | None = None
     """Set where inputs are pictures: then encoded ones are decoded here."""
     read: Reader | None = None
@@ -110,7 +113,11 @@ class ServedModel:
 class Registry:
     """Models by name and version; those that no backend has loaded are known, but not served."""
 
-    def __init__(self, models: Iterable[ServedModel] = ()) -> None:
+    def __init__(
+        self, models: Iterable[ServedModel] = (), rng: random.Random | None = None
+    ) -> None:
+        self.rng = rng or random.Random()
+        """Decides who tries a new version out."""
         self.models: dict[str, dict[str, ServedModel]] = {}
         """By name, then by version, oldest first."""
         for model in models:
@@ -120,6 +127,8 @@ class Registry:
         """Why, by what the router calls it."""
         self.newest: dict[str, tuple[ServedModel, str]] = {}
         """What serves requests that name no version."""
+        self.trials: dict[str, tuple[float, tuple[ServedModel, str]]] = {}
+        """Share of those that a newer version is tried out on, and that version."""
         self.set_absent({})
 
     @classmethod
@@ -138,13 +147,23 @@ class Registry:
         """These applications, as the router calls them, are served by nobody."""
         self.absent = dict(absent)
         self.newest.clear()
+        self.trials.clear()
         for model, version in self.every():
-            if model.application(version) not in self.absent:
+            if model.application(version) in self.absent:
+                continue
+            if model.share < 1.0 and model.name in self.newest:
+                self.trials[model.name] = (model.share, (model, version))
+            else:
                 self.newest[model.name] = (model, version)
+                self.trials.pop(model.name, None)
 
     def find(self, name: str, version: str = "") -> tuple[ServedModel, str]:
         """A loaded model and its version, which a client may also write as `name@version`."""
         if not version:
+            if name in self.trials:
+                share, tried = self.trials[name]
+                if self.rng.random() < share:
+                    return tried
             found = self.newest.get(name)
             if found is not None:
                 return found

@@ -69,7 +69,7 @@ def test_yaml_blocks_of_the_page_on_operations_are_sections() -> None:
     found = blocks((ROOT / "docs/operations.md").read_text(), "yaml")
     assert found
     for block in found:
-        assert read_config({"applications": [one], **yaml.safe_load(block)})
+        assert registry(read_config({"applications": [one], **yaml.safe_load(block)})).models
 
 
 def test_yaml_blocks_of_the_scenario_page_are_scenarios() -> None:

@@ -1,0 +1,16 @@
+"""When trying again may help somebody whose request was dropped."""
+
+from router.assembly import Assembly
+from router.core.admission import WINDOW_NS
+from router.core.events import DropReason
+
+
+def retry_after_ns(built: Assembly, reason: str, application: int) -> int:
+    """Admission reviews its share then, or a batch has passed; 0 where it would not help."""
+    if reason == DropReason.SUPERSEDED:
+        return 0
+    if reason == DropReason.SHED:
+        return WINDOW_NS
+    source = built.engine.sources[application]
+    serving = built.engine.costs.of(built.families[application].serving)
+    return int(source.desk.signals.wait_ns) + serving.p50_ns[serving.size_max]

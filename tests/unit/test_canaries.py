@@ -1,0 +1,95 @@
+"""A version on trial: who tries it, and when it is withdrawn."""
+
+import random
+from typing import Any
+
+import pytest
+from test_router_live import World
+
+from deployments.canaries import canaries
+from deployments.config import read_config
+from deployments.frontend.models import UnloadedModelError
+from deployments.plan import registry
+from profiles.errors import ConfigError
+from router.links.messages import Absent, Ready
+from router.snapshot import snapshot
+
+
+def entry(version: int, **more: Any) -> dict[str, Any]:
+    variants = [{"name": f"m-{version}", "alpha_ms": 1, "beta_ms": 1}]
+    return {"name": "m", "version": version, "slo_ms": 50, "variants": variants, **more}
+
+
+def config(**canary: Any) -> Any:
+    return read_config({"applications": [entry(1), entry(2, canary=canary)]})
+
+
+def told(good: int, bad: int, epoch: int = 1, absent: tuple[str, ...] = ()) -> dict[str, Any]:
+    outcomes = {"good": good, "failed": bad, "cancelled": 1000}
+    return {
+        "epoch": epoch,
+        "absent": dict.fromkeys(absent, "gone"),
+        "applications": {"m@2": {"answered": outcomes}},
+    }
+
+
+def test_a_share_of_those_who_name_no_version_try_it() -> None:
+    models = registry(config(share=0.25))
+    models.rng = random.Random(3)
+    found = [models.find("m")[1] for _ in range(1000)]
+    assert 200 < found.count("2") < 300
+    assert models.find("m", "2")[1] == "2"
+    assert models.find("m@1")[1] == "1"
+
+
+def test_nobody_tries_what_is_withdrawn() -> None:
+    models = registry(config(share=0.99))
+    models.set_absent({"m@2": "withdrawn: 9 of 10 answers were bad"})
+    assert {models.find("m")[1] for _ in range(100)} == {"1"}
+    with pytest.raises(UnloadedModelError, match="9 of 10 answers were bad"):
+        models.find("m", "2")
+
+
+def test_alone_it_serves_everybody() -> None:
+    models = registry(config(share=0.01))
+    models.set_absent({"m@1": "unloaded"})
+    assert {models.find("m")[1] for _ in range(100)} == {"2"}
+
+
+def test_it_is_withdrawn_once_enough_answers_were_bad() -> None:
+    trial = canaries(config(bad_rate_max=0.1, requests_min=50))
+    assert trial.judge(told(0, 49)) == {}
+    assert trial.judge(told(45, 5)) == {}
+    found = trial.judge(told(44, 6))
+    assert found == {"m@2": "withdrawn: 6 of 50 answers were bad, more than bad_rate_max=0.1"}
+    assert trial.judge(told(44, 7)) == {}
+
+
+def test_a_router_that_starts_anew_is_told_again() -> None:
+    trial = canaries(config(requests_min=1))
+    assert trial.judge(told(0, 5, epoch=1))
+    assert trial.judge(told(0, 5, epoch=1, absent=("m@2",))) == {}
+    assert trial.judge(told(0, 0, epoch=2)) != {}
+
+
+def test_a_version_that_a_client_unloaded_is_not_judged() -> None:
+    assert canaries(config(requests_min=1)).judge(told(0, 9, absent=("m@2",))) == {}
+
+
+def test_a_canary_needs_a_version_to_fall_back_to() -> None:
+    with pytest.raises(ConfigError, match="needs a lower version beside it"):
+        read_config({"applications": [entry(2, canary={})]})
+
+
+def test_frontends_hear_of_a_withdrawal_and_a_load_ends_it() -> None:
+    world = World()
+    world.router.withdraw("cats", "withdrawn: bad")
+    world.settle()
+    assert world.frontend.take(Absent) == [Absent((("cats", "withdrawn: bad"),))]
+    assert snapshot(world.router)["absent"] == {"cats": "withdrawn: bad"}
+    # Backends that announce themselves anew change nothing.
+    world.hear(world.backend, Ready("emulated", ("v",)))
+    assert snapshot(world.router)["absent"] == {"cats": "withdrawn: bad"}
+    world.router.presence.on_ask("cats", True)
+    world.hear(world.backend, Ready("emulated", ("v",)))
+    assert snapshot(world.router)["absent"] == {}

@@ -120,6 +120,12 @@ def at_scale(data: Data, quick: bool) -> Iterator[Figure]:
     yield Figure("64 x 512, CPU of a decision, most", most[64], "ms", 500, True)
     growth = typical[64] / typical[16]
     yield Figure("64 x 512 over 16 x 128 (4 is linear)", growth, "times", 5, True)
+    crowd = instance(data, 64, 12, 0)
+    plan, _ = decide(data, crowd, 64)
+    unit = f"ms ({plan.served} of {len(crowd)} are served)"
+    yield Figure(
+        "64 x 768 in overload, CPU of a decision", cpu_ms(data, crowd, 64), unit, 500, True
+    )
 
 
 PARTS = {

@@ -134,7 +134,7 @@ def test_nobody_is_left_out_for_ever() -> None:
 def test_many_small_clients_are_served_before_one_large() -> None:
     # The small DNN carries 149.75 frames/s in batches of 3; 60 + 5 x 29 is more.
     clients = [client(0, 60, 100), *(client(number, 29, 100) for number in range(1, 6))]
-    search = Search(zoo(), clients, 1, random.Random(0), never)
+    search = Search(zoo(), clients, 1, random.Random(0), never, 10)
     search.start_from([(0, [0, 1, 2, 3])])
     assert len(search.left_out) == 2
     search.settle()
@@ -145,7 +145,7 @@ def test_who_has_made_room_is_tried_elsewhere() -> None:
     """Three workers of batch 1 carry 99.75 frames/s each; the turn of the client of 90 has come."""
     clients = [client(0, 60, 20), client(1, 60, 20), client(2, 80, 20), client(3, 90, 20)]
     clients.append(client(4, 30, 20))
-    decider = Decider(zoo(), Effort(splits=0), 1, random.Random(0))
+    decider = Decider(zoo(), Effort(splits=60), 1, random.Random(0))
     decider.previous = Plan(
         (
             make_share(zoo(), 0, (clients[0],)),

@@ -12,6 +12,8 @@ from router.policies.jellyfish.turns import Turns
 
 SELECTIONS = ("resplit", "published")
 SPLITS = 450
+WORKERS_OF_SPLITS = 8
+"""Where not all can be served, so many workers have each of these counts of splits to find room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ class Decider:
         return select_dnns(self.zoo, clients, dnns, self.rng, self.effort.cooling, expired)
 
     def _search(self, clients: Sequence[Client], workers: int, expired: Callable[[], bool]) -> Plan:
-        search = Search(self.zoo, clients, workers, self.rng, expired)
+        splits_max = self.effort.splits * max(1, workers // WORKERS_OF_SPLITS)
+        search = Search(self.zoo, clients, workers, self.rng, expired, splits_max)
         search.kept = self.turns.kept()
         search.leave_first = self.turns.leave_first
         if self.previous is None or self.previous.served == 0:

@@ -15,6 +15,8 @@ workers can gain from each other they mostly gain from those like them."""
 ALL_PAIRS_UP_TO = 12
 SWEEPS_MAX = 6
 """So that the work grows with the workers only; most of the gain is in the first few."""
+SPLITS_OF_MOST = 20
+"""What it takes to find the most that a pair can serve, in splits."""
 WAITING_MAX = 24
 """Clients that are left out, tried together on a pair: those that ask least."""
 NOTHING = -1.0
@@ -46,6 +48,7 @@ class Search:
         workers: int,
         rng: Random,
         expired: Callable[[], bool],
+        splits_max: int,
     ) -> None:
         self.zoo = zoo
         self.clients = clients
@@ -60,6 +63,9 @@ class Search:
         self.tried: dict[tuple[int, int], tuple[int, int]] = {}
         self.splits = 0
         """Pairs that have been split so far, whether or not anything came of it."""
+        self.splits_max = splits_max
+        """After so many nobody is looked for who could make room: in overload there would be no
+        end to it."""
 
     # Where the search starts
 
@@ -117,6 +123,7 @@ class Search:
             if self.expired() or not (self.sweep(self._pairs()) or self._exchange()):
                 break
             self.serve_left_out()
+            self._serve_more()
 
     def _pairs(self) -> list[tuple[int, int]]:
         count = len(self.workers)
@@ -171,12 +178,13 @@ class Search:
     # Clients that nobody serves
 
     def serve_left_out(self, only: Sequence[int] | None = None) -> None:
-        """Try to serve whoever is left out, those who ask least first; on these workers only."""
+        """Try to serve whoever is left out, those who ask least first, each on one worker; where
+        only these workers count, on two of them as well."""
         waiting = sorted(self.left_out, key=lambda client: (client.load, client.number))
         self.left_out = []
         for client in waiting:
-            indices = self._some_workers() if only is None else only
-            if not (self._add_to_one(client, indices) or self._add_to_pair(client, indices)):
+            placed = self._add_to_one(client, self._some_workers() if only is None else only)
+            if not placed and not (only and self._add_to_pair(client, only)):
                 self.left_out.append(client)
 
     def _serve_more(self) -> None:
@@ -188,9 +196,13 @@ class Search:
             self._serve_most(range(len(self.workers)), ())
             return
         for pair in self._pairs():
-            if self.expired() or not self.left_out:
+            if self._has_done_enough() or not self.left_out:
                 return
             self._serve_most(pair, ())
+            self.splits += SPLITS_OF_MOST
+
+    def _has_done_enough(self) -> bool:
+        return self.splits >= self.splits_max or self.expired()
 
     def _serve_most(self, indices: Sequence[int], forced: Collection[int]) -> bool:
         """Serve as many as one or two workers can of their own clients and those left out; false
@@ -246,7 +258,7 @@ class Search:
 
     def _add_to_pair(self, client: Client, indices: Sequence[int]) -> bool:
         for one, other in combinations(indices, 2):
-            if self.expired():
+            if self._has_done_enough():
                 return False
             first, second = self.workers[one], self.workers[other]
             split = self.split((*first.clients, *second.clients, client), NOTHING)
@@ -260,7 +272,7 @@ class Search:
         gained = False
         for waiting in list(self.left_out):
             for one, other in self._pairs() if len(self.workers) > 1 else ():
-                if self.expired():
+                if self._has_done_enough():
                     return gained
                 if self._take_in_place(one, other, waiting):
                     gained = True

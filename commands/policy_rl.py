@@ -1,9 +1,12 @@
 """`fermata policy rl`: train and evaluate slot routing."""
 
 import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,7 +15,9 @@ from rich.table import Table
 
 from profiles.errors import ConfigError
 from router.core.units import ms
+from router.policies.rl.checkpoint import load_checkpoint
 from simulator.learning.served import served_by
+from simulator.learning.system import read_tiers
 from simulator.phase_report import PhaseReport, report_phases
 from simulator.run import simulate
 from simulator.scenario import load_scenario
@@ -42,11 +47,14 @@ def train(
     arrivals: Annotated[
         bool, typer.Option("--arrivals", help="Let the policy see the last slot's arrivals.")
     ] = False,
+    memory: Annotated[
+        int, typer.Option(min=1, max=16, help="Slots whose beginnings the policy sees.")
+    ] = 3,
     batching: Annotated[
         bool, typer.Option("--batching", help="Let the policy set batch sizes of 1, 3 and 5.")
     ] = False,
     slot_ms: Annotated[float, typer.Option(min=1, help="Length of a slot.")] = 1000,
-    updates: Updates = 40,
+    updates: Updates = 30,
     plot: PlotPath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -56,12 +64,16 @@ def train(
     """
     try:
         from simulator.learning.ppo import Figures, Settings
-        from simulator.learning.training import Lesson
+        from simulator.learning.training import Lesson, Stopped
         from simulator.learning.training import train as train_policy
     except ImportError:
         raise ConfigError("training needs torch; install the extra `torch`") from None
     loaded = load_scenario(scenario)
-    lesson = Lesson(seed, ms(slot_ms), arrivals, batching, settings=Settings(updates=updates))
+    _check_place("--out", out)
+    draw = None if plot is None else _plotter("--plot", plot)
+    lesson = Lesson(
+        seed, ms(slot_ms), arrivals, memory, batching, settings=Settings(updates=updates)
+    )
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("imitating", total=1.0)
@@ -70,11 +82,14 @@ def train(
             text = f"goodput {figures.goodput:.2%}, violations {figures.violations:.2%}"
             bar.update(task, completed=done, description=text)
 
-        trained = train_policy(loaded, lesson, tell, out)
-    if plot is not None:
-        from simulator.learning.curves import draw_curves
-
-        draw_curves({f"seed {seed}": trained.checkpoint.training["curve"]}, plot)
+        try:
+            trained = train_policy(loaded, lesson, tell, out)
+        except Stopped as stopped:
+            bar.stop()
+            print(f"fermata: interrupted; {stopped}", file=sys.stderr)
+            raise typer.Exit(130) from None
+    if draw is not None:
+        draw({f"seed {seed}": trained.checkpoint.training["curve"]})
     result = {
         "checkpoint": str(out),
         "slots": trained.curve[-1].slots,
@@ -106,6 +121,13 @@ def evaluate(
     """
     loaded = replace(load_scenario(scenario), seed=seed)
     learned = served_by(loaded, checkpoint)
+    instances, trained = read_tiers(loaded), load_checkpoint(checkpoint).tiers
+    if instances != trained:
+        names = [variant.name for variant in loaded.applications[0].variants]
+        raise ConfigError(
+            f"checkpoint {checkpoint} was trained for the instances {_named(trained, names)}, "
+            f"{scenario} has {_named(instances, names)}; train one for it"
+        )
     results = {
         "rl": report_phases(learned, simulate(learned)),
         "routing": report_phases(loaded, simulate(loaded)),
@@ -114,6 +136,43 @@ def evaluate(
         print(json.dumps({name: asdict(result) for name, result in results.items()}))
         return
     Console().print(_compared(checkpoint.name, results))
+
+
+@rl.command()
+def curves(
+    checkpoints: Annotated[
+        list[Path], typer.Argument(metavar="CHECKPOINT...", help="From `train`, of several seeds.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the PNG goes.")],
+) -> None:
+    """Draw the learning curves of several trainings in one picture."""
+    draw = _plotter("--out", out)
+    draw({path.stem: load_checkpoint(path).training["curve"] for path in checkpoints})
+    print(f"{out}: {len(checkpoints)} learning curves")
+
+
+def _check_place(option: str, path: Path) -> None:
+    """Refuse where nothing can be written, before any work is done."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"{option} {path}: there is no folder {path.parent}; make it first")
+    if path.is_dir():
+        raise ConfigError(f"{option} {path}: is a folder; give a file")
+
+
+def _plotter(option: str, path: Path) -> Callable[[Mapping[str, Any]], None]:
+    """What draws curves there, or an error before any work is done."""
+    _check_place(option, path)
+    try:
+        from simulator.learning.curves import draw_curves
+    except ImportError:
+        raise ConfigError("a plot needs matplotlib; install the extra `plot`") from None
+    return partial(draw_curves, path=path)
+
+
+def _named(tiers: tuple[int, ...], names: Sequence[str]) -> str:
+    """Instances as `heavy, heavy, light`; those of variants that do not exist by number."""
+    known = dict(enumerate(names))
+    return ", ".join(known.get(tier, f"variant {tier + 1}") for tier in tiers)
 
 
 def _compared(title: str, results: dict[str, PhaseReport]) -> Table:

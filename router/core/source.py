@@ -210,6 +210,10 @@ class Source:
         """Form the batch for this slot; None hands the slot back."""
         raise NotImplementedError
 
+    def describe(self) -> dict[str, float]:
+        """What it counts of its own, for whoever watches it."""
+        return {}
+
 
 class Desk:
     """What the rank lends to its sources."""

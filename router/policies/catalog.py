@@ -98,6 +98,9 @@ def _rl(families: Sequence[Family], options: Any, rng: random.Random) -> list[So
         if family.slo_ns != checkpoint.scales.slo_ns:
             rule = f"was trained for an SLO of {checkpoint.scales.slo_ns / 1e6:g} ms; train one"
             refuse("policy_options.checkpoint", options.checkpoint, f"{rule} for {family.name}")
+        if len(family.variants) <= max(checkpoint.tiers):
+            rule = f"was trained for more variants than the {len(family.variants)}"
+            refuse("policy_options.checkpoint", options.checkpoint, f"{rule} of {family.name}")
     options = replace(options, buffer=checkpoint.scales.buffer)
     return [SlotRouting(family, options, checkpoint, rng) for family in families]
 

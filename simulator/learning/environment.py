@@ -9,7 +9,7 @@ import numpy.typing as npt
 from router.core.units import SECOND
 from router.policies.rl.batching import LIMITS
 from router.policies.rl.draws import even_draw
-from router.policies.rl.observation import Floats, InstanceStates, encode
+from router.policies.rl.observation import Floats, InstanceStates, Memory, encode
 from simulator.learning.lanes import BatchingLanes, Ints, Lanes, Tally
 from simulator.learning.system import System
 
@@ -60,12 +60,13 @@ class Environment:
         batching: bool = False,
         with_arrivals: bool = False,
         even: bool = True,
+        memory: int = 1,
     ) -> None:
         self.system = system
         self.copies = copies
         self.slot_ns = slot_ns
         self.rng = rng
-        self.scales = system.scales(with_arrivals)
+        self.scales = system.scales(with_arrivals, memory)
         self.instances = len(system.tiers)
         self.tier = np.array(system.tiers)
         self.accuracy = np.array(system.accuracy)[self.tier]
@@ -77,6 +78,9 @@ class Environment:
         self.drawn = np.zeros(copies, np.int64)
         self.even = even
         self.coming: Coming | None = None
+        self.memory = Memory(memory)
+        self.seen: Floats | None = None
+        """As this slot begins; known once it has been asked for."""
         self.lanes: Lanes | BatchingLanes
         if batching:
             width = max(len(table) for table in system.batch_ns)
@@ -90,6 +94,11 @@ class Environment:
 
     def observe(self) -> Floats:
         """The observation of each copy as the slot begins."""
+        return self.memory.recall(self._see())
+
+    def _see(self) -> Floats:
+        if self.seen is not None:
+            return self.seen
         states = self.lanes.states(self.now_ns)
         shape = (self.copies, self.instances)
         shaped = InstanceStates(
@@ -98,7 +107,8 @@ class Environment:
             states.oldest_ns.reshape(shape),
             states.youngest_ns.reshape(shape),
         )
-        return encode(shaped, self.arrivals.astype(np.float64), self.scales)
+        self.seen = encode(shaped, self.arrivals.astype(np.float64), self.scales)
+        return self.seen
 
     def look_ahead(self) -> Coming:
         """The slot to come; the same until it has been played."""
@@ -115,6 +125,8 @@ class Environment:
     def step(self, shares: Floats, choices: Ints | None = None) -> Step:
         """Play a slot with these shares of the instances, by copy; `choices` are indices of
         `LIMITS`, by copy and tier."""
+        self.memory.keep(self._see())
+        self.seen = None
         coming = self.look_ahead()
         weights = self._weigh(self.state, coming.switches)
         tally = self._play(self.lanes, coming, shares, choices)

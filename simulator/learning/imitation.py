@@ -1,5 +1,7 @@
 """A warm start: the actor learns from the rule that serves each observation best on average."""
 
+from collections import deque
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,6 +14,9 @@ SLOTS = 8
 """Played by each copy in a round."""
 STEPS = 100
 """Of gradient descent after each round, and three times as many at the end."""
+KEPT = 3
+"""Rounds that are learnt from. What an observation tells of the workload depends on what has been
+played, so what followed from a worse choice of rules is soon misleading."""
 BATCH = 4096
 LEARNING_RATE = 5e-3
 HIDDEN = (32, 32)
@@ -40,9 +45,9 @@ class Pupil:
     def __init__(self, learner: Learner, teacher: Teacher) -> None:
         self.learner = learner
         self.teacher = teacher
-        self.seen: list[Tensor] = []
-        self.rules: list[Tensor] = []
-        self.gains: list[Tensor] = []
+        self.seen: deque[Tensor] = deque(maxlen=KEPT * SLOTS)
+        self.rules: deque[Tensor] = deque(maxlen=KEPT * SLOTS)
+        self.gains: deque[Tensor] = deque(maxlen=KEPT * SLOTS)
         rules = len(teacher.candidates(np.zeros((1, learner.env.instances))))
         self.chooser = mlp(learner.width, HIDDEN, rules, gain=0.01)
         self.optimiser = torch.optim.Adam(self.chooser.parameters(), lr=LEARNING_RATE)
@@ -70,7 +75,7 @@ class Pupil:
         """Learn which rule pays: each slot votes for the rule that was best for it, with what was
         at stake. Where an observation fits both states, the votes of the many calm slots and the
         heavy ones of the few bursts add up."""
-        seen, gains = torch.cat(self.seen), torch.cat(self.gains)
+        seen, gains = torch.cat([*self.seen]), torch.cat([*self.gains])
         best = gains.argmax(-1)
         stakes = gains.max(-1).values - gains.min(-1).values
         stakes = stakes / stakes.mean()
@@ -84,7 +89,7 @@ class Pupil:
 
     def teach(self, actor: Actor) -> None:
         """Fit the actor's shares to those of the chosen rules."""
-        seen, rules = torch.cat(self.seen), torch.cat(self.rules)
+        seen, rules = torch.cat([*self.seen]), torch.cat([*self.rules])
         with torch.no_grad():
             taught = rules[torch.arange(len(seen)), self.chooser(seen).argmax(-1)]
         optimiser = torch.optim.Adam(actor.parameters(), lr=LEARNING_RATE)

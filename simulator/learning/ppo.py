@@ -23,19 +23,19 @@ class Settings:
     copies: int = 512
     horizon: int = 16
     """Slots of each copy between two updates."""
-    updates: int = 40
+    updates: int = 30
     epochs: int = 4
     minibatches: int = 4
     discount: float = 0.5
     trace: float = 0.9
     """Lambda of Eq. 11."""
     clip: float = 0.2
-    learning_rate: float = 1e-3
-    sigma: float = 0.3
+    learning_rate: float = 4e-4
+    sigma: float = 0.15
     """Deviation of the noise on scores at the beginning of training."""
-    sigma_end: float = 0.1
+    sigma_end: float = 0.05
     hidden: tuple[int, ...] = (32, 32)
-    imitation_rounds: int = 8
+    imitation_rounds: int = 12
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,32 +35,45 @@ class System:
     leave_rps: tuple[float, ...]
     """How often a second each state is left."""
 
-    def scales(self, with_arrivals: bool) -> Scales:
-        return Scales(self.buffer, self.slo_ns, max(self.rates_rps) if with_arrivals else 0.0)
+    def scales(self, with_arrivals: bool, memory: int = 1) -> Scales:
+        arrivals = max(self.rates_rps) if with_arrivals else 0.0
+        return Scales(self.buffer, self.slo_ns, arrivals, memory)
+
+
+def read_tiers(scenario: Scenario) -> tuple[int, ...]:
+    """The variant of each of the instances that serve the one application."""
+    application = scenario.applications[0]
+    speed = [variant.latency_ns(1) for variant in application.variants]
+    variants = tuple(range(len(speed)))
+    accuracy = _accuracy(scenario)
+    family = Family(0, application.name, application.slo_ns, variants, 0, accuracy)
+    counts = allot(read_mix(_options(scenario).mix, family, speed), scenario.backends, speed)
+    return tuple(tier for tier, count in enumerate(counts) for _ in range(count))
+
+
+def _accuracy(scenario: Scenario) -> tuple[float, ...]:
+    if len(scenario.applications) != 1:
+        refuse("applications", len(scenario.applications), "a policy is trained for one alone")
+    accuracy = [variant.accuracy for variant in scenario.applications[0].variants]
+    known = [each for each in accuracy if each is not None]
+    if len(known) < len(accuracy):
+        refuse("applications[0].variants", None, "a policy chooses by accuracy; give all of them")
+    return tuple(known)
 
 
 def read_system(scenario: Scenario) -> System:
     """One application on instances of its own, under a workload of two states."""
-    if len(scenario.applications) != 1:
-        refuse("applications", len(scenario.applications), "a policy is trained for one alone")
+    accuracy = _accuracy(scenario)
     application = scenario.applications[0]
-    accuracy = [variant.accuracy for variant in application.variants]
-    known = [each for each in accuracy if each is not None]
-    if len(known) < len(accuracy):
-        refuse("applications[0].variants", None, "a policy chooses by accuracy; give all of them")
     options = _options(scenario)
-    speed = [variant.latency_ns(1) for variant in application.variants]
-    variants = tuple(range(len(speed)))
-    family = Family(0, application.name, application.slo_ns, variants, 0, tuple(known))
-    counts = allot(read_mix(options.mix, family, speed), scenario.backends, speed)
     rates, shares, leave = _states(scenario)
     return System(
-        tiers=tuple(tier for tier, count in enumerate(counts) for _ in range(count)),
+        tiers=read_tiers(scenario),
         batch_ns=tuple(
             (0, *variant.table_ns(min(max(SIZES), variant.batch_size_max or max(SIZES))))
             for variant in application.variants
         ),
-        accuracy=tuple(known),
+        accuracy=accuracy,
         buffer=options.buffer,
         slo_ns=application.slo_ns,
         rates_rps=rates,

@@ -30,15 +30,20 @@ class Lesson:
     slot_ns: int = SECOND
     with_arrivals: bool = False
     """The policy also sees how many requests the last slot brought."""
+    memory: int = 3
+    """Slots whose beginnings the policy sees."""
     batching: bool = False
     even: bool | None = None
     """Draw requests to instances evenly, not at random. Where it is not said: if the policy sees
-    the arrivals. Queues are smoother then, and without the count they alone tell of a burst."""
+    the arrivals or earlier slots. Queues are smoother then, and one look at them tells less of a
+    burst."""
     settings: Settings = field(default_factory=Settings)
 
     @property
     def draws_evenly(self) -> bool:
-        return self.with_arrivals if self.even is None else self.even
+        if self.even is not None:
+            return self.even
+        return self.with_arrivals or self.memory > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,10 @@ class Trained:
     cpu_s: float
 
 
+class Stopped(KeyboardInterrupt):
+    """Training was interrupted; says what there is of it."""
+
+
 def train(
     scenario: Scenario,
     lesson: Lesson,
@@ -58,32 +67,40 @@ def train(
     path: Path | None = None,
 ) -> Trained:
     """Train a policy for a scenario; the same lesson gives the same policy. With a path, a
-    checkpoint is kept there from the warm start on, so that nothing is lost when it is stopped."""
+    checkpoint is kept there from the warm start on, so that little is lost when it is stopped."""
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     system = read_system(scenario)
+    # Networks as small as these gain nothing from threads, and sums come out the same everywhere.
+    torch.set_num_threads(1)
     torch.manual_seed(lesson.seed)
     learner = _learner(system, lesson)
-    imitate(
-        learner,
-        Teacher(system, lesson.slot_ns, lesson.batching),
-        lesson.settings.imitation_rounds,
-    )
     curve: list[Figures] = []
-    for number, figures in enumerate(learner.train()):
-        curve.append(figures)
-        if progress is not None:
-            progress((number + 1) / lesson.settings.updates, figures)
-        if path is not None and number % 10 == 0:
-            save_checkpoint(_checkpoint(learner, system, lesson, curve), path)
-    checkpoint = _checkpoint(learner, system, lesson, curve)
-    if path is not None:
-        save_checkpoint(checkpoint, path)
+    kept: Checkpoint | None = None
+    try:
+        teacher = Teacher(system, lesson.slot_ns, lesson.batching)
+        imitate(learner, teacher, lesson.settings.imitation_rounds)
+        kept = _keep(_checkpoint(learner, system, lesson, curve), path)
+        for number, figures in enumerate(learner.train()):
+            curve.append(figures)
+            kept = _keep(_checkpoint(learner, system, lesson, curve), path)
+            if progress is not None:
+                progress((number + 1) / lesson.settings.updates, figures)
+    except KeyboardInterrupt:
+        if kept is None or path is None:
+            raise Stopped("there is no policy yet") from None
+        raise Stopped(f"{path} holds the policy of {kept.training['slots']:,} slots") from None
     return Trained(
-        checkpoint,
+        kept,
         tuple(curve),
         time.perf_counter() - wall_s,
         time.process_time() - cpu_s,
     )
+
+
+def _keep(checkpoint: Checkpoint, path: Path | None) -> Checkpoint:
+    if path is not None:
+        save_checkpoint(checkpoint, path)
+    return checkpoint
 
 
 def _learner(system: System, lesson: Lesson) -> Learner:
@@ -95,6 +112,7 @@ def _learner(system: System, lesson: Lesson) -> Learner:
         batching=lesson.batching,
         with_arrivals=lesson.with_arrivals,
         even=lesson.draws_evenly,
+        memory=lesson.memory,
     )
     inputs = width(len(system.tiers), env.scales)
     tiers = len(system.accuracy) if lesson.batching else 0

@@ -10,8 +10,11 @@ from typer.testing import CliRunner
 
 from benchmarks.workloads import edge, eq12
 from commands.main import app
-from router.core.units import SECOND
-from router.policies.rl.network import softmax
+from profiles.errors import ConfigError
+from router.core.units import SECOND, ms
+from router.policies.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from router.policies.rl.network import Network, softmax
+from router.policies.rl.observation import Scales, width
 from simulator.learning.environment import Environment
 from simulator.learning.served import served_by
 from simulator.learning.system import read_system
@@ -99,6 +102,44 @@ def test_training_makes_a_policy_that_serves_bursts(batching: bool, tmp_path: Pa
     assert burst.first_variant < 0.4 < normal.first_variant
 
 
+def test_training_that_is_interrupted_leaves_a_policy(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="training needs the extra torch")
+    from simulator.learning.ppo import Figures, Settings
+    from simulator.learning.training import Lesson, Stopped, train
+
+    path = tmp_path / "policy.json"
+    lesson = Lesson(settings=Settings(copies=64, horizon=4, updates=9, imitation_rounds=2))
+
+    def interrupt(done: float, figures: Figures) -> None:
+        if done > 0.2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(Stopped, match="holds the policy of 1,536 slots"):
+        train(edge(arrivals=eq12("table")), lesson, interrupt, path)
+    assert load_checkpoint(path).training["slots"] == 2 * 8 * 64 + 2 * 4 * 64
+
+
+def test_a_checkpoint_is_evaluated_on_the_instances_it_was_trained_for(tmp_path: Path) -> None:
+    inputs = width(2, Scales(15, ms(300)))
+    nothing = Network((np.zeros((inputs, 2)),), (np.zeros(2),))
+    empty = np.zeros(inputs)
+    path = tmp_path / "policy.json"
+    save_checkpoint(Checkpoint(nothing, (0, 1), Scales(15, ms(300)), SECOND, empty, empty), path)
+    scenario = "simulator/samples/bursts.yaml"
+    with pytest.raises(ConfigError, match=r"heavy, light, .* has heavy, heavy, light, light"):
+        CliRunner().invoke(
+            app, ["policy", "rl", "evaluate", str(path), scenario], catch_exceptions=False
+        )
+
+
+@pytest.mark.parametrize(("out", "words"), [("none/policy.json", "no folder"), ("", "a folder")])
+def test_where_a_checkpoint_cannot_go_is_said_first(out: str, words: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="training needs the extra torch")
+    train = ["policy", "rl", "train", "simulator/samples/bursts.yaml", "--out"]
+    with pytest.raises(ConfigError, match=words):
+        CliRunner().invoke(app, [*train, str(tmp_path / out)], catch_exceptions=False)
+
+
 def test_the_command_line_trains_and_evaluates(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="training needs the extra torch")
     scenario = "simulator/samples/bursts.yaml"
@@ -110,6 +151,9 @@ def test_the_command_line_trains_and_evaluates(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["slots"] > 0
     assert curve.stat().st_size > 1000
+    both = ["policy", "rl", "curves", str(path), str(path), "--out", str(tmp_path / "both.png")]
+    result = CliRunner().invoke(app, both)
+    assert result.exit_code == 0, result.output
     result = CliRunner().invoke(
         app, ["policy", "rl", "evaluate", str(path), str(short), "--seed", "5", "--json"]
     )

@@ -13,7 +13,7 @@ from router.policies.rl.batching import LIMITS
 from router.policies.rl.checkpoint import Checkpoint, save_checkpoint
 from router.policies.rl.draws import even_draw
 from router.policies.rl.network import Network
-from router.policies.rl.observation import Floats, InstanceStates, encode, width
+from router.policies.rl.observation import Floats, InstanceStates, Memory, encode, width
 from router.policies.rl.slots import SlotRouting
 from simulator.learning.lanes import BatchingLanes, Lanes, Tally
 from simulator.learning.system import System, read_system
@@ -40,11 +40,12 @@ def constant_policy(system: System, limits: tuple[int, int] | None) -> Checkpoin
     outputs = np.log(SHARES).tolist()
     if limits is not None:
         outputs.extend(1.0 if each == limits else 0.0 for _ in range(2) for each in LIMITS)
-    inputs = width(4, system.scales(with_arrivals=True))
+    scales = system.scales(with_arrivals=True, memory=2)
+    inputs = width(4, scales)
     return Checkpoint(
         Network((np.zeros((inputs, len(outputs))),), (np.array(outputs),)),
         system.tiers,
-        system.scales(with_arrivals=True),
+        scales,
         SECOND,
         np.zeros(inputs),
         np.full(inputs, 100.0),
@@ -118,11 +119,13 @@ def test_lanes_are_the_engine_s_instances(seed: int, tmp_path: Path) -> None:
     checkpoint = constant_policy(system, None)
     log, seen = by_engine(scenario, checkpoint, tmp_path / "policy.json")
     lanes = Lanes(np.array([system.batch_ns[tier][1] for tier in system.tiers]), 15, system.slo_ns)
+    memory = Memory(checkpoint.scales.memory)
     tallies: list[Tally] = []
     arrivals = 0
     for slot, (lanes_ns, counts) in enumerate(slots_of(log, seed)):
         expected = observation(lanes.states(slot * SECOND), arrivals, checkpoint)
-        assert seen[slot] == pytest.approx(expected)
+        assert seen[slot] == pytest.approx(memory.recall(expected))
+        memory.keep(expected)
         tallies.append(lanes.play(lanes_ns, counts))
         arrivals = int(counts.sum())
     assert totals(tallies) == outcome(log)
@@ -137,13 +140,15 @@ def test_batching_lanes_are_the_engine_s_instances(limits: tuple[int, int], tmp_
     log, seen = by_engine(scenario, checkpoint, tmp_path / "policy.json")
     table = np.array(system.batch_ns)[np.array(system.tiers)]
     lanes = BatchingLanes(table, 15, system.slo_ns)
+    memory = Memory(checkpoint.scales.memory)
     tallies: list[Tally] = []
     arrivals = 0
     for slot, (lanes_ns, counts) in enumerate(slots_of(log, 3)):
         lanes.set_limits(slot * SECOND, np.tile(limits, (4, 1)))
         if slot < len(seen):
             expected = observation(lanes.states(slot * SECOND), arrivals, checkpoint)
-            assert seen[slot] == pytest.approx(expected)
+            assert seen[slot] == pytest.approx(memory.recall(expected))
+            memory.keep(expected)
         tallies.append(lanes.play(lanes_ns, counts, (slot + 1) * SECOND))
         arrivals = int(counts.sum())
     nothing = np.zeros((4, 1), np.int64), np.zeros(4, np.int64)

@@ -1,6 +1,7 @@
 """Slot routing on a real engine: heavy takes 40 ms for a request, light 10 ms."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -12,13 +13,20 @@ from router.core.costs import Costs
 from router.core.engine import Engine
 from router.core.events import Dispatch, Drop, DropReason, Request
 from router.core.units import SECOND, ms
-from router.policies.catalog import read_options
+from router.policies.catalog import build_sources, read_options
 from router.policies.family import Family
 from router.policies.rl.batching import LIMITS, batch_size
 from router.policies.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from router.policies.rl.draws import even_draw
 from router.policies.rl.network import Network
-from router.policies.rl.observation import InstanceStates, Scales, encode, width
+from router.policies.rl.observation import (
+    Floats,
+    InstanceStates,
+    Memory,
+    Scales,
+    encode,
+    width,
+)
 from router.policies.rl.slots import SlotRouting, SlotRoutingOptions
 
 HEAVY, LIGHT = 0, 1
@@ -160,6 +168,57 @@ def test_the_slot_timer_rests_while_nothing_happens() -> None:
     assert engine.wake_at_ns() == 8 * SECOND
 
 
+def test_a_slot_ends_with_a_request_that_comes_before_the_timer() -> None:
+    engine, source = make(policy([30.0, 0.0]))
+    send(engine, 0, ms(100))
+    send(engine, 1, SECOND + ms(1))
+    assert (source.slots, source.arrivals) == (2, 1)
+    engine.on_time(SECOND + ms(2))
+    assert (source.slots, engine.wake_at_ns()) == (2, 2 * SECOND)
+
+
+def test_what_slots_began_with_is_remembered() -> None:
+    memory = Memory(slots=3)
+    first, second, third, fourth = (np.array([float(each)]) for each in range(4))
+    assert memory.recall(first).tolist() == [0, 0, 0]
+    memory.keep(first)
+    assert memory.recall(second).tolist() == [1, 0, 0]
+    memory.keep(second)
+    memory.keep(third)
+    assert memory.recall(fourth).tolist() == [3, 2, 1]
+    memory.forget()
+    assert memory.recall(fourth).tolist() == [3, 3, 3]
+
+
+def test_slots_in_which_nothing_happened_are_remembered_as_empty() -> None:
+    inputs = width(2, replace(SCALES, memory=2))
+    seen: list[list[float]] = []
+
+    class Listening:
+        def __call__(self, observation: Floats) -> Floats:
+            seen.append(observation.tolist())
+            return np.array([30.0, 0.0])
+
+    checkpoint = replace(
+        policy([30.0, 0.0]),
+        network=Listening(),
+        scales=replace(SCALES, memory=2),
+        low=np.zeros(inputs),
+        high=np.full(inputs, 100.0),
+    )
+    engine, _ = make(checkpoint)
+    lengths = slice(0, None, inputs // 2)
+    send(engine, 0, ms(999))
+    engine.on_time(SECOND)
+    engine.on_done(SECOND + ms(39), 1, ms(40))
+    engine.on_time(2 * SECOND)
+    engine.on_time(3 * SECOND)
+    send(engine, 1, 7 * SECOND)
+    assert [each[lengths] for each in seen] == [
+        pytest.approx([now, before]) for now, before in ((0, 0), (1 / 3, 0), (0, 1 / 3), (0, 0))
+    ]
+
+
 def test_a_batch_waits_for_its_smallest_size() -> None:
     engine, _ = make(policy([30.0, 0.0], [(3, 5), (1, 1)]))
     send(engine, 0, 0)
@@ -218,5 +277,13 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"tiers": [0, 1]', '"tiers": [0, 1, 1]'))
     with pytest.raises(ConfigError, match="do not fit"):
         load_checkpoint(path)
+    save_checkpoint(policy([1.0, 2.0]), path)
+    path.write_text(path.read_text().replace('"memory": 1, ', ""))
+    with pytest.raises(ConfigError, match="lacks 'memory'"):
+        load_checkpoint(path)
+    save_checkpoint(policy([1.0, 2.0]), path)
+    one = replace(FAMILY, variants=(HEAVY,), accuracy=(0.83,))
+    with pytest.raises(ConfigError, match="more variants than the 1 of vision"):
+        build_sources("rl", {"checkpoint": str(path)}, [one], Random(1))
     with pytest.raises(ConfigError, match="checkpoint"):
         read_options("rl", {})

@@ -11,7 +11,7 @@ import numpy as np
 from profiles.errors import ConfigError
 from router.policies.rl.batching import LIMITS
 from router.policies.rl.network import Network, softmax
-from router.policies.rl.observation import Floats, InstanceStates, Scales, encode, width
+from router.policies.rl.observation import Floats, Scales, width
 
 FORMAT = "fermata-rl-1"
 TOLERANCE = 0.1
@@ -46,9 +46,6 @@ class Checkpoint:
     training: Mapping[str, Any] = field(default_factory=dict)
     """How it came about: scenario, seed, slots, figures."""
 
-    def observe(self, states: InstanceStates, arrivals: Floats) -> Floats:
-        return encode(states, arrivals, self.scales)
-
     def trusts(self, observation: Floats) -> bool:
         """Whether training has seen the like."""
         slack = TOLERANCE * (self.high - self.low)
@@ -73,6 +70,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         "buffer": checkpoint.scales.buffer,
         "slo_ns": checkpoint.scales.slo_ns,
         "arrivals": checkpoint.scales.arrivals,
+        "memory": checkpoint.scales.memory,
         "slot_ns": checkpoint.slot_ns,
         "batching": checkpoint.batching,
         "even": checkpoint.even,
@@ -102,14 +100,29 @@ def load_checkpoint(path: Path | str) -> Checkpoint:
         raise ConfigError(f"checkpoint {path} is not of format {FORMAT}; train it again")
     try:
         checkpoint = _read(data)
-    except (KeyError, TypeError, ValueError) as error:
+        fits = _fits(checkpoint)
+    except KeyError as error:
+        raise ConfigError(f"checkpoint {path} lacks {error}; train it again") from None
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"checkpoint {path} is damaged ({error}); train it again") from None
-    sizes = [width(len(checkpoint.tiers), checkpoint.scales)]
-    sizes.extend(weight.shape[1] for weight in checkpoint.network.weights)
-    fit = [weight.shape[0] for weight in checkpoint.network.weights] == sizes[:-1]
-    if not fit or len(checkpoint.low) != sizes[0] or len(checkpoint.high) != sizes[0]:
+    if not fits:
         raise ConfigError(f"checkpoint {path}: its layers do not fit one another; train it again")
     return checkpoint
+
+
+def _fits(checkpoint: Checkpoint) -> bool:
+    """Whether each layer takes what comes in, and the last gives what a decision needs."""
+    if not checkpoint.tiers or min(checkpoint.scales.memory, checkpoint.slot_ns) < 1:
+        return False
+    sizes = [width(len(checkpoint.tiers), checkpoint.scales)]
+    for weight, bias in zip(checkpoint.network.weights, checkpoint.network.biases, strict=True):
+        if weight.shape != (sizes[-1], len(bias)):
+            return False
+        sizes.append(len(bias))
+    limits = sizes[-1] - len(checkpoint.tiers)
+    tiers = 1 + max(checkpoint.tiers) if checkpoint.batching else 0
+    ranges = (len(checkpoint.low), len(checkpoint.high))
+    return ranges == (sizes[0],) * 2 and limits % len(LIMITS) == 0 and limits >= tiers * len(LIMITS)
 
 
 def _read(data: Mapping[str, Any]) -> Checkpoint:
@@ -119,7 +132,12 @@ def _read(data: Mapping[str, Any]) -> Checkpoint:
             tuple(np.array(bias, np.float64) for bias in data["biases"]),
         ),
         tiers=tuple(int(tier) for tier in data["tiers"]),
-        scales=Scales(int(data["buffer"]), int(data["slo_ns"]), float(data["arrivals"])),
+        scales=Scales(
+            int(data["buffer"]),
+            int(data["slo_ns"]),
+            float(data["arrivals"]),
+            int(data["memory"]),
+        ),
         slot_ns=int(data["slot_ns"]),
         low=np.array(data["low"], np.float64),
         high=np.array(data["high"], np.float64),

@@ -1,5 +1,6 @@
 """What a policy sees of the instances when a slot begins, as numbers of about one."""
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,10 +39,12 @@ class Scales:
     slo_ns: int
     arrivals: float = 0.0
     """Arrivals in a busy slot; 0: the policy does not see how many there were."""
+    memory: int = 1
+    """Slots whose beginnings the policy sees, this one included."""
 
 
 def encode(states: InstanceStates, arrivals: Floats, scales: Scales) -> Floats:
-    """The observation; `arrivals` counts those of the slot before, without the last axis."""
+    """One slot's beginning; `arrivals` counts those of the slot before, without the last axis."""
     ages = [states.elapsed_ns, states.oldest_ns, states.youngest_ns]
     parts = [
         states.length / scales.buffer,
@@ -53,6 +56,32 @@ def encode(states: InstanceStates, arrivals: Floats, scales: Scales) -> Floats:
     return np.concatenate(parts, axis=-1)
 
 
+class Memory:
+    """The beginnings of the last slots, of one system or of many side by side.
+
+    What a slot began with says little of the workload: a burst, too, leaves instances idle for a
+    moment. It seldom does so twice.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        """This one included."""
+        self.past: deque[Floats] = deque(maxlen=slots - 1)
+        """The latest first."""
+
+    def recall(self, seen: Floats) -> Floats:
+        """The observation, of this slot and those before; as if it had always been so as far back
+        as nothing is remembered."""
+        known = [seen, *self.past]
+        return np.concatenate([*known, *known[-1:] * (self.slots - len(known))], axis=-1)
+
+    def keep(self, seen: Floats) -> None:
+        self.past.appendleft(seen)
+
+    def forget(self) -> None:
+        self.past.clear()
+
+
 def width(instances: int, scales: Scales) -> int:
     """Numbers in an observation."""
-    return PER_INSTANCE * instances + (1 if scales.arrivals > 0.0 else 0)
+    return scales.memory * (PER_INSTANCE * instances + (1 if scales.arrivals > 0.0 else 0))

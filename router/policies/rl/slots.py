@@ -15,7 +15,7 @@ from router.policies.family import Family
 from router.policies.rl.batching import batch_size
 from router.policies.rl.checkpoint import Checkpoint
 from router.policies.rl.draws import even_draw
-from router.policies.rl.observation import InstanceStates
+from router.policies.rl.observation import InstanceStates, Memory, encode
 from router.policies.routing.deadline import DeadlineRouting, RoutingOptions
 from router.policies.routing.instance import Instance
 
@@ -45,6 +45,7 @@ class SlotRouting(DeadlineRouting):
     ) -> None:
         super().__init__(family, options)
         self.checkpoint = checkpoint
+        self.memory = Memory(1 if checkpoint is None else checkpoint.scales.memory)
         self.rng = rng
         self.first_draw = rng.random()
         self.drawn = 0
@@ -65,14 +66,20 @@ class SlotRouting(DeadlineRouting):
         checkpoint = self.checkpoint
         if checkpoint is None:
             return super().on_request(now_ns, request)
+        lanes: Sequence[int] = NO_LANES
+        if self.ticking and now_ns >= self.slot_ends_at_ns:
+            # Live, a timer may be later than a request.
+            lanes = self.on_time(now_ns)
         if now_ns >= self.slot_ends_at_ns:
-            # Nothing has happened since some earlier slot ended, so this is how this one began.
+            # Nothing has happened since some earlier slot ended, so this is how this one began,
+            # and those before.
+            self.memory.forget()
             self._begin_slot(now_ns, checkpoint, 0)
         if not self.ticking:
             self.ticking = True
             self.timers.arm(self.slot_timer, self.slot_ends_at_ns)
         self.arrivals += 1
-        return super().on_request(now_ns, request)
+        return [*lanes, *super().on_request(now_ns, request)]
 
     def on_time(self, now_ns: int) -> Sequence[int]:
         lanes = super().on_time(now_ns)
@@ -93,7 +100,10 @@ class SlotRouting(DeadlineRouting):
         self.slots += 1
         self.aware = True
         if self._as_trained(checkpoint):
-            observation = checkpoint.observe(self._states(now_ns), np.array(float(arrivals)))
+            count = np.array(float(arrivals))
+            seen = encode(self._states(now_ns), count, checkpoint.scales)
+            observation = self.memory.recall(seen)
+            self.memory.keep(seen)
             if checkpoint.trusts(observation):
                 decision = checkpoint.decide(observation)
                 self.aware = False
@@ -104,6 +114,7 @@ class SlotRouting(DeadlineRouting):
     def on_change(self, now_ns: int) -> None:
         # The shares of this slot are for other instances; a new slot may find the old ones again.
         self.aware = True
+        self.memory.forget()
 
     def _as_trained(self, checkpoint: Checkpoint) -> bool:
         return tuple(each.tier for each in self.instances.ordered) == checkpoint.tiers
@@ -119,6 +130,13 @@ class SlotRouting(DeadlineRouting):
                 youngest_ns = now_ns - held[-1].arrived_at_ns
                 rows[:, place] = (len(held), elapsed_ns, oldest_ns, youngest_ns)
         return InstanceStates(rows[0], rows[1], rows[2], rows[3])
+
+    def describe(self) -> dict[str, float]:
+        return {
+            "slots": self.slots,
+            "slots_fallen_back": self.slots_fallen_back,
+            "falls_back": float(self.aware),
+        }
 
     # Requests
 

@@ -79,6 +79,7 @@ def _applications(live: LiveRouter, now_ns: int) -> dict[str, Any]:
             "queue_delay": meter.queue_delay.describe(),
             "slack": meter.slack.describe(),
             "streams": {"seen": streams, "worst": worst, "worst_bad_rate": worst_bad_rate},
+            "policy": live.engine.sources[number].describe(),
         }
     return found
 

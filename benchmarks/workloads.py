@@ -102,7 +102,7 @@ def eq12(reading: str) -> dict[str, object]:
     }
 
 
-def periodic_bursts() -> dict[str, object]:
+def periodic_bursts(reading: str = "text") -> dict[str, object]:
     """RL-edge's Section 5.2.3: the same load with bursts of fixed length at fixed times."""
     rps = [*[NORMAL_RPS] * NORMAL_OVER_BURST, BURST_RPS]
-    return {"process": "trace", "rps": rps, "step_s": BURST_S["text"]}
+    return {"process": "trace", "rps": rps, "step_s": BURST_S[reading]}

@@ -35,6 +35,15 @@ def test_solve_shows_from_which_slack_on_a_variant_runs() -> None:
     assert "huge" in result.stdout
 
 
+def test_bursts_promise_less_than_independent_arrivals() -> None:
+    words = ["solve", SAMPLE, "--bins", "20", "--load", "400", "--json"]
+    even, bursty = (
+        json.loads(call(*words, *more).stdout)
+        for more in ([], ["--law", "bursty", "--burst-ms", "20"])
+    )
+    assert bursty["violation"] > even["violation"]
+
+
 def test_solve_for_every_load_ends_at_the_peak() -> None:
     result = call("solve", SAMPLE, "--bins", "10", "--every-load", "--json")
     tables = json.loads(result.stdout)["tables"]
@@ -65,6 +74,8 @@ def test_plan_says_when_no_fleet_is_large_enough() -> None:
     [
         (["solve", SAMPLE, "--load", "-3"], "--load"),
         (["solve", SAMPLE, "--reward", "both"], "reward"),
+        (["solve", SAMPLE, "--law", "weekly"], "module:name"),
+        (["solve", SAMPLE, "--law", "bursty"], "burst_ms"),
         (["plan", SAMPLE, "--accuracy", "76"], "divide a percentage"),
         (["plan", SAMPLE, "--accuracy", "0.7", "--by", "magic"], "must be one of"),
         (["solve", "simulator/samples/cameras.yaml"], "accuracy"),

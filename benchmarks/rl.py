@@ -224,7 +224,7 @@ def learnt(
 def batching(pool: ProcessPoolExecutor, size: Size) -> Iterator[Figure]:
     """Adaptive batches against the same policy without, on the same arrivals."""
     single, batched = (
-        learn(pool, size.seconds / 4, size.updates, Kind(batching=batches), BATCHING_SEEDS)
+        learn(pool, size.seconds / 2, size.updates, Kind(batching=batches), BATCHING_SEEDS)
         for batches in (False, True)
     )
     name = f"adaptive batching, mean of {len(BATCHING_SEEDS)} seeds, goals without batching"

@@ -116,7 +116,8 @@ class Programme:
         return bool(self.problem.sol_status == pulp.LpSolutionOptimal)
 
     def _bound(self) -> float:
-        return float(self.problem.solverModel.getInfo().mip_dual_bound)
+        # The solver is handed the negated objective, to be minimised.
+        return -float(self.problem.solverModel.getInfo().mip_dual_bound)
 
     def packs(self) -> bool:
         """Whether the clients of each way fit its workers one by one."""

@@ -10,13 +10,16 @@ NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|torchvision|transformers):[
 # LONG=1 also runs those that start servers of their own, which take the whole past six minutes.
 LIVE := timeout -k 10 900 $(BIN)/python -m pytest -m 'live$(if $(LONG),, and not long)' tests/live
 
-.PHONY: help serve models tools test lint bench compiled clean
+SECONDS ?= 600
+
+.PHONY: help serve models tools test lint fuzz bench compiled clean
 
 help:
 	@echo "make serve     set up, then serve deployments/local.yaml; CONFIG=FILE for another"
 	@echo "make models    set up torch and the weights of the embedded models"
 	@echo "make test      set up, then run every test but the long ones; LONG=1 for those too"
 	@echo "make lint      formatting, types, layering"
+	@echo "make fuzz      simulated faults, seed after seed; SECONDS=600 for how long, FIRST=0 from where"
 	@echo "make bench     the figures the README quotes, reduced; FULL=1 for all of them"
 	@echo "make compiled  build the optional compiled core into build/compiled"
 	@echo "make clean     remove what these made"
@@ -56,6 +59,10 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Seeds that failed print themselves, and how to play them again.
+fuzz: $(READY)
+	$(BIN)/python -m faults --seconds $(SECONDS) --first $(or $(FIRST),0)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.goodput $(if $(FULL),,--quick)

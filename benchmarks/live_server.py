@@ -66,7 +66,7 @@ class Running:
         """CPU time so far of the processes that requests pass, by role."""
         spent = dict.fromkeys(ROLES, 0.0)
         for pid in self.family():
-            title = _title(pid)
+            title = title_of(pid)
             for role, mark in ROLES.items():
                 if title.startswith("ray::") and mark in title:
                     spent[role] += _cpu_s(pid)
@@ -92,7 +92,8 @@ def _parents() -> Iterator[tuple[int, int]]:
             yield int(folder.name), int(fields[1])
 
 
-def _title(pid: int) -> str:
+def title_of(pid: int) -> str:
+    """The command line of a process, as Ray sets it; empty where it is gone."""
     with suppress(OSError):
         return (
             Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,13 @@ from autoscaler.serve_policy import RelayTarget
 from deployments.backend.executor import tune
 from deployments.backend.gpu_meter import find_gpu
 from deployments.backend.meter import BackendMeter
-from deployments.backend.process import BackendProcess, BackendSettings
+from deployments.backend.process import HUNG_NS, BackendProcess, BackendSettings
 from deployments.backend.stock import Loaded, Stock
 from deployments.canaries import canaries
 from deployments.config import DeploymentConfig, load_config, read_config
 from deployments.exporter import BackendExport, FrontendExport
-from deployments.frontend.process import FrontendOptions, FrontendProcess, node_name
+from deployments.frontend.options import FrontendOptions
+from deployments.frontend.process import FrontendProcess, node_name
 from deployments.frontend.server import ServerOptions
 from deployments.frontend.table import TableLimits
 from deployments.frontend.trace_file import TraceOptions
@@ -40,11 +42,13 @@ from deployments.scaling import ScalingLoop
 from deployments.watch import Watch
 from profiles.profile import Profile
 from router.actor import create_router, find_router, own_address
-from router.core.units import ms
+from router.core.units import ms, seconds
 
 NAMESPACE = "fermata"
 GENERATION = 1
 """Of routers: raised when a later one must win over an earlier whatever their clocks say."""
+ADOPT_S = 5.0
+"""A router that has not said by then whose it is, is replaced."""
 NUMBER_BITS = 20
 """Of a frontend's or backend's number: a digest of its replica's name, which Ray keeps unique."""
 
@@ -53,6 +57,13 @@ def _number() -> int:
     name = serve.get_replica_context().replica_tag
     digest = hashlib.blake2s(name.encode(), digest_size=4).digest()
     return int.from_bytes(digest) >> (32 - NUMBER_BITS)
+
+
+def _mark(config: DeploymentConfig) -> str:
+    """The same for one configuration run by one version of the code."""
+    context: Any = ray.get_runtime_context()
+    code = context.get_runtime_env_string()
+    return hashlib.blake2s(f"{config.model_dump_json()}{code}".encode()).hexdigest()
 
 
 def _router_name(config: DeploymentConfig) -> str:
@@ -75,16 +86,19 @@ class ControlPlane:
         kind, profiles = await self.backends.profiles.remote()
         plan = router_config(self.config, profiles, kind)
         name = _router_name(self.config)
-        self._reap(name)
-        self.router = create_router(
-            name,
-            plan,
-            GENERATION,
-            namespace=NAMESPACE,
-            host=self.config.links.host,
-            cpus=self.config.router.cpus,
-            resources=self.config.router.resources,
-        )
+        mark = _mark(self.config)
+        self.router = await self._adopt(name, mark)
+        if self.router is None:
+            self.router = create_router(
+                name,
+                plan,
+                GENERATION,
+                namespace=NAMESPACE,
+                host=self.config.links.host,
+                cpus=self.config.router.cpus,
+                resources=self.config.router.resources,
+                mark=mark,
+            )
         await self.router.address.remote()
         self.replanner = Replanner(self.router, mapping_options(self.config))
         self.replanning = asyncio.get_running_loop().create_task(self.replanner.run())
@@ -93,12 +107,18 @@ class ControlPlane:
             self.scaling = self.watch.scaling = ScalingLoop(self.config, profiles, self.router)
             await self.scaling.start()
 
-    def _reap(self, name: str) -> None:
-        """End a router that a control plane killed before its time has left behind."""
+    async def _adopt(self, name: str, mark: str) -> Any:
+        """The router that a control plane killed before its time has left behind, if it is of the
+        same code and configuration; one of another is ended."""
         try:
-            ray.kill(ray.get_actor(name, namespace=NAMESPACE))
+            router = ray.get_actor(name, namespace=NAMESPACE)
         except ValueError:
-            return
+            return None
+        with suppress(ray.exceptions.RayError, TimeoutError):
+            if await asyncio.wait_for(router.mark.remote(), ADOPT_S) == mark:
+                return router
+        ray.kill(router)
+        return None
 
     async def progress(self) -> tuple[str, str]:
         """(`loading`, at what), (`ready`, ``) or (`failed`, why)."""
@@ -198,6 +218,8 @@ class Backend:
             kind=self.stock.kind,
             costs=measured_costs(self.config, loaded.profiles),
             node=node_name(),
+            # A model that is brought in for a batch may take minutes.
+            hung_ns=seconds(600) if self.config.backend.swap else HUNG_NS,
         )
         resolve = find_router(_router_name(self.config), NAMESPACE)
         stock = self.stock
@@ -217,6 +239,8 @@ class Backend:
 
     async def check_health(self) -> None:
         check_start(self.starting)
+        if self.starting.done():
+            self.process.check()
 
     async def __del__(self) -> None:
         if self.starting.done() and self.starting.exception() is None:

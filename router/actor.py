@@ -2,14 +2,18 @@
 
 import asyncio
 import gc
+import logging
+import os
 import time
 from contextlib import suppress
 from typing import Any
 
 import ray
+from ray.experimental import internal_kv
 
 from router.aside import Aside
 from router.assembly import RouterConfig
+from router.epochs import next_epoch
 from router.links.heart import Heart
 from router.links.session import LinkError
 from router.links.transport import LinkOptions, LinkServer, Resolve
@@ -18,19 +22,9 @@ from router.policies.jellyfish.question import Assignment, Question
 from router.snapshot import snapshot
 from router.wake import wake_timer
 
+LOG = logging.getLogger("fermata")
 NODE = "node"
 """In place of an address."""
-RESTART_BITS = 44
-"""Milliseconds since 1970 fit until the year 2527."""
-
-
-def epoch_of(generation: int, wall_ms: int) -> int:
-    """A number that grows with every start: of a new generation, or of the same one by Ray.
-
-    Ray restarts an actor with the arguments it was created with, so the generation alone would
-    not tell the new process from the one whose place it takes.
-    """
-    return (generation << RESTART_BITS) | wall_ms
 
 
 def own_address(host: str) -> str:
@@ -50,10 +44,13 @@ class RouterActor:
         host: str = "127.0.0.1",
         port: int = 0,
         options: LinkOptions | None = None,
+        mark: str = "",
     ) -> None:
+        """`mark` tells a later owner whether this router is of its own making."""
+        self.of = mark
         self.options = options or LinkOptions()
         self.config = config
-        self.epoch = epoch_of(generation, time.time_ns() // 1_000_000)
+        self.epoch = take_epoch(generation)
         self.host = own_address(host)
         self.port = port
         self.heart = Heart(self.options.beat_ns)
@@ -75,12 +72,16 @@ class RouterActor:
             loop.call_soon,
             lambda call: wake_timer(loop, call),
             self.aside.do,
+            stand_down,
         )
         self.server = LinkServer(self.live.hello, self.live, self.heart, self.options)
         port = await self.server.start(self.host, self.port)
         quiet_gc()
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{port}"
+
+    async def mark(self) -> str:
+        return self.of
 
     async def snapshot(self) -> dict[str, Any]:
         """Counters and signals; see `router.snapshot`."""
@@ -139,6 +140,24 @@ class RouterActor:
         self.heart.stop()
 
 
+def take_epoch(generation: int) -> int:
+    """An epoch above all that routers of this name have had. The cluster starts one of a name at
+    a time, so nobody else counts up meanwhile."""
+    context = ray.get_runtime_context()
+    key = f"fermata-epoch-{context.namespace}-{context.get_actor_name()}".encode()
+    kept = internal_kv._internal_kv_get(key)
+    epoch = next_epoch(generation, time.time_ns() // 1_000_000, int(kept or 0))
+    internal_kv._internal_kv_put(key, str(epoch).encode(), overwrite=True)
+    return epoch
+
+
+def stand_down(reason: str) -> None:
+    """A newer router has taken over. If the cluster still wants one of this name, it starts it
+    anew, with a higher epoch."""
+    LOG.error("router: %s", reason)
+    os._exit(1)
+
+
 def quiet_gc() -> None:
     """Keep the collector out of the way: the core makes no cycles, and a full collection among
     100,000 queued requests takes longer than many an SLO."""
@@ -157,6 +176,7 @@ def create_router(
     options: LinkOptions | None = None,
     resources: dict[str, float] | None = None,
     cpus: float = 0,
+    mark: str = "",
 ) -> Any:
     """The handle of a new detached router. Whoever creates it must `stop` and `ray.kill` it.
 
@@ -172,7 +192,7 @@ def create_router(
         max_concurrency=1000,
         num_cpus=cpus,
         resources=resources,
-    ).remote(config, generation, host, 0, options)
+    ).remote(config, generation, host, 0, options, mark)
 
 
 def find_router(name: str, namespace: str | None = None) -> Resolve:

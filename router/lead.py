@@ -3,12 +3,17 @@
 from bisect import bisect_left, insort_right
 from collections import deque
 
+from router.core.engine import Engine
+from router.core.units import ms
+
 WINDOW = 256
 LEAD_QUANTILE = 0.98
 """A held batch is planned to end at its deadline: every start later than this makes it late, so
 the quantile has to leave room within the share of bad requests that one tolerates."""
 LATE_QUANTILE = 0.9
 LINK_WEIGHT = 0.1
+STEP_NS = ms(1)
+"""A lead that has grown by more makes what waits start sooner."""
 
 
 class QuantileWindow:
@@ -69,3 +74,28 @@ class LeadTime:
         """From a decision's due time to the start it can count on."""
         start_ns = self.starts.quantile(LEAD_QUANTILE, self.first_ns)
         return min(self.max_ns, start_ns + self.late.quantile(LATE_QUANTILE))
+
+
+class KeepLead:
+    """Sets what has been learnt as the lead of an engine's ranks."""
+
+    def __init__(self, engine: Engine, lead: LeadTime) -> None:
+        self.engine = engine
+        self.lead = lead
+        self.heeded_ns = lead.first_ns
+        """With which standing bids have been made, at most."""
+
+    def set(self) -> None:
+        lead_ns = self.lead.lead_ns()
+        for rank in self.engine.ranks:
+            rank.lead_start_ns = lead_ns
+        self.heeded_ns = min(self.heeded_ns, lead_ns)
+
+    def heed(self, now_ns: int) -> None:
+        """What waits was planned with a lead that has grown since: it must start sooner, or would
+        be dropped with backends idle."""
+        lead_ns = self.engine.ranks[0].lead_start_ns
+        if lead_ns - self.heeded_ns > STEP_NS:
+            self.heeded_ns = lead_ns
+            for application in range(len(self.engine.sources)):
+                self.engine.on_plan(now_ns, application)

@@ -19,18 +19,17 @@ from router.core.events import (
     Unload,
 )
 from router.core.rank import BackendState
+from router.guard import Guard
 from router.kinds import Kinds
-from router.lead import LeadTime
+from router.lead import KeepLead, LeadTime
 from router.links.messages import (
     PROTOCOL,
     RID_BITS,
-    Absent,
     BackendStats,
     Cancel,
     Done,
     Drained,
     Dropped,
-    Estimated,
     Evidence,
     Frontend,
     FrontendStats,
@@ -41,7 +40,6 @@ from router.links.messages import (
     Ready,
     Report,
     Run,
-    ShortCircuit,
     Submit,
     UnloadVariant,
 )
@@ -51,8 +49,8 @@ from router.peers import BackendPeer, Speaker
 from router.placement import Placement
 from router.policies.jellyfish.question import Assignment, Question
 from router.presence import Presence
-from router.retry import retry_after_ns
 from router.wake import Wake
+from router.word import Word
 
 UNKNOWN = "unknown-application"
 
@@ -71,12 +69,15 @@ class LiveRouter:
         call_soon: Callable[[Callable[[], None]], object],
         make_wake: Callable[[Callable[[], None]], Wake],
         do_aside: Callable[[Work, Then], None] = do_now,
+        stand_down: Callable[[str], None] = lambda reason: None,
     ) -> None:
+        """`stand_down` is called once a newer router has been met: this one must not go on."""
         self.config = config
         self.epoch = epoch
         self.clock = clock
         self.call_soon = call_soon
         self.do_aside = do_aside
+        self.stand_down = stand_down
         built = assemble(config)
         self.engine: Engine = built.engine
         self.built = built
@@ -86,6 +87,7 @@ class LiveRouter:
         """Requests that a backend has: a frontend that reconnects may submit them once more."""
         self.placement = Placement(built)
         self.lead = LeadTime(config.lead_ns, config.lead_ns_max)
+        self.keep_lead = KeepLead(self.engine, self.lead)
         self.meters = Meters(config, built)
         self.unknown = 0
         self.strays = 0
@@ -97,7 +99,13 @@ class LiveRouter:
         self.clients = MappedClients(built)
         self.trouble: dict[int, str] = {}
         """By application: how the last computation failed that was not made good since."""
-        self.touched: set[Speaker] = set()
+        self.word = Word(built, self.presence, self.clients, self.frontends, self._say)
+        names = tuple(each.name for each in config.applications)
+        self.guard = Guard(
+            self.engine, names, self.backends, self.presence, self.word, self._lose, self._spare
+        )
+        self.touched: dict[Speaker, None] = {}
+        """Links that have something to say; in order, so that one seed is one story."""
         self.settling = False
         self.stale = ""
         """Why this router must not go on: a newer one has been met."""
@@ -122,7 +130,7 @@ class LiveRouter:
             if before is not None:
                 before.close(f"frontend {number} has come anew")
             if self.presence.absent:
-                self._tell_absent(link)
+                self.word.absent(link)
         elif role != "backend":
             link.close(f"a router takes frontends and backends, not a {role}")
 
@@ -138,12 +146,16 @@ class LiveRouter:
         elif role == "backend":
             backend = self.backends.get(number)
             if backend is not None and backend.link is link:
-                self._lose(now_ns, number)
+                running = self._state(number).running
+                self._lose(now_ns, number, reason)
+                if running is not None and reason.startswith("lost"):
+                    self.guard.on_crash(now_ns, number, running)
         self._settle_soon()
 
     def on_refused(self, link: Speaker, reason: str) -> None:
         if "this router's epoch" in reason:
             self.stale = reason
+            self.stand_down(reason)
 
     def on_messages(self, link: Speaker, messages: list[Message]) -> None:
         now_ns = self.clock()
@@ -186,10 +198,13 @@ class LiveRouter:
         if application is None:
             self.unknown += 1
             link.send(Dropped(submit.rid, UNKNOWN))
-            self.touched.add(link)
+            self.touched[link] = None
             return
         rid = submit.rid
         if rid in self.engine.outbox.queued or rid in self.dispatched:
+            return
+        if self.guard.quarantine.rests(now_ns, application):
+            self._say(link, Dropped(rid, DropReason.QUARANTINED))
             return
         self.meters.applications[application].received += 1
         deadline_ns = now_ns + submit.slo_ns
@@ -209,15 +224,11 @@ class LiveRouter:
     def _place(self, place: Place) -> None:
         """Every backend that is here; one that comes later brings what its configuration says."""
         if self.presence.on_ask(place.application, place.load):
-            for frontend in self.frontends.values():
-                self._tell_absent(frontend)
+            self.word.absent()
         say = LoadVariant if place.load else UnloadVariant
         for variant in self.presence.variants.get(place.application, ()):
             for backend in self.backends.values():
                 self._say(backend.link, say(variant))
-
-    def _tell_absent(self, link: Speaker) -> None:
-        self._say(link, Absent(tuple(sorted(self.presence.absent.items()))))
 
     def _look(self, now_ns: int, evidence: Evidence) -> None:
         if evidence.votes:
@@ -240,27 +251,40 @@ class LiveRouter:
         known = self.backends.get(number)
         serves = bool(names) or ready.empty
         if serves and self.presence.on_ready(number, names, dict(ready.trouble)):
-            for frontend in self.frontends.values():
-                self._tell_absent(frontend)
-        if known is not None and known.link is link:
-            if serves:
-                if not self.config.swap:
-                    self.engine.on_resident(now_ns, number, whole)
-                self.placement.on_held(now_ns, number, resident)
-            else:
-                self.engine.on_drain(now_ns, number)
-                self._say(link, Drained())
-                self.placement.on_gone(now_ns, number)
+            self.word.absent()
+        here = known is not None and known.link is link
+        if not serves:
+            self._drain(now_ns, link, here)
+            return
+        if here:
+            if not self.config.swap:
+                self.engine.on_resident(now_ns, number, whole)
+            self.placement.on_held(now_ns, number, resident)
             return
         if known is not None:
             # It came back before its old link was seen to end.
-            self._lose(now_ns, number)
+            self._lose(now_ns, number, "it came anew")
         self.backends[number] = BackendPeer(link)
+        self.guard.on_up(number)
         owner = self.built.ownership.take(number)
         kind = self.kinds.number_of(ready)
         rank = self.placement.take(number, resident)
         self.engine.on_backend_up(now_ns, number, kind, rank, owner, whole)
         self.placement.on_held(now_ns, number, resident)
+
+    def _drain(self, now_ns: int, link: Speaker, here: bool) -> None:
+        """A backend wants to go; one that this router has not met has nothing to finish."""
+        number = link.peer.number
+        if here:
+            self._spare(now_ns, number)
+            # What has been granted in this tick goes out before the word that nothing more comes.
+            self._carry_out(now_ns)
+        self._say(link, Drained())
+
+    def _spare(self, now_ns: int, number: int) -> None:
+        """Give a backend nothing more."""
+        self.engine.on_drain(now_ns, number)
+        self.placement.on_gone(now_ns, number)
 
     # The control plane
 
@@ -273,8 +297,7 @@ class LiveRouter:
     def withdraw(self, application: str, reason: str) -> None:
         """Send nobody to an application any more; whoever it has is served."""
         self.presence.withdraw(application, reason)
-        for frontend in self.frontends.values():
-            self._tell_absent(frontend)
+        self.word.absent()
         self._settle_soon()
 
     def set_target(self, target: int, wanted: Sequence[float]) -> None:
@@ -285,14 +308,17 @@ class LiveRouter:
     def _state(self, backend: int) -> BackendState:
         return self.engine.backend_rank[backend].backends[backend]
 
-    def _lose(self, now_ns: int, number: int) -> None:
+    def _lose(self, now_ns: int, number: int, reason: str) -> None:
         del self.backends[number]
         self.meters.on_gone("backend", number)
         self.presence.on_backend_down(number)
         state = self._state(number)
+        held = 0
         for batch in (state.running, state.queued):
             if batch is not None:
+                held += len(batch.requests)
                 self.dispatched.difference_update(request.rid for request in batch.requests)
+        self.guard.on_gone(number, f"{reason} ({held} requests there)")
         self.built.ownership.release(number)
         self.engine.on_backend_down(now_ns, number)
         self.placement.on_gone(now_ns, number)
@@ -316,18 +342,15 @@ class LiveRouter:
             self.lead.on_batch(fetch_ns, away_ns)
             if away_ns is not None:
                 self.meters.round_trip.add(max(0, away_ns - max(0, fetch_ns)))
-            self._set_lead()
+            self.keep_lead.set()
         self.dispatched.difference_update(request.rid for request in running.requests)
         self.meters.on_done(now_ns, number, running, done.run_ns, self.lead.link_ns, ran)
         # What did not run teaches nothing about run times.
         size = -1 if ran else 0
         self.engine.on_done(now_ns, number, done.run_ns, size, failed=bool(done.failed))
+        self.guard.on_done(now_ns, number, running, ran, bool(done.failed))
+        self.keep_lead.heed(now_ns)
         self.placement.on_idle(now_ns, number)
-
-    def _set_lead(self) -> None:
-        lead_ns = self.lead.lead_ns()
-        for rank in self.engine.ranks:
-            rank.lead_start_ns = lead_ns
 
     # Time and effects
 
@@ -348,30 +371,31 @@ class LiveRouter:
     def _settle(self) -> None:
         self.settling = False
         now_ns = self.clock()
+        self.guard.look(now_ns)
         self.engine.on_time(now_ns)
         if self.engine.outbox.effects:
             self._carry_out(now_ns)
         for link in self.touched:
             link.flush()
         self.touched.clear()
-        self.wake.set(self.engine.wake_at_ns())
+        self.wake.set(min(self.engine.wake_at_ns(), self.guard.wake_at_ns()))
 
     def _carry_out(self, now_ns: int) -> None:
         for effect in self.engine.take_effects():
             if isinstance(effect, Dispatch):
-                self._dispatch(now_ns, effect.backend, effect.batch)
+                # A backend that was lost in the same tick: its requests are queued again.
+                if self.engine.stands(effect):
+                    self._dispatch(now_ns, effect.backend, effect.batch)
             elif isinstance(effect, Drop):
                 self.meters.on_drop(now_ns, effect)
-                self._tell_dropped(effect)
+                self.word.dropped(effect)
             elif isinstance(effect, Answer):
-                self._short_circuit(effect)
+                self.word.short_circuit(effect)
             elif isinstance(effect, Advise):
-                number, advice = self.clients.advice(effect)
-                if number in self.frontends:
-                    self._say(self.frontends[number], advice)
+                self.word.advise(effect)
             elif isinstance(effect, Compute):
                 self.do_aside(effect.work, partial(self._computed, effect))
-            elif isinstance(effect, Load | Unload):
+            elif isinstance(effect, Load | Unload) and effect.backend in self.backends:
                 name = self.built.variants[effect.variant]
                 say = LoadVariant(name) if isinstance(effect, Load) else UnloadVariant(name)
                 self._say(self.backends[effect.backend].link, say)
@@ -388,7 +412,7 @@ class LiveRouter:
 
     def _say(self, link: Speaker, message: Message) -> None:
         link.send(message)
-        self.touched.add(link)
+        self.touched[link] = None
 
     def _dispatch(self, now_ns: int, number: int, batch: Batch) -> None:
         backend = self.backends[number]
@@ -402,36 +426,13 @@ class LiveRouter:
         start_in_ns = batch.start_at_ns - now_ns
         idle = self._state(number).running is batch
         backend.sent[batch.batch_id] = (now_ns, start_in_ns, idle)
+        if idle:
+            self.guard.expect(now_ns, number, batch)
         self.meters.on_dispatch(batch)
         name = self.built.variants[batch.variant]
         self._say(backend.link, Run(batch.batch_id, name, rids, start_in_ns, batch.plan_ns))
         if self.built.estimators[batch.requests[0].application] is not None:
-            self._tell_estimates(batch)
-
-    def _short_circuit(self, answer: Answer) -> None:
-        request, estimate = answer.request, answer.request.estimate
-        link = self.frontends.get(request.rid >> RID_BITS)
-        if link is not None and estimate is not None:
-            right = estimate.classes[answer.label]
-            self._say(link, ShortCircuit(request.rid, answer.label, right, estimate.classes))
-
-    def _tell_estimates(self, batch: Batch) -> None:
-        """Whoever asked hears how good the answer is thought to be."""
-        for request in batch.requests:
-            expected = self.built.expected(request, batch.variant)
-            link = self.frontends.get(request.rid >> RID_BITS)
-            if expected is not None and link is not None:
-                self._say(link, Estimated(request.rid, expected))
-
-    def _tell_dropped(self, drop: Drop) -> None:
-        # Who cancelled knows; nobody waits for the word.
-        if drop.reason == DropReason.CANCELLED:
-            return
-        request = drop.request
-        link = self.frontends.get(request.rid >> RID_BITS)
-        if link is not None:
-            after_ns = retry_after_ns(self.built, drop.reason, request.application)
-            self._say(link, Dropped(request.rid, drop.reason, after_ns))
+            self.word.estimates(batch)
 
     # Plans that are made elsewhere
 

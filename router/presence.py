@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 UNLOADED = "it is not loaded"
 LOADING = "it is being loaded"
 FAILED = "it could not be loaded: "
+QUARANTINED = "it is in quarantine: "
 
 
 class Presence:
@@ -21,6 +22,8 @@ class Presence:
         """What each backend has said that it holds."""
         self.unwanted: set[str] = set()
         """Applications that a client has had unloaded, or that were withdrawn."""
+        self.barred: set[str] = set()
+        """Applications in quarantine."""
         self.absent: dict[str, str] = {}
         """Why, by application."""
 
@@ -41,6 +44,20 @@ class Presence:
         self.unwanted.add(application)
         self.absent[application] = reason
 
+    def quarantine(self, application: str, reason: str) -> None:
+        """Nobody is to run it, loaded or not, until it is released."""
+        self.barred.add(application)
+        self.absent[application] = QUARANTINED + reason
+
+    def release(self, application: str) -> bool:
+        """It may be tried again; returns whether anything has changed."""
+        if application not in self.barred:
+            return False
+        self.barred.discard(application)
+        if application not in self.unwanted:
+            del self.absent[application]
+        return True
+
     def on_ready(
         self, backend: int, held: Collection[str], trouble: Mapping[str, str] | None = None
     ) -> bool:
@@ -49,7 +66,7 @@ class Presence:
         self.held[backend] = frozenset(held)
         before = dict(self.absent)
         for application, wanted in self.variants.items():
-            if application in self.unwanted:
+            if application in self.unwanted or application in self.barred:
                 continue
             if any(each.issuperset(wanted) for each in self.held.values()):
                 self.absent.pop(application, None)

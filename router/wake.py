@@ -79,9 +79,15 @@ class TimerFd:
 class LoopTimer:
     """The loop's timer, for systems without timerfd."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        call: Callable[[], None],
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self.loop = loop
         self.call = call
+        self.clock = clock
         self.at_ns = NEVER
         self.handle: asyncio.TimerHandle | None = None
 
@@ -99,11 +105,11 @@ class LoopTimer:
             self.handle = None
 
     def _arm(self) -> None:
-        left_ns = max(0, self.at_ns - time.monotonic_ns())
+        left_ns = max(0, self.at_ns - self.clock())
         self.handle = self.loop.call_later(left_ns / SECOND, self._on_due)
 
     def _on_due(self) -> None:
-        if time.monotonic_ns() < self.at_ns:
+        if self.clock() < self.at_ns:
             self._arm()
             return
         self.at_ns = NEVER

@@ -19,6 +19,7 @@ AGAIN_S = 0.05
 BUFFER_BYTES = 256 << 10
 """More than this in the socket's queue, and requests wait where their age is looked at."""
 OK = "OK"
+UNAVAILABLE = "UNAVAILABLE"
 
 
 class LoadError(WireError):
@@ -54,6 +55,8 @@ class Lane(asyncio.Protocol):
         self.desk = desk
         self.server = server
         self.queue: deque[int] = deque()
+        self.under_way: set[int] = set()
+        """Sent on this connection, and not answered yet."""
         self.stream: Http2Stream | None = None
         self.full = False
         self.ended = asyncio.Event()
@@ -77,7 +80,6 @@ class Lane(asyncio.Protocol):
         while True:
             await self.ended.wait()
             await asyncio.sleep(AGAIN_S)
-            # What was under way is lost, and says so in the ledger.
             with suppress(OSError):
                 await self._open()
 
@@ -91,8 +93,10 @@ class Lane(asyncio.Protocol):
             return
         queue = self.queue
         while queue and stream.ready and not self.full:
-            message = self.desk.message(queue.popleft())
+            index = queue.popleft()
+            message = self.desk.message(index)
             if message is not None:
+                self.under_way.add(index)
                 stream.send(message)
                 self._write()
 
@@ -131,6 +135,8 @@ class Lane(asyncio.Protocol):
 
     def _on_response(self, message: pb.ModelStreamInferResponse) -> None:
         response = message.infer_response
+        if response.id.isdecimal():
+            self.under_way.discard(int(response.id))
         given = response.parameters
         if message.error_message:
             status = text(given, names.STATUS) or "UNKNOWN"
@@ -147,6 +153,10 @@ class Lane(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.stream = None
+        # As gRPC tells whoever waits on a connection that ends.
+        for index in sorted(self.under_way):
+            self.desk.answer(str(index), UNAVAILABLE, "the connection ended", 0)
+        self.under_way.clear()
         self.ended.set()
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from deployments.backend.emulated import sharpen_sleep
 from deployments.backend.runner import Runner
@@ -24,6 +24,7 @@ class Group:
     """Inputs of a batch that are alike, by their place in it."""
 
     places: list[int]
+    items: list[Array]
     staged: Callable[[], tuple[Any, int]]
     """Waits for the staged inputs; with the time when they were."""
 
@@ -53,6 +54,22 @@ class Outcome:
     failed: str = ""
 
 
+class Executing(Protocol):
+    """What runs the batches of one backend, in order."""
+
+    def begin(
+        self,
+        job: Job,
+        runner: Runner,
+        items: Sequence[tuple[int, Array]],
+        errors: dict[int, str],
+    ) -> None:
+        """Stage these inputs, given with their place in the batch, and run them in turn."""
+
+    def stop(self) -> None:
+        """End, after what it has been given."""
+
+
 class Executor:
     """Runs the batches of one backend; `report` is called from its thread."""
 
@@ -77,7 +94,8 @@ class Executor:
         groups = []
         for members in alike.values():
             arrays = [item for _, item in members]
-            groups.append(Group([place for place, _ in members], self._stage(runner, arrays)))
+            places = [place for place, _ in members]
+            groups.append(Group(places, arrays, self._stage(runner, arrays)))
         self.orders.put(Order(job, runner, groups, errors))
 
     def _stage(self, runner: Runner, arrays: list[Array]) -> Callable[[], tuple[Any, int]]:
@@ -108,7 +126,7 @@ class Executor:
                 staged, staged_at_ns = group.staged()
                 from_ns = time.monotonic_ns()
                 started_at_ns = started_at_ns or from_ns
-                outputs.append((group.places, order.runner.run(staged)))
+                outputs += run_or_halve(order.runner, staged, group.places, group.items)
             # A model is a user's code and may raise anything; this is the thread's outermost loop.
             except Exception as error:
                 failed = f"{type(error).__name__}: {error}"
@@ -116,6 +134,37 @@ class Executor:
             run_ns += time.monotonic_ns() - from_ns
         failed = "" if outputs else failed
         return Outcome(order.job, staged_at_ns, started_at_ns, run_ns, errors, outputs, failed)
+
+
+def run_or_halve(
+    runner: Runner, staged: Any, places: list[int], items: list[Array]
+) -> list[tuple[list[int], Outputs]]:
+    """Run these together; where the memory does not suffice, one half after the other."""
+    try:
+        return [(places, runner.run(staged))]
+    # Every library has an error of its own for that.
+    except Exception as error:
+        if len(places) == 1 or not is_out_of_memory(error):
+            raise
+    # Out of the handler: the error holds on to what the run had allocated.
+    del staged
+    give_memory_back()
+    middle = len(places) // 2
+    found: list[tuple[list[int], Outputs]] = []
+    for part in (slice(middle), slice(middle, None)):
+        found += run_or_halve(runner, runner.stage(items[part]), places[part], items[part])
+    return found
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def give_memory_back() -> None:
+    """What torch keeps for later would not do for another size."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def stage(runner: Runner, arrays: list[Array]) -> tuple[Any, int]:

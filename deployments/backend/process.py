@@ -1,11 +1,11 @@
 """The backend as a process: links, slot and executor wired on one event loop."""
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
-from deployments.backend.executor import Executor, Outcome
+from deployments.backend.executor import Executing, Executor, Outcome
+from deployments.backend.frontends import Frontends
 from deployments.backend.meter import BackendMeter, LoadCounts
 from deployments.backend.runner import Runner, RunnerStock
 from deployments.backend.segments import Segments
@@ -23,28 +23,33 @@ from deployments.backend.slot import (
 from deployments.backend.tensors import Array, InputError, split, view
 from deployments.reporting import EverySecond
 from profiles.errors import ServingError
+from router.core.units import seconds
 from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
     BackendStats,
     Drained,
-    Fetch,
     Frontend,
     Hello,
     LoadVariant,
     Message,
     Payload,
     Ready,
+    Retire,
     Run,
     UnloadVariant,
 )
-from router.links.session import LinkError
-from router.links.transport import Link, LinkOptions, Reconnecting, Resolve, connect
+from router.links.transport import Link, LinkOptions, Reconnecting, Resolve
 from router.wake import LoopTimer
 
 DRAIN_LOOK_S = 0.02
-DRAIN_ANSWER_S = 5.0
+DRAIN_ANSWER_NS = seconds(5)
 """A router that has not answered by then is not waited for."""
+HUNG_NS = seconds(10)
+
+
+class UnfitError(ServingError):
+    """This process should be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +64,10 @@ class BackendSettings:
     """Frontends of the same node hand inputs over in shared memory."""
     fetch_limit_ns: int = FETCH_LIMIT_NS
     links: LinkOptions = field(default_factory=LinkOptions)
+    hung_ns: int = HUNG_NS
+    """A batch that has passed its plan by this much will not end: the process is to be replaced."""
     costs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = ()
     """(variant, p50, p99 by batch size) of what was measured here."""
-
-
-class FrontendPeer:
-    """A frontend that this backend fetches from."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-        self.link: Link | None = None
-        self.asked: list[Fetch] = []
-        """To be sent once the link is up."""
-        self.connecting: asyncio.Task[None] | None = None
 
 
 class BackendProcess:
@@ -85,8 +81,13 @@ class BackendProcess:
         stock: RunnerStock | None = None,
         meter: BackendMeter | None = None,
         export: Callable[[BackendStats], None] | None = None,
+        heart: Heart | None = None,
+        make_executor: Callable[[Callable[[Outcome], None]], Executing] = Executor,
     ) -> None:
         self.settings = settings
+        self.heart = heart or Heart(settings.links.beat_ns)
+        self.clock = self.heart.clock
+        self.make_executor = make_executor
         self.runners = runners
         """By variant; loaded and warm."""
         self.stock = stock
@@ -101,25 +102,25 @@ class BackendProcess:
         self.resolve = resolve
         self.slot = Slot(settings.fetch_limit_ns)
         self.segments = Segments()
-        self.frontends: dict[int, FrontendPeer] = {}
+        self.frontends = Frontends(self.hello, self, self.heart, settings.links, self._start)
         self.router: Link | None = None
         self.draining = False
         self.drained = False
         """The router has said that it sends nothing more."""
+        self.retired = ""
+        """Why the router wants this process replaced."""
         self.batches = 0
         self.failures: dict[str, int] = {}
         """Batches and loads that failed, by reason."""
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: dict[asyncio.Task[None], None] = {}
 
     async def start(self) -> None:
         """Look for the router, and serve it whenever it is there."""
         self.loop = asyncio.get_running_loop()
-        self.timer = LoopTimer(self.loop, self._on_timer)
-        self.heart = Heart(self.settings.links.beat_ns)
-        self.executor = Executor(
+        self.timer = LoopTimer(self.loop, self._on_timer, self.clock)
+        self.executor = self.make_executor(
             lambda outcome: _post(self.loop, lambda: self._on_outcome(outcome))
         )
-        self.frontend_events = FrontendEvents(self)
         self.to_router = Reconnecting(
             self.resolve, self.hello, RouterEvents(self), self.heart, self.settings.links
         )
@@ -140,12 +141,21 @@ class BackendProcess:
         self._announce()
         # Orders may be under way until the router says that it has heard; one that is gone, or
         # does not answer, sends none.
-        give_up_s = time.monotonic() + DRAIN_ANSWER_S
-        while self.slot.jobs or not self._drained(give_up_s):
+        give_up_at_ns = self.clock() + DRAIN_ANSWER_NS
+        while self.slot.jobs or not self._drained(give_up_at_ns):
             await asyncio.sleep(DRAIN_LOOK_S)
 
-    def _drained(self, give_up_s: float) -> bool:
-        return self.drained or self.router is None or time.monotonic() > give_up_s
+    def _drained(self, give_up_at_ns: int) -> bool:
+        return self.drained or self.router is None or self.clock() > give_up_at_ns
+
+    def check(self) -> None:
+        """UnfitError where this process will not serve any more: its accelerator hangs, or the
+        router has done with it."""
+        overrun_ns = self.slot.overrun_ns(self.clock())
+        if overrun_ns > self.settings.hung_ns:
+            raise UnfitError(f"a batch should have ended {overrun_ns / 1e9:.0f} s ago")
+        if self.retired:
+            raise UnfitError(f"retired: {self.retired}")
 
     async def stop(self, reason: str = "backend shuts down") -> None:
         """End every link and thread; what still waits here is lost to its router."""
@@ -153,10 +163,7 @@ class BackendProcess:
         await self.to_router.stop(reason)
         for task in tuple(self.tasks):
             task.cancel()
-        links = [peer.link for peer in self.frontends.values() if peer.link is not None]
-        for link in links:
-            link.close(reason)
-        await asyncio.gather(*(link.ended for link in links))
+        await self.frontends.stop(reason)
         await self.loop.run_in_executor(None, self.executor.stop)
         await self.loop.run_in_executor(None, self.heart.stop)
         self.timer.close()
@@ -186,11 +193,11 @@ class BackendProcess:
     def on_order(self, link: Link, message: Message) -> None:
         """What the router says."""
         if isinstance(message, Run):
-            refusal = self.slot.on_run(time.monotonic_ns(), link.peer.epoch, message)
+            refusal = self.slot.on_run(self.clock(), link.peer.epoch, message)
             if refusal is not None:
                 link.close(refusal)
         elif isinstance(message, Frontend):
-            self._meet(message)
+            self.frontends.meet(message)
         elif isinstance(message, LoadVariant):
             self._start(self._load(message.variant))
         elif isinstance(message, UnloadVariant):
@@ -200,6 +207,8 @@ class BackendProcess:
             self._let_go()
         elif isinstance(message, Drained):
             self.drained = True
+        elif isinstance(message, Retire):
+            self.retired = message.reason
         else:
             link.close(f"malformed: {type(message).__name__} from a router")
 
@@ -241,59 +250,25 @@ class BackendProcess:
 
     def _start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
         task = self.loop.create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
+        self.tasks[task] = None
+        task.add_done_callback(lambda done: self.tasks.pop(done))
         return task
 
     # Frontends
 
-    def _meet(self, frontend: Frontend) -> None:
-        before = self.frontends.get(frontend.number)
-        if before is not None:
-            if before.address == frontend.address and before.link is not None:
-                return
-            if before.link is not None:
-                before.link.close("moved")
-        self.frontends[frontend.number] = FrontendPeer(frontend.address)
+    def on_payloads(self, payloads: list[Payload]) -> None:
+        now_ns = self.clock()
+        for payload in payloads:
+            self.slot.on_payload(now_ns, payload)
+        self.carry_out()
 
-    def _ask(self, number: int, fetch: Fetch) -> None:
-        peer = self.frontends.get(number)
-        if peer is None:
-            self.slot.on_frontend_down(time.monotonic_ns(), number)
-        elif peer.link is not None:
-            peer.link.send(fetch)
-        else:
-            peer.asked.append(fetch)
-            if peer.connecting is None:
-                peer.connecting = self._start(self._connect(number, peer))
-
-    async def _connect(self, number: int, peer: FrontendPeer) -> None:
-        options = self.settings.links
-        try:
-            link = await connect(
-                peer.address, self.hello, self.frontend_events, self.heart, options
-            )
-        except LinkError as error:
-            self._count(f"frontend {number}: {error}")
-            peer.asked.clear()
-            self.slot.on_frontend_down(time.monotonic_ns(), number)
-            self.carry_out()
-            return
-        finally:
-            peer.connecting = None
-        if link.open:
-            peer.link = link
-            link.send_all(peer.asked)
-        peer.asked.clear()
-
-    def on_frontend_down(self, link: Link) -> None:
-        peer = self.frontends.get(link.peer.number)
-        if peer is not None and peer.link in (link, None):
-            peer.link = None
-            # Its memory would stay as long as anyone maps it; the living are mapped again.
-            self.segments.forget()
-            self.slot.on_frontend_down(time.monotonic_ns(), link.peer.number)
-            self.carry_out()
+    def on_frontend_down(self, frontend: int, reason: str) -> None:
+        if reason:
+            self._count(f"frontend {frontend}: {reason}")
+        # Its memory would stay as long as anyone maps it; the living are mapped again.
+        self.segments.forget()
+        self.slot.on_frontend_down(self.clock(), frontend)
+        self.carry_out()
 
     # Effects
 
@@ -302,11 +277,11 @@ class BackendProcess:
         while effects := self.slot.take_effects():
             for effect in effects:
                 if isinstance(effect, Reply):
-                    peer = self.frontends.get(effect.frontend)
-                    if peer is not None and peer.link is not None:
-                        peer.link.send(effect.result)
+                    # A frontend whose link is broken may still wait for it.
+                    self.frontends.say(effect.frontend, effect.result)
                 elif isinstance(effect, Ask):
-                    self._ask(effect.frontend, effect.fetch)
+                    if not self.frontends.say(effect.frontend, effect.fetch):
+                        self.slot.on_frontend_down(self.clock(), effect.frontend)
                 elif isinstance(effect, Begin):
                     self._begin(effect.job)
                 elif isinstance(effect, Report):
@@ -317,14 +292,14 @@ class BackendProcess:
         self.timer.set(self.slot.wake_at_ns())
 
     def _on_timer(self) -> None:
-        self.slot.on_time(time.monotonic_ns())
+        self.slot.on_time(self.clock())
         self.carry_out()
 
     def _begin(self, job: Job) -> None:
         variant = job.run.variant
         runner = self.runners.get(variant)
         if runner is None:
-            self.slot.on_failed(time.monotonic_ns(), job, 0, f"{variant} is not loaded here")
+            self.slot.on_failed(self.clock(), job, 0, f"{variant} is not loaded here")
             return
         items: list[tuple[int, Array]] = []
         errors: dict[int, str] = {}
@@ -337,12 +312,12 @@ class BackendProcess:
                 errors[place] = str(error)
         if len(items) > runner.batch_size_max:
             reason = f"{len(items)} requests in a batch, {variant} takes {runner.batch_size_max}"
-            self.slot.on_failed(time.monotonic_ns(), job, 0, reason)
+            self.slot.on_failed(self.clock(), job, 0, reason)
             return
         self.executor.begin(job, runner, items, errors)
 
     def _on_outcome(self, outcome: Outcome) -> None:
-        now_ns, job = time.monotonic_ns(), outcome.job
+        now_ns, job = self.clock(), outcome.job
         self.batches += 1
         failed = outcome.failed
         outputs: list[Tensors | str] = [""] * (len(job.inputs))
@@ -397,31 +372,6 @@ class RouterEvents:
 
     def on_down(self, link: Link, reason: str) -> None:
         self.process.on_router_down(link)
-
-    def on_refused(self, link: Link, reason: str) -> None:
-        pass
-
-
-class FrontendEvents:
-    """The links to frontends."""
-
-    def __init__(self, process: BackendProcess) -> None:
-        self.process = process
-
-    def on_up(self, link: Link) -> None:
-        pass
-
-    def on_messages(self, link: Link, messages: list[Message]) -> None:
-        now_ns = time.monotonic_ns()
-        for message in messages:
-            if isinstance(message, Payload):
-                self.process.slot.on_payload(now_ns, message)
-            else:
-                link.close(f"malformed: {type(message).__name__} from a frontend")
-        self.process.carry_out()
-
-    def on_down(self, link: Link, reason: str) -> None:
-        self.process.on_frontend_down(link)
 
     def on_refused(self, link: Link, reason: str) -> None:
         pass

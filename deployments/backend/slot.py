@@ -101,6 +101,9 @@ class Slot:
         """The highest one met; an order of an older router is refused."""
         self.linked = False
         self.announced = False
+        self.front: Job | None = None
+        """The batch that the executor has at hand."""
+        self.front_since_ns = 0
         self.effects: list[Effect] = []
 
     def take_effects(self) -> list[Effect]:
@@ -197,6 +200,18 @@ class Slot:
 
     def _advance(self, now_ns: int) -> None:
         """Begin, in order, every batch that has all it can get."""
+        self._begin(now_ns)
+        front = self.jobs[0] if self.jobs and self.jobs[0].begun else None
+        if front is not self.front:
+            self.front, self.front_since_ns = front, now_ns
+
+    def overrun_ns(self, now_ns: int) -> int:
+        """By how much the batch at hand has passed its plan; negative while it has not."""
+        if self.front is None:
+            return -NEVER
+        return now_ns - self.front_since_ns - self.front.run.plan_ns
+
+    def _begin(self, now_ns: int) -> None:
         for job in list(self.jobs):
             if job.awaited:
                 return

@@ -22,6 +22,7 @@ from deployments.frontend.peeker import Peeker
 from deployments.frontend.table import RequestTable
 from deployments.frontend.traces import Tracer
 from router.core.units import NEVER, ms
+from router.links.heart import Clock
 from router.links.messages import (
     Advice,
     Cancel,
@@ -65,6 +66,7 @@ class Desk:
         pixels_max: int = 64_000_000,
         peeker: Peeker | None = None,
         tracer: Tracer | None = None,
+        clock: Clock = time.monotonic_ns,
     ) -> None:
         self.table = table
         self.arena = arena
@@ -76,6 +78,7 @@ class Desk:
         """Looks at inputs while their requests wait; None where nobody asked for it."""
         self.tracer = tracer
         """Follows some requests; None where nobody asked for it."""
+        self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.waiters: dict[int, OnAnswer] = {}
         self.advice: dict[tuple[str, int], Advice] = {}
@@ -99,7 +102,7 @@ class Desk:
         except BadRequestError as error:
             self.table.tally.refuse(intake.arrival.application, RefusalReason.BAD_INPUT)
             return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, str(error))
-        now_ns = time.monotonic_ns()
+        now_ns = self.clock()
         rid = self.table.admit(now_ns, intake.arrival)
         if isinstance(rid, Refusal):
             return rid
@@ -150,21 +153,21 @@ class Desk:
 
     def cancel(self, rid: int) -> None:
         """Its client has left."""
-        self.table.on_cancel(time.monotonic_ns(), rid)
+        self.table.on_cancel(self.clock(), rid)
         self.pump()
 
     # Links
 
     def on_router_up(self, epoch: int) -> None:
-        self.table.on_router_up(time.monotonic_ns(), epoch)
+        self.table.on_router_up(self.clock(), epoch)
         self.pump()
 
     def on_router_down(self) -> None:
-        self.table.on_router_down(time.monotonic_ns())
+        self.table.on_router_down(self.clock())
         self.pump()
 
     def on_backend_down(self, backend: int) -> None:
-        self.table.on_backend_down(time.monotonic_ns(), backend)
+        self.table.on_backend_down(self.clock(), backend)
         self.pump()
 
     def on_advice(self, advice: Advice) -> None:
@@ -179,22 +182,22 @@ class Desk:
         return self.advice.get((arrival.application, arrival.client))
 
     def on_dropped(self, dropped: Dropped) -> None:
-        self.table.on_dropped(time.monotonic_ns(), dropped)
+        self.table.on_dropped(self.clock(), dropped)
 
     def on_estimated(self, estimated: Estimated) -> None:
         self.table.on_estimated(estimated)
 
     def on_short_circuit(self, answer: ShortCircuit) -> None:
-        self.table.on_short_circuit(time.monotonic_ns(), answer)
+        self.table.on_short_circuit(self.clock(), answer)
 
     def on_fetch(self, backend: int, fetch: Fetch) -> None:
-        now_ns = time.monotonic_ns()
+        now_ns = self.clock()
         self.table.on_fetch(now_ns, backend, fetch)
         if self.tracer is not None:
             self.tracer.on_fetch(now_ns, backend, fetch)
 
     def on_result(self, result: Result) -> None:
-        now_ns = time.monotonic_ns()
+        now_ns = self.clock()
         self.table.on_result(now_ns, result)
         if self.tracer is not None:
             self.tracer.on_result(now_ns, result.rid)
@@ -207,7 +210,7 @@ class Desk:
             if isinstance(effect, Answer):
                 self._tell(self.waiters.pop(effect.rid), effect.rid, effect.outcome)
                 if self.tracer is not None:
-                    self.tracer.end(time.monotonic_ns(), effect.rid, effect.outcome)
+                    self.tracer.end(self.clock(), effect.rid, effect.outcome)
             elif isinstance(effect, ToRouter):
                 self.wires.to_router(effect.message)
             elif isinstance(effect, ToBackend):
@@ -232,14 +235,14 @@ class Desk:
             self._timer.cancel()
         # uvloop fires up to a millisecond early; then the table finds nothing to do, and we look
         # again.
-        wait_ns = max(wake_at_ns - time.monotonic_ns(), LOOK_AGAIN_NS)
+        wait_ns = max(wake_at_ns - self.clock(), LOOK_AGAIN_NS)
         self._timer = self.loop.call_later(wait_ns / 1e9, self._on_timer)
         self._timer_at_ns = wake_at_ns
 
     def _on_timer(self) -> None:
         self._timer = None
         self._timer_at_ns = NEVER
-        self.table.on_time(time.monotonic_ns())
+        self.table.on_time(self.clock())
         self.pump()
 
     def close(self) -> None:
@@ -306,7 +309,7 @@ class Desk:
             if offset >= 0
             else Payload(rid, dtype, shape, bytes(view))
         )
-        now_ns = time.monotonic_ns()
+        now_ns = self.clock()
         error = None if job.cancelled() else job.exception()
         if error is None and not job.cancelled() and job.result():
             self._on_payload(now_ns, rid, payload)

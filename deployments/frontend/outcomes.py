@@ -54,6 +54,10 @@ _STATUSES = {
     DropReason.CANCELLED: ("CANCELLED", "its client cancelled it"),
     "unknown-application": ("NOT_FOUND", "the router does not serve this application"),
     RefusalReason.FAILED: ("INTERNAL", "the model failed"),
+    DropReason.QUARANTINED: (
+        "UNAVAILABLE",
+        "its model has crashed one backend after the other and rests for a while",
+    ),
     DropReason.LOST: ("UNAVAILABLE", "its backend died and no time was left to run it again"),
 }
 RETRY_AFTER_NS = 100_000_000

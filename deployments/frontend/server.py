@@ -74,7 +74,11 @@ class FrontendServer:
         listener = listen(options.host, options.http_port, options.reuse_port)
         self.http_port = listener.getsockname()[1]
         app = Rest(self.service, options.message_bytes_max).app(self.extra)
-        config = uvicorn.Config(app, log_level="warning", lifespan="off", access_log=False)
+        # A log configuration of its own would close the handlers of whoever runs this process:
+        # Serve's controller, asking after a restart, would take this replica for broken.
+        config = uvicorn.Config(
+            app, log_config=None, log_level="warning", lifespan="off", access_log=False
+        )
         self._http = _Http(config)
         self._http_task = asyncio.ensure_future(self._http.serve(sockets=[listener]))
 

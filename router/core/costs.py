@@ -18,6 +18,9 @@ SWAP_SHARE = 4
 """One swap-in counts for a quarter, those before it for the rest."""
 BACKEND_WINDOW = 8
 """Batches by which a backend is compared with its peers: a median settles after half of them."""
+REFUSALS = 64
+"""Offers of a slow backend that nothing fits: after so many it is tried as if it were not slow, or
+one that has recovered would never show it."""
 BACKEND_TOLERANCE = 0.05
 """A backend is planned with a factor of its own once it is this much slower than its peers."""
 
@@ -203,7 +206,14 @@ def fixed_cost_ns(p50_ns: list[int]) -> int:
 class Costs:
     """Every variant's cost on every kind of backend, refined by what really happens."""
 
-    __slots__ = ("backend_factor", "backend_ratios", "by_kind", "margin_quantile", "swap_in_ns")
+    __slots__ = (
+        "backend_factor",
+        "backend_ratios",
+        "by_kind",
+        "margin_quantile",
+        "refusals",
+        "swap_in_ns",
+    )
 
     def __init__(self, margin_quantile: float = 0.98) -> None:
         self.margin_quantile = margin_quantile
@@ -213,6 +223,8 @@ class Costs:
         self.backend_ratios: dict[int, deque[float]] = {}
         self.backend_factor: dict[int, float] = {}
         """Of backends that are slower than their peers; absent means 1."""
+        self.refusals: dict[int, int] = {}
+        """Of those, since the last batch that ran there."""
 
     def add(
         self,
@@ -265,8 +277,16 @@ class Costs:
             if cost is not None:
                 cost.doubt(self.margin_quantile)
 
+    def refuse(self, backend: int) -> None:
+        """Nothing that waited would fit a slow backend."""
+        refusals = self.refusals.get(backend, 0) + 1
+        self.refusals[backend] = refusals
+        if refusals >= REFUSALS:
+            self.forget(backend)
+
     def forget(self, backend: int) -> None:
         """A backend has gone for good; one of the same number starts afresh."""
+        self.refusals.pop(backend, None)
         self.backend_ratios.pop(backend, None)
         self.backend_factor.pop(backend, None)
 
@@ -275,6 +295,7 @@ class Costs:
         if ratios is None:
             ratios = self.backend_ratios[backend] = deque(maxlen=BACKEND_WINDOW)
         ratios.append(relative)
+        self.refusals.pop(backend, None)
         if len(ratios) < BACKEND_WINDOW // 2:
             return
         median = sorted(ratios)[len(ratios) // 2]

@@ -7,6 +7,7 @@ from router.core.costs import Costs
 from router.core.events import (
     Batch,
     ClientReport,
+    Dispatch,
     Drop,
     DropReason,
     Effect,
@@ -99,10 +100,14 @@ class Engine:
 
     def on_cancel(self, now_ns: int, rid: int) -> bool:
         """The client has left; false if the request is not queued any more."""
+        return self.withdraw(now_ns, rid, DropReason.CANCELLED)
+
+    def withdraw(self, now_ns: int, rid: int, reason: str) -> bool:
+        """End a queued request for a reason of the driver's; false if it is not queued."""
         request = self.outbox.queued.get(rid)
         if request is None:
             return False
-        self._withdraw(now_ns, request, DropReason.CANCELLED)
+        self._withdraw(now_ns, request, reason)
         return True
 
     def _withdraw(self, now_ns: int, request: Request, reason: str) -> None:
@@ -214,6 +219,14 @@ class Engine:
         if lanes:
             source.desk.refresh(now_ns, source, lanes)
         return batch
+
+    def stands(self, dispatch: Dispatch) -> bool:
+        """Whether a dispatch still has to be carried out: its backend may have gone since."""
+        rank = self.backend_rank.get(dispatch.backend)
+        if rank is None:
+            return False
+        state = rank.backends[dispatch.backend]
+        return dispatch.batch is state.running or dispatch.batch is state.queued
 
     # Time and effects
 

@@ -25,6 +25,8 @@ class DropReason:
     """Its client has left."""
     FAILED: Final = "failed"
     """Its batch raised an error on the backend."""
+    QUARANTINED: Final = "quarantined"
+    """Its model has crashed one backend after the other, and is not run for a while."""
     LOST: Final = "backend-lost"
     """Its backend died and there was no time left to run it again."""
 

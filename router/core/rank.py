@@ -408,6 +408,8 @@ class RankThread(Desk):
         source = standing.source
         batch = source.grant(now_ns, slot)
         if batch is None:
+            if slot.factor != 1.0:
+                self.costs.refuse(state.backend)
             return False
         heappop(state.lane.free)
         self._withdraw(state)

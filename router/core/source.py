@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from router.core.costs import Costs
-from router.core.events import Answer, Batch, ClientReport, Drop, Effect, Request
+from router.core.events import Answer, Batch, ClientReport, Drop, DropReason, Effect, Request
 from router.core.signals import Ledger, Signals
 from router.core.timers import Timer, Timers
 
@@ -205,6 +205,15 @@ class Source:
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         """The wish for a backend of this lane as things stand; drops what has become hopeless."""
         raise NotImplementedError
+
+    def drop_late(self, request: Request, variant: int, until_ns: int) -> None:
+        """Drop a request that not even a batch of its own could serve by then. A margin that lets
+        nothing run is never refuted by a run: where it alone is to blame, it is doubted."""
+        cost = self.costs.of(variant)
+        slo_ns = until_ns - request.arrived_at_ns - self.desk.lead_ns(1)
+        if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
+            self.costs.doubt(variant)
+        self.outbox.drop(request, DropReason.LATE)
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         """Form the batch for this slot; None hands the slot back."""

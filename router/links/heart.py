@@ -1,7 +1,12 @@
 """Heartbeats from a thread of their own: a loop that is busy must not be taken for dead."""
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Protocol
+
+Clock = Callable[[], int]
+"""Nanoseconds of a clock that never goes back."""
 
 
 class Beating(Protocol):
@@ -11,10 +16,11 @@ class Beating(Protocol):
 
 
 class Heart:
-    """One for each process; beats for all of its links."""
+    """One for each process; beats for all of its links, and tells them the time."""
 
-    def __init__(self, every_ns: int) -> None:
+    def __init__(self, every_ns: int, clock: Clock = time.monotonic_ns) -> None:
         self.every_ns = every_ns
+        self.clock = clock
         self.lock = threading.Lock()
         self.links: set[Beating] = set()
         self.stopped = threading.Event()

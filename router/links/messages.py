@@ -206,6 +206,12 @@ class Drained(msgspec.Struct, tag=34, array_like=True, frozen=True):
     """Nothing more will come: whatever a backend that drains has been sent, it has by now."""
 
 
+class Retire(msgspec.Struct, tag=35, array_like=True, frozen=True):
+    """Let yourself be replaced: you fail or drag, and get nothing more."""
+
+    reason: str
+
+
 # Backend -> router
 
 
@@ -316,6 +322,7 @@ Message = (
     | LoadVariant
     | UnloadVariant
     | Drained
+    | Retire
     | Ready
     | Done
     | BackendStats

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
@@ -54,6 +53,34 @@ class LinkEvents(Protocol):
         """The link ended before it was up."""
 
 
+class Wire(Protocol):
+    """A way past the transport's queue, for any thread; whoever uses it holds the link's lock."""
+
+    def push(self, data: bytes) -> int:
+        """How many of these bytes are on their way now."""
+
+    def close(self) -> None: ...
+
+
+class SocketWire:
+    """The socket itself, by a descriptor that stays ours whatever the transport does."""
+
+    def __init__(self, transport: asyncio.BaseTransport) -> None:
+        self.fd = os.dup(transport.get_extra_info("socket").fileno())
+
+    def push(self, data: bytes) -> int:
+        try:
+            return os.write(self.fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError:
+            # The transport will see the same error, or an end of file, and end the link.
+            return len(data)
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+
 class Link(asyncio.Protocol):
     """One connection to one peer. `send` from the loop's thread only."""
 
@@ -62,13 +89,12 @@ class Link(asyncio.Protocol):
         self.events = events
         self.heart = heart
         self.options = options
-        self.session = Session(
-            me(), time.monotonic_ns(), options.silence_ns, options.frame_bytes_max
-        )
+        self.session = Session(me(), heart.clock(), options.silence_ns, options.frame_bytes_max)
         self.lock = threading.Lock()
         """Held around every write: the heart's thread writes too."""
         self.outbox: list[Message] = []
-        self.fd = -1
+        self.wire: Wire | None = None
+        """None before the connection is made and once it is lost."""
         self.backlog = False
         """Bytes wait in the transport; until they have gone, all others queue up behind them."""
         self.spoke = False
@@ -112,13 +138,13 @@ class Link(asyncio.Protocol):
 
     def _write(self, frame: bytes) -> None:
         with self.lock:
-            if self.fd < 0:
+            if self.wire is None:
                 return
             self.spoke = True
             if self.tail:
                 frame, self.tail = self.tail + frame, b""
             if not self.backlog:
-                sent = self._push(frame)
+                sent = self.wire.push(frame)
                 if sent == len(frame):
                     return
                 frame = frame[sent:]
@@ -128,26 +154,17 @@ class Link(asyncio.Protocol):
         if waiting > self.options.buffer_bytes_max:
             self.close(f"cut: the peer does not read, {waiting} bytes wait for it", at_once=True)
 
-    def _push(self, data: bytes) -> int:
-        """Give the socket what it takes now."""
-        try:
-            return os.write(self.fd, data)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            # The transport will see the same error, or an end of file, and end the link.
-            return len(data)
-
     def beat(self) -> None:
         """Say that this process lives; called by the heart's thread."""
         with self.lock:
-            if self.spoke or self.backlog or self.tail or self.fd < 0:
+            if self.spoke or self.backlog or self.wire is None:
                 self.spoke = False
                 return
-            frame = encode([Heartbeat(time.monotonic_ns())])[0]
-            sent = self._push(frame)
-            # A socket that takes nothing at all is full of what will tell the peer as much.
-            if 0 < sent < len(frame):
+            # A socket that takes nothing at all is full of what will tell the peer as much; what
+            # it took in part has to go on before anything else can.
+            frame = self.tail or encode([Heartbeat(self.heart.clock())])[0]
+            sent = self.wire.push(frame)
+            if sent > 0 or self.tail:
                 self.tail = frame[sent:]
 
     def close(self, reason: str, at_once: bool = False) -> None:
@@ -168,8 +185,8 @@ class Link(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         # Every byte that waits counts as backlog, so that none is overtaken.
         self.transport.set_write_buffer_limits(high=0)
-        # A descriptor of our own stays ours until we close it, whatever the transport does.
-        self.fd = os.dup(transport.get_extra_info("socket").fileno())
+        # A simulated network brings a wire of its own.
+        self.wire = transport.get_extra_info("wire") or SocketWire(transport)
         self._write(self.session.greeting())
         self.heart.join(self)
         self._watch()
@@ -177,7 +194,7 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         session = self.session
         was_up = session.peer is not None
-        messages = session.receive(time.monotonic_ns(), data)
+        messages = session.receive(self.heart.clock(), data)
         if not was_up and session.peer is not None:
             self.events.on_up(self)
         if messages:
@@ -191,8 +208,9 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.heart.leave(self)
         with self.lock:
-            os.close(self.fd)
-            self.fd = -1
+            if self.wire is not None:
+                self.wire.close()
+            self.wire = None
         self.session.close("lost: " + (str(exc) if exc else "end of file"))
         reason = self.session.closed or ""
         self.watch.cancel()
@@ -203,7 +221,7 @@ class Link(asyncio.Protocol):
             self.events.on_refused(self, reason)
 
     def _watch(self) -> None:
-        if self.session.check(time.monotonic_ns()):
+        if self.session.check(self.heart.clock()):
             self.watch = self.loop.call_later(self.options.beat_ns / 1e9, self._watch)
         elif not self.transport.is_closing():
             self._end()
@@ -228,7 +246,7 @@ class LinkServer:
         self.events = events
         self.heart = heart
         self.options = options
-        self.links: set[Link] = set()
+        self.links: dict[Link, None] = {}
 
     async def start(self, host: str, port: int = 0) -> int:
         """Listen; returns the port, which the system chooses where 0 is given."""
@@ -238,8 +256,8 @@ class LinkServer:
 
     def _take(self) -> Link:
         link = Link(self.me, self.events, self.heart, self.options)
-        self.links.add(link)
-        link.ended.add_done_callback(lambda _: self.links.discard(link))
+        self.links[link] = None
+        link.ended.add_done_callback(lambda _: self.links.pop(link))
         return link
 
     async def stop(self, reason: str) -> None:

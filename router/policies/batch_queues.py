@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from router.core.deadline_queue import DeadlineQueue
-from router.core.events import Batch, DropReason, Request
+from router.core.events import Batch, Request
 from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source
 
 
@@ -78,7 +78,8 @@ class BatchQueues(Source):
         queue = self.queue
         alone_ns = self.desk.lead_ns(1) + self.plan_ns[1]
         while len(queue) > 0 and queue.first().deadline_ns < now_ns + alone_ns:
-            self.outbox.drop(queue.pop(), DropReason.LATE)
+            late = queue.pop()
+            self.drop_late(late, self.variant, late.deadline_ns)
         if len(queue) == 0:
             self.size = 0
         else:

@@ -193,10 +193,7 @@ class ModelThread(Source):
             if fits > 0:
                 self.outbox.drop(queue.pop(), DropReason.WINDOW)
                 continue
-            slo_ns = first.deadline_ns - first.arrived_at_ns - self.desk.lead_ns(1)
-            if self.cost.p50_ns[1] <= slo_ns < self.plan_ns[1]:
-                self.costs.doubt(self.variant)
-            self.outbox.drop(queue.pop(), DropReason.LATE)
+            self.drop_late(queue.pop(), self.variant, first.deadline_ns)
         return 0
 
     # What the model's rate and SLO allow

@@ -362,7 +362,8 @@ class Partitioned(Source):
         for application, queue in list(worker.queues.items()):
             alone_ns = lead_ns + self.tables[application][1]
             while len(queue) > 0 and queue.first().deadline_ns < now_ns + alone_ns:
-                self.outbox.drop(queue.pop(), DropReason.LATE)
+                late = queue.pop()
+                self.drop_late(late, self.variants[application], late.deadline_ns)
             if len(queue) > 0:
                 next_at_ns = min(next_at_ns, queue.first().deadline_ns - alone_ns)
             else:
@@ -397,6 +398,10 @@ class Partitioned(Source):
             fits = slot.size_that_fits(variant, queue.first().deadline_ns - slot.start_at_ns)
             if fits >= planned or (fits > 0 and len(queue) < planned):
                 return min(fits, len(queue))
-            self.outbox.drop(queue.pop(), DropReason.LATE if fits == 0 else DropReason.WINDOW)
+            first = queue.pop()
+            if fits == 0:
+                self.drop_late(first, variant, first.deadline_ns)
+            else:
+                self.outbox.drop(first, DropReason.WINDOW)
         del worker.queues[application]
         return 0

@@ -130,7 +130,7 @@ class TimeoutBatching(Source):
             # In a new queue it would wait its turn again, perhaps for nothing.
             alone_ns = self.desk.lead_ns(1) + self.tables[request.application][1]
             if request.expires_at_ns < now_ns + alone_ns:
-                self.outbox.drop(request, DropReason.LATE)
+                self._drop_late(request)
             else:
                 lanes.extend(self.on_request(now_ns, request))
         return lanes
@@ -164,6 +164,9 @@ class TimeoutBatching(Source):
         bid.ripe_at_ns = min(ripe_at_ns, hopeless_at_ns + 1)
         return bid
 
+    def _drop_late(self, request: Request) -> None:
+        self.drop_late(request, self.variants[request.application], request.expires_at_ns)
+
     def _drop_hopeless(self, now_ns: int, replica: Replica) -> int:
         """Drop the first requests that could not even run alone; returns when the next one goes."""
         lead_ns = self.desk.lead_ns(1)
@@ -171,7 +174,7 @@ class TimeoutBatching(Source):
         for application, queue in list(replica.queues.items()):
             alone_ns = lead_ns + self.tables[application][1]
             while queue and queue[0].expires_at_ns < now_ns + alone_ns:
-                self.outbox.drop(queue.popleft(), DropReason.LATE)
+                self._drop_late(queue.popleft())
                 replica.load -= 1
             if queue:
                 next_at_ns = min(next_at_ns, queue[0].expires_at_ns - alone_ns)
@@ -222,8 +225,10 @@ class TimeoutBatching(Source):
                     taken.append(request)
                     continue
                 replica.load -= 1
-                late = request.expires_at_ns < late_at_ns
-                self.outbox.drop(request, DropReason.LATE if late else DropReason.WINDOW)
+                if request.expires_at_ns < late_at_ns:
+                    self._drop_late(request)
+                else:
+                    self.outbox.drop(request, DropReason.WINDOW)
                 if not taken:
                     # The batch is still to begin: let others move up.
                     break

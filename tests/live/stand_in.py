@@ -21,7 +21,8 @@ from clients.wire.tensors import (
     to_array,
 )
 from deployments.frontend.models import ImageSpec, Registry, ServedModel, TensorSpec
-from deployments.frontend.process import FrontendOptions, FrontendProcess
+from deployments.frontend.options import FrontendOptions
+from deployments.frontend.process import FrontendProcess
 from deployments.frontend.server import ServerOptions
 from router.core.units import ms
 from router.links.heart import Heart

@@ -18,7 +18,8 @@ from deployments.backend.stock import Stock
 from deployments.backend.swapping import SwappingRunner
 from deployments.config import load_config
 from deployments.frontend.intake import take_in
-from deployments.frontend.process import FrontendOptions, FrontendProcess, node_name
+from deployments.frontend.options import FrontendOptions
+from deployments.frontend.process import FrontendProcess, node_name
 from deployments.frontend.server import ServerOptions
 from deployments.models.digits import held_out, load
 from deployments.plan import peeks, registry, router_config

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from router.core.costs import MEMORY, Costs, RatioWindow, fixed_cost_ns
+from router.core.costs import MEMORY, REFUSALS, Costs, RatioWindow, fixed_cost_ns
 from router.core.source import Slot
 from router.core.units import ms
 
@@ -236,3 +236,14 @@ def test_factors_of_noisy_backends_do_not_run_away() -> None:
         costs.observe(0, 0, run % 2, 1, int(ms(40) * math.exp(rng.gauss(0.0, 0.3))))
     assert all(factor < 1.6 for factor in costs.backend_factor.values())
     assert 1.5 < costs.of(0).factor < 2.2
+
+
+def test_a_slow_backend_that_nothing_fits_is_tried_again_after_a_while() -> None:
+    costs = costs_of([5])
+    observe(costs, 1.0, times=20, backend=1)
+    observe(costs, 9.0, times=8, backend=0)
+    for _ in range(REFUSALS - 1):
+        costs.refuse(0)
+    assert costs.backend_factor == {0: 9.0}
+    costs.refuse(0)
+    assert costs.backend_factor == {}

@@ -214,3 +214,16 @@ def test_cancelled_request_is_forgotten() -> None:
     assert drops(engine) == [(1, DropReason.CANCELLED)]
     engine.on_done(ms(5), 0, ms(5))
     assert ran(engine) == []
+
+
+def test_a_margin_that_lets_nothing_run_is_doubted() -> None:
+    engine, _ = make()
+    for rid in range(20):
+        send(engine, rid, ms(100 * rid))
+        assert ran(engine) == [(0, [rid])]
+        # The last one hangs for 200 ms: its margin alone would refuse everyone from now on.
+        engine.on_done(ms(100 * rid + 5), 0, ms(5) if rid < 19 else ms(200))
+    send(engine, 20, ms(3000))
+    assert drops(engine) == [(20, "late")]
+    send(engine, 21, ms(3100))
+    assert ran(engine) == [(0, [21])]

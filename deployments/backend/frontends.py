@@ -1,0 +1,110 @@
+"""Links from a backend to the frontends that it fetches from and answers to."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+
+from router.links.heart import Heart
+from router.links.messages import Frontend, Message, Payload
+from router.links.session import LinkError
+from router.links.transport import Link, LinkOptions, Me, connect
+
+StartTask = Callable[[Coroutine[object, object, None]], "asyncio.Task[None]"]
+
+
+class FrontendEvents(Protocol):
+    """Whoever uses these links."""
+
+    def on_payloads(self, payloads: list[Payload]) -> None: ...
+
+    def on_frontend_down(self, frontend: int, reason: str) -> None:
+        """What it has not sent by now will not come; `reason` says why, where it was never
+        reached."""
+
+
+class FrontendPeer:
+    """One frontend."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.link: Link | None = None
+        self.waiting: list[Message] = []
+        """To be sent once the link is up."""
+        self.connecting: asyncio.Task[None] | None = None
+
+
+class Frontends:
+    """Every frontend that the router has told of; linked when there is something to say."""
+
+    def __init__(
+        self, me: Me, events: FrontendEvents, heart: Heart, options: LinkOptions, start: StartTask
+    ) -> None:
+        self.me = me
+        self.events = events
+        self.heart = heart
+        self.options = options
+        self.start = start
+        self.peers: dict[int, FrontendPeer] = {}
+
+    def meet(self, frontend: Frontend) -> None:
+        """It takes links there."""
+        before = self.peers.get(frontend.number)
+        if before is not None:
+            if before.address == frontend.address:
+                return
+            if before.link is not None:
+                before.link.close("moved")
+        self.peers[frontend.number] = FrontendPeer(frontend.address)
+
+    def say(self, number: int, message: Message) -> bool:
+        """Send this, now or as soon as it is reached; false where nobody has told where it is."""
+        peer = self.peers.get(number)
+        if peer is None:
+            return False
+        if peer.link is not None:
+            peer.link.send(message)
+        else:
+            peer.waiting.append(message)
+            if peer.connecting is None:
+                peer.connecting = self.start(self._connect(number, peer))
+        return True
+
+    async def _connect(self, number: int, peer: FrontendPeer) -> None:
+        try:
+            link = await connect(peer.address, self.me, self, self.heart, self.options)
+        except LinkError as error:
+            peer.waiting.clear()
+            self.events.on_frontend_down(number, str(error))
+            return
+        finally:
+            peer.connecting = None
+        if link.open:
+            peer.link = link
+            link.send_all(peer.waiting)
+        peer.waiting.clear()
+
+    async def stop(self, reason: str) -> None:
+        links = [peer.link for peer in self.peers.values() if peer.link is not None]
+        for link in links:
+            link.close(reason)
+        await asyncio.gather(*(link.ended for link in links))
+
+    # LinkEvents
+
+    def on_up(self, link: Link) -> None:
+        pass
+
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
+        payloads = [message for message in messages if isinstance(message, Payload)]
+        if len(payloads) < len(messages):
+            link.close("malformed: a frontend sends payloads alone")
+        self.events.on_payloads(payloads)
+
+    def on_down(self, link: Link, reason: str) -> None:
+        peer = self.peers.get(link.peer.number)
+        if peer is not None and peer.link in (link, None):
+            peer.link = None
+            self.events.on_frontend_down(link.peer.number, "")
+
+    def on_refused(self, link: Link, reason: str) -> None:
+        pass

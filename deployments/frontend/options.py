@@ -1,0 +1,33 @@
+"""Everything a frontend process is told."""
+
+from dataclasses import dataclass, field
+
+from deployments.frontend.server import ServerOptions
+from deployments.frontend.streams import StreamLimits
+from deployments.frontend.table import TableLimits
+from deployments.frontend.trace_file import TraceOptions
+from router.links.transport import LinkOptions
+
+
+@dataclass(frozen=True, slots=True)
+class FrontendOptions:
+    """Everything a frontend process is told."""
+
+    number: int
+    """Unique in the cluster: part of every request's id."""
+    link_host: str = "127.0.0.1"
+    """Where backends connect to; must be reachable from theirs."""
+    node: str = ""
+    """Processes with the same one share memory; found out where empty."""
+    decoders: int = 2
+    """Threads that decode pictures."""
+    shared_memory: bool = True
+    repository_open: bool = False
+    """Clients may load and unload models."""
+    pixels_max: int = 64_000_000
+    traces: TraceOptions | None = None
+    """Which requests are followed, and where to; None: none."""
+    table: TableLimits = field(default_factory=TableLimits)
+    streams: StreamLimits = field(default_factory=StreamLimits)
+    server: ServerOptions = field(default_factory=ServerOptions)
+    links: LinkOptions = field(default_factory=LinkOptions)

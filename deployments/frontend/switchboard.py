@@ -1,0 +1,152 @@
+"""The desk and its links: to the router, and from the backends. No servers, no threads of its own,
+so that a simulated world runs it as it is."""
+
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack
+
+from deployments.frontend.desk import Desk
+from deployments.frontend.memory import Arena
+from deployments.frontend.models import Registry
+from deployments.frontend.options import FrontendOptions
+from deployments.frontend.peeker import Peeker
+from deployments.frontend.repository import Repository
+from deployments.frontend.table import RequestTable
+from deployments.frontend.traces import Tracer
+from router.links.heart import Heart
+from router.links.messages import (
+    PROTOCOL,
+    Absent,
+    Advice,
+    Cancel,
+    Dropped,
+    Estimated,
+    Evidence,
+    Fetch,
+    Hello,
+    Message,
+    Payload,
+    Place,
+    Report,
+    Result,
+    ShortCircuit,
+    Submit,
+)
+from router.links.transport import Link, LinkServer, Reconnecting, Resolve
+
+
+class Switchboard:
+    """Hands messages between links and desk (`LinkEvents`, `Wires`)."""
+
+    def __init__(
+        self, options: FrontendOptions, registry: Registry, resolve_router: Resolve, node: str
+    ) -> None:
+        self.options = options
+        self.registry = registry
+        self.resolve_router = resolve_router
+        self.node = node
+        self.table = RequestTable(options.number, options.table)
+        self.epoch = 0
+        """The highest one met: an older router is refused."""
+        self.address = ""
+        self.router: Link | None = None
+        self.backends: dict[int, Link] = {}
+        self.strays = 0
+        """Messages that made no sense from who sent them."""
+
+    async def listen(
+        self,
+        undo: AsyncExitStack,
+        arena: Arena,
+        pool: Executor,
+        heart: Heart,
+        peeker: Peeker | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        """Take links of backends; what ends that is left to `undo`."""
+        options = self.options
+        self.arena = arena
+        self.heart = heart
+        self.desk = Desk(
+            self.table, arena, pool, self, options.pixels_max, peeker, tracer, heart.clock
+        )
+        self.repository = Repository(self.registry, options.repository_open, self.to_router)
+        self.link_server = LinkServer(self._hello, self, heart, options.links)
+        port = await self.link_server.start(options.link_host)
+        undo.push_async_callback(self.link_server.stop, "the frontend shuts down")
+        self.address = f"{options.link_host}:{port}"
+
+    def reach_router(self, undo: AsyncExitStack) -> None:
+        """Keep a link to the router; it comes when it comes."""
+        self.router_link = Reconnecting(
+            self.resolve_router, self._hello, self, self.heart, self.options.links
+        )
+        self.router_link.start()
+        undo.push_async_callback(self.router_link.stop, "the frontend shuts down")
+
+    def _hello(self) -> Hello:
+        number = self.options.number
+        return Hello(PROTOCOL, "frontend", number, self.epoch, self.address, self.node)
+
+    # LinkEvents
+
+    def on_up(self, link: Link) -> None:
+        peer = link.peer
+        if peer.role == "router":
+            self.epoch = max(self.epoch, peer.epoch)
+            self.router = link
+            self.repository.on_router_up()
+            self.desk.on_router_up(peer.epoch)
+        elif peer.role == "backend":
+            before = self.backends.get(peer.number)
+            if before is not None and before is not link:
+                before.close(f"backend {peer.number} has come anew")
+                self.desk.on_backend_down(peer.number)
+            self.backends[peer.number] = link
+        else:
+            link.close(f"a frontend takes backends, not a {peer.role}")
+
+    def on_down(self, link: Link, reason: str) -> None:
+        peer = link.peer
+        if link is self.router:
+            self.router = None
+            self.desk.on_router_down()
+        elif self.backends.get(peer.number) is link:
+            del self.backends[peer.number]
+            self.desk.on_backend_down(peer.number)
+
+    def on_refused(self, link: Link, reason: str) -> None:
+        """Whoever it was comes again; `router_link.trouble` says why it failed."""
+
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
+        desk = self.desk
+        number = link.peer.number
+        for message in messages:
+            if isinstance(message, Result):
+                desk.on_result(message)
+            elif isinstance(message, Fetch):
+                desk.on_fetch(number, message)
+            elif isinstance(message, Dropped):
+                desk.on_dropped(message)
+            elif isinstance(message, Absent):
+                self.repository.on_absent(message)
+            elif isinstance(message, Estimated):
+                desk.on_estimated(message)
+            elif isinstance(message, ShortCircuit):
+                desk.on_short_circuit(message)
+            elif isinstance(message, Advice):
+                desk.on_advice(message)
+            else:
+                self.strays += 1
+        desk.pump()
+
+    # Wires
+
+    def to_router(self, message: Submit | Cancel | Evidence | Place | Report) -> None:
+        if self.router is not None:
+            self.router.send(message)
+
+    def to_backend(self, backend: int, payload: Payload) -> None:
+        link = self.backends.get(backend)
+        if link is None:
+            return
+        link.send(payload if link.peer.node == self.node else self.arena.inline(payload))

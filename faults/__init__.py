@@ -1,0 +1,1 @@
+"""Production processes in one simulated world, and whatever can happen to them."""

@@ -1,0 +1,163 @@
+"""What must hold at every step, and what must be left when all is well again."""
+
+from collections import Counter
+
+from deployments.frontend.outcomes import Refusal
+from faults.processes import BackendHost, FrontendHost, RouterHost
+from faults.system import System
+from faults.world import BrokenError, VirtualLoop
+from router.core.events import Dispatch
+from router.core.units import ms
+from router.live import LiveRouter
+
+LOOK_NS = ms(5)
+
+
+class Invariants:
+    """Looks at a process after each of its steps, and at the ledger every few milliseconds."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.obeyed: dict[VirtualLoop, int] = {}
+        """The highest epoch whose orders a backend has taken."""
+        self.given_up: dict[int, set[int]] = {}
+        """By epoch: backends that seemed to hang."""
+        self.hosts: dict[VirtualLoop, RouterHost | FrontendHost | BackendHost] = {}
+        system.world.looks.append(self.look)
+        system.on_start.append(self._meet)
+        for host in (*system.routers, *system.frontends, *system.backends):
+            self._meet(host)
+        self._tick()
+
+    def _meet(self, what: object) -> None:
+        if isinstance(what, RouterHost | FrontendHost | BackendHost):
+            self.hosts[what.loop] = what
+
+    def look(self, loop: VirtualLoop) -> None:
+        if self.system.world.trouble:
+            raise BrokenError(self.system.world.trouble[0])
+        host = self.hosts[loop]
+        if isinstance(host, RouterHost):
+            if host.live is not None:
+                check_grants(host.live)
+                self._check_given_up(host.live)
+        elif isinstance(host, BackendHost):
+            self._check_backend(host)
+
+    def _check_given_up(self, live: LiveRouter) -> None:
+        """Only a backend to which something has happened may seem to hang."""
+        given_up = self.given_up.setdefault(live.epoch, set())
+        for backend in live.guard.given_up - given_up:
+            given_up.add(backend)
+            if backend not in self.system.excused:
+                raise BrokenError(f"backend {backend} was given up, and nothing was wrong with it")
+
+    def _tick(self) -> None:
+        world = self.system.world
+        for sent in self.system.open.values():
+            loop = sent.frontend.loop
+            if not loop.held and world.now_ns > sent.due_ns + loop.held_ns - sent.held_ns:
+                raise BrokenError(f"request {sent.number} of {loop.name} has no answer in time")
+        for frontend in self.system.frontends:
+            table = frontend.board.table
+            held = sum(entry.size_bytes for entry in table.entries.values())
+            if held != table.payload_bytes:
+                raise BrokenError(f"{frontend.loop.name} counts {table.payload_bytes} not {held}")
+        world.after(LOOK_NS, self._tick)
+
+    def _check_backend(self, host: BackendHost) -> None:
+        process = host.process
+        router = process.router
+        if router is not None and router.open:
+            epoch, highest = router.peer.epoch, self.obeyed.get(host.loop, 0)
+            if epoch < highest:
+                raise BrokenError(f"{host.loop.name} obeys epoch {epoch} after {highest}")
+            self.obeyed[host.loop] = epoch
+        if len(process.slot.jobs) > 2:
+            raise BrokenError(f"{host.loop.name} has {len(process.slot.jobs)} batches")
+
+    # When all is well again
+
+    def check_served(self) -> None:
+        """Requests sent after everything had healed were all served."""
+        for sent in self.system.ledger:
+            outcome = sent.outcomes[0] if sent.outcomes else None
+            if sent.probe and (outcome is None or isinstance(outcome, Refusal)):
+                raise BrokenError(
+                    f"request {sent.number} was not served when all was well: {outcome}"
+                )
+
+    def check_clean(self) -> None:
+        """Nothing is left of requests that have ended."""
+        system = self.system
+        if system.open:
+            raise BrokenError(f"{len(system.open)} requests have no answer")
+        for frontend in system.frontends:
+            board = frontend.board
+            if board.table.entries or board.desk.waiters or board.table.payload_bytes:
+                raise BrokenError(f"{frontend.loop.name} keeps requests that have ended")
+        for backend in system.backends:
+            process = backend.process
+            if process.slot.jobs or process.tasks or not process.slot.announced:
+                raise BrokenError(f"{backend.loop.name} is not free: {process.slot.jobs}")
+        router = system.router
+        assert router is not None
+        live = router.live
+        assert live is not None
+        if live.engine.outbox.queued or live.dispatched:
+            raise BrokenError(f"{router.loop.name} keeps requests that have ended")
+        self._check_known(live)
+        self._check_connections()
+
+    def _check_known(self, live: LiveRouter) -> None:
+        system = self.system
+        wanted = {each.process.settings.number for each in system.backends}
+        if set(live.backends) != wanted:
+            raise BrokenError(f"the router has backends {sorted(live.backends)}, not {wanted}")
+        wanted = {each.board.options.number for each in system.frontends}
+        if set(live.frontends) != wanted:
+            raise BrokenError(f"the router has frontends {sorted(live.frontends)}, not {wanted}")
+        for number in live.backends:
+            state = live.engine.backend_rank[number].backends[number]
+            if state.running is not None or state.queued is not None:
+                raise BrokenError(f"backend {number} is thought to be busy")
+
+    def _check_connections(self) -> None:
+        pairs = Counter(
+            frozenset(each.loops)
+            for each in self.system.world.network.connections
+            if not any(end.over for end in each.ends)
+        )
+        for pair, count in pairs.items():
+            if count > 1:
+                names = sorted(loop.name for loop in pair)
+                raise BrokenError(f"{count} connections between {names}")
+
+
+def check_grants(live: LiveRouter) -> None:
+    """Each request is queued, or in one batch of one backend, and the router knows which."""
+    queued = live.engine.outbox.queued
+    granted: set[int] = set()
+    count = 0
+    for rank in live.engine.ranks:
+        for state in rank.backends.values():
+            for batch in (state.running, state.queued):
+                if batch is not None:
+                    count += len(batch.requests)
+                    granted.update([request.rid for request in batch.requests])
+    if len(granted) != count:
+        raise BrokenError("a request is in two batches")
+    if not granted.isdisjoint(queued):
+        raise BrokenError(f"requests {granted & queued.keys()} are queued and granted at once")
+    if live.dispatched != granted:
+        pending = {
+            request.rid
+            for effect in live.engine.outbox.effects
+            if isinstance(effect, Dispatch)
+            for request in effect.batch.requests
+        }
+        if live.dispatched != granted - pending:
+            raise BrokenError(
+                f"dispatched {sorted(live.dispatched - granted)} that no backend has, "
+                f"{sorted(granted - pending - live.dispatched)} unknown"
+            )

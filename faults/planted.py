@@ -1,0 +1,90 @@
+"""Bugs to be found: each breaks one process as it starts. A simulator that cannot find them could
+not find ours."""
+
+from collections.abc import Callable
+
+from deployments.backend.slot import Job, Report
+from faults.processes import BackendHost, FrontendHost
+from router.links.messages import Hello, Submit
+from router.live import LiveRouter
+from router.peers import Speaker
+
+Plant = Callable[[object], None]
+
+
+def lost_acknowledgement(what: object) -> None:
+    """A backend does not tell the router of one batch in twenty."""
+    if isinstance(what, BackendHost):
+        slot = what.process.slot
+        take, rng = slot.take_effects, what.loop.rng
+
+        def take_effects() -> list[object]:
+            return [
+                effect
+                for effect in take()
+                if not isinstance(effect, Report) or rng.random() >= 0.05
+            ]
+
+        slot.take_effects = take_effects  # type: ignore[method-assign, assignment]
+
+
+def double_grant(what: object) -> None:
+    """A router takes a request that a backend has already for a new one."""
+    if isinstance(what, LiveRouter):
+        submit = what._submit
+
+        def forgetful(now_ns: int, link: Speaker, message: Submit) -> None:
+            held = message.rid in what.dispatched
+            what.dispatched.discard(message.rid)
+            submit(now_ns, link, message)
+            if held:
+                what.dispatched.add(message.rid)
+
+        what._submit = forgetful  # type: ignore[method-assign, assignment]
+
+
+def stale_epoch(what: object) -> None:
+    """A backend obeys whatever router it reaches."""
+    if isinstance(what, BackendHost):
+        process = what.process
+        hello, up = process.hello, process.on_router_up
+
+        def nobody() -> Hello:
+            process.slot.epoch = 0
+            return hello()
+
+        def greet(link: object) -> None:
+            process.slot.epoch = 0
+            up(link)  # type: ignore[arg-type]
+
+        process.hello = nobody  # type: ignore[method-assign]
+        process.on_router_up = greet  # type: ignore[method-assign]
+
+
+def leaked_slot(what: object) -> None:
+    """A backend keeps the place of a batch whose router has gone."""
+    if isinstance(what, BackendHost):
+        slot = what.process.slot
+        end = slot._end
+
+        def keep(job: Job, run_ns: int, failed: str) -> None:
+            if not job.orphan:
+                end(job, run_ns, failed)
+
+        slot._end = keep  # type: ignore[method-assign]
+
+
+def forgotten_answer(what: object) -> None:
+    """A frontend does not notice that a request's time has run out."""
+    if isinstance(what, FrontendHost):
+        what.board.table.on_time = lambda now_ns: None  # type: ignore[method-assign]
+
+
+PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
+    "lost acknowledgement": (lost_acknowledgement, ()),
+    "double grant": (double_grant, ("cut", "delay", "flap")),
+    "stale epoch": (stale_epoch, ("flap", "usurp")),
+    "leaked slot": (leaked_slot, ("clock-step", "flap", "kill")),
+    "forgotten answer": (forgotten_answer, ()),
+}
+"""With the faults that bring each out soonest; none: any."""

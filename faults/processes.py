@@ -1,0 +1,278 @@
+"""Routers, frontends and backends as the world runs them: production code on a virtual loop."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import numpy as np
+
+from deployments.backend.executor import Outcome
+from deployments.backend.process import BackendProcess, BackendSettings
+from deployments.backend.runner import PlainRunner, Runner
+from deployments.backend.slot import Job
+from deployments.backend.tensors import Array
+from deployments.frontend.memory import Arena
+from deployments.frontend.models import Registry
+from deployments.frontend.options import FrontendOptions
+from deployments.frontend.switchboard import Switchboard
+from faults.world import VirtualLoop, World, new_process
+from router.assembly import RouterConfig
+from router.core.units import ms
+from router.epochs import next_epoch
+from router.links.heart import Beating, Heart
+from router.links.transport import LinkOptions, LinkServer, Resolve
+from router.live import LiveRouter
+from router.wake import LoopTimer
+
+LINKS = LinkOptions()
+KIND = "virtual"
+NODE = "world"
+
+
+class VirtualHeart(Heart):
+    """Beats in virtual time; a process that is stopped has no pulse, a busy one has."""
+
+    def __init__(self, loop: VirtualLoop, every_ns: int) -> None:
+        super().__init__(every_ns, loop.clock)
+        self.loop = loop
+        self.beating: dict[Beating, None] = {}
+
+    def join(self, link: Beating) -> None:
+        if not self.beating:
+            self._next()
+        self.beating[link] = None
+
+    def leave(self, link: Beating) -> None:
+        self.beating.pop(link, None)
+
+    def stop(self) -> None:
+        self.beating.clear()
+
+    def _next(self) -> None:
+        world = self.loop.world
+        world.enter(world.now_ns + self.every_ns, self._beat, self.loop, thread=True)
+
+    def _beat(self) -> None:
+        for link in tuple(self.beating):
+            link.beat()
+        if self.beating:
+            self._next()
+
+
+class RouterHost:
+    """A router's process."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        config: RouterConfig,
+        last_epoch: int,
+        stand_down: Callable[["RouterHost"], None],
+    ) -> None:
+        self.world = world
+        self.loop = new_process(world, name)
+        self.config = config
+        self.epoch = next_epoch(1, world.wall_ms(), last_epoch)
+        self.stand_down = stand_down
+        self.live: LiveRouter | None = None
+        self.address = ""
+
+    async def run(self, on_up: Callable[["RouterHost"], None]) -> None:
+        loop = self.loop
+        self.live = LiveRouter(
+            self.config,
+            self.epoch,
+            loop.clock,
+            loop.call_soon,
+            lambda call: LoopTimer(loop, call, loop.clock),
+            stand_down=lambda reason: self.stand_down(self),
+        )
+        heart = VirtualHeart(loop, LINKS.beat_ns)
+        self.server = LinkServer(self.live.hello, self.live, heart, LINKS)
+        self.address = f"world:{await self.server.start('world')}"
+        on_up(self)
+
+
+class FrontendHost:
+    """A frontend's process, without its servers: clients stand right at the desk."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        options: FrontendOptions,
+        registry: Registry,
+        resolve: Callable[[VirtualLoop], Resolve],
+    ) -> None:
+        self.loop = new_process(world, name)
+        self.board = Switchboard(options, registry, resolve(self.loop), NODE)
+        self.up = False
+        self.draining = False
+
+    async def run(self) -> None:
+        self.undo = AsyncExitStack()
+        heart = VirtualHeart(self.loop, LINKS.beat_ns)
+        pool: Any = None
+        await self.board.listen(self.undo, Arena(0), pool, heart)
+        self.board.reach_router(self.undo)
+        self.up = True
+
+    async def leave(self) -> None:
+        """As `FrontendProcess.stop`: drain, then end."""
+        self.draining = True
+        self.board.table.on_drain()
+        while self.board.table.entries:
+            await asyncio.sleep(0.01)
+        self.board.desk.close()
+        await self.undo.aclose()
+        self.loop.die()
+
+
+class Machine:
+    """What a backend's accelerator does to its batches."""
+
+    def __init__(self, tables: dict[str, tuple[int, ...]]) -> None:
+        self.tables = tables
+        self.profile_error = 1.0
+        """It takes this much longer than its profile says, always."""
+        self.slowness = 1.0
+        self.hangs = False
+        self.fails = False
+        self.poison = ""
+        """A variant that kills the process."""
+
+
+class VirtualExecutor:
+    """In place of the threads that stage and run batches."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        machine: Machine,
+        report: Callable[[Outcome], None],
+        on_crash: Callable[[], None],
+    ) -> None:
+        self.loop = loop
+        self.machine = machine
+        self.report = report
+        self.on_crash = on_crash
+        self.orders: deque[tuple[Job, Runner, Sequence[tuple[int, Array]], dict[int, str]]] = (
+            deque()
+        )
+        self.running: Job | None = None
+
+    def begin(
+        self,
+        job: Job,
+        runner: Runner,
+        items: Sequence[tuple[int, Array]],
+        errors: dict[int, str],
+    ) -> None:
+        self.orders.append((job, runner, items, errors))
+        if self.running is None:
+            self._next()
+
+    def _next(self) -> None:
+        if not self.orders:
+            return
+        job, runner, items, errors = self.orders.popleft()
+        self.running = job
+        machine, world = self.machine, self.loop.world
+        plain_ns = machine.tables[job.run.variant][max(0, len(items) - 1)]
+        jitter = 1.0 + abs(self.loop.rng.gauss(0.0, 0.02))
+        run_ns = int(plain_ns * machine.profile_error * machine.slowness * jitter)
+        started_at_ns = self.loop.clock()
+        world.enter(
+            world.now_ns + run_ns,
+            lambda: self._end(started_at_ns, job, runner, items, errors),
+            self.loop,
+            thread=True,
+        )
+
+    def _end(
+        self,
+        started_at_ns: int,
+        job: Job,
+        runner: Runner,
+        items: Sequence[tuple[int, Array]],
+        errors: dict[int, str],
+    ) -> None:
+        world = self.loop.world
+        if self.machine.poison == job.run.variant:
+            self.on_crash()
+            return
+        if self.machine.hangs:
+            again = ms(5)
+            world.enter(
+                world.now_ns + again,
+                lambda: self._end(started_at_ns, job, runner, items, errors),
+                self.loop,
+                thread=True,
+            )
+            return
+        run_ns = self.loop.clock() - started_at_ns
+        outputs = []
+        failed = ""
+        if self.machine.fails:
+            failed = "RuntimeError: the model broke"
+        elif items:
+            places = [place for place, _ in items]
+            outputs.append((places, runner.run(runner.stage([item for _, item in items]))))
+        self.running = None
+        self.report(Outcome(job, 0, started_at_ns, run_ns, errors, outputs, failed))
+        self._next()
+
+    def stop(self) -> None:
+        self.orders.clear()
+
+
+def echo(batch: Array) -> Array:
+    """The model of this world: whoever gets another's answer would notice."""
+    return np.array(batch)
+
+
+class BackendHost:
+    """A backend's process."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        number: int,
+        tables: dict[str, tuple[int, ...]],
+        resolve: Callable[[VirtualLoop], Resolve],
+        on_crash: Callable[["BackendHost"], None],
+    ) -> None:
+        self.loop = new_process(world, name)
+        self.machine = Machine(tables)
+        self.on_crash = on_crash
+        self.leaving = False
+        runners: dict[str, Runner] = {
+            variant: PlainRunner(echo, len(table)) for variant, table in tables.items()
+        }
+        self.process = BackendProcess(
+            BackendSettings(number, KIND, NODE, links=LINKS),
+            runners,
+            resolve(self.loop),
+            heart=VirtualHeart(self.loop, LINKS.beat_ns),
+            make_executor=self._make_executor,
+        )
+
+    def _make_executor(self, report: Callable[[Outcome], None]) -> VirtualExecutor:
+        self.executor = VirtualExecutor(
+            self.loop, self.machine, report, lambda: self.on_crash(self)
+        )
+        return self.executor
+
+    async def run(self) -> None:
+        await self.process.start()
+
+    async def leave(self) -> None:
+        """As Serve ends a replica that it does not want any more."""
+        self.leaving = True
+        await self.process.drain()
+        await self.process.stop()
+        self.loop.die()

@@ -1,0 +1,296 @@
+"""What happens, when, and for how long: drawn from the seed."""
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+from faults.processes import BackendHost, FrontendHost, RouterHost
+from faults.system import ENCODED, PLAIN, TABLES, System
+from faults.world import VirtualLoop
+from router.core.units import SECOND, ms
+
+Heal = Callable[[], None]
+Host = RouterHost | FrontendHost | BackendHost
+
+
+class Schedule:
+    """Draws faults and load, and undoes what does not end by itself."""
+
+    def __init__(self, system: System, rng: random.Random, kinds: tuple[str, ...] = ()) -> None:
+        self.system = system
+        self.world = system.world
+        self.rng = rng
+        self.kinds = kinds or tuple(FAULTS)
+        self.heals: list[Heal] = []
+
+    def load(self, from_ns: int, to_ns: int, rate: float) -> None:
+        """Requests at random, a few of them cancelled."""
+        at_ns = from_ns + int(self.rng.expovariate(rate) * SECOND)
+        while at_ns < to_ns:
+            self.world.enter(at_ns, self._send)
+            at_ns += int(self.rng.expovariate(rate) * SECOND)
+
+    def _send(self) -> None:
+        up = [each for each in self.system.frontends if each.up and not each.draining]
+        if not up:
+            return
+        model = PLAIN if self.rng.random() < 0.7 else ENCODED
+        sent = self.system.send(model, self.rng.choice(up))
+        if self.rng.random() < 0.05:
+            self.world.after(self.rng.randrange(ms(40)), lambda: self.system.cancel(sent))
+
+    def faults(self, from_ns: int, to_ns: int, count: int) -> None:
+        for _ in range(count):
+            kind = self.rng.choice(self.kinds)
+            at_ns = self.rng.randrange(from_ns, to_ns)
+            self.world.enter(at_ns, partial(self._play, kind))
+
+    def _play(self, kind: str) -> None:
+        self.world.say("fault:", kind)
+        heal = FAULTS[kind](self)
+        if heal is not None:
+            self.heals.append(heal)
+            self.world.after(self._span_ns(), lambda: self._undo(heal))
+
+    def _span_ns(self) -> int:
+        """Short ones mostly: what lasts is noticed, what nearly lasts is harder."""
+        return int(ms(20) * 100 ** self.rng.random())
+
+    def _undo(self, heal: Heal) -> None:
+        if heal in self.heals:
+            self.heals.remove(heal)
+            heal()
+
+    def heal(self) -> None:
+        """End everything that still goes on."""
+        for heal in tuple(self.heals):
+            self._undo(heal)
+
+    # Whom it hits
+
+    def backend(self) -> BackendHost | None:
+        here = [each for each in self.system.backends if each.loop.alive and not each.leaving]
+        if not here:
+            return None
+        host = self.rng.choice(here)
+        self.system.excused.add(host.process.settings.number)
+        return host
+
+    def frontend(self) -> FrontendHost | None:
+        """Whatever happens to it, any backend may wait for its inputs."""
+        self._excuse_all()
+        here = [each for each in self.system.frontends if each.up and not each.draining]
+        return self.rng.choice(here) if here else None
+
+    def _excuse_all(self) -> None:
+        self.system.excused.update(each.process.settings.number for each in self.system.backends)
+
+    def host(self) -> Host | None:
+        kind = self.rng.randrange(3)
+        if kind == 0:
+            self._excuse_all()
+            return self.system.router
+        return self.backend() if kind == 1 else self.frontend()
+
+    def pair(self) -> tuple[VirtualLoop, VirtualLoop] | None:
+        router, frontend, backend = self.system.router, self.frontend(), self.backend()
+        if router is None or frontend is None or backend is None:
+            return None
+        one, other = self.rng.sample((router.loop, frontend.loop, backend.loop), 2)
+        return one, other
+
+
+def _kill(schedule: Schedule) -> None:
+    host = schedule.host()
+    if isinstance(host, RouterHost):
+        schedule.system.lose_router()
+    elif isinstance(host, BackendHost):
+        schedule.system.lose_backend(host)
+    elif host is not None:
+        schedule.system.lose_frontend(host)
+
+
+def _hold(stopped: bool) -> Callable[[Schedule], Heal | None]:
+    def play(schedule: Schedule) -> Heal | None:
+        host = schedule.host()
+        if host is None or host.loop.held:
+            return None
+        host.loop.hold(stopped)
+        return host.loop.go_on
+
+    return play
+
+
+def _cut(schedule: Schedule) -> None:
+    pair = schedule.pair()
+    if pair is not None:
+        schedule.world.network.cut(*pair)
+
+
+def _flap(schedule: Schedule) -> None:
+    """A connection that comes and goes, while another one is slow."""
+    pair, other = schedule.pair(), schedule.pair()
+    if pair is None or other is None:
+        return
+    network, rng = schedule.world.network, schedule.rng
+    network.delay(*other, rng.randrange(ms(1), ms(60)))
+    at_ns = 0
+    for _ in range(rng.randint(2, 8)):
+        at_ns += rng.randrange(ms(10), ms(80))
+        schedule.world.after(at_ns, partial(network.cut, *pair))
+    schedule.world.after(at_ns, partial(network.delay, *other, 0))
+
+
+def _part(schedule: Schedule) -> Heal | None:
+    pair = schedule.pair()
+    if pair is None:
+        return None
+    schedule.world.network.part(*pair)
+    return lambda: schedule.world.network.join(*pair)
+
+
+def _delay(schedule: Schedule) -> Heal | None:
+    pair = schedule.pair()
+    if pair is None:
+        return None
+    schedule.world.network.delay(*pair, schedule.rng.randrange(ms(1), ms(250)))
+    return lambda: schedule.world.network.delay(*pair, 0)
+
+
+def _slow(schedule: Schedule) -> Heal | None:
+    host = schedule.backend()
+    if host is None:
+        return None
+    machine = host.machine
+    machine.slowness = schedule.rng.uniform(1.5, 8.0)
+
+    def heal() -> None:
+        machine.slowness = 1.0
+
+    return heal
+
+
+def _hang(schedule: Schedule) -> Heal | None:
+    host = schedule.backend()
+    if host is None:
+        return None
+    machine = host.machine
+    machine.hangs = True
+
+    def heal() -> None:
+        machine.hangs = False
+
+    return heal
+
+
+def _fail(schedule: Schedule) -> Heal | None:
+    host = schedule.backend()
+    if host is None:
+        return None
+    machine = host.machine
+    machine.fails = True
+
+    def heal() -> None:
+        machine.fails = False
+
+    return heal
+
+
+def _hang_for_ever(schedule: Schedule) -> Heal | None:
+    host = schedule.backend()
+    if host is None:
+        return None
+    machine, executor = host.machine, host.executor
+    machine.hangs = True
+
+    def heal() -> None:
+        # What nobody has met yet, nobody can have noticed.
+        machine.hangs = executor.running is not None
+
+    return heal
+
+
+def _poison(schedule: Schedule) -> Heal:
+    """A model that kills every process that runs it."""
+    system = schedule.system
+    system.poison = schedule.rng.choice(sorted(TABLES))
+    for host in system.backends:
+        host.machine.poison = system.poison
+
+    def heal() -> None:
+        system.poison = ""
+        for host in system.backends:
+            host.machine.poison = ""
+
+    return heal
+
+
+def _misprofiled(schedule: Schedule) -> None:
+    host = schedule.backend()
+    if host is not None:
+        host.machine.profile_error = schedule.rng.uniform(0.5, 2.0)
+
+
+def _clock_step(schedule: Schedule) -> None:
+    """The wall clock is set, and the router starts anew under it."""
+    schedule.world.wall_ns += schedule.rng.randrange(-3600, 3600) * SECOND
+    schedule.system.lose_router()
+
+
+def _usurp(schedule: Schedule) -> Heal | None:
+    """The router seems dead and is replaced; then it comes back."""
+    old = schedule.system.router
+    if old is None or not old.loop.alive or old.loop.held:
+        return None
+    old.loop.hold(stopped=True)
+    schedule.system.start_router()
+
+    def heal() -> None:
+        old.loop.go_on()
+        # The cluster has ended it; it takes a while to hear of that.
+        schedule.world.after(schedule.rng.randrange(ms(2000)), old.loop.die)
+
+    return heal
+
+
+def _drain_backend(schedule: Schedule) -> None:
+    host = schedule.backend()
+    if host is not None and not host.loop.held:
+        schedule.system.backends.remove(host)
+        schedule.system.start_backend()
+        host.loop.start(host.leave())
+
+
+def _drain_frontend(schedule: Schedule) -> None:
+    host = schedule.frontend()
+    if host is not None and not host.loop.held:
+        schedule.system.frontends.remove(host)
+        schedule.system.start_frontend()
+        host.loop.start(host.leave())
+
+
+def _burst(schedule: Schedule) -> None:
+    now_ns = schedule.world.now_ns
+    schedule.load(now_ns, now_ns + ms(150), 1200.0)
+
+
+FAULTS: dict[str, Callable[[Schedule], Heal | None]] = {
+    "kill": _kill,
+    "stop": _hold(stopped=True),
+    "busy": _hold(stopped=False),
+    "cut": _cut,
+    "flap": _flap,
+    "part": _part,
+    "delay": _delay,
+    "slow": _slow,
+    "hang": _hang,
+    "hang-for-ever": _hang_for_ever,
+    "poison": _poison,
+    "fail": _fail,
+    "misprofiled": _misprofiled,
+    "clock-step": _clock_step,
+    "usurp": _usurp,
+    "drain-backend": _drain_backend,
+    "drain-frontend": _drain_frontend,
+    "burst": _burst,
+}

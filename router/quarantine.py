@@ -1,0 +1,124 @@
+"""Who is kept from doing harm: backends that fail or drag, models that kill their process.
+
+Pure. A backend is judged by its peers, a model by its own batches: a model that fails everywhere
+says nothing about a backend, and a machine that is switched off nothing about a model.
+"""
+
+from dataclasses import dataclass, field
+
+from router.core.units import NEVER, seconds
+
+SLOW_FACTOR = 2.0
+"""Times its peers; below that it is planned with its own factor and goes on."""
+SLOW_BATCHES = 32
+"""In a row."""
+FAILED_BATCHES = 8
+"""In a row, while as many succeed elsewhere."""
+CRASHES = 3
+"""Processes that a model has taken with it."""
+CRASH_BATCHES = 10
+"""Batches of it that ended well since the first of them; with more it is not the model."""
+SUSPECTS_MAX = 100
+REST_NS = seconds(60)
+"""For which such a model is not served; twice as long each time."""
+REST_NS_MAX = seconds(3600)
+
+
+@dataclass(slots=True)
+class Conduct:
+    """Of one backend."""
+
+    slow: int = 0
+    failed: int = 0
+    good_before: int = 0
+    """Batches that had succeeded anywhere when its failures began."""
+
+
+@dataclass(slots=True)
+class Danger:
+    """Of one application."""
+
+    crashes: int = 0
+    good: int = 0
+    rest_ns: int = REST_NS
+    until_ns: int = 0
+
+
+@dataclass(slots=True)
+class Quarantine:
+    """What each has done of late."""
+
+    backends: dict[int, Conduct] = field(default_factory=dict)
+    applications: dict[int, Danger] = field(default_factory=dict)
+    good: int = 0
+    suspects: dict[int, int] = field(default_factory=dict)
+    """What each lost backend ran; one that comes back had only lost its link."""
+
+    # Backends
+
+    def on_done(self, backend: int, application: int, factor: float, failed: bool) -> str:
+        """A batch has ended; why its backend should be replaced, or nothing."""
+        conduct = self.backends.setdefault(backend, Conduct())
+        if not failed:
+            self.good += 1
+            conduct.failed = 0
+            danger = self.applications.get(application)
+            if danger is not None:
+                danger.good += 1
+        else:
+            if conduct.failed == 0:
+                conduct.good_before = self.good
+            conduct.failed += 1
+            if conduct.failed >= FAILED_BATCHES <= self.good - conduct.good_before:
+                return f"{conduct.failed} batches in a row failed here, and none elsewhere"
+        conduct.slow = conduct.slow + 1 if factor >= SLOW_FACTOR else 0
+        if conduct.slow >= SLOW_BATCHES:
+            return f"it takes {factor:.1f} times as long as its peers"
+        return ""
+
+    def on_up(self, backend: int) -> None:
+        """A backend is here; if it is one that seemed dead, no model has killed it."""
+        application = self.suspects.pop(backend, -1)
+        danger = self.applications.get(application)
+        if danger is not None:
+            danger.crashes = max(0, danger.crashes - 1)
+
+    def on_gone(self, backend: int) -> None:
+        self.backends.pop(backend, None)
+
+    # Models
+
+    def on_crash(self, now_ns: int, backend: int, application: int) -> str:
+        """A backend died while it ran this; why it must rest, or nothing."""
+        danger = self.applications.setdefault(application, Danger())
+        if danger.good > CRASH_BATCHES:
+            danger.crashes = danger.good = 0
+            danger.rest_ns = REST_NS
+        danger.crashes += 1
+        self.suspects[backend] = application
+        if len(self.suspects) > SUSPECTS_MAX:
+            del self.suspects[next(iter(self.suspects))]
+        if danger.crashes < CRASHES:
+            return ""
+        danger.until_ns = now_ns + danger.rest_ns
+        danger.rest_ns = min(2 * danger.rest_ns, REST_NS_MAX)
+        danger.crashes = danger.good = 0
+        return f"it has crashed {CRASHES} backends in a row"
+
+    def rests(self, now_ns: int, application: int) -> bool:
+        danger = self.applications.get(application)
+        return danger is not None and now_ns < danger.until_ns
+
+    def wake_at_ns(self) -> int:
+        """When `rested` wants to be called."""
+        waits = [each.until_ns for each in self.applications.values() if each.until_ns > 0]
+        return min(waits, default=NEVER)
+
+    def rested(self, now_ns: int) -> list[int]:
+        """Applications that may be tried again from now on."""
+        found = [
+            number for number, each in self.applications.items() if 0 < each.until_ns <= now_ns
+        ]
+        for number in found:
+            self.applications[number].until_ns = 0
+        return found

@@ -1,0 +1,53 @@
+"""Production processes in a simulated world: nothing breaks, and planted bugs are found."""
+
+import os
+import subprocess
+import sys
+from hashlib import blake2s
+
+import pytest
+
+from faults.planted import PLANTED
+from faults.run import play
+
+SEEDS = range(24)
+CHUNK = 6
+SEARCH = 1000
+
+
+@pytest.mark.parametrize("first", SEEDS[::CHUNK])
+def test_no_invariant_breaks(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        story = play(seed)
+        assert not story.broken, f"seed {seed}: {story.broken}"
+        assert story.outcomes.get("served", 0) > 0
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found(name: str) -> None:
+    plant, kinds = PLANTED[name]
+    found = (seed for seed in range(SEARCH) if play(seed, kinds, plant).broken)
+    seed = next(found, None)
+    assert seed is not None, f"{name} was not found in {SEARCH} seeds"
+    # It is the bug that breaks this story, and nothing else.
+    assert not play(seed, kinds).broken
+
+
+STORY = """
+from hashlib import blake2s
+from faults.run import play
+print(blake2s("\\n".join(play(7, tell=True).said).encode()).hexdigest())
+"""
+
+
+def test_one_seed_is_one_story() -> None:
+    here = blake2s("\n".join(play(7, tell=True).said).encode()).hexdigest()
+    for salt in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", STORY],
+            env={**os.environ, "PYTHONHASHSEED": salt},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.strip() == here

@@ -1,0 +1,93 @@
+"""Who is kept from doing harm, and until when."""
+
+from router.core.units import ms, seconds
+from router.quarantine import (
+    CRASH_BATCHES,
+    CRASHES,
+    FAILED_BATCHES,
+    REST_NS,
+    SLOW_BATCHES,
+    Quarantine,
+)
+from router.watch import GRACE_NS, Watch
+
+
+def test_a_backend_that_drags_is_replaced_after_many_batches() -> None:
+    quarantine = Quarantine()
+    for _ in range(SLOW_BATCHES - 1):
+        assert not quarantine.on_done(1, 0, 2.5, failed=False)
+    assert quarantine.on_done(1, 0, 2.5, failed=False) == "it takes 2.5 times as long as its peers"
+
+
+def test_one_batch_at_its_peers_pace_clears_it() -> None:
+    quarantine = Quarantine()
+    for _ in range(SLOW_BATCHES - 1):
+        quarantine.on_done(1, 0, 2.5, failed=False)
+    quarantine.on_done(1, 0, 1.0, failed=False)
+    assert not quarantine.on_done(1, 0, 2.5, failed=False)
+
+
+def test_failures_count_only_while_others_succeed() -> None:
+    quarantine = Quarantine()
+    for _ in range(2 * FAILED_BATCHES):
+        # A model that fails everywhere.
+        assert not quarantine.on_done(1, 0, 1.0, failed=True)
+    for _ in range(FAILED_BATCHES):
+        quarantine.on_done(2, 0, 1.0, failed=False)
+    assert "failed here, and none elsewhere" in quarantine.on_done(1, 0, 1.0, failed=True)
+
+
+def test_a_model_that_kills_its_processes_rests_and_may_try_again() -> None:
+    quarantine = Quarantine()
+    for backend in range(CRASHES - 1):
+        assert not quarantine.on_crash(0, backend, 7)
+    assert quarantine.on_crash(0, 9, 7)
+    assert quarantine.rests(REST_NS - 1, 7)
+    assert quarantine.wake_at_ns() == REST_NS
+    assert quarantine.rested(REST_NS - 1) == []
+    assert quarantine.rested(REST_NS) == [7]
+    assert not quarantine.rests(REST_NS, 7)
+    for backend in range(CRASHES):
+        quarantine.on_crash(seconds(100), 20 + backend, 7)
+    assert quarantine.wake_at_ns() == seconds(100) + 2 * REST_NS
+
+
+def test_backends_that_die_of_something_else_do_not_blame_the_model() -> None:
+    quarantine = Quarantine()
+    for backend in range(10 * CRASHES):
+        assert not quarantine.on_crash(0, backend, 7)
+        for _ in range(CRASH_BATCHES + 1):
+            quarantine.on_done(99, 7, 1.0, failed=False)
+
+
+def test_a_backend_that_comes_back_had_only_lost_its_link() -> None:
+    quarantine = Quarantine()
+    for _ in range(10 * CRASHES):
+        assert not quarantine.on_crash(0, 1, 7)
+        quarantine.on_up(1)
+
+
+def test_a_batch_is_overdue_past_its_plan_and_a_grace() -> None:
+    watch = Watch()
+    watch.begin(0, 5, start_at_ns=ms(10), plan_ns=ms(20))
+    limit_ns = ms(10) + GRACE_NS + 2 * ms(20)
+    while watch.look_at_ns < limit_ns:
+        assert watch.overdue(watch.look_at_ns) == []
+    assert watch.look_at_ns <= limit_ns + GRACE_NS // 4
+    assert watch.overdue(watch.look_at_ns) == [5]
+
+
+def test_who_looks_late_gives_everyone_more_time() -> None:
+    watch = Watch()
+    watch.begin(0, 5, start_at_ns=0, plan_ns=ms(20))
+    assert watch.overdue(seconds(2)) == []
+    assert watch.overdue(watch.look_at_ns) == []
+    assert watch.overdue(watch.look_at_ns) == [5]
+
+
+def test_a_batch_that_ended_is_not_overdue() -> None:
+    watch = Watch()
+    watch.begin(0, 5, start_at_ns=0, plan_ns=ms(20))
+    watch.end(5)
+    assert watch.overdue(seconds(10)) == []
+    assert watch.look_at_ns > seconds(1000)

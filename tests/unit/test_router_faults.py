@@ -1,0 +1,138 @@
+"""The live router when backends hang, drag, die or drain; l(b) = 4 + b ms."""
+
+from test_router_live import World, rid
+
+from router.core.events import DropReason
+from router.core.units import ms
+from router.epochs import next_epoch
+from router.links.messages import Absent, Done, Drained, Dropped, Ready, Retire, Run, Submit
+from router.presence import QUARANTINED
+from router.quarantine import CRASHES, FAILED_BATCHES, REST_NS
+from router.snapshot import snapshot
+
+
+def test_a_grant_to_a_backend_that_is_lost_in_the_same_tick_goes_elsewhere() -> None:
+    world = World(policy="eager")
+    other = world.link("backend", 6)
+    world.hear(other, Ready("emulated", ("v",)))
+    world.router.on_messages(world.frontend, [Submit(rid(1), "cats", ms(20), ms(20))])
+    world.router.on_down(world.backend, "lost: end of file")
+    world.settle()
+    world.advance(1)
+    assert world.backend.take(Run) == []
+    assert [run.rids for run in other.take(Run)] == [(rid(1),)]
+
+
+def test_what_was_granted_goes_out_before_the_word_that_nothing_more_comes() -> None:
+    world = World(policy="eager")
+    world.submit(1)
+    world.advance(1)
+    [first] = world.backend.take(Run)
+    world.submit(2)
+    world.advance(1)
+    # The end of the first grants the second, and in the same breath the backend wants to go.
+    world.hear(world.backend, Done(first.batch, ms(5), 0), Ready("emulated", ()))
+    kinds = [type(each) for each in world.backend.said]
+    assert kinds.index(Run) < kinds.index(Drained)
+
+
+def test_a_backend_that_drains_when_it_meets_the_router_is_let_go_at_once() -> None:
+    world = World(policy="eager")
+    late = world.link("backend", 6)
+    world.hear(late, Ready("emulated", ()))
+    assert late.take(Drained) == [Drained()]
+    assert sorted(world.router.backends) == [5]
+
+
+def test_a_batch_that_does_not_end_runs_elsewhere() -> None:
+    world = World(policy="eager")
+    world.submit(1, slo_ns=ms(600))
+    world.advance(1)
+    assert [run.rids for run in world.backend.take(Run)] == [(rid(1),)]
+    other = world.link("backend", 6)
+    world.hear(other, Ready("emulated", ("v",)))
+    # 300 ms and twice the plan of 5 ms, looked for every 75 ms.
+    world.advance(ms(305))
+    assert world.backend.closed == ""
+    world.advance(ms(80))
+    assert world.backend.closed.startswith("overdue")
+    assert [run.rids for run in other.take(Run)] == [(rid(1),)]
+    assert snapshot(world.router)["hung_backends"] == [5]
+
+
+def test_a_backend_that_alone_fails_is_told_to_retire() -> None:
+    world = World(policy="eager")
+    other = world.link("backend", 6)
+    world.hear(other, Ready("emulated", ("v",)))
+    for turn in range(2 * FAILED_BATCHES):
+        # Two at a time: the first goes to backend 5, the second to 6.
+        world.submit(2 * turn)
+        world.advance(1)
+        world.submit(2 * turn + 1)
+        world.advance(1)
+        for link in (world.backend, other):
+            for run in link.take(Run):
+                world.hear(link, Done(run.batch, ms(5), 0, "boom" if link.peer.number == 5 else ""))
+    [retire] = world.backend.take(Retire)
+    assert "failed here, and none elsewhere" in retire.reason
+    assert snapshot(world.router)["retired_backends"] == {5: retire.reason}
+
+
+def test_the_last_backend_is_kept_however_bad() -> None:
+    world = World(policy="eager")
+    for turn in range(3 * FAILED_BATCHES):
+        world.submit(turn)
+        world.advance(1)
+        for run in world.backend.take(Run):
+            world.hear(world.backend, Done(run.batch, ms(5), 0, "boom"))
+    assert world.backend.take(Retire) == []
+
+
+def test_a_model_that_kills_its_backends_rests_for_a_while() -> None:
+    world = World(policy="eager")
+    world.submit(0, slo_ns=ms(5000))
+    world.advance(1)
+    for number in range(10, 10 + CRASHES):
+        world.router.on_down(world.backend, "lost: end of file")
+        world.settle()
+        world.backend = world.link("backend", number)
+        world.hear(world.backend, Ready("emulated", ("v",)))
+        world.submit(number, slo_ns=ms(5000))
+        world.advance(1)
+    reasons = {each.rid: each.reason for each in world.frontend.take(Dropped)}
+    assert reasons[rid(10 + CRASHES - 1)] == DropReason.QUARANTINED
+    assert world.frontend.take(Absent)[-1].applications[0][1].startswith(QUARANTINED)
+    world.advance(REST_NS)
+    assert world.frontend.take(Absent)[-1] == Absent(())
+    world.submit(99)
+    world.advance(1)
+    assert (rid(99),) in [run.rids for run in world.backend.take(Run)]
+
+
+def test_a_router_that_is_told_of_a_newer_one_stands_down() -> None:
+    world = World()
+    reasons: list[str] = []
+    world.router.stand_down = reasons.append
+    world.router.on_refused(world.backend, "refused: this router's epoch 3 is stale: ...")
+    assert len(reasons) == 1
+
+
+def test_epochs_grow_though_the_clock_is_set_back() -> None:
+    first = next_epoch(1, 5000)
+    assert next_epoch(1, 4000, first) == first + 1
+    assert next_epoch(1, 6000, first) == next_epoch(1, 6000) > first
+    assert next_epoch(2, 0, first) > first
+
+
+def test_a_lead_that_grows_makes_what_waits_start_sooner() -> None:
+    world = World()
+    world.submit(1, slo_ns=ms(8))
+    world.advance(ms(2))
+    [first] = world.backend.take(Run)
+    world.submit(2, slo_ns=ms(20))
+    world.advance(ms(6))
+    # Fetched 6 ms after it should have started. The second was to start 14 ms after it came, which
+    # leaves no time to fetch it: now it goes out 8 ms after, 2 ms from here.
+    world.hear(world.backend, Done(first.batch, ms(5), ms(6)))
+    world.advance(ms(2))
+    assert [run.rids for run in world.backend.take(Run)] == [(rid(2),)]

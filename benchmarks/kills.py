@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.figures import Figure, run
+from benchmarks.figures import Figure
 from benchmarks.live_server import ROOT, Running, fermata, title_of
 
 SLO_MS = 400.0
@@ -161,7 +161,3 @@ def measure(quick: bool) -> Iterator[Figure]:
         yield Figure(name + "answered twice", twice, "", 0, at_most=True)
         yield Figure(name + "bad", sum(each.bad for each in found), "", float("inf"), at_most=True)
         yield Figure(name + "from first bad to last, at most", gap_s, "s", 2.5, at_most=True)
-
-
-if __name__ == "__main__":
-    run("Kills under load", measure)

@@ -74,6 +74,11 @@ class ExactSearch:
         """None where nothing passes the floor."""
         self.complete = False
         """Whether the search came to its end, so that its answer is the optimum."""
+        self.most = [
+            max([instant, 0.0, *[table.from_there[0] for table in tables]])
+            for instant, tables in zip(instants, options, strict=True)
+        ]
+        """By group: what it could be worth at most, whenever it starts."""
 
     def run(self) -> Iterator[None]:
         """Search; pauses now and then."""
@@ -97,6 +102,12 @@ class ExactSearch:
     def _expand(self, node: Node, fronts: dict[tuple[int, int], list[Node]]) -> None:
         worker, at_ns, done = self.worker, node.at_ns, node.done
         resident = node.resident
+        room = node.worth - self.best_worth - NOTHING
+        for group, most in enumerate(self.most):
+            if not done >> group & 1:
+                room += most
+        if room <= 0.0:
+            return
         children: list[tuple[int, RunTable | None, float, int]] = []
         """(group, table, its worth, its end)"""
         bounds: list[float] = []
@@ -110,7 +121,12 @@ class ExactSearch:
             if instant >= 0.0 and node.resident == INITIAL and group > node.group:
                 # Ended groups first and in order: they take no time, so one order is enough.
                 children.append((group, None, instant, at_ns))
+            # On a variant that falls short of the group's best by all the room there is, nothing
+            # that follows could pass the best known: not looked at, now or later.
+            least = self.most[group] - room
             for table in tables:
+                if table.from_there[0] <= least:
+                    continue
                 variant = table.variant
                 start_ns = at_ns
                 if variant != resident:

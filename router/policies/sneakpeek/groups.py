@@ -65,7 +65,7 @@ def by_class(groups: list[Group], count_max: int) -> list[Group]:
 class _Family:
     """One application's jobs, split by likely class."""
 
-    __slots__ = ("loss", "means", "pair", "parts")
+    __slots__ = ("loss", "losses", "means", "pair", "parts")
 
     def __init__(self, group: Group) -> None:
         likely: dict[int, Group] = {}
@@ -73,15 +73,23 @@ class _Family:
             likely.setdefault(job.likely, []).append(job)
         self.parts = list(likely.values())
         self.means = [_shortfalls(part) for part in self.parts]
+        self.losses = [
+            [self._loss_of(left, right) for left in range(right)]
+            for right in range(len(self.parts))
+        ]
+        """[right][left]: what two parts lose by having one variant in common."""
         self._find()
 
+    def _loss_of(self, left: int, right: int) -> float:
+        pairs = zip(self.means[left], self.means[right], strict=True)
+        gap = max([abs(a - b) for a, b in pairs])
+        return gap * min(len(self.parts[left]), len(self.parts[right]))
+
     def _find(self) -> None:
-        """The two parts that lose least by having one variant in common."""
+        """The two parts that lose least."""
         self.loss, self.pair = float("inf"), (0, 0)
-        for right, mean in enumerate(self.means):
-            for left in range(right):
-                gap = max([abs(a - b) for a, b in zip(self.means[left], mean, strict=True)])
-                loss = gap * min(len(self.parts[left]), len(self.parts[right]))
+        for right, losses in enumerate(self.losses):
+            for left, loss in enumerate(losses):
                 if loss < self.loss:
                     self.loss, self.pair = loss, (left, right)
 
@@ -89,7 +97,12 @@ class _Family:
         left, right = self.pair
         self.parts[left] = sorted(self.parts[left] + self.parts[right], key=by_deadline)
         self.means[left] = _shortfalls(self.parts[left])
-        del self.parts[right], self.means[right]
+        del self.parts[right], self.means[right], self.losses[right]
+        for losses in self.losses[right:]:
+            del losses[right]
+        self.losses[left] = [self._loss_of(other, left) for other in range(left)]
+        for other in range(left + 1, len(self.parts)):
+            self.losses[other][left] = self._loss_of(left, other)
         self._find()
 
 

@@ -28,8 +28,10 @@ def sigmoid(lateness: float) -> float:
     """1 / (1 + (x / (1 - x))^-3), and min for the printed max, as in `linear`."""
     if lateness >= 1.0:
         return 1.0
-    late, left = lateness**3, (1.0 - lateness) ** 3
-    return late / (late + left)
+    # Products, not powers: this is the planner's innermost step.
+    left = 1.0 - lateness
+    late = lateness * lateness * lateness
+    return late / (late + left * left * left)
 
 
 PENALTIES: dict[str, Penalty] = {"step": step, "linear": linear, "sigmoid": sigmoid}

@@ -69,7 +69,8 @@ def _choose(
     best, second = max(0.0, totals[first]), -1
     used = totals[first] > 0.0
     for other, row in enumerate(gains):
-        if other == first:
+        # Two together are worth no more than the sum of each alone.
+        if other == first or totals[first] + totals[other] <= best:
             continue
         both = [a if a > b else b for a, b in zip(gains[first], row, strict=True)]
         total = sum([gain for gain in both if gain > 0.0]) - fixed[first] - fixed[other]

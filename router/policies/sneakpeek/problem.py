@@ -115,7 +115,7 @@ class Worker:
 class Segment:
     """Jobs that run one after the other on one variant."""
 
-    __slots__ = ("application", "jobs", "local", "variant")
+    __slots__ = ("application", "in_time", "jobs", "local", "variant")
 
     def __init__(self, application: int, local: int, variant: int, jobs: list[Job]) -> None:
         self.application = application
@@ -123,6 +123,15 @@ class Segment:
         """The variant's place in its application."""
         self.variant = variant
         self.jobs = jobs
+        self.in_time = -1.0
+        """What its jobs are worth if none is late; negative until somebody has asked."""
+
+    def worth_in_time(self) -> float:
+        """Once asked for, its jobs stay as they are."""
+        if self.in_time < 0.0:
+            local = self.local
+            self.in_time = sum([job.worths[local] for job in self.jobs])
+        return self.in_time
 
 
 class Schedule:

@@ -55,7 +55,10 @@ class Policy:
 
 
 def _deferred(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
-    return [ModelThread(family.serving, options) for family in families]
+    return [
+        ModelThread(family.serving, options, family if family.classes is not None else None)
+        for family in families
+    ]
 
 
 def _batch_queues(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:

@@ -8,7 +8,9 @@ from router.core.events import Batch, DropReason, Request
 from router.core.rate import RateMeter
 from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
 from router.core.units import NEVER, SECOND
+from router.policies.by_content import suited
 from router.policies.deferred_options import DeferredOptions
+from router.policies.family import Family
 from router.policies.sizing import full_size, learn_slo_ns, target_size
 
 SILENT_NS = 2 * SECOND
@@ -25,8 +27,12 @@ class ModelThread(Source):
     earlier by the time that ripe bids have lately waited for a backend, and when a burst is over.
     """
 
-    def __init__(self, variant: int, options: DeferredOptions) -> None:
+    def __init__(
+        self, variant: int, options: DeferredOptions, family: Family | None = None
+    ) -> None:
         self.variant = variant
+        self.family = family
+        """Whose variants may take its place where requests are known to suit them; None: nobody."""
         self.options = options
         self.queue = DeadlineQueue()
         self.rate = RateMeter()
@@ -123,7 +129,11 @@ class ModelThread(Source):
             size = min(size, slot.size_that_fits(self.variant, budget_ns))
         batch = None
         if size > 0:
-            batch = Batch(self.variant, self.queue.pop_many(size))
+            taken = self.queue.pop_many(size)
+            variant = self.variant
+            if self.family is not None:
+                variant = suited(self.family, slot, variant, taken)
+            batch = Batch(variant, taken)
         if len(self.queue) != waiting:
             # A bid that has only been offered the wrong backend stands as it is.
             self._rebuild(now_ns)

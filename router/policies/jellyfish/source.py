@@ -8,6 +8,7 @@ from router.core.deadline_queue import DeadlineQueue
 from router.core.events import Advise, Batch, ClientReport, DropReason, Request
 from router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
 from router.core.units import NEVER
+from router.policies.by_content import suited
 from router.policies.family import Family
 from router.policies.jellyfish.decision import SPLITS, Decider, Effort
 from router.policies.jellyfish.known_clients import GONE_AFTER_NS, KnownClient
@@ -70,6 +71,7 @@ class Jellyfish(Source):
 
     def __init__(self, family: Family, options: JellyfishOptions, rng: Random) -> None:
         self.options = options
+        self.family = family
         self.application = family.application
         self.floor = family.accuracy_floor
         order = accurate_order(family)
@@ -318,9 +320,17 @@ class Jellyfish(Source):
                     taken = queue.pop_many(size)
                     if queue is worker.queue:
                         taken.extend(self._fill(worker, slot, variant, taken))
-                    return Batch(variant, taken)
+                    return Batch(self._suited(slot, variant, taken), taken)
                 self._drop_late(queue, variant)
         return None
+
+    def _suited(self, slot: Slot, variant: int, taken: Sequence[Request]) -> int:
+        """The variant itself, or another of its input size that these requests suit better."""
+        found = suited(self.family, slot, variant, taken)
+        if found == variant or found not in self.variants:
+            return variant
+        dnn = self.variants.index(found)
+        return found if all(self._allows(request, dnn) for request in taken) else variant
 
     def _drop_late(self, queue: DeadlineQueue, variant: int) -> None:
         """Drop the first; where only the learnt margin is in its way, trust that a little less,

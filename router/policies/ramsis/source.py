@@ -7,6 +7,7 @@ from router.core.deadline_queue import DeadlineQueue
 from router.core.events import Batch, Compute, DropReason, Request
 from router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
 from router.core.units import SECOND, ms
+from router.policies.by_content import suited
 from router.policies.family import Family
 from router.policies.hard_limit import size_within_limits, who_allow
 from router.policies.load_monitor import LoadMonitor
@@ -252,7 +253,7 @@ class Ramsis(Source):
             variant, taken = self._decide(queue, slot, first, able)
             if taken:
                 queue.take(taken)
-                return Batch(variant, taken)
+                return Batch(suited(self.family, slot, variant, taken), taken)
             queue.remove(first)
             self._drop_late(first, variant, slot.kind)
 

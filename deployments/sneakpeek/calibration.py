@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from deployments.sneakpeek.index import Floats, Labels
 from profiles.check import refuse
-from router.policies.sneakpeek.classes import Peek
+from router.policies.sneakpeek.classes import TINY, Peek
 
 SHARPNESS = tuple(0.05 * step for step in range(1, 31))
 SMOOTHING = 0.5
@@ -39,7 +39,8 @@ def calibrate(votes: Floats, labels: Labels) -> Peek:
 def _even_posterior(
     votes: Floats, confusion: NDArray[np.float64], sharpness: float
 ) -> NDArray[np.float64]:
-    logs = sharpness * votes @ np.log(confusion).T
+    """As `Estimator` makes it with all classes equally frequent."""
+    logs = sharpness * votes @ np.log((1 - TINY) * confusion + TINY / len(confusion)).T
     raised = np.exp(logs - logs.max(axis=1, keepdims=True))
     return np.asarray(raised / raised.sum(axis=1, keepdims=True))
 

@@ -129,7 +129,7 @@ def test_recall_floor_bars_weak_variants_where_the_class_may_be_present() -> Non
     estimator = Estimator(classes, ())
     assert estimator.profiled.accuracies[0] == 0
     # A tenth of the class may go unseen: 1 - 0.8 / 0.9, so the second least probability counts.
-    assert estimator.unseen_below[1] == 0.5
+    assert estimator.unseen[1] == (0.5, 0.0)
     assert estimator.on_votes((5, 0)).accuracies[0] > 0
     assert estimator.on_votes((0, 5)).accuracies[0] == 0
     assert estimator.on_votes((0, 5)).accuracies[1] > 0
@@ -141,6 +141,31 @@ def test_recall_floor_bars_a_short_circuit_that_may_miss_the_class() -> None:
     assert floored.on_votes((5, 0)).label_accuracy == 0
     free = Estimator(Classes(WEAK_STRONG, peek=peek, prior="even"), ())
     assert free.on_votes((5, 0)).label_accuracy > 0.5
+
+
+def test_recall_floor_bars_an_answer_at_once_however_good_looks_are_as_a_rule() -> None:
+    # Looks find nine in ten of the class, but these votes are the tenth's.
+    peek = Peek(GOOD.confusion, (0.9, 0.9))
+    prior = (19.0, 1.0)
+    floored = Estimator(Classes(WEAK_STRONG, recall_floors=(0, 0.8), peek=peek, prior=prior), ())
+    assert floored.on_votes((5, 0)).label_accuracy == 0
+    # Naming the class cannot miss it.
+    named = floored.on_votes((0, 5))
+    assert named.label == 1
+    assert named.label_accuracy > 0
+
+
+def test_requests_on_the_edge_of_a_floor_are_shared_out() -> None:
+    edge = Estimator(Classes(WEAK_STRONG, peek=GOOD, prior="even"), ()).on_votes((5, 0)).classes[1]
+    hidden = tuple((edge,) * 5 + (0.9,) * 15 for _ in range(2))
+    peek = Peek(GOOD.confusion, GOOD.recall, hidden=hidden)
+    classes = Classes(WEAK_STRONG, recall_floors=(0, 0.8), peek=peek, prior="even")
+    estimator = Estimator(classes, ())
+    # Of twenty 1 - 0.8 / 0.9 may go unseen: two, and five are like these votes.
+    assert estimator.unseen[1] == (edge, 0.4)
+    weak = [estimator.on_votes((5, 0)).accuracies[0] > 0 for _ in range(10)]
+    assert sum(weak) == 4
+    assert not any(estimator.on_votes((0, 5)).accuracies[0] > 0 for _ in range(10))
 
 
 def test_nothing_is_short_circuited_before_frequencies_are_known() -> None:

@@ -9,6 +9,8 @@ from profiles.check import check_fraction, check_number, refuse
 Matrix = tuple[tuple[float, ...], ...]
 PRIORS = ("online", "jeffreys", "even")
 JEFFREYS = 0.5
+TINY = 1e-3
+"""Share of all votes that anybody may get: a confusion matrix is measured on few samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,14 @@ def lower_recall(classes: Classes, variant: int, number: int) -> float:
     recall = classes.recall[variant][number]
     if not classes.counts:
         return recall
-    # Laplace's estimate, or a recall of 1 on few samples would have no error at all.
-    count = classes.counts[number]
-    share = (recall * count + 1) / (count + 2)
-    return max(0.0, recall - sqrt(share * (1 - share) / (count + 2)))
+    return max(0.0, recall - standard_error(recall, classes.counts[number]))
+
+
+def standard_error(share: float, count: int) -> float:
+    """Of a share measured on so many samples."""
+    # Laplace's estimate, or a share of 1 on few samples would have no error at all.
+    likely = (share * count + 1) / (count + 2)
+    return sqrt(likely * (1 - likely) / (count + 2))
 
 
 def sharpened(recall: Sequence[float], theta: Sequence[float]) -> float:

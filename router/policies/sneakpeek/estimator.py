@@ -1,20 +1,29 @@
 """From votes on a request to the accuracy that each variant will have on it."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from math import exp, log, sqrt
+from math import exp, hypot, log
 
 from router.core.events import Estimate
-from router.policies.sneakpeek.classes import JEFFREYS, Classes, lower_recall, sharpened
+from router.policies.sneakpeek.classes import (
+    JEFFREYS,
+    TINY,
+    Classes,
+    lower_recall,
+    sharpened,
+    standard_error,
+)
 from router.policies.sneakpeek.frequencies import Frequencies
 
-TINY = 1e-3
-"""No vote is impossible: a confusion matrix is measured on finitely many samples."""
+ROUNDING = 1e-6
+"""Probabilities that differ by less, relatively, come of the same votes."""
 
 KNOWN_FROM = 60
 """Requests after which class frequencies are good enough to answer by; again after a change."""
-FLOORED = 10.0
-"""How much more a request counts that may be of a class with a recall floor: one that is dropped
-is missed, so in overload the others have to give way."""
+FLOORED = 20.0
+"""How much more a class with a recall floor counts where it cannot be ruled out: one that is
+dropped is missed, so in overload the others have to give way, and an answer at once rather names
+that class than misses it."""
 
 
 def dirichlet(prior: Sequence[float], votes: Sequence[float]) -> list[float]:
@@ -42,7 +51,7 @@ class Estimator:
         even = [1.0 / count] * count
         self.frequencies = Frequencies(even)
         self.calibrated = classes.prior in ("online", "even")
-        self.profiled = Estimate((), self._worths(even, None), -1, 0.0, -1)
+        self.profiled = Estimate((), self._worths(even, self.floored), -1, 0.0, -1)
         """What holds while there is no evidence."""
         if not any(self.floors) and not classes.weights and accuracy:
             self.profiled.accuracies = tuple(accuracy)
@@ -55,34 +64,49 @@ class Estimator:
             self.profiled_peek = sum(
                 right * weight for right, weight in zip(peek.recall, self.weights, strict=True)
             ) / sum(self.weights)
-            self.unseen_below = [self._unseen_below(number) for number in range(count)]
-            self.peek_barred_by = [
-                number for number in range(count) if peek.recall[number] < self.floors[number]
-            ]
+            self.unseen = [self._unseen(number) for number in range(count)]
+            self.credit = [0.0] * count
+            """By class: requests on the edge of `unseen` that may yet be taken not to be of it."""
 
     def _below(self, variant: int, number: int) -> bool:
         return lower_recall(self.classes, variant, number) < self.floors[number]
 
-    def _unseen_below(self, number: int) -> float:
+    def _unseen(self, number: int) -> tuple[float, float]:
         """Below which probability (all classes equally frequent) a request is taken not to be of
-        this class, so that variants weak on it may serve it. So many requests of the class go
-        unseen that the others still keep the floor, even if none of the unseen is answered right.
+        this class, so that variants weak on it may serve it; and of how many of those with just
+        that probability the same is true. So few of the class go unseen that the others still keep
+        the floor, even if none of the unseen is answered right.
         """
-        peek, floor = self.classes.peek, self.floors[number]
-        assert peek is not None
+        assert self.classes.peek is not None
+        floor, hidden = self.floors[number], self.classes.peek.hidden
         if floor == 0.0:
-            return 1.0
-        if not peek.hidden:
-            return 0.0
+            return 1.0, 1.0
+        if not hidden:
+            return 0.0, 0.0
         variants = range(len(self.classes.recall))
-        kept = [lower_recall(self.classes, variant, number) for variant in variants]
-        strong = min(recall for recall in kept if recall >= floor)
-        share = 1.0 - floor / strong
-        if self.classes.counts:
-            # Less its standard error: few samples say little about the least probabilities.
-            share -= sqrt(share * (1.0 - share) / (self.classes.counts[number] + 2))
-        hidden = peek.hidden[number]
-        return hidden[int(share * len(hidden))] if hidden and share > 0.0 else 0.0
+        kept = [variant for variant in variants if not self._below(variant, number)]
+        allowed = 0
+        while allowed < len(hidden[number]) and all(
+            self._seen_recall(variant, number, allowed + 1) >= floor for variant in kept
+        ):
+            allowed += 1
+        edge = hidden[number][min(allowed, len(hidden[number]) - 1)]
+        first, end = bisect_left(hidden[number], edge), bisect_right(hidden[number], edge)
+        return edge, (allowed - first) / (end - first)
+
+    def _seen_recall(self, variant: int, number: int, unseen: int) -> float:
+        """A class's recall on this variant when so many of the samples in `hidden` go unseen, less
+        its standard error. Recall and share come of two sets of samples: their errors are
+        independent."""
+        assert self.classes.peek is not None
+        share = unseen / len(self.classes.peek.hidden[number])
+        recall = self.classes.recall[variant][number]
+        counts = self.classes.counts
+        if not counts:
+            return recall * (1.0 - share)
+        recall_error = standard_error(recall, counts[number]) * (1.0 - share)
+        share_error = standard_error(share, counts[number]) * recall
+        return recall * (1.0 - share) - hypot(recall_error, share_error)
 
     def likelihoods(self, votes: Sequence[float]) -> list[float]:
         """Of these votes, for each class, up to a factor."""
@@ -111,42 +135,57 @@ class Estimator:
             self.frequencies.observe(likelihoods)
             theta = normalised(self.frequencies.settled, likelihoods)
         likely = max(range(len(theta)), key=theta.__getitem__)
-        label, instant = self._short_circuit(theta, even)
+        possible = [number for number in self.floored if not self._ruled_out(number, even)]
+        label, instant = self._short_circuit(theta, possible)
         if prior == "online" and self.frequencies.seen < KNOWN_FROM:
             # While nobody knows how often classes come, a look knows less than it seems to.
             instant = 0.0
         return Estimate(
             tuple(theta),
-            self._worths(theta, even),
+            self._worths(theta, possible),
             label,
             instant,
             likely if theta[likely] > 0.5 else -1,
         )
 
-    def _worths(self, theta: Sequence[float], even: Sequence[float] | None) -> tuple[float, ...]:
-        """Eq. 9 with class weights; 0 for variants that a recall floor bars."""
+    def _ruled_out(self, number: int, even: Sequence[float]) -> bool:
+        """Whether the request is taken not to be of this class."""
+        edge, share = self.unseen[number]
+        if abs(even[number] - edge) > ROUNDING * edge:
+            return even[number] < edge
+        # Votes are few, so many requests are on the edge: some of them, evenly spread.
+        self.credit[number] += share
+        if self.credit[number] < 1.0:
+            return False
+        self.credit[number] -= 1.0
+        return True
+
+    def _weighted(self, theta: Sequence[float], possible: Sequence[int]) -> list[float]:
+        """What each class counts for in this request; `possible` are the classes with a recall
+        floor that are not ruled out."""
         weighted = [share * weight for share, weight in zip(theta, self.weights, strict=True)]
-        if any(not self._unseen(number, even) for number in self.floored):
-            weighted = [FLOORED * each for each in weighted]
+        for number in possible:
+            weighted[number] *= FLOORED
+        return weighted
+
+    def _worths(self, theta: Sequence[float], possible: Sequence[int]) -> tuple[float, ...]:
+        """Eq. 9 with class weights; 0 for variants that a recall floor bars."""
+        weighted = self._weighted(theta, possible)
         worths: list[float] = []
         for variant, recall in enumerate(self.classes.recall):
-            barred = any(not self._unseen(number, even) for number in self.barred_by[variant])
+            barred = any(number in possible for number in self.barred_by[variant])
             worths.append(0.0 if barred else sharpened(recall, weighted))
         return tuple(worths)
 
-    def _unseen(self, number: int, even: Sequence[float] | None) -> bool:
-        """Whether evidence, if there is any, says that the request is not of this class."""
-        return even is not None and even[number] < self.unseen_below[number]
-
-    def _short_circuit(self, theta: Sequence[float], even: Sequence[float]) -> tuple[int, float]:
+    def _short_circuit(self, theta: Sequence[float], possible: Sequence[int]) -> tuple[int, float]:
         """The answer that is worth most, and its worth. Raw votes do not know how good they are,
         so there the profiled accuracy judges (section 5.3.1); a calibrated posterior is made of
         profiled accuracies already."""
-        gains = [share * weight for share, weight in zip(theta, self.weights, strict=True)]
+        gains = self._weighted(theta, possible)
         label = max(range(len(gains)), key=gains.__getitem__)
-        for number in self.peek_barred_by:
-            if label != number and not self._unseen(number, even):
-                return label, 0.0
+        if any(label != number for number in possible):
+            # However good looks are as a rule, here this answer would miss the class.
+            return label, 0.0
         return label, gains[label] if self.calibrated else self.profiled_peek
 
 

@@ -1,0 +1,75 @@
+"""How far SneakPeek's figures hang on its settings, on data that judges nothing else.
+
+Every setting is changed alone, down and up, and played on pictures from the training and profiling
+parts only; no picture by which `benchmarks.sneakpeek` judges is touched.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from benchmarks.figures import Figure, run
+from benchmarks.sneakpeek_setting import Prepared, digits, prepare, without_judges
+from benchmarks.sneakpeek_windows import Load, draw_load, play
+from router.policies.sneakpeek import estimator, frequencies
+
+OPTIONS: dict[str, tuple[int, int, int]] = {
+    "tau": (3, 5, 7),
+    "nodes_max": (30, 120, 480),
+    "budget": (150, 600, 2400),
+}
+"""Options of the policy: less, as it is, more."""
+CONSTANTS: dict[str, tuple[float, float, float]] = {
+    "GAIN_MIN": (1 / 800, 1 / 400, 1 / 200),
+    "GAIN_FALL": (0.6, 0.7, 0.8),
+    "GAIN_FAST": (1 / 36, 1 / 24, 1 / 16),
+    "ALARM": (2.5, 3.5, 5.0),
+    "KNOWN_FROM": (30, 60, 120),
+}
+"""Constants of the estimates, likewise."""
+NEAR = 0.004
+"""Of utility: what another value may gain at most."""
+
+
+def utility(
+    prepared: Sequence[Prepared], loads: Sequence[Load], options: dict[str, object]
+) -> float:
+    """The mean over penalties that differ most."""
+    return float(
+        np.mean(
+            [
+                play(prepared, load, "sneakpeek", penalty, options).mean
+                for load in loads
+                for penalty in ("step", "sigmoid")
+            ]
+        )
+    )
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    pictures = without_judges(digits())
+    prepared = [prepare(pictures, task) for task in pictures.tasks]
+    windows = 80 if quick else 400
+    loads = [draw_load(prepared, windows, continuous, 300) for continuous in (False, True)]
+    as_it_is = utility(prepared, loads, {})
+    yield Figure("utility as it is, settings chosen without judging data", as_it_is, "", 0.93)
+    for name, (less, _, more) in OPTIONS.items():
+        yield _row(name, as_it_is, [utility(prepared, loads, {name: one}) for one in (less, more)])
+    for name, values in CONSTANTS.items():
+        module = estimator if hasattr(estimator, name) else frequencies
+        found: list[float] = []
+        for one in (values[0], values[2]):
+            setattr(module, name, one)
+            found.append(utility(prepared, loads, {}))
+        setattr(module, name, values[1])
+        yield _row(name, as_it_is, found)
+
+
+def _row(name: str, as_it_is: float, others: Sequence[float]) -> Figure:
+    less, more = (other - as_it_is for other in others)
+    told = f"{name}: utility with less of it {less:+.4f}, with more {more:+.4f}; the better gains"
+    return Figure(told, max(less, more), "", NEAR, at_most=True)
+
+
+if __name__ == "__main__":
+    run("SneakPeek: what its settings matter", measure)

@@ -258,10 +258,10 @@ if __name__ == "__main__":
     given = argparse.ArgumentParser(add_help=False)
     given.add_argument("--data", type=Path, default=Path("../shared/data/fashion-mnist"))
     every = (*PARTS, "second_set")
-    given.add_argument("--only", nargs="+", choices=every, default=every)
+    given.add_argument("--only", action="append", choices=every)
     own, sys.argv[1:] = given.parse_known_args()
     run(
         "SneakPeek; --data FOLDER adds a second labelled set (Fashion-MNIST as JSON files), "
-        "--only PART ... measures less",
-        lambda quick: measure(own.data, own.only, quick),
+        "--only PART, repeated, measures less",
+        lambda quick: measure(own.data, own.only or every, quick),
     )

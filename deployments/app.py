@@ -49,6 +49,9 @@ GENERATION = 1
 """Of routers: raised when a later one must win over an earlier whatever their clocks say."""
 ADOPT_S = 5.0
 """A router that has not said by then whose it is, is replaced."""
+GOES_ON = ("DEPLOYING", "RUNNING", "UNHEALTHY")
+"""States of an application in which Serve replaces a replica that ends."""
+STATUS_S = 2.0
 NUMBER_BITS = 20
 """Of a frontend's or backend's number: a digest of its replica's name, which Ray keeps unique."""
 
@@ -166,13 +169,32 @@ class ControlPlane:
     async def __del__(self) -> None:
         if self.scaling is not None:
             self.scaling.stop()
+        if self.watch is not None:
+            self.watch.stop()
         if self.router is not None:
             if self.starting.done() and self.starting.exception() is None:
                 self.replanning.cancel()
-            if self.watch is not None:
-                self.watch.stop()
+            if await _is_followed():
+                # It serves on; the successor adopts it, or ends it once its own can be made.
+                return
             await self.router.stop.remote("the application ends")
             ray.kill(self.router)
+
+
+async def _is_followed() -> bool:
+    """Whether another control plane takes this one's place: the application goes on."""
+    try:
+        told = await asyncio.wait_for(asyncio.to_thread(serve.status), STATUS_S)
+        name = serve.get_replica_context().app_name
+        return name in told.applications and told.applications[name].status in GOES_ON
+    except (
+        TimeoutError,
+        RuntimeError,
+        ray.exceptions.RayError,
+        serve.exceptions.RayServeException,
+    ):
+        # Nobody is there to ask: Serve itself ends.
+        return False
 
 
 @serve.deployment

@@ -1,5 +1,6 @@
 """Runs the Serve configuration of a RayService, as it stands, on a Ray cluster of several nodes on
 this machine: `python cluster_script.py OVERLAY`. In a network of its own, since ports are as there.
+Then deploys it once more with another SLO, which replaces every process, while a client loads it.
 
 Each node has an address of its own, so that processes find one another as pods do.
 """
@@ -20,6 +21,7 @@ from kustomized import render  # noqa: E402
 
 WAIT_S = 150.0
 HEAD = "127.0.0.1"
+UPGRADE_S = 40
 
 
 def nodes(service: dict[str, Any]) -> list[dict[str, Any]]:
@@ -54,6 +56,21 @@ def wait_until_served(frontends: int, backends: int) -> None:
     raise SystemExit(f"not served after {WAIT_S:g} s: {told}")
 
 
+def load(model: str, seconds: int) -> "subprocess.Popen[str]":
+    command = [
+        *(sys.executable, "-m", "commands.main", "load", "--json", "--model", model),
+        *("--rate", "50", "--duration-s", str(seconds), "--server", f"{HEAD}:8001"),
+    ]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def finished(loading: "subprocess.Popen[str]") -> dict[str, Any]:
+    """What the client's ledger says."""
+    text, _ = loading.communicate()
+    assert loading.returncode == 0, text
+    return dict(json.loads(text))
+
+
 def main() -> None:
     (service,) = [each for each in render(Path(sys.argv[1])) if each["kind"] == "RayService"]
     serve_config = yaml.safe_load(service["spec"]["serveConfigV2"])
@@ -71,17 +88,30 @@ def main() -> None:
         client: Any = ServeSubmissionClient(f"http://{cluster.head_node.webui_url}")
         client.deploy_applications(serve_config)
         wait_until_served(wanted["frontend"]["processes"], wanted["backend"]["count"])
-        command = [
-            *(sys.executable, "-m", "commands.main", "load", "--json"),
-            *("--model", wanted["applications"][0]["name"], "--rate", "50"),
-            *("--duration-s", "3", "--server", f"{HEAD}:8001"),
-        ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-        result = json.loads(done.stdout)
-        print(json.dumps({"load": result, "where": actors()}))
+        model = wanted["applications"][0]["name"]
+        quiet = finished(load(model, 3))
+        where = actors()
+        under_way = load(model, UPGRADE_S)
+        time.sleep(3)
+        wanted["applications"][0]["slo_ms"] += 10
+        client.deploy_applications(serve_config)
+        upgraded = finished(under_way)
+        afterwards = finished(load(model, 3))
+        told = {"load": quiet, "upgraded": upgraded, "afterwards": afterwards, "where": where}
+        print(json.dumps({**told, "slo_ns": status()["applications"][model]["slo_ns"]}))
         client.delete_applications()
+        wait_until_gone()
     finally:
         cluster.shutdown()
+
+
+def wait_until_gone() -> None:
+    """Nothing of ours outlives the application, the router neither."""
+    end_s = time.monotonic() + 60
+    while left := actors():
+        if time.monotonic() > end_s:
+            raise SystemExit(f"still there after the application has gone: {left}")
+        time.sleep(1)
 
 
 def actors() -> dict[str, list[str]]:

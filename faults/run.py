@@ -12,6 +12,8 @@ from router.core.units import ms, seconds
 
 UP_NS = seconds(1)
 TROUBLE_NS = seconds(3)
+WARM_NS = ms(800)
+WARM_RPS = 60.0
 PROBE_NS = ms(400)
 REST_NS = seconds(1)
 
@@ -51,6 +53,9 @@ def play(
         world.run_until(from_ns + TROUBLE_NS)
         schedule.heal()
         system.settle()
+        # What was learnt from the faults is unlearnt by ordinary load.
+        schedule.load(world.now_ns, world.now_ns + WARM_NS, WARM_RPS)
+        world.run_until(world.now_ns + WARM_NS + REST_NS)
         for _ in range(5):
             for frontend in system.frontends:
                 system.send(PLAIN, frontend, probe=True)

@@ -277,9 +277,9 @@ class Costs:
             if cost is not None:
                 cost.doubt(self.margin_quantile)
 
-    def refuse(self, backend: int) -> None:
+    def refuse(self, backend: int, weight: int = 1) -> None:
         """Nothing that waited would fit a slow backend."""
-        refusals = self.refusals.get(backend, 0) + 1
+        refusals = self.refusals.get(backend, 0) + weight
         self.refusals[backend] = refusals
         if refusals >= REFUSALS:
             self.forget(backend)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from router.core.costs import Costs
+from router.core.costs import REFUSALS, Costs
 from router.core.events import Batch, Dispatch
 from router.core.source import POOL, Bid, Desk, Outbox, Slot, Source, own_lane
 from router.core.timers import Timer, Timers
@@ -409,7 +409,8 @@ class RankThread(Desk):
         batch = source.grant(now_ns, slot)
         if batch is None:
             if slot.factor != 1.0:
-                self.costs.refuse(state.backend)
+                # In a lane of its own whoever was refused has nowhere else to go.
+                self.costs.refuse(state.backend, 1 if state.owner is None else REFUSALS // 2)
             return False
         heappop(state.lane.free)
         self._withdraw(state)

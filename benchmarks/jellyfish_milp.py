@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
+import highspy
 import pulp
 
 from router.policies.jellyfish.problem import UNITS_PER_FPS, Client, Zoo
@@ -112,7 +113,10 @@ class Programme:
     def _run(self, seconds: float, gap: float) -> bool:
         """True if the optimum is found and proven: at a time limit PuLP still says Optimal."""
         solver = pulp.HiGHS(msg=False, timeLimit=seconds, gapRel=gap, threads=1)
+        # Its threads are made once for a process; who asks for another number then gets nothing.
+        highspy.Highs.resetGlobalScheduler(True)
         self.problem.solve(solver)
+        highspy.Highs.resetGlobalScheduler(True)
         return bool(self.problem.sol_status == pulp.LpSolutionOptimal)
 
     def _bound(self) -> float:

@@ -223,15 +223,16 @@ class ScalingLoop:
             return
         plan = await self._solve(rates, self.plan)
         for stage in stages(self._problem(rates, self.plan), plan):
+            if stage.gap:
+                # Whatever follows counts on the room that it would make.
+                names = ", ".join(move.model for move in stage.moves)
+                LOG.warning("placement: no room to move %s without a gap; left where it is", names)
+                break
             await self._make(stage)
         self._keep_plan()
 
     async def _make(self, stage: Stage) -> None:
-        """One stage: the router loads, switches over, unloads. What has no room stays."""
-        if stage.unload_first:
-            names = ", ".join(move.model for move in stage.moves)
-            LOG.warning("placement: no room to move %s without a gap; left where it is", names)
-            return
+        """One stage: the router loads, switches over, unloads."""
         wished = {move.model: move.target for move in stage.moves if move.target is not None}
         await self._tell_plan(wished)
         self.moved += len(wished)

@@ -109,8 +109,8 @@ class Stage:
     """Moves made together: every load first, and when all are done, every unload."""
 
     moves: tuple[Move, ...]
-    unload_first: bool = False
-    """There is no room for both: these models are away from the unload to the load."""
+    gap: bool = False
+    """There is no room to load first: its model is away until a later stage loads it."""
 
 
 def stages(problem: Problem, home: Mapping[str, str]) -> tuple[Stage, ...]:
@@ -138,17 +138,26 @@ def stages(problem: Problem, home: Mapping[str, str]) -> tuple[Stage, ...]:
                 fitting.append(move)
                 if target is not None:
                     held[target].add(move.model)
-        unload_first = not fitting
-        if unload_first:
-            fitting = [left[-1]]
+        gap = not fitting
+        left = [move for move in left if move not in fitting]
+        if gap:
+            # Its load comes in a later stage, once there is room on its new home.
+            away = _to_take_away(left)
+            fitting = [Move(away.model, away.source, None, 0.0)]
+            left.remove(away)
+            left.append(Move(away.model, None, away.target, away.cost))
         for move in fitting:
             if move.source in held:
                 held[move.source].discard(move.model)
-            if move.target is not None:
-                held[move.target].add(move.model)
-        ordered.append(Stage(tuple(fitting), unload_first))
-        left = [move for move in left if move not in fitting]
+        ordered.append(Stage(tuple(fitting), gap))
     return tuple(ordered)
+
+
+def _to_take_away(left: Sequence[Move]) -> Move:
+    """The smallest that is still somewhere; with all of them away, a legal plan has room."""
+    placed = [move for move in left if move.source is not None]
+    assert placed, "a plan that holds more than there is room for"
+    return placed[-1]
 
 
 def _static(models: Mapping[str, Model], move: Move) -> int:

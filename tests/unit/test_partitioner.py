@@ -173,7 +173,7 @@ def test_stages_load_before_they_unload() -> None:
     swapped = {**home, "m0": "s1", "m2": "s0"}
     (stage,) = stages(problem, swapped)
     assert {move.model for move in stage.moves} == {"m0", "m2"}
-    assert not stage.unload_first
+    assert not stage.gap
 
 
 def test_stages_without_room_go_one_after_another() -> None:
@@ -182,15 +182,16 @@ def test_stages_without_room_go_one_after_another() -> None:
     problem = Problem(models, places(2, room=20), current=home)
     ordered = stages(problem, {"m0": "s1", "m1": "s0", "m2": "s0"})
     assert [[move.model for move in stage.moves] for stage in ordered] == [["m0"], ["m2"]]
-    assert not any(stage.unload_first for stage in ordered)
+    assert not any(stage.gap for stage in ordered)
 
 
-def test_a_full_exchange_must_unload_first() -> None:
+def test_a_full_exchange_needs_a_gap() -> None:
     models = alike(2)
     problem = Problem(models, places(2, room=10), current={"m0": "s0", "m1": "s1"})
     ordered = stages(problem, {"m0": "s1", "m1": "s0"})
-    assert ordered[0].unload_first
-    assert len(ordered) == 2
+    assert [stage.gap for stage in ordered] == [True, False, False]
+    ways = [(move.model, move.source, move.target) for stage in ordered for move in stage.moves]
+    assert ways == [("m1", "s1", None), ("m0", "s0", "s1"), ("m1", None, "s0")]
 
 
 def test_backends_follow_equations_2_and_3() -> None:

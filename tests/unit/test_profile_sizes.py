@@ -19,7 +19,10 @@ def test_each_model_is_measured_at_each_size() -> None:
 
 @pytest.mark.parametrize(
     ("model", "sizes", "message"),
-    [("faces:centerface", "0", "sides of 1 to 9999 pixels"), ("faces:centerface@160", "128", "size already")],
+    [
+        ("faces:centerface", "0", "sides of 1 to 9999 pixels"),
+        ("faces:centerface@160", "128", "size already"),
+    ],
 )
 def test_sizes_that_make_no_sense_are_refused(model: str, sizes: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

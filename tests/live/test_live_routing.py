@@ -25,6 +25,9 @@ pytestmark = pytest.mark.live
 
 SLO_MS = 300
 CALM_RPS, BURST_RPS = 4.0, 45.0
+CHANGE_HZ = 0.01
+"""Of bursts and calms: were they short, what a slot loses when a burst begins in it would outweigh
+the better answers of a calm, and the policy would be right not to tell them apart."""
 VARIANTS = ("xl", "nano")
 """A heavy one that 15 requests a second fill, and a light one for 80."""
 
@@ -40,12 +43,12 @@ def trained(path: Path, accuracy: dict[str, float]) -> Path:
         policy_options={"mix": "1/1"},
         arrivals={
             "process": "map",
-            "d0": [[-BURST_RPS - 0.1, 0.1], [0.1, -CALM_RPS - 0.1]],
+            "d0": [[-BURST_RPS - CHANGE_HZ, CHANGE_HZ], [CHANGE_HZ, -CALM_RPS - CHANGE_HZ]],
             "d1": [[BURST_RPS, 0], [0, CALM_RPS]],
         },
         applications=[{"name": "digits", "slo_ms": SLO_MS, "variants": variants}],
     )
-    settings = Settings(copies=128, horizon=8, updates=4, imitation_rounds=6)
+    settings = Settings(copies=128, horizon=32, updates=4, imitation_rounds=12)
     train(scenario, Lesson(with_arrivals=True, settings=settings), path=path)
     assert load_checkpoint(path).tiers == (0, 1)
     return path

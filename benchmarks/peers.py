@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,8 @@ from simulator.goodput import find_goodput, fluid_bound_rps
 SCENES = {"one": one_gpu, "eight": eight_models}
 OURS = "fermata"
 OVERLOAD = 1.3
+FIRST = 0.6
+"""A sweep starts from this share of our own simulated goodput."""
 GOALS = {"one": 1.10, "eight": 2.0}
 """Over the best peer."""
 Results = dict[str, dict[str, Any]]
@@ -63,10 +65,16 @@ class Measurements:
             self.path.write_text(json.dumps(self.scenes, indent=1) + "\n")
 
 
+@cache
+def simulated(scene: Scene) -> float:
+    """What `fermata goodput` says of the scene."""
+    return find_goodput(scene.scenario(fluid_bound_rps(scene.scenario(1)))).goodput_rps
+
+
 def sweep(peer: str, venv: Venv, scene: Scene, part: tuple[int, ...], found: Measurements) -> None:
     """Try the configurations of the grid that were not; each gets as close a look as it earns."""
     known = found.of(scene).get(peer, {}).get("sweep", {})
-    first_rps = fluid_bound_rps(scene.scenario(1)) / 2
+    first_rps = FIRST * simulated(scene)
     for number, knobs in enumerate(GRIDS[scene.name][peer]):
         if str(number) in known or (part and number not in part):
             continue
@@ -99,7 +107,7 @@ def measure_peer(
         sweep(peer, venv, scene, part, found)
     knobs, swept_rps = best_known(peer, scene, found)
     capacity_rps = fluid_bound_rps(scene.scenario(1))
-    guess_rps = swept_rps or 0.6 * capacity_rps
+    guess_rps = swept_rps or FIRST * simulated(scene)
     with timed(f"{peer}: {knobs}", partial(PEERS[peer], venv, scene, knobs)) as served:
         limit = find_limit(served, scene, effort, guess_rps, OVERLOAD * capacity_rps)
     found.enter(scene, peer, knobs=str(knobs), **asdict(limit))
@@ -131,7 +139,7 @@ def peer_figures(
 
 def our_figures(scene: Scene, effort: Effort, found: Measurements) -> Iterator[Figure]:
     capacity_rps = fluid_bound_rps(scene.scenario(1))
-    simulated_rps = find_goodput(scene.scenario(capacity_rps)).goodput_rps
+    simulated_rps = simulated(scene)
     found.enter(scene, OURS, simulated_rps=simulated_rps)
     yield Figure(f"{scene.name}: simulated goodput, for reference", simulated_rps, "req/s", 0)
     with timed(OURS, partial(ours, scene)) as served:

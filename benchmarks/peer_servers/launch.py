@@ -28,6 +28,8 @@ CONNECTIONS = 256
 that what waits at the client for a connection is no relief that the figures would show."""
 PROBE_S = 2.0
 INPUT = bytes(INPUT_BYTES)
+OWN_PACKAGES = {"PYTHONPATH": ""}
+"""A peer runs on the packages of its own environment, wherever ours come from."""
 TRITON_CONFIG = """\
 name: "{name}"
 backend: "python"
@@ -118,7 +120,7 @@ def _python_peer(
     """A peer that is a Python program with a path for each model."""
     with tempfile.TemporaryDirectory() as folder:
         setup = setup_of(scene, knobs, folder, free_port())
-        environment = {VARIABLE: str(setup.write())}
+        environment = {**OWN_PACKAGES, VARIABLE: str(setup.write())}
         command = [str(venv.python), "-m", f"benchmarks.peer_servers.{module}"]
 
         def ready(running: Running) -> bool:
@@ -184,6 +186,7 @@ def triton(venv: Venv, scene: Scene, knobs: Knobs) -> Iterator[Served]:
             "--allow-metrics=false",
         ]
         environment = {
+            **OWN_PACKAGES,
             "LD_LIBRARY_PATH": str(venv.packages / "nvidia_pytriton.libs"),
             "PATH": f"{venv.folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         }

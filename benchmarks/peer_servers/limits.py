@@ -34,6 +34,8 @@ class Effort:
     """How closely is looked."""
 
     seconds_s: float
+    requests: int
+    """A load lasts until so many are due, however long that takes: 1 % of a few says little."""
     tries: int
     """A hiccup of the machine gets another try."""
     precision: float
@@ -42,9 +44,9 @@ class Effort:
     """By which the search goes on until it has a rate that is served and one that is not."""
 
 
-FULL = Effort(seconds_s=8, tries=2, precision=0.03, probes=16, step=1.1)
-SWEEP = Effort(seconds_s=4, tries=1, precision=0.03, probes=12, step=1.1)
-QUICK = Effort(seconds_s=2, tries=1, precision=0.15, probes=3, step=1.3)
+FULL = Effort(seconds_s=8, requests=2000, tries=2, precision=0.03, probes=16, step=1.1)
+SWEEP = Effort(seconds_s=4, requests=500, tries=1, precision=0.03, probes=12, step=1.1)
+QUICK = Effort(seconds_s=2, requests=0, tries=1, precision=0.15, probes=3, step=1.3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,9 @@ class Stalls:
         self.stolen_share = self.stolen.share()
 
 
-def load(served: Served, scene: Scene, rate_rps: float, seconds_s: float) -> LoadReport:
+def load(served: Served, scene: Scene, rate_rps: float, effort: Effort) -> LoadReport:
     """What became of a load; of another where it went badly and the machine is to blame."""
+    seconds_s = max(effort.seconds_s, effort.requests / rate_rps)
     for _ in range(UNFIT_MAX):
         with Stalls() as stalls:
             result = _load(served, scene, rate_rps, seconds_s)
@@ -131,7 +134,7 @@ def serves(served: Served, scene: Scene, effort: Effort) -> Good:
 
     def good(rate_rps: float) -> bool:
         return any(
-            load(served, scene, rate_rps, effort.seconds_s).bad_rate <= BAD_RATE_MAX
+            load(served, scene, rate_rps, effort).bad_rate <= BAD_RATE_MAX
             for _ in range(effort.tries)
         )
 
@@ -143,7 +146,7 @@ def find_limit(
 ) -> Limit:
     """Search, then overload."""
     limit_rps = _highest(serves(served, scene, effort), guess_rps, effort)
-    over = load(served, scene, overload_rps, effort.seconds_s)
+    over = load(served, scene, overload_rps, effort)
     return Limit(limit_rps, over.goodput_rps)
 
 

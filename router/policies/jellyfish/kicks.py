@@ -13,12 +13,14 @@ from router.policies.jellyfish.search import NOTHING, Search
 
 KICKED = 4
 """Workers that are kicked together."""
+WALK = 20
+"""Objectives that are chased one after another, at most."""
 RUINED = 4
 """Clients that are taken out together, at most."""
 
 
 def kick(search: Search) -> None:
-    """Disturb a few workers in one of two ways."""
+    """Disturb a few workers in one of three ways."""
     rng = search.rng
     everyone = range(len(search.workers))
     indices = sorted(rng.sample(everyone, min(KICKED, len(search.workers))))
@@ -28,20 +30,26 @@ def kick(search: Search) -> None:
     value = sum(worker.value for worker in workers)
     pairs = list(combinations(indices, 2))
     rng.shuffle(pairs)
-    if rng.random() < 0.5:
-        _chase_another_objective(search, pairs)
+    # Half of the effort goes first into serving more, if there are more.
+    if left_out and search.splits < search.splits_max / 2:
+        _look_for_room(search, indices, pairs)
+    elif rng.random() < 0.5:
+        _chase_another_objective(search, indices, pairs)
     else:
         _take_some_out(search, indices, pairs)
     while not search.expired() and search.sweep(pairs):
         pass
-    gained = sum(worker.value for worker in workers) >= value
-    if len(search.left_out) > len(left_out) or not gained:
+    now = (-len(search.left_out), sum(worker.value for worker in workers))
+    # Whoever is served in addition counts for more than any accuracy.
+    if now < (-len(left_out), value):
         search.left_out = left_out
         for worker, (dnn, clients) in zip(workers, before, strict=True):
             search.set(worker, dnn, clients)
 
 
-def _chase_another_objective(search: Search, pairs: Sequence[tuple[int, int]]) -> None:
+def _chase_another_objective(
+    search: Search, indices: Sequence[int], pairs: Sequence[tuple[int, int]]
+) -> None:
     """Split each pair once for steps in accuracy of another height."""
     true_zoo, search.zoo = search.zoo, distorted(search.zoo, search.rng)
     for one, other in pairs:
@@ -52,9 +60,22 @@ def _chase_another_objective(search: Search, pairs: Sequence[tuple[int, int]]) -
         if split is not None:
             search.apply(first, second, split)
     search.zoo = true_zoo
-    for index in {index for pair in pairs for index in pair}:
+    for index in indices:
         worker = search.workers[index]
         search.set(worker, worker.dnn, worker.clients)
+
+
+def _look_for_room(
+    search: Search, indices: Sequence[int], pairs: Sequence[tuple[int, int]]
+) -> None:
+    """Chase one objective after another until there is room for somebody left out: the true one
+    would lead straight back to where there was none."""
+    waiting = len(search.left_out)
+    for _ in range(WALK):
+        _chase_another_objective(search, indices, pairs)
+        search.serve_left_out(only=indices)
+        if len(search.left_out) < waiting or search.has_done_enough():
+            break
 
 
 def distorted(zoo: Zoo, rng: Random) -> Zoo:

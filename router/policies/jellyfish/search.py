@@ -196,12 +196,13 @@ class Search:
             self._serve_most(range(len(self.workers)), ())
             return
         for pair in self._pairs():
-            if self._has_done_enough() or not self.left_out:
+            if self.has_done_enough() or not self.left_out:
                 return
             self._serve_most(pair, ())
             self.splits += SPLITS_OF_MOST
 
-    def _has_done_enough(self) -> bool:
+    def has_done_enough(self) -> bool:
+        """Whether what is left out must stay so."""
         return self.splits >= self.splits_max or self.expired()
 
     def _serve_most(self, indices: Sequence[int], forced: Collection[int]) -> bool:
@@ -258,7 +259,7 @@ class Search:
 
     def _add_to_pair(self, client: Client, indices: Sequence[int]) -> bool:
         for one, other in combinations(indices, 2):
-            if self._has_done_enough():
+            if self.has_done_enough():
                 return False
             first, second = self.workers[one], self.workers[other]
             split = self.split((*first.clients, *second.clients, client), NOTHING)
@@ -272,7 +273,7 @@ class Search:
         gained = False
         for waiting in list(self.left_out):
             for one, other in self._pairs() if len(self.workers) > 1 else ():
-                if self._has_done_enough():
+                if self.has_done_enough():
                     return gained
                 if self._take_in_place(one, other, waiting):
                     gained = True

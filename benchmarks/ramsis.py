@@ -4,8 +4,7 @@ Needs the profiles and the trace that the RAMSIS authors published, as JSON; see
 """
 
 import argparse
-import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -24,88 +23,8 @@ from benchmarks.ramsis_central import (
 )
 from benchmarks.ramsis_data import DEFAULT_FOLDER, Task, load_measured, load_task, load_trace
 from benchmarks.ramsis_rows import Measured, Row, Setting, Value, outcome, percent
-from router.policies.ramsis.problem import WorkerProblem
-from router.policies.ramsis.solve import solve
+from benchmarks.ramsis_solving import solver_rows
 from simulator.switching import sustained_rps
-
-SLO_MS = 150.0
-WORKERS = 60
-PUBLISHED = {
-    400: (84.23, 0.0),
-    800: (81.02, 0.0),
-    1200: (78.69, 0.0),
-    1600: (76.21, 0.011),
-    2000: (74.87, 0.19),
-    2400: (73.32, 0.0),
-    2800: (72.96, 0.002),
-    3200: (63.93, 0.80),
-}
-"""Expected accuracy and violation in percent of an independent solver, by load."""
-# Solving
-
-
-def problem(task: Task, slo_ms: float, rate_rps: float, reward: str, workers: int) -> WorkerProblem:
-    slo_ns = round(1e6 * slo_ms)
-    return WorkerProblem(
-        task.latency_ns(), task.accuracy(), slo_ns, workers, rate_rps, reward=reward
-    )
-
-
-def many_models(task: Task, count: int) -> Task:
-    """So many models by interpolation between those of the front (RAMSIS section 7.3.2)."""
-    accuracy = np.array(task.accuracy())
-    latency_ms = np.array(task.latency_ns()) / 1e6
-    between = np.linspace(accuracy[0], accuracy[-1], count - len(accuracy) + 2)[1:-1]
-    return Task(
-        tuple(
-            {
-                "name": f"model-{each:.4f}",
-                "accuracy": float(each),
-                "latency_ms": [float(np.interp(each, accuracy, row)) for row in latency_ms.T],
-            }
-            for each in np.sort(np.concatenate([accuracy, between]))
-        )
-    )
-
-
-def slowest_solve_s(task: Task, slo_ms: float) -> list[Value]:
-    """CPU seconds of the slowest of a few loads, each solved three times and the best taken."""
-    slowest = 0.0
-    for rate_rps in (400, 1600, 2400, 3200):
-        times: list[float] = []
-        for _ in range(3):
-            begin = time.process_time()
-            solve(problem(task, slo_ms, rate_rps, "query", WORKERS))
-            times.append(time.process_time() - begin)
-        slowest = max(slowest, min(times))
-    return [slowest]
-
-
-def solver_rows(image: Task) -> Iterator[Row]:
-    front = image.front
-    for count, limit, slos in ((9, 0.1, (150, 500)), (60, 0.5, (150, 300, 500))):
-        task = front if count == len(front.variants) else many_models(front, count)
-        for slo_ms in slos:
-            name = f"time to solve, {count} models, D = 100, SLO {slo_ms}"
-            figure = Figure(name, 0, "s", limit, at_most=True)
-            yield Row((figure,), partial(slowest_solve_s, task, slo_ms))
-    figures = (
-        Figure("expected accuracy, 400-3,200 qps: largest deviation", 0, "points", 0.01, True),
-        Figure("expected violation, 400-3,200 qps: largest deviation", 0, "points", 0.02, True),
-    )
-    yield Row(figures, partial(largest_deviation, front))
-
-
-def largest_deviation(front: Task) -> list[Value]:
-    accuracy, violation = 0.0, 0.0
-    for rate_rps, published in PUBLISHED.items():
-        solution = solve(problem(front, SLO_MS, rate_rps, "decision", WORKERS))
-        accuracy = max(accuracy, abs(100 * solution.accuracy - published[0]))
-        violation = max(violation, abs(100 * solution.violation - published[1]))
-    return [accuracy, violation]
-
-
-# RAMSIS against its baselines
 
 
 def margins(setting: Setting, reward: str, seconds: float) -> list[tuple[float, float]]:
@@ -175,20 +94,32 @@ def baseline_rows(image: Task, text: Task, quick: bool) -> Iterator[Row]:
 def measure(folder: Path, only: str, quick: bool) -> Iterator[Figure]:
     image, measured = load_task(folder, "image"), load_measured(folder, "image")
     text = load_task(folder, "text")
-    rows = [
-        *solver_rows(image),
-        *baseline_rows(image, text, quick),
-        *central_rows(image, text, quick),
-        *twitter_rows(image, load_trace(folder), quick),
-        *drawn_rows(measured, quick),
-        *beyond_rows(image, quick),
-    ]
-    rows = [row for row in rows if only in row.figures[0].figure]
+    # What is timed is not beside anything else.
+    for row in _wanted(solver_rows(image), only):
+        yield from _filled(row, row.measure())
+    rows = _wanted(
+        (
+            *baseline_rows(image, text, quick),
+            *central_rows(image, text, quick),
+            *twitter_rows(image, load_trace(folder), quick),
+            *drawn_rows(measured, quick),
+            *beyond_rows(image, quick),
+        ),
+        only,
+    )
     with ProcessPoolExecutor(2) as pool:
         for row, values in zip(rows, pool.map(_call, [row.measure for row in rows]), strict=True):
-            for figure, each in zip(row.figures, values, strict=True):
-                value, note = each if isinstance(each, tuple) else (each, "")
-                yield replace(figure, figure=figure.figure + note, value=value)
+            yield from _filled(row, values)
+
+
+def _wanted(rows: Iterable[Row], only: str) -> list[Row]:
+    return [row for row in rows if only in row.figures[0].figure]
+
+
+def _filled(row: Row, values: Sequence[Value]) -> Iterator[Figure]:
+    for figure, each in zip(row.figures, values, strict=True):
+        value, note = each if isinstance(each, tuple) else (each, "")
+        yield replace(figure, figure=figure.figure + note, value=value)
 
 
 def _call(work: Measured) -> list[Value]:

@@ -78,21 +78,21 @@ GRIDS: dict[str, dict[str, tuple[Knobs, ...]]] = {
     },
     "eight": {
         "triton": (
-            *_grid(placement=(SPLIT, SPREAD), batch=(0.35, 0.5, 0.7), queue=(0.6,)),
-            *_grid(placement=(SPLIT, SPREAD), queue=(0.0,)),
-            *_grid(placement=(SPLIT,), wait=(0.1,), queue=(0.6,)),
-            *_grid(placement=(SPLIT,), queue=(0.8,)),
+            *_grid(placement=(SPREAD, SPLIT), batch=(0.7, 0.5, 0.35), queue=(0.6,)),
+            *_grid(placement=(SPREAD, SPLIT), queue=(0.0,)),
+            *_grid(placement=(SPREAD,), wait=(0.1,), queue=(0.6,)),
+            *_grid(placement=(SPREAD,), batch=(0.7,), queue=(0.8,)),
             # A stream's answers keep the order of its requests, so models wait for one another.
             *_grid(way=(STREAM,), placement=(SPLIT,), queue=(0.6,)),
         ),
         "mosec": (
-            *_grid(placement=(SPLIT, SPREAD), batch=(0.35, 0.5, 0.7)),
-            *_grid(placement=(SPLIT,), queue=(1.0,)),
-            *_grid(placement=(SPLIT,), wait=(0.1,)),
+            *_grid(placement=(SPREAD, SPLIT), batch=(0.7, 0.5, 0.35)),
+            *_grid(placement=(SPREAD,), batch=(0.7,), queue=(1.0,)),
+            *_grid(placement=(SPREAD,), wait=(0.1,)),
         ),
         "litserve": (
-            *_grid(placement=(SPLIT, SPREAD), batch=(0.35, 0.5), wait=(0.1,)),
-            *_grid(placement=(SPLIT,), wait=(0.05, 0.2)),
+            *_grid(placement=(SPREAD, SPLIT), batch=(0.7, 0.5, 0.35), wait=(0.02, 0.1)),
+            *_grid(placement=(SPREAD,), wait=(0.05, 0.2)),
             *_grid(placement=(SPLIT,), wait=(0.1,), queue=(0.5,)),
             *_grid(placement=(SPLIT,), wait=(0.1,), fast_queue=(True,)),
             *_grid(placement=(SPLIT,), wait=(0.1,), api_servers=(2,)),

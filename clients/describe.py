@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import grpc
 import numpy as np
 
+from clients.access import OPEN, Access
 from clients.frames import encode_jpeg
 from clients.wire import open_inference_pb2 as pb
 from clients.wire.errors import BadRequestError, RefusedError
@@ -38,11 +39,11 @@ class ModelDescription:
     """Answers are rows of x1, y1, x2, y2, score, class in pixels of the frame that was sent."""
 
 
-def describe(server: str, model: str) -> ModelDescription:
+def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription:
     """What the server says of the model; RefusedError when it does not serve it."""
-    with grpc.insecure_channel(server) as channel:
+    with access.channel(server) as channel:
         _wait_for(server, channel)
-        stub = InferenceStub(channel)
+        stub = InferenceStub(channel, access.headers())
         try:
             metadata = stub.ModelMetadata(pb.ModelMetadataRequest(name=model), timeout=ASK_S)
             config = stub.ModelConfig(pb.ModelConfigRequest(name=model), timeout=ASK_S).config

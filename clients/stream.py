@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 
+from clients.access import OPEN, Access
 from clients.adaptation import SIDES, Adaptation, Sized, original_boxes
 from clients.frames import Frame, Source, encode_jpeg, open_frames
 from clients.pending import NEVER, FrameResult, Pending
@@ -65,6 +66,8 @@ class StreamOptions:
     """No less accurate variant may answer."""
     variant: str = ""
     """The only variant that may answer."""
+    access: Access = OPEN
+    """Token and TLS, for servers that ask for them."""
 
 
 @cache
@@ -217,9 +220,11 @@ class FrameStream:
 
     async def _keep_connected(self) -> None:
         backoff_s = BACKOFF_S_MIN
-        async with grpc.aio.insecure_channel(self.server, options=CHANNEL_OPTIONS) as channel:
-            stub = InferenceStub(channel)
+        access = self.options.access
+        async with access.aio_channel(self.server, CHANNEL_OPTIONS) as channel:
             while True:
+                # Each time anew: a token may have been changed meanwhile.
+                stub = InferenceStub(channel, access.headers())
                 self.connects += 1
                 await self._probe(stub)
                 call = stub.ModelStreamInfer()

@@ -1,7 +1,9 @@
 """`fermata load`: open-loop load on a running server."""
 
 import json
+from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,13 +12,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from clients.describe import describe, sample_input
+from clients.describe import ModelDescription, describe, sample_input
 from clients.load.arrivals import Arrivals, cameras, gamma, poisson, single, trace
 from clients.load.ledger import Ledger
 from clients.load.report import LoadReport, report
 from clients.load.run import run_load
 from clients.load.sender import SenderOptions, Target
 from clients.wire.errors import WireError
+from commands.access import (
+    CaFile,
+    CertificateFile,
+    KeyFile,
+    ServerName,
+    TokenEnv,
+    TokenFile,
+    access_of,
+)
 from profiles.errors import ConfigError
 from router.core.units import ms, seconds
 from simulator.arrivals import generate
@@ -44,6 +55,8 @@ Streams = Annotated[int, typer.Option(help="Connections of each.")]
 Unary = Annotated[bool, typer.Option(help="A call for each request, no streams.")]
 LedgerFile = Annotated[Path | None, typer.Option(help="Write what became of each request (.npz).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Ask = Callable[[str], ModelDescription]
+"""What the server says of a model."""
 
 
 class Process(StrEnum):
@@ -75,6 +88,12 @@ def load(
     unary: Unary = False,
     seed: int = 0,
     ledger: LedgerFile = None,
+    token_file: TokenFile = "",
+    token_env: TokenEnv = "",
+    ca_file: CaFile = "",
+    certificate_file: CertificateFile = "",
+    key_file: KeyFile = "",
+    server_name: ServerName = "",
     as_json: Json = False,
 ) -> None:
     """Send requests when they are due, whatever the server does, and say how many came back good.
@@ -83,14 +102,17 @@ def load(
     """
     rng = np.random.default_rng(seed)
     total_ns = seconds(warmup_s + duration_s)
+    access = access_of(token_file, token_env, ca_file, certificate_file, key_file, server_name)
+    ask = partial(describe, server, access=access)
     try:
         if scenario is not None:
-            targets, due, warmup_ns, total_ns = _of_scenario(scenario, server, seed, size)
+            targets, due, warmup_ns, total_ns = _of_scenario(scenario, ask, seed, size)
         else:
             warmup_ns = seconds(warmup_s)
-            targets = [_target(server, model, slo_ms, priority, seed, size)]
+            targets = [_target(ask, model, slo_ms, priority, seed, size)]
             due = _due(arrivals, rate, total_ns, shape, fps, phase, trace_file, rng)
-        found = run_load(SenderOptions(server, streams, unary), targets, due, processes)
+        options = SenderOptions(server, streams, unary, access)
+        found = run_load(options, targets, due, processes)
     except WireError as error:
         raise ConfigError(str(error)) from None
     slo_ns = np.array([target.slo_ns for target in targets])
@@ -111,12 +133,12 @@ def _size(text: str) -> tuple[int, int]:
 
 
 def _target(
-    server: str, model: str, slo_ms: float | None, priority: int, seed: int, size: str
+    ask: Ask, model: str, slo_ms: float | None, priority: int, seed: int, size: str
 ) -> Target:
     if not model:
         raise ConfigError("model is missing: give --model or --scenario")
     height, width = _size(size)
-    found = describe(server, model)
+    found = ask(model)
     slo_ns = found.slo_ns if slo_ms is None else ms(slo_ms)
     if slo_ns <= 0:
         raise ConfigError(f"slo_ms={slo_ms}: give more than 0")
@@ -159,7 +181,7 @@ def _trace_rates(path: Path) -> list[float]:
 
 
 def _of_scenario(
-    path: Path, server: str, seed: int, size: str
+    path: Path, ask: Ask, seed: int, size: str
 ) -> tuple[list[Target], Arrivals, int, int]:
     """(targets, arrivals, warm-up, end): one target for each application, SLO and priority."""
     loaded = load_scenario(path)
@@ -170,7 +192,7 @@ def _of_scenario(
     height, width = _size(size)
     targets: list[Target] = []
     for index, slo_ns, priority in kinds.T.tolist():
-        found = describe(server, loaded.applications[index].name)
+        found = ask(loaded.applications[index].name)
         tensor = sample_input(found, seed, height, width)
         targets.append(Target(found.name, tensor, slo_ns, priority))
     due = Arrivals(drawn.at_ns, target.reshape(-1), drawn.client)

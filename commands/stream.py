@@ -17,6 +17,15 @@ from clients.frames import PICTURES, check_source
 from clients.pending import FrameResult
 from clients.stream import FrameStream, StreamOptions
 from clients.wire.errors import WireError
+from commands.access import (
+    CaFile,
+    CertificateFile,
+    KeyFile,
+    ServerName,
+    TokenEnv,
+    TokenFile,
+    access_of,
+)
 from deployments.models.video import NAMES, bundled_video
 from profiles.errors import ConfigError
 from router.core.units import ms
@@ -58,13 +67,20 @@ def stream(
     ] = 0.0,
     variant: Annotated[str, typer.Option(help="The only variant that may answer.")] = "",
     top: Annotated[int, typer.Option(help="Classes to name for each frame.")] = 1,
+    token_file: TokenFile = "",
+    token_env: TokenEnv = "",
+    ca_file: CaFile = "",
+    certificate_file: CertificateFile = "",
+    key_file: KeyFile = "",
+    server_name: ServerName = "",
     as_json: AsJson = False,
 ) -> None:
     """Send the frames of a video to a model and show each answer with its latency."""
     film = _film(source)
     _check(film, fps, frames, adapt)
+    access = access_of(token_file, token_env, ca_file, certificate_file, key_file, server_name)
     try:
-        found = describe(server, model)
+        found = describe(server, model, access)
         if found.takes != "pictures":
             kind = found.takes if found.takes == "text" else f"{found.datatype} tensors"
             raise ConfigError(f"model {model!r} takes {kind}, not pictures")
@@ -82,6 +98,7 @@ def stream(
             boxes=found.output if found.boxes else "",
             accuracy_floor=accuracy_floor,
             variant=variant,
+            access=access,
         )
         results: list[FrameResult] = []
         interrupted = _run(

@@ -12,6 +12,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from clients.access import OPEN, Access
+from clients.wire.errors import WireError
+from commands.access import CaFile, TokenEnv, TokenFile, access_of
 from profiles.errors import ConfigError
 
 ServerUrl = Annotated[
@@ -26,13 +29,17 @@ STRIP_S = 2.0
 WIDE = 160
 
 
-def fetch(control: str) -> dict[str, Any]:
+def fetch(control: str, access: Access = OPEN) -> dict[str, Any]:
     """The last second, as the page gets it; empty while the server starts."""
+    url = f"{'https' if access.tls else 'http'}://{control}/frame"
     try:
-        with urllib.request.urlopen(f"http://{control}/frame", timeout=5) as answer:
+        asked = urllib.request.Request(url, headers=dict(access.headers()))
+        with urllib.request.urlopen(asked, timeout=5, context=access.context()) as answer:
             return dict(json.loads(answer.read()))
     except urllib.error.HTTPError as error:
         raise ConfigError(f"{control}: {error.read().decode(errors='replace').strip()}") from None
+    except WireError as error:
+        raise ConfigError(str(error)) from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{control} does not answer ({error}); is it serving?") from None
 
@@ -106,14 +113,22 @@ def strip(backend: dict[str, Any], at_s: float) -> Text:
     return Text.assemble(*zip(cells, styles, strict=True))
 
 
-def top(control: ServerUrl = "127.0.0.1:8000", once: Once = False, as_json: AsJson = False) -> None:
+def top(
+    control: ServerUrl = "127.0.0.1:8000",
+    once: Once = False,
+    token_file: TokenFile = "",
+    token_env: TokenEnv = "",
+    ca_file: CaFile = "",
+    as_json: AsJson = False,
+) -> None:
     """Watch a running server: applications, backends, what is late and why, once a second."""
-    frame = fetch(control)
+    access = access_of(token_file, token_env, ca_file, "", "", "")
+    frame = fetch(control, access)
     # Batches are kept from the first look on.
     end_s = time.monotonic() + 30
     while not frame and time.monotonic() < end_s:
         time.sleep(EVERY_S)
-        frame = fetch(control)
+        frame = fetch(control, access)
     if not frame:
         raise ConfigError(f"{control} is still starting; try again")
     if as_json:
@@ -127,4 +142,4 @@ def top(control: ServerUrl = "127.0.0.1:8000", once: Once = False, as_json: AsJs
         with Live(shown(frame), auto_refresh=False, screen=True) as screen:
             while True:
                 time.sleep(EVERY_S)
-                screen.update(shown(fetch(control)), refresh=True)
+                screen.update(shown(fetch(control, access)), refresh=True)

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -20,12 +19,10 @@ from deployments.backend.process import HUNG_NS, BackendProcess, BackendSettings
 from deployments.backend.stock import Loaded, Stock
 from deployments.canaries import canaries
 from deployments.config import DeploymentConfig, load_config, read_config
+from deployments.control_gate import ControlGate
 from deployments.exporter import BackendExport, FrontendExport
-from deployments.frontend.options import FrontendOptions
 from deployments.frontend.process import FrontendProcess, node_name
-from deployments.frontend.server import ServerOptions
-from deployments.frontend.table import TableLimits
-from deployments.frontend.trace_file import TraceOptions
+from deployments.frontend_options import frontend_options
 from deployments.health import cause_of, check_start
 from deployments.metrics import prometheus_text
 from deployments.page import page
@@ -41,8 +38,8 @@ from deployments.replanning import Replanner, mapping_options
 from deployments.scaling import ScalingLoop
 from deployments.watch import Watch
 from profiles.profile import Profile
-from router.actor import create_router, find_router, own_address
-from router.core.units import ms, seconds
+from router.actor import create_router, find_router
+from router.core.units import seconds
 
 NAMESPACE = "fermata"
 GENERATION = 1
@@ -79,6 +76,9 @@ class ControlPlane:
 
     def __init__(self, config: dict[str, Any], backends: Any, frontends: Any) -> None:
         self.config = read_config(config)
+        control = self.config.control
+        tokens = control.tokens() if control.is_given else ()
+        self.gate = ControlGate(tokens, control.reading == "open")
         self.backends = backends
         self.router: Any = None
         self.scaling: ScalingLoop | None = None
@@ -151,6 +151,13 @@ class ControlPlane:
 
     async def __call__(self, request: HttpRequest) -> Response:
         """The page, `/frame` for it, `/metrics` for Prometheus, `/status` as JSON."""
+        refusal = self.gate.refusal(request.method, request.headers.get("authorization", ""))
+        if refusal is not None:
+            status, said = refusal
+            # Browsers ask their user then; scripts send the token by themselves.
+            return PlainTextResponse(
+                f"{said}\n", status, {"WWW-Authenticate": 'Basic realm="fermata"'}
+            )
         state, reason = await self.progress()
         if state == "failed":
             return PlainTextResponse(f"{reason}\n", status_code=503)
@@ -279,23 +286,8 @@ class Frontend:
         self.starting = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
-        config, given = self.config, self.config.frontend
-        options = FrontendOptions(
-            number=_number(),
-            link_host=own_address(config.links.host),
-            traces=_traces(config),
-            repository_open=config.repository == "open",
-            table=TableLimits(
-                payload_bytes_max=int(given.payload_mb * 2**20), reply_ns=ms(given.reply_ms)
-            ),
-            server=ServerOptions(
-                host=given.host,
-                grpc_port=given.grpc_port,
-                http_port=given.http_port,
-                reuse_port=given.processes > 1,
-                message_bytes_max=int(given.message_mb * 2**20),
-            ),
-        )
+        config = self.config
+        options = frontend_options(config, _number())
         resolve = find_router(_router_name(config), NAMESPACE)
         looks = await asyncio.to_thread(peeks, config)
         export = FrontendExport(options.number)
@@ -310,13 +302,6 @@ class Frontend:
     async def __del__(self) -> None:
         if self.starting.done() and self.starting.exception() is None:
             await self.process.stop()
-
-
-def _traces(config: DeploymentConfig) -> TraceOptions | None:
-    given = config.traces
-    if given is None:
-        return None
-    return TraceOptions(Path(given.folder), given.share, int(given.file_mb * 2**20))
 
 
 def _gpus_in_cluster() -> float:

@@ -1,27 +1,20 @@
 """The one configuration of a deployment: read strictly here, handed inwards as plain values.
 
-Environment variables are read in this file only, and only to find secrets and caches.
+Secrets are named in it, not held; see `deployments.security_config`.
 """
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from deployments.section import Fraction, Positive, Section
+from deployments.security_config import TenantConfig, TokenConfig
 from profiles.errors import ConfigError
 from profiles.profile import Profile, from_table_ms, linear
 from profiles.store import find
 from router.policies.catalog import POLICIES, read_options
-
-Positive = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
-class Section(BaseModel):
-    """Unknown keys are refused: a misspelt option must not be ignored."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class VariantConfig(Section):
@@ -212,6 +205,10 @@ class FrontendConfig(Section):
     """Memory for inputs of requests under way in one process; more is refused."""
     message_mb: Positive = 16
     """Largest message a client may send."""
+    picture_megapixels_max: Positive = 64
+    """A picture whose header claims more is refused before anything is decoded."""
+    streams_per_client_max: Annotated[int, Field(ge=1)] = 1024
+    """Streams that one tenant, or where there are none one address, may have open in a process."""
     reply_ms: Annotated[float, Field(ge=0)] = 2
     """Taken off each deadline for the way back from the backend to the client."""
 
@@ -308,7 +305,7 @@ class EpochsConfig(Section):
     """Where the last plan is kept over restarts; empty: nowhere."""
 
 
-class ControlConfig(Section):
+class ControlConfig(TokenConfig):
     """The control plane's page for operators, served by Ray Serve's own proxy."""
 
     host: str = "127.0.0.1"
@@ -317,6 +314,15 @@ class ControlConfig(Section):
     """For `/status` and `/metrics`; `serve run` and `serve deploy` have options of their own."""
     resources: Resources = {}
     """Custom resources of Ray that it needs."""
+    reading: Literal["open", "token"] = "open"
+    """`token`: page, `/status` and `/metrics` ask for the token too, not only what changes
+    something."""
+
+    @model_validator(mode="after")
+    def _token(self) -> "ControlConfig":
+        if self.reading == "token" and not self.is_given:
+            raise ValueError("reading=token needs token_file or token_env")
+        return self
 
 
 class LinksConfig(Section):
@@ -357,6 +363,8 @@ class DeploymentConfig(Section):
     """Between the processes."""
     traces: TracesConfig | None = None
     """What some requests waited for; absent: nobody is followed."""
+    tenants: list[TenantConfig] = []
+    """Who may send requests; empty: everybody who reaches the port. See docs/security.md."""
     repository: Literal["fixed", "open"] = "fixed"
     """`open` lets clients load and unload what is configured here."""
     autoscaler: AutoscalerConfig | None = None
@@ -380,10 +388,15 @@ class DeploymentConfig(Section):
         for kind, names in (
             ("application", [f"{each.name}@{each.version}" for each in self.applications]),
             ("variant", [one.name for each in self.applications for one in each.variants]),
+            ("tenant", [each.name for each in self.tenants]),
         ):
             for name in names:
                 if names.count(name) > 1:
                     raise ValueError(f"two {kind}s are named {name!r}; rename one")
+        known = {each.name for each in self.applications}
+        for tenant in self.tenants:
+            if strange := set(tenant.applications) - known:
+                raise ValueError(f"tenant {tenant.name}: application {min(strange)!r} is unknown")
         return self
 
 
@@ -405,7 +418,9 @@ def read_config(data: object, source: str = "config") -> DeploymentConfig:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "config"
-        shown = repr(first["input"])[:80]
+        # Who writes a secret into the file by mistake must not find it in the log too.
+        secret = any("token" in str(part) for part in first["loc"])
+        shown = "..." if secret else repr(first["input"])[:80]
         message = f"{source}: {where}={shown}: {first['msg']}"
         allowed = _allowed_keys(first["loc"]) if first["type"] == "extra_forbidden" else ""
         raise ConfigError(message + allowed) from None

@@ -7,7 +7,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
-from deployments.config import DeploymentConfig, Section
+from deployments.config import DeploymentConfig
+from deployments.section import Section
 
 HEAD = """# Configuration
 

@@ -11,7 +11,15 @@ from router.core.events import DropReason
 
 SPAN_S = 60
 RECENTLY_NS = 500_000_000
-NOT_BAD = frozenset((GOOD, DropReason.CANCELLED, RefusalReason.BAD_INPUT, RefusalReason.NOT_FOUND))
+NOT_BAD = frozenset(
+    (
+        GOOD,
+        DropReason.CANCELLED,
+        RefusalReason.BAD_INPUT,
+        RefusalReason.NOT_FOUND,
+        RefusalReason.RATE,
+    )
+)
 """Outcomes that are no fault of the server's."""
 
 

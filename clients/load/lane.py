@@ -7,6 +7,7 @@ from typing import Any, Protocol, cast
 
 import grpc
 
+from clients.access import OPEN, Access
 from clients.load.http2 import Http2Stream
 from clients.wire import open_inference_pb2 as pb
 from clients.wire import parameters as names
@@ -51,9 +52,10 @@ class Way(Protocol):
 class Lane(asyncio.Protocol):
     """One stream. What the server does not take yet waits here, and grows old."""
 
-    def __init__(self, desk: Desk, server: str) -> None:
+    def __init__(self, desk: Desk, server: str, access: Access = OPEN) -> None:
         self.desk = desk
         self.server = server
+        self.access = access
         self.queue: deque[int] = deque()
         self.under_way: set[int] = set()
         """Sent on this connection, and not answered yet."""
@@ -72,9 +74,18 @@ class Lane(asyncio.Protocol):
 
     async def _open(self) -> None:
         host, _, port = self.server.rpartition(":")
+        host = host.strip("[]")
         loop = asyncio.get_running_loop()
         self.ended.clear()
-        await loop.create_connection(lambda: self, host.strip("[]"), int(port))
+        self.headers = self.access.headers()
+        context = self.access.context()
+        name = None
+        if context is not None:
+            context.set_alpn_protocols(["h2"])
+            name = self.access.server_name or host
+        await loop.create_connection(
+            lambda: self, host, int(port), ssl=context, server_hostname=name
+        )
 
     async def _reopen(self) -> None:
         while True:
@@ -117,7 +128,8 @@ class Lane(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=BUFFER_BYTES)
-        self.stream = Http2Stream(self.server, f"/{SERVICE}/{STREAM}")
+        scheme = "https" if self.access.tls else "http"
+        self.stream = Http2Stream(self.server, f"/{SERVICE}/{STREAM}", scheme, self.headers)
         self.full = False
         self.transport.write(self.stream.open())
         self._push()
@@ -163,15 +175,17 @@ class Lane(asyncio.Protocol):
 class Calls:
     """Unary calls on one connection, by gRPC's own client."""
 
-    def __init__(self, desk: Desk, server: str) -> None:
+    def __init__(self, desk: Desk, server: str, access: Access = OPEN) -> None:
         self.desk = desk
         self.server = server
+        self.access = access
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def connect(self) -> None:
         # Channels to one address would share a connection, and so one frontend of several.
         options = (("grpc.use_local_subchannel_pool", 1),)
-        self.channel = grpc.aio.insecure_channel(self.server, options=options)
+        self.channel = self.access.aio_channel(self.server, options)
+        self.headers = self.access.headers()
         self.call: Any = self.channel.unary_unary(
             f"/{SERVICE}/ModelInfer", response_deserializer=pb.ModelInferResponse.FromString
         )
@@ -190,7 +204,7 @@ class Calls:
         if data is None:
             return
         try:
-            response = await self.call(data, timeout=self.desk.tail_s)
+            response = await self.call(data, timeout=self.desk.tail_s, metadata=self.headers)
         except grpc.aio.AioRpcError as error:
             self.desk.answer(str(index), error.code().name, str(error.details()), 0)
             return

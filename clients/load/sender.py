@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from clients.access import OPEN, Access
 from clients.load.arrivals import Arrivals
 from clients.load.lane import Calls, Lane, Way
 from clients.load.ledger import Ledger
@@ -42,6 +43,8 @@ class SenderOptions:
     """Connections, each with one ModelStreamInfer; a server takes one message at a time of each."""
     unary: bool = False
     """A ModelInfer for each request in place of streams."""
+    access: Access = OPEN
+    """Token and TLS, for servers that ask for them."""
 
 
 def shared_part(target: Target) -> bytes:
@@ -92,7 +95,7 @@ class Sender:
         """Ways to the server, not yet connected."""
         options = self.options
         kind = Calls if options.unary else Lane
-        return [kind(self, options.server) for _ in range(max(1, options.streams))]
+        return [kind(self, options.server, options.access) for _ in range(max(1, options.streams))]
 
     async def run(self, start_at_ns: int) -> Ledger:
         """The ledger, once everything is answered or has been waited for."""

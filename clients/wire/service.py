@@ -1,6 +1,7 @@
 """The gRPC service: its methods for a server, and a stub for a client."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -22,6 +23,7 @@ UNARY = (
     "RepositoryModelUnload",
 )
 STREAM = "ModelStreamInfer"
+Headers = tuple[tuple[str, str], ...]
 
 
 def _request(method: str) -> Any:
@@ -51,17 +53,19 @@ def handler(servicer: object) -> grpc.GenericRpcHandler:
 
 
 class InferenceStub:
-    """Every method of the service on a channel, of `grpc` or of `grpc.aio`."""
+    """Every method of the service on a channel, of `grpc` or of `grpc.aio`; each call carries
+    `headers`."""
 
-    def __init__(self, channel: Any) -> None:
+    def __init__(self, channel: Any, headers: Headers = ()) -> None:
         for name in UNARY:
             call = channel.unary_unary(
                 f"/{SERVICE}/{name}",
                 request_serializer=_request(name).SerializeToString,
                 response_deserializer=_response(name).FromString,
             )
-            setattr(self, name, call)
-        self.ModelStreamInfer = stream_call(channel, pb.ModelInferRequest.SerializeToString)
+            setattr(self, name, partial(call, metadata=headers) if headers else call)
+        stream = stream_call(channel, pb.ModelInferRequest.SerializeToString)
+        self.ModelStreamInfer = partial(stream, metadata=headers) if headers else stream
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"{SERVICE} has no method {name!r}")

@@ -1,5 +1,7 @@
 """What the server says about itself and its models: metadata, configuration, statistics."""
 
+from collections.abc import Callable
+
 from clients.wire import open_inference_pb2 as pb
 from deployments.frontend.models import Registry, ServedModel, TensorSpec
 from deployments.frontend.tally import ApplicationTally, Tally
@@ -69,11 +71,16 @@ def _data_type(datatype: str) -> int:
 
 
 def repository_index(
-    registry: Registry, ready: bool, ready_only: bool = False
+    registry: Registry,
+    ready: bool,
+    ready_only: bool = False,
+    may_use: Callable[[str], bool] = lambda name: True,
 ) -> pb.RepositoryIndexResponse:
-    """Every version of every model, and why one cannot be asked."""
+    """Every version of every model that the caller may use, and why one cannot be asked."""
     response = pb.RepositoryIndexResponse()
     for model, version in registry.every():
+        if not may_use(model.name):
+            continue
         reason = registry.absent.get(model.application(version), "")
         if not ready:
             reason = reason or "no router is linked, or this frontend drains"

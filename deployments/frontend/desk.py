@@ -20,6 +20,7 @@ from deployments.frontend.models import TensorSpec
 from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
 from deployments.frontend.peeker import Peeker
 from deployments.frontend.table import RequestTable
+from deployments.frontend.tenants import ANYBODY, Tenant
 from deployments.frontend.traces import Tracer
 from router.core.units import NEVER, ms
 from router.links.heart import Clock
@@ -89,8 +90,13 @@ class Desk:
 
     # Clients
 
-    def open(self, intake: Intake, on_answer: OnAnswer) -> int | Refusal:
+    def open(self, intake: Intake, on_answer: OnAnswer, tenant: Tenant = ANYBODY) -> int | Refusal:
         """Admit a request: its id, and `on_answer` once; or a refusal, and no call."""
+        now_ns = self.clock()
+        refusal = tenant.admit(now_ns)
+        if refusal is not None:
+            self.table.tally.refuse(intake.arrival.application, refusal.reason)
+            return refusal
         raw = None if intake.encoded else intake.tensor
         inline = raw is not None and len(raw.data) <= INLINE_BYTES_MAX
         # Before it is admitted: an input that is no input takes no place in any queue, and no
@@ -102,7 +108,6 @@ class Desk:
         except BadRequestError as error:
             self.table.tally.refuse(intake.arrival.application, RefusalReason.BAD_INPUT)
             return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, str(error))
-        now_ns = self.clock()
         rid = self.table.admit(now_ns, intake.arrival)
         if isinstance(rid, Refusal):
             return rid
@@ -139,10 +144,10 @@ class Desk:
             sample = np.frombuffer(data, DTYPES[dtype]).reshape(shape)
             self.peeker.take(rid, intake.arrival.application, sample)
 
-    async def infer(self, intake: Intake) -> Outcome:
+    async def infer(self, intake: Intake, tenant: Tenant = ANYBODY) -> Outcome:
         """One request from start to end; cancelling the caller cancels it."""
         future: asyncio.Future[Outcome] = self.loop.create_future()
-        rid = self.open(intake, partial(_settle, future))
+        rid = self.open(intake, partial(_settle, future), tenant)
         if isinstance(rid, Refusal):
             return rid
         try:

@@ -49,11 +49,12 @@ def take_in(
     left_ns: int = NEVER,
     stream: int = 0,
     traceparent: str = "",
+    tenant: str = "",
 ) -> Intake:
     """The request in this message. Raises BadRequestError or UnknownModelError.
 
     `stream` is the client of frames that do not name one, `traceparent` the trace of those that say
-    none.
+    none. Clients of two tenants are two, whatever they call themselves.
     """
     model, version = registry.find(request.model_name, request.model_version)
     tensors = request_tensors(request)
@@ -81,7 +82,8 @@ def take_in(
             # What the hard limit allows on top of the SLO stays the same.
             slo_ns, hard_limit_ns = timeout_us * 1000, timeout_us * 1000 + hard_limit_ns - slo_ns
         priority = _priority(integer(given, names.PRIORITY))
-        client = _client(text(given, names.CLIENT) or text(given, names.SEQUENCE)) or stream
+        named = text(given, names.CLIENT) or text(given, names.SEQUENCE)
+        client = _client(named, tenant) or stream
         floor, pinned = number(given, names.ACCURACY_FLOOR) or 0.0, text(given, names.PINNED)
         traceparent = text(given, names.TRACEPARENT) or traceparent
     wants_frame = model.boxes or bool(model.sides)
@@ -224,13 +226,14 @@ def _priority(given: int | None) -> int:
     return given
 
 
-def _client(given: str) -> int:
-    """The number of a stream that is known by a number or a name; 0 for none."""
-    if not given:
+def _client(given: str, tenant: str) -> int:
+    """The number of a tenant's stream that is known by a number or a name; 0 for none."""
+    if given in ("", "0"):
         return 0
-    if given.isdecimal() and len(given) < 19:
+    if not tenant and given.isdecimal() and len(given) < 19:
         return int(given)
-    return int.from_bytes(blake2b(given.encode(), digest_size=8).digest(), "big") >> 1 or 1
+    digest = blake2b(given.encode(), digest_size=8, key=blake2b(tenant.encode()).digest())
+    return int.from_bytes(digest.digest(), "big") >> 1 or 1
 
 
 def _classes(model: ServedModel, request: ModelInferRequest) -> tuple[tuple[str, int], ...]:

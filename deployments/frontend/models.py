@@ -176,11 +176,16 @@ class Registry:
             )
         return model, version
 
+    def stem(self, name: str) -> str:
+        """The model's name, of `name` or `name@version`; no matter whether there is such a one."""
+        return name if name in self.models else name.rpartition("@")[0] or name
+
     def known(self, name: str, version: str = "") -> tuple[ServedModel, str]:
         """The same, loaded or not; the highest version where none is named."""
         versions = self.models.get(name)
         if versions is None and not version:
-            stem, _, version = name.rpartition("@")
+            stem = self.stem(name)
+            version = name[len(stem) + 1 :]
             versions = self.models.get(stem)
         if versions is None:
             known = ", ".join(sorted(self.models)[:10]) or "none"

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from deployments.frontend.server import ServerOptions
 from deployments.frontend.streams import StreamLimits
 from deployments.frontend.table import TableLimits
+from deployments.frontend.tenants import TenantSpec
 from deployments.frontend.trace_file import TraceOptions
 from router.links.transport import LinkOptions
 
@@ -25,6 +26,8 @@ class FrontendOptions:
     repository_open: bool = False
     """Clients may load and unload models."""
     pixels_max: int = 64_000_000
+    tenants: tuple[TenantSpec, ...] = ()
+    """Who may ask; empty: everybody."""
     traces: TraceOptions | None = None
     """Which requests are followed, and where to; None: none."""
     table: TableLimits = field(default_factory=TableLimits)

@@ -20,6 +20,10 @@ class RefusalReason:
     DRAINING: Final = "draining"
     BAD_INPUT: Final = "bad-input"
     NOT_FOUND: Final = "not-found"
+    RATE: Final = "rate"
+    """Its tenant asks more often than it may."""
+    DENIED: Final = "denied"
+    """Its caller is nobody, or may not use the model."""
     FAILED: Final = "failed"
     """The model raised an error."""
 

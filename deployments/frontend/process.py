@@ -17,6 +17,7 @@ from deployments.frontend.peeker import Peeker
 from deployments.frontend.server import FrontendServer
 from deployments.frontend.service import InferenceService
 from deployments.frontend.switchboard import Switchboard
+from deployments.frontend.tenants import Tenants
 from deployments.frontend.trace_file import Traces
 from deployments.reporting import EverySecond, resident_bytes
 from deployments.sneakpeek.store import SneakPeekModel
@@ -71,7 +72,11 @@ class FrontendProcess(Switchboard):
             tracer = None if self.traces is None else self.traces.tracer
             await self.listen(undo, arena, pool, heart, self.peeker, tracer)
             self.service = InferenceService(
-                self.desk, self.registry, options.streams, self.repository
+                self.desk,
+                self.registry,
+                options.streams,
+                self.repository,
+                Tenants(options.tenants),
             )
             self.server = FrontendServer(self.service, options.server, self.routes)
             await self.server.start()

@@ -16,13 +16,16 @@ from clients.wire.parameters import TRACEPARENT
 from deployments.frontend import catalog
 from deployments.frontend.intake import take_in
 from deployments.frontend.json_tensors import read_request, write_response
-from deployments.frontend.models import UnknownModelError
-from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
+from deployments.frontend.outcomes import Outcome, Refusal
 from deployments.frontend.replies import response_of
 from deployments.frontend.service import InferenceService
+from deployments.frontend.tenants import AUTHORIZATION, Tenant
+from deployments.frontend.unsound import UNSOUND, refusal_of
 
 STATUSES = {
     "INVALID_ARGUMENT": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
     "NOT_FOUND": 404,
     "CANCELLED": 499,
     "RESOURCE_EXHAUSTED": 429,
@@ -47,22 +50,20 @@ class Rest:
 
     def app(self, extra: tuple[Route, ...] = ()) -> Starlette:
         """The ASGI application; `extra` routes (metrics) come with it."""
-        infer = Route("/v2/models/{model}/infer", _guard(self.infer), methods=["POST"])
-        versioned = Route(
-            "/v2/models/{model}/versions/{version}/infer", _guard(self.infer), methods=["POST"]
-        )
+        guard = self._guard
         routes = [
-            Route("/v2", _guard(self.server)),
-            Route("/v2/health/live", _guard(self.live)),
-            Route("/v2/health/ready", _guard(self.ready)),
-            Route("/v2/models/{model}", _guard(self.model)),
-            Route("/v2/models/{model}/ready", _guard(self.model_ready)),
-            Route("/v2/models/{model}/versions/{version}", _guard(self.model)),
-            Route("/v2/models/{model}/versions/{version}/ready", _guard(self.model_ready)),
-            infer,
-            versioned,
+            Route("/v2", guard(self.server)),
+            # Whoever checks health has no token, and learns nothing else.
+            Route("/v2/health/live", self.live),
+            Route("/v2/health/ready", self.ready),
             *extra,
         ]
+        for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+            routes += [
+                Route(path, guard(self.model)),
+                Route(f"{path}/ready", guard(self.model_ready)),
+                Route(f"{path}/infer", guard(self.infer), methods=["POST"]),
+            ]
         return Starlette(routes=routes)
 
     async def server(self, request: Request) -> Response:
@@ -115,16 +116,34 @@ class Rest:
         parts = request.path_params
         given = parts["model"], parts.get("version", ""), body, int(header)
         message = await _aside(int(header), read_request, *given)
+        tenant: Tenant = request.state.tenant
         traceparent = request.headers.get(TRACEPARENT, "")
-        intake = take_in(message, self.service.registry, traceparent=traceparent)
+        intake = take_in(
+            message, self.service.registry, traceparent=traceparent, tenant=tenant.name
+        )
         arrived_at_ns = time.monotonic_ns()
-        outcome = await _while_connected(request, self.service.desk.infer(intake))
+        outcome = await _while_connected(request, self.service.desk.infer(intake, tenant))
         if isinstance(outcome, Refusal):
             return _refusal(outcome)
         queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
         response = response_of(intake, outcome, queue_ns)
         size = sum(len(each) for each in response.raw_output_contents)
         return await _aside(size, lambda: JSONResponse(write_response(response)))
+
+    def _guard(self, handler: Handler) -> Handler:
+        """Before a byte of the body is read: who asks, and whether they may use the model."""
+
+        async def guarded(request: Request) -> Response:
+            try:
+                tenant = self.service.tenants.find(request.headers.get(AUTHORIZATION, ""))
+                if model := request.path_params.get("model"):
+                    tenant.check(self.service.registry, model)
+                request.state.tenant = tenant
+                return await handler(request)
+            except UNSOUND as error:
+                return _refusal(refusal_of(error))
+
+        return guarded
 
     async def _body(self, request: Request) -> bytes:
         parts: list[bytes] = []
@@ -162,18 +181,10 @@ async def _while_connected(request: Request, serving: Awaitable[Outcome]) -> Out
         gone.cancel()
 
 
-def _guard(handler: Handler) -> Handler:
-    async def guarded(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except (BadRequestError, UnknownModelError) as error:
-            return _refusal(Refusal(error.grpc_status, RefusalReason.BAD_INPUT, str(error)))
-
-    return guarded
-
-
 def _refusal(refusal: Refusal) -> Response:
     headers = {}
+    if refusal.status == "UNAUTHENTICATED":
+        headers["WWW-Authenticate"] = "Bearer"
     if refusal.retry_after_ns:
         # HTTP counts in whole seconds; the exact hint stands beside it.
         headers["Retry-After"] = str(-(-refusal.retry_after_ns // 1_000_000_000))

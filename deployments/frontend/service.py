@@ -3,12 +3,12 @@
 import asyncio
 import secrets
 import time
+from collections import Counter
 from typing import Any
 
 import grpc
 
 from clients.wire import open_inference_pb2 as pb
-from clients.wire.errors import BadRequestError
 from clients.wire.parameters import TRACEPARENT
 from deployments.frontend import catalog
 from deployments.frontend.desk import Desk
@@ -19,10 +19,12 @@ from deployments.frontend.models import (
     UnknownModelError,
     UnloadedModelError,
 )
-from deployments.frontend.outcomes import Refusal
+from deployments.frontend.outcomes import Refusal, RefusalReason
 from deployments.frontend.replies import response_of
 from deployments.frontend.repository import Repository
 from deployments.frontend.streams import Stream, StreamLimits
+from deployments.frontend.tenants import AUTHORIZATION, Tenant, Tenants
+from deployments.frontend.unsound import UNSOUND, refusal_of
 from profiles.errors import ServingError
 from router.core.units import NEVER
 
@@ -34,12 +36,20 @@ class InferenceService:
     """`inference.GRPCInferenceService`."""
 
     def __init__(
-        self, desk: Desk, registry: Registry, limits: StreamLimits, repository: Repository
+        self,
+        desk: Desk,
+        registry: Registry,
+        limits: StreamLimits,
+        repository: Repository,
+        tenants: Tenants,
     ) -> None:
         self.desk = desk
         self.registry = registry
         self.repository = repository
         self.limits = limits
+        self.tenants = tenants
+        self.crowds: Counter[str] = Counter()
+        """Streams of each client that has some."""
         self.streams: dict[Stream, asyncio.Task[Any]] = {}
         self.stalled = 0
         """Streams cut because their client did not read."""
@@ -50,18 +60,36 @@ class InferenceService:
         table = self.desk.table
         return table.epoch >= 0 and not table.draining
 
+    async def _who(self, context: Any, model: str = "") -> Tenant:
+        """Whose call this is, once it may use the model; others' calls end here."""
+        try:
+            tenant = self.tenants.find(_header(context, AUTHORIZATION) if self.tenants else "")
+            if model:
+                tenant.check(self.registry, model)
+            return tenant
+        except UNSOUND as error:
+            await refuse(context, refusal_of(error))
+            raise
+
     # Inference
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> Any:  # noqa: N802
+        tenant = await self._who(context, request.model_name)
         left_s = context.time_remaining()
         left_ns = NEVER if left_s is None else int(left_s * 1e9)
         try:
-            intake = take_in(request, self.registry, left_ns, traceparent=self._trace(context))
-        except (BadRequestError, UnknownModelError) as error:
+            intake = take_in(
+                request,
+                self.registry,
+                left_ns,
+                traceparent=self._trace(context),
+                tenant=tenant.name,
+            )
+        except UNSOUND as error:
             await context.abort(grpc.StatusCode[error.grpc_status], str(error))
             return None
         arrived_at_ns = time.monotonic_ns()
-        outcome = await self.desk.infer(intake)
+        outcome = await self.desk.infer(intake, tenant)
         if isinstance(outcome, Refusal):
             await refuse(context, outcome)
             return None
@@ -72,19 +100,29 @@ class InferenceService:
         """The caller's trace in a call's headers; nobody looks where nothing is traced."""
         if self.desk.tracer is None:
             return ""
-        return str(dict(context.invocation_metadata()).get(TRACEPARENT, ""))
+        return _header(context, TRACEPARENT)
 
     async def ModelStreamInfer(self, requests: object, context: Any) -> None:  # noqa: N802
+        tenant = await self._who(context)
         number = secrets.randbits(CLIENT_BITS)
-        stream = Stream(self.desk, self.registry, context, number, self.limits)
+        stream = Stream(self.desk, self.registry, context, number, self.limits, tenant)
         stream.traceparent = self._trace(context)
         task = asyncio.current_task()
         assert task is not None
+        # Of an address all but the port: a client may connect as often as it likes.
+        client = tenant.name or context.peer().rpartition(":")[0]
+        if self.crowds[client] >= self.limits.per_client_max:
+            await refuse(context, _crowded(client, self.limits.per_client_max))
+            return
+        self.crowds[client] += 1
         self.streams[stream] = task
         try:
             await stream.run()
         finally:
             del self.streams[stream]
+            self.crowds[client] -= 1
+            if not self.crowds[client]:
+                del self.crowds[client]
 
     def drain(self) -> None:
         """Take nothing new; streams end when they have their answers."""
@@ -111,11 +149,13 @@ class InferenceService:
         return pb.ServerReadyResponse(ready=self.ready)
 
     async def ServerMetadata(self, request: Any, context: Any) -> pb.ServerMetadataResponse:  # noqa: N802
+        await self._who(context)
         return catalog.server_metadata()
 
     async def ModelReady(  # noqa: N802
         self, request: pb.ModelReadyRequest, context: Any
     ) -> pb.ModelReadyResponse:
+        await self._who(context, request.name)
         try:
             self.registry.find(request.name, request.version)
         except UnloadedModelError:
@@ -139,7 +179,8 @@ class InferenceService:
     async def ModelStatistics(  # noqa: N802
         self, request: pb.ModelStatisticsRequest, context: Any
     ) -> pb.ModelStatisticsResponse:
-        models = self.registry.every()
+        tenant = await self._who(context)
+        models = [each for each in self.registry.every() if tenant.may_use(each[0].name)]
         if request.name:
             models = [await self._find(request.name, request.version, context)]
         return catalog.statistics(models, self.desk.table.tally)
@@ -147,7 +188,8 @@ class InferenceService:
     async def RepositoryIndex(  # noqa: N802
         self, request: pb.RepositoryIndexRequest, context: Any
     ) -> pb.RepositoryIndexResponse:
-        return catalog.repository_index(self.registry, self.ready, request.ready)
+        tenant = await self._who(context)
+        return catalog.repository_index(self.registry, self.ready, request.ready, tenant.may_use)
 
     async def RepositoryModelLoad(  # noqa: N802
         self, request: pb.RepositoryModelLoadRequest, context: Any
@@ -166,7 +208,9 @@ class InferenceService:
         return pb.RepositoryModelUnloadResponse()
 
     async def _place(self, name: str, load: bool, context: Any) -> None:
+        tenant = await self._who(context, name)
         try:
+            tenant.check_operator()
             await self.repository.place(name, load)
         except ServingError as error:
             await context.abort(grpc.StatusCode[error.grpc_status], str(error))
@@ -175,11 +219,25 @@ class InferenceService:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, message)
 
     async def _find(self, name: str, version: str, context: Any) -> tuple[ServedModel, str]:
+        await self._who(context, name)
         try:
             return self.registry.find(name, version)
         except UnknownModelError as error:
             await context.abort(grpc.StatusCode[error.grpc_status], str(error))
             raise
+
+
+def _header(context: Any, name: str) -> str:
+    """Metadata of a call; empty where there is none, or it is not text."""
+    for key, value in context.invocation_metadata() or ():
+        if key == name:
+            return value if isinstance(value, str) else ""
+    return ""
+
+
+def _crowded(client: str, most: int) -> Refusal:
+    message = f"{client} has {most} streams open here: end one, or send on those"
+    return Refusal("RESOURCE_EXHAUSTED", RefusalReason.TOO_MANY, message)
 
 
 async def refuse(context: Any, refusal: Refusal) -> None:

@@ -9,18 +9,19 @@ from typing import Any
 
 import grpc
 
-from clients.wire.errors import BadRequestError
 from clients.wire.open_inference_pb2 import ModelInferRequest, ModelStreamInferResponse
 from deployments.frontend.desk import Desk
 from deployments.frontend.intake import Intake, take_in
-from deployments.frontend.models import Registry, UnknownModelError
-from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
+from deployments.frontend.models import Registry
+from deployments.frontend.outcomes import Outcome, Refusal
 from deployments.frontend.replies import (
     advise,
     stream_acknowledgement,
     stream_refusal,
     stream_response_of,
 )
+from deployments.frontend.tenants import ANYBODY, Tenant
+from deployments.frontend.unsound import UNSOUND, refusal_of
 from router.core.units import NEVER, seconds
 
 
@@ -35,17 +36,26 @@ class StreamLimits:
     """Then the stream is ended with UNAVAILABLE, so that it may reconnect elsewhere."""
     stall_ns_max: int = seconds(10)
     """A client that takes no answer for so long is cut."""
+    per_client_max: int = 1024
+    """Streams that one tenant, or where there are none one address, may have open here."""
 
 
 class Stream:
     """The state of one stream. Answers may overtake one another; ids tell them apart."""
 
     def __init__(
-        self, desk: Desk, registry: Registry, context: Any, number: int, limits: StreamLimits
+        self,
+        desk: Desk,
+        registry: Registry,
+        context: Any,
+        number: int,
+        limits: StreamLimits,
+        tenant: Tenant = ANYBODY,
     ) -> None:
         self.desk = desk
         self.registry = registry
         self.context = context
+        self.tenant = tenant
         self.number = number
         """The client of requests that name none."""
         self.traceparent = ""
@@ -102,19 +112,24 @@ class Stream:
 
     def _take(self, request: ModelInferRequest) -> None:
         try:
+            self.tenant.check(self.registry, request.model_name)
             intake = take_in(
-                request, self.registry, stream=self.number, traceparent=self.traceparent
+                request,
+                self.registry,
+                stream=self.number,
+                traceparent=self.traceparent,
+                tenant=self.tenant.name,
             )
-        except (BadRequestError, UnknownModelError) as error:
-            refusal = Refusal(error.grpc_status, RefusalReason.BAD_INPUT, str(error))
-            self._answer(stream_refusal(request.model_name, request.id, refusal))
+        except UNSOUND as error:
+            self._answer(stream_refusal(request.model_name, request.id, refusal_of(error)))
             return
         if intake.acknowledge:
             # Before anything else, so that the client times its network and not this server.
             said = stream_acknowledgement(intake.model.name, intake.request_id)
             advise(said, 0, self.desk.advice_for(intake.arrival))
             self._answer(said)
-        rid = self.desk.open(intake, partial(self._on_answer, intake, time.monotonic_ns()))
+        now_ns = time.monotonic_ns()
+        rid = self.desk.open(intake, partial(self._on_answer, intake, now_ns), self.tenant)
         if isinstance(rid, Refusal):
             self._answer(stream_refusal(intake.model.name, intake.request_id, rid))
             return

@@ -1,0 +1,18 @@
+"""Requests that end before they are one: what was raised, as a refusal."""
+
+from clients.wire.errors import BadRequestError
+from deployments.frontend.models import UnknownModelError
+from deployments.frontend.outcomes import Refusal, RefusalReason
+from deployments.frontend.tenants import ForbiddenError, UnauthenticatedError
+
+UNSOUND = (BadRequestError, UnknownModelError, UnauthenticatedError, ForbiddenError)
+"""What a client can do wrong, and nobody else."""
+
+
+def refusal_of(
+    error: BadRequestError | UnknownModelError | UnauthenticatedError | ForbiddenError,
+) -> Refusal:
+    """What to tell whoever sent it."""
+    denied = isinstance(error, UnauthenticatedError | ForbiddenError)
+    reason = RefusalReason.DENIED if denied else RefusalReason.BAD_INPUT
+    return Refusal(error.grpc_status, reason, str(error))

@@ -1,0 +1,60 @@
+"""What a configuration means for one frontend process; run on its own machine, where its secrets
+lie."""
+
+from pathlib import Path
+
+from deployments.config import DeploymentConfig
+from deployments.frontend.options import FrontendOptions
+from deployments.frontend.server import ServerOptions
+from deployments.frontend.streams import StreamLimits
+from deployments.frontend.table import TableLimits
+from deployments.frontend.tenants import TenantSpec
+from deployments.frontend.trace_file import TraceOptions
+from router.actor import own_address
+from router.core.units import ms
+
+
+def frontend_options(config: DeploymentConfig, number: int) -> FrontendOptions:
+    """Everything that the process of this number is told; ConfigError where a secret is missing."""
+    given = config.frontend
+    return FrontendOptions(
+        number=number,
+        link_host=own_address(config.links.host),
+        traces=_traces(config),
+        tenants=tenants(config),
+        repository_open=config.repository == "open",
+        table=TableLimits(
+            payload_bytes_max=int(given.payload_mb * 2**20), reply_ns=ms(given.reply_ms)
+        ),
+        streams=StreamLimits(per_client_max=given.streams_per_client_max),
+        pixels_max=int(given.picture_megapixels_max * 1e6),
+        server=ServerOptions(
+            host=given.host,
+            grpc_port=given.grpc_port,
+            http_port=given.http_port,
+            reuse_port=given.processes > 1,
+            message_bytes_max=int(given.message_mb * 2**20),
+        ),
+    )
+
+
+def tenants(config: DeploymentConfig) -> tuple[TenantSpec, ...]:
+    """Everybody who is configured, with their tokens."""
+    return tuple(
+        TenantSpec(
+            each.name,
+            each.tokens(),
+            frozenset(each.applications),
+            each.rate_rps,
+            each.burst,
+            each.operator,
+        )
+        for each in config.tenants
+    )
+
+
+def _traces(config: DeploymentConfig) -> TraceOptions | None:
+    given = config.traces
+    if given is None:
+        return None
+    return TraceOptions(Path(given.folder), given.share, int(given.file_mb * 2**20))

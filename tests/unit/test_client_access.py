@@ -1,0 +1,42 @@
+"""What a client shows to get in, and what it never shows."""
+
+from pathlib import Path
+
+import pytest
+
+from clients.access import Access
+from clients.wire.errors import BadRequestError
+
+
+def test_a_token_comes_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "token"
+    path.write_text("first-token\nsecond\n")
+    assert Access(token_file=str(path)).headers() == (("authorization", "Bearer first-token"),)
+    monkeypatch.setenv("MY_TOKEN", "other")
+    access = Access(token_env="MY_TOKEN")
+    assert access.headers() == (("authorization", "Bearer other"),)
+    assert "other" not in repr(access)
+    assert Access().headers() == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"token_file": "/not/there"}, "cannot be read"),
+        ({"token_env": "NOT_THERE"}, "the environment has no NOT_THERE"),
+    ],
+)
+def test_a_missing_token_is_said_in_one_line(given: dict[str, str], said: str) -> None:
+    with pytest.raises(BadRequestError, match=said):
+        Access(**given).headers()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"certificate_file": "a"}, {"key_file": "a"}, {"certificate_file": "a", "key_file": "b"}],
+)
+def test_half_of_what_tls_needs_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(BadRequestError):
+        Access(**given)

@@ -5,10 +5,12 @@ parts only; no picture by which `benchmarks.sneakpeek` judges is touched.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from benchmarks.figures import Figure, run
+from benchmarks.sneakpeek import floors
 from benchmarks.sneakpeek_setting import Prepared, digits, prepare, without_judges
 from benchmarks.sneakpeek_windows import Load, draw_load, play
 from router.policies.sneakpeek import estimator, frequencies
@@ -27,6 +29,8 @@ CONSTANTS: dict[str, tuple[float, float, float]] = {
     "KNOWN_FROM": (30, 60, 120),
 }
 """Constants of the estimates, likewise."""
+FLOOR_WEIGHTS = (10.0, 20.0, 40.0)
+"""What a request of a class below its floor weighs."""
 NEAR = 0.004
 """Of utility: what another value may gain at most."""
 
@@ -63,6 +67,19 @@ def measure(quick: bool) -> Iterator[Figure]:
             found.append(utility(prepared, loads, {}))
         setattr(module, name, values[1])
         yield _row(name, as_it_is, found)
+    yield from floor_weights(prepared, quick)
+
+
+def floor_weights(prepared: Sequence[Prepared], quick: bool) -> Iterator[Figure]:
+    """Whether a floor holds with other weights, and what it costs then."""
+    as_it_is = estimator.FLOORED
+    for weight in FLOOR_WEIGHTS:
+        estimator.FLOORED = weight
+        for figure in floors(prepared, quick):
+            # Only the weight that is used has to hold.
+            goal = figure.goal if weight == as_it_is else 1.0 if figure.at_most else 0.0
+            yield replace(figure, figure=f"weight {weight:g}: {figure.figure}", goal=goal)
+    estimator.FLOORED = as_it_is
 
 
 def _row(name: str, as_it_is: float, others: Sequence[float]) -> Figure:

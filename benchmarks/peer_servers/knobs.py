@@ -103,9 +103,9 @@ GRIDS: dict[str, dict[str, tuple[Knobs, ...]]] = {
 
 BEST: dict[str, dict[str, Knobs]] = {
     "one": {
-        "triton": Knobs(queue=0.7),
-        "mosec": Knobs(batch=0.42),
-        "litserve": Knobs(wait=0.1),
+        "triton": Knobs(way=STREAM, queue=0.5),
+        "mosec": Knobs(batch=0.42, queue=1.0),
+        "litserve": Knobs(),
     },
     "eight": {
         "triton": Knobs(placement=SPLIT, queue=0.6),

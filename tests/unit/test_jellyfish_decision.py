@@ -2,7 +2,10 @@
 
 import random
 
+import pytest
+
 from router.core.units import SECOND, ms
+from router.policies.jellyfish import kicks
 from router.policies.jellyfish.annealing import Cooling, select_dnns
 from router.policies.jellyfish.contiguous import cut
 from router.policies.jellyfish.decision import Decider, Effort, never
@@ -161,6 +164,27 @@ def test_who_has_made_room_is_tried_elsewhere() -> None:
     served = {each.number for share in plan.shares for each in share.clients}
     assert {3, 4} <= served
     assert plan.served == 4
+
+
+def test_one_more_served_is_kept_although_accuracy_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two large DNNs serve two clients; both small, they would serve the third as well.
+    group = [client(number, 45, 100) for number in range(3)]
+    search = Search(zoo(), group, 3, random.Random(1), never, 450)
+    for worker, each in zip(search.workers[:2], group[:2], strict=True):
+        search.set(worker, 1, (each,))
+    search.left_out = [group[2]]
+    value = sum(worker.value for worker in search.workers)
+
+    def serve_all_worse(search: Search, *_: object) -> None:
+        for worker, each in zip(search.workers, group, strict=True):
+            search.set(worker, 0, (each,))
+        search.left_out = []
+
+    monkeypatch.setattr(kicks, "_look_for_room", serve_all_worse)
+    monkeypatch.setattr(Search, "sweep", lambda self, pairs: False)
+    kicks.kick(search)
+    assert not search.left_out
+    assert sum(worker.value for worker in search.workers) < value
 
 
 def test_more_clients_than_bits_of_a_word() -> None:

@@ -38,14 +38,18 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
         import ray.serve
 
         from deployments.app import build
+        from deployments.frontend_options import check_secrets
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is missing; pip install 'fermata[serve]'") from None
+    check_secrets(loaded)
     # Parts of Serve come without types.
     ray_serve: Any = ray.serve
     ray.init(logging_level=logging.WARNING, log_to_driver=False)
     control = loaded.control
+    tls = control.tls
+    files = {"ssl_certfile": tls.certificate_file, "ssl_keyfile": tls.key_file} if tls else {}
     ray_serve.start(
-        http_options={"host": control.host, "port": control.port},
+        http_options={"host": control.host, "port": control.port, **files},
         logging_config={"log_level": "WARNING"},
     )
     try:
@@ -85,8 +89,10 @@ def _wait_until_ready(handle: Any) -> None:
 def _where(config: DeploymentConfig) -> str:
     frontend, control = config.frontend, config.control
     names = ", ".join(each.name for each in config.applications)
+    rest = "https" if frontend.tls else "http"
+    page = "https" if control.tls else "http"
     return (
         f"serving {names}: gRPC {frontend.host}:{frontend.grpc_port}, "
-        f"REST http://{frontend.host}:{frontend.http_port}/v2, "
-        f"page and metrics http://{control.host}:{control.port}; Ctrl-C ends it"
+        f"REST {rest}://{frontend.host}:{frontend.http_port}/v2, "
+        f"page and metrics {page}://{control.host}:{control.port}; Ctrl-C ends it"
     )

@@ -24,6 +24,7 @@ from deployments.exporter import BackendExport, FrontendExport
 from deployments.frontend.process import FrontendProcess, node_name
 from deployments.frontend_options import frontend_options
 from deployments.health import cause_of, check_start
+from deployments.link_options import link_options
 from deployments.metrics import prometheus_text
 from deployments.page import page
 from deployments.plan import (
@@ -101,6 +102,7 @@ class ControlPlane:
                 cpus=self.config.router.cpus,
                 resources=self.config.router.resources,
                 mark=mark,
+                options=link_options(self.config),
             )
         await self.router.address.remote()
         self.replanner = Replanner(self.router, mapping_options(self.config))
@@ -247,6 +249,7 @@ class Backend:
             kind=self.stock.kind,
             costs=measured_costs(self.config, loaded.profiles),
             node=node_name(),
+            links=link_options(self.config),
             # A model that is brought in for a batch may take minutes.
             hung_ns=seconds(600) if self.config.backend.swap else HUNG_NS,
         )

@@ -9,7 +9,9 @@ from deployments.frontend.server import ServerOptions
 from deployments.frontend.streams import StreamLimits
 from deployments.frontend.table import TableLimits
 from deployments.frontend.tenants import TenantSpec
+from deployments.frontend.tls import ServerTls
 from deployments.frontend.trace_file import TraceOptions
+from deployments.link_options import link_options
 from router.actor import own_address
 from router.core.units import ms
 
@@ -34,8 +36,17 @@ def frontend_options(config: DeploymentConfig, number: int) -> FrontendOptions:
             http_port=given.http_port,
             reuse_port=given.processes > 1,
             message_bytes_max=int(given.message_mb * 2**20),
+            tls=client_tls(config),
         ),
+        links=link_options(config),
     )
+
+
+def client_tls(config: DeploymentConfig) -> ServerTls | None:
+    given = config.frontend.tls
+    if given is None:
+        return None
+    return ServerTls(given.certificate_file, given.key_file, given.client_ca_file)
 
 
 def tenants(config: DeploymentConfig) -> tuple[TenantSpec, ...]:
@@ -51,6 +62,16 @@ def tenants(config: DeploymentConfig) -> tuple[TenantSpec, ...]:
         )
         for each in config.tenants
     )
+
+
+def check_secrets(config: DeploymentConfig) -> None:
+    """ConfigError where a token or a certificate is missing, for all processes on one machine."""
+    tenants(config)
+    link_options(config)
+    if config.control.is_given:
+        config.control.tokens()
+    if (tls := client_tls(config)) is not None:
+        tls.check()
 
 
 def _traces(config: DeploymentConfig) -> TraceOptions | None:

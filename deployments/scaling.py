@@ -13,8 +13,9 @@ import ray
 
 from autoscaler.money import bills
 from autoscaler.rule import Advice, RuleOptions, RuleState, Window, advise, share_out
-from deployments.config import ApplicationConfig, AutoscalerConfig, DeploymentConfig
+from deployments.config import ApplicationConfig, DeploymentConfig
 from deployments.plan import router_names
+from deployments.scaling_config import AutoscalerConfig
 from partitioner.plan import Model, Problem, Stage, SubCluster, stages
 from profiles.errors import ServingError
 from profiles.profile import Profile

@@ -58,6 +58,31 @@ class TokenConfig(Section):
         return found
 
 
+class CertificateConfig(Section):
+    """TLS; files in PEM, on the machines of the processes that need them."""
+
+    certificate_file: str
+    """Certificate, with those between it and its authority."""
+    key_file: str
+    """Its key."""
+
+
+class ClientTlsConfig(CertificateConfig):
+    """TLS towards clients, for gRPC and HTTP."""
+
+    client_ca_file: str = ""
+    """Authority of clients' certificates; given, a client without one does not get a connection."""
+
+
+class LinkTlsConfig(CertificateConfig):
+    """TLS between the processes; both ends show a certificate."""
+
+    ca_file: str
+    """Authority of those certificates."""
+    name: str = "fermata"
+    """DNS name that stands in each of them."""
+
+
 class TenantConfig(TokenConfig):
     """Somebody who may send requests, known by a token."""
 

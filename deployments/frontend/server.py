@@ -13,6 +13,7 @@ from starlette.routing import Route
 from clients.wire.service import handler
 from deployments.frontend.rest import Rest
 from deployments.frontend.service import InferenceService
+from deployments.frontend.tls import ServerTls
 from profiles.errors import ConfigError
 from router.core.units import seconds
 
@@ -31,6 +32,8 @@ class ServerOptions:
     reuse_port: bool = False
     """Several frontends share the ports; the kernel spreads connections over them."""
     message_bytes_max: int = 16 << 20
+    tls: ServerTls | None = None
+    """None: plain connections."""
     connection_age_ns_max: int = seconds(600)
     """Then clients are told to connect anew (GOAWAY), so that they spread over new frontends."""
     drain_ns: int = seconds(5)
@@ -59,7 +62,11 @@ class FrontendServer:
         self._grpc.add_generic_rpc_handlers((handler(self.service),))
         address = f"{options.host}:{options.grpc_port}"
         try:
-            self.grpc_port = self._grpc.add_insecure_port(address)
+            if options.tls is None:
+                self.grpc_port = self._grpc.add_insecure_port(address)
+            else:
+                credentials = options.tls.grpc_credentials()
+                self.grpc_port = self._grpc.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise ConfigError(
                 f"{address} cannot be listened on ({error}): free it or set another grpc_port"
@@ -77,8 +84,17 @@ class FrontendServer:
         # A log configuration of its own would close the handlers of whoever runs this process:
         # Serve's controller, asking after a restart, would take this replica for broken.
         config = uvicorn.Config(
-            app, log_config=None, log_level="warning", lifespan="off", access_log=False
+            app,
+            log_config=None,
+            log_level="warning",
+            lifespan="off",
+            access_log=False,
+            **(options.tls.http_options() if options.tls is not None else {}),
         )
+        if options.tls is not None:
+            config.load()
+            assert config.ssl is not None
+            options.tls.renew(config.ssl)
         self._http = _Http(config)
         self._http_task = asyncio.ensure_future(self._http.serve(sockets=[listener]))
 

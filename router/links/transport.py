@@ -7,10 +7,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from profiles.errors import ConfigError
 from router.core.units import ms
 from router.links.heart import Heart
 from router.links.messages import Heartbeat, Hello, Message
 from router.links.session import FRAME_BYTES_MAX, SILENCE_NS, LinkError, Session, encode
+from router.links.tls import LinkTls, Seal, SealError
 
 Me = Callable[[], Hello]
 """Asked at each new link, since the highest known epoch changes over time."""
@@ -31,6 +33,8 @@ class LinkOptions:
     """From the first attempt to the peer's hello."""
     backoff_ns_min: int = ms(20)
     backoff_ns_max: int = ms(1000)
+    tls: LinkTls | None = None
+    """None: plain TCP."""
 
     @property
     def beat_ns(self) -> int:
@@ -84,11 +88,16 @@ class SocketWire:
 class Link(asyncio.Protocol):
     """One connection to one peer. `send` from the loop's thread only."""
 
-    def __init__(self, me: Me, events: LinkEvents, heart: Heart, options: LinkOptions) -> None:
+    def __init__(
+        self, me: Me, events: LinkEvents, heart: Heart, options: LinkOptions, taken: bool
+    ) -> None:
+        """`taken`: the peer has connected to us, and not we to it."""
         self.loop = asyncio.get_running_loop()
         self.events = events
         self.heart = heart
         self.options = options
+        self.seal: Seal | None = None if options.tls is None else options.tls.seal(taken)
+        """Used with the lock held alone."""
         self.session = Session(me(), heart.clock(), options.silence_ns, options.frame_bytes_max)
         self.lock = threading.Lock()
         """Held around every write: the heart's thread writes too."""
@@ -141,18 +150,25 @@ class Link(asyncio.Protocol):
             if self.wire is None:
                 return
             self.spoke = True
-            if self.tail:
-                frame, self.tail = self.tail + frame, b""
-            if not self.backlog:
-                sent = self.wire.push(frame)
-                if sent == len(frame):
-                    return
-                frame = frame[sent:]
-            self.transport.write(frame)
-            waiting = self.transport.get_write_buffer_size()
-            self.backlog = waiting > 0
+            waiting = self._put(frame if self.seal is None else self.seal.wrap(frame))
         if waiting > self.options.buffer_bytes_max:
             self.close(f"cut: the peer does not read, {waiting} bytes wait for it", at_once=True)
+
+    def _put(self, data: bytes) -> int:
+        """Send these bytes behind all others; how many now wait. The lock is held."""
+        if self.tail:
+            data, self.tail = self.tail + data, b""
+        if self.wire is None or not data:
+            return 0
+        if not self.backlog:
+            sent = self.wire.push(data)
+            if sent == len(data):
+                return 0
+            data = data[sent:]
+        self.transport.write(data)
+        waiting = self.transport.get_write_buffer_size()
+        self.backlog = waiting > 0
+        return waiting
 
     def beat(self) -> None:
         """Say that this process lives; called by the heart's thread."""
@@ -163,6 +179,11 @@ class Link(asyncio.Protocol):
             # A socket that takes nothing at all is full of what will tell the peer as much; what
             # it took in part has to go on before anything else can.
             frame = self.tail or encode([Heartbeat(self.heart.clock())])[0]
+            if self.seal is not None and not self.tail:
+                if not self.seal.made:
+                    return
+                # What is sealed has its place among all that is: from here on it must go out.
+                self.tail = frame = self.seal.wrap(frame)
             sent = self.wire.push(frame)
             if sent > 0 or self.tail:
                 self.tail = frame[sent:]
@@ -193,6 +214,8 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         session = self.session
+        if self.seal is not None:
+            data = self._unseal(self.seal, data)
         was_up = session.peer is not None
         messages = session.receive(self.heart.clock(), data)
         if not was_up and session.peer is not None:
@@ -201,6 +224,19 @@ class Link(asyncio.Protocol):
             self.events.on_messages(self, messages)
         if session.closed is not None and not self.transport.is_closing():
             self._end()
+
+    def _unseal(self, seal: Seal, data: bytes) -> bytes:
+        """What the peer has said; a session whose peer may not speak ends here."""
+        with self.lock:
+            try:
+                heard, reply = seal.unwrap(data)
+            except SealError as error:
+                self._put(error.last)
+                self.session.close(f"refused: TLS: {error}")
+                self.transport.close()
+                return b""
+            self._put(reply)
+        return heard
 
     def resume_writing(self) -> None:
         self.backlog = False
@@ -250,12 +286,15 @@ class LinkServer:
 
     async def start(self, host: str, port: int = 0) -> int:
         """Listen; returns the port, which the system chooses where 0 is given."""
+        if self.options.tls is not None:
+            # What is wrong with the files is said now, and not to the first peer.
+            self.options.tls.seal(server_side=True)
         loop = asyncio.get_running_loop()
         self.server = await loop.create_server(self._take, host, port)
         return cast(int, self.server.sockets[0].getsockname()[1])
 
     def _take(self) -> Link:
-        link = Link(self.me, self.events, self.heart, self.options)
+        link = Link(self.me, self.events, self.heart, self.options, taken=True)
         self.links[link] = None
         link.ended.add_done_callback(lambda _: self.links.pop(link))
         return link
@@ -288,10 +327,11 @@ async def connect(
     try:
         async with asyncio.timeout(options.connect_ns / 1e9):
             _, link = await loop.create_connection(
-                lambda: Link(me, gate, heart, options), host, port
+                lambda: Link(me, gate, heart, options, taken=False), host, port
             )
             refusal = await greeted
-    except (OSError, TimeoutError) as error:
+    except (OSError, TimeoutError, ConfigError) as error:
+        # Files of TLS may be away for a moment, while somebody replaces them.
         raise LinkError(f"{address} cannot be reached: {error or 'no answer'}") from None
     if refusal:
         raise LinkError(f"{address} did not take the link: {refusal}")

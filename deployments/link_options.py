@@ -1,0 +1,15 @@
+"""What a configuration means for links, the same for every process."""
+
+from deployments.config import DeploymentConfig
+from router.links.tls import LinkTls
+from router.links.transport import LinkOptions
+
+
+def link_options(config: DeploymentConfig) -> LinkOptions:
+    """ConfigError where files of TLS are missing on this machine, or are none."""
+    given = config.links.tls
+    if given is None:
+        return LinkOptions()
+    tls = LinkTls(given.certificate_file, given.key_file, given.ca_file, given.name)
+    tls.seal(server_side=False)
+    return LinkOptions(tls=tls)

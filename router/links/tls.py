@@ -1,0 +1,119 @@
+"""TLS of links, bytes in and bytes out, so that the heart's thread can write as it does without.
+
+Both ends show a certificate of one authority with one name in it: the authority is the deployment's
+own, and the name tells its processes from whomever else it may vouch for. The processes' addresses
+change too often to stand in certificates.
+"""
+
+import ssl
+from dataclasses import dataclass
+from typing import Any
+
+from profiles.errors import ConfigError
+
+READ_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTls:
+    """Files in PEM, read anew for each link: whoever replaces them restarts nothing."""
+
+    certificate_file: str
+    key_file: str
+    ca_file: str
+    name: str = "fermata"
+
+    def seal(self, server_side: bool) -> "Seal":
+        """For one link; ConfigError where the files are no good."""
+        protocol = ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        if server_side:
+            # Links live for days: there is nothing to resume.
+            context.num_tickets = 0
+        try:
+            context.load_verify_locations(self.ca_file)
+            context.load_cert_chain(self.certificate_file, self.key_file)
+        except OSError as error:
+            raise ConfigError(
+                f"links.tls: {self.certificate_file}, {self.key_file} and {self.ca_file} are no "
+                f"certificate, key and CA ({error.strerror or error})"
+            ) from None
+        return Seal(context, server_side, self.name)
+
+
+class SealError(Exception):
+    """The peer is not who it should be, or what it says is no TLS."""
+
+    def __init__(self, reason: str, last: bytes) -> None:
+        super().__init__(reason)
+        self.last = last
+        """What to tell the peer before the connection is closed."""
+
+
+class Seal:
+    """One end of one link's TLS. One thread at a time."""
+
+    def __init__(self, context: ssl.SSLContext, server_side: bool, name: str) -> None:
+        self.server_side = server_side
+        self.name = name
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._in, self._out, server_side, None if server_side else name
+        )
+        self._waiting: list[bytes] = []
+        """Said before hands were shaken."""
+        self.made = False
+
+    def wrap(self, data: bytes) -> bytes:
+        """What to send for this; it waits for the handshake, which the first call begins."""
+        if self.made:
+            self._write(data)
+        else:
+            self._waiting.append(data)
+            self._shake()
+        return self._out.read()
+
+    def unwrap(self, data: bytes) -> tuple[bytes, bytes]:
+        """What the peer has said, and what to send it at once; raises SealError."""
+        self._in.write(data)
+        if not self.made:
+            self._shake()
+        heard: list[bytes] = []
+        try:
+            while self.made and (part := self._tls.read(READ_BYTES)):
+                heard.append(part)
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            # Nothing more for now, or for good: then the connection ends by itself.
+            pass
+        except ssl.SSLError as error:
+            raise self._error(error) from None
+        return b"".join(heard), self._out.read()
+
+    def _shake(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return
+        except ssl.SSLError as error:
+            raise self._error(error) from None
+        # The client's side has checked the name in the handshake.
+        if self.server_side and self.name not in self._names():
+            raise SealError(f"the certificate is not of {self.name!r}", self._out.read())
+        self.made = True
+        for data in self._waiting:
+            self._write(data)
+        self._waiting.clear()
+
+    def _names(self) -> list[str]:
+        found: Any = self._tls.getpeercert() or {}
+        return [value for kind, value in found.get("subjectAltName", ()) if kind == "DNS"]
+
+    def _write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[self._tls.write(left) :]
+
+    def _error(self, error: ssl.SSLError) -> SealError:
+        return SealError(getattr(error, "verify_message", "") or str(error), self._out.read())

@@ -1,0 +1,120 @@
+"""Links over TLS on real sockets: the same frames, for those who may."""
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_links import HOST, Recorder, greet, run, until
+
+from benchmarks.certificates import Authority
+from router.core.units import ms
+from router.links.heart import Heart
+from router.links.messages import Message, Payload
+from router.links.session import LinkError
+from router.links.tls import LinkTls
+from router.links.transport import Link, LinkOptions, LinkServer, connect
+
+pytestmark = pytest.mark.live
+
+
+def options(authority: Authority, name: str = "fermata") -> LinkOptions:
+    pair = authority.vouch(name)
+    tls = LinkTls(str(pair.certificate), str(pair.key), str(authority.file))
+    return LinkOptions(silence_ns=ms(400), tls=tls)
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> LinkOptions:
+    return options(Authority(tmp_path_factory.mktemp("links")))
+
+
+def test_large_frames_and_heartbeats_of_a_thread_keep_their_order(sealed: LinkOptions) -> None:
+    async def test() -> None:
+        patient = replace(sealed, silence_ns=ms(5000))
+        heart = Heart(ms(1))
+        got: list[int] = []
+
+        class Reader(Recorder):
+            def on_messages(self, link: Link, messages: list[Message]) -> None:
+                got.extend(each.rid for each in messages if isinstance(each, Payload))
+
+        events = Reader()
+        server = LinkServer(greet("router"), events, heart, patient)
+        port = await server.start(HOST)
+        link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, patient)
+        for rid in range(2000):
+            link.send(Payload(rid, "UINT8", (1,), bytes(rid * 100)))
+            if rid % 7 == 0:
+                link.flush()
+            if rid % 50 == 0:
+                await asyncio.sleep(0.002)
+        await until(lambda: len(got) == 2000)
+        assert got == list(range(2000))
+        await server.stop("done")
+        assert "goodbye: done" in await link.ended
+        heart.stop()
+
+    run(test)
+
+
+def test_a_busy_loop_is_not_taken_for_dead(sealed: LinkOptions) -> None:
+    async def test() -> None:
+        heart, events = Heart(sealed.beat_ns), Recorder()
+        server = LinkServer(greet("router"), events, heart, sealed)
+        port = await server.start(HOST)
+        busy = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, sealed)
+        time.sleep(1.0)
+        await asyncio.sleep(0.7)
+        assert events.down == []
+        assert busy.open
+        await server.stop("done")
+        heart.stop()
+
+    run(test)
+
+
+def test_others_do_not_get_a_link(sealed: LinkOptions, tmp_path: Path) -> None:
+    async def test() -> None:
+        heart, events = Heart(sealed.beat_ns), Recorder()
+        server = LinkServer(greet("router"), events, heart, sealed)
+        plain = LinkServer(greet("router"), Recorder(), heart, replace(sealed, tls=None))
+        ports = await server.start(HOST), await plain.start(HOST)
+
+        async def knock(port: int, how: LinkOptions) -> None:
+            # A client knows only later that the server did not take its certificate.
+            link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, how)
+            raise LinkError(await link.ended)
+
+        for port, how in (
+            (ports[0], options(Authority(tmp_path, "other"))),
+            (ports[0], replace(sealed, tls=None)),
+            (ports[1], sealed),
+        ):
+            with pytest.raises(LinkError):
+                await knock(port, how)
+        assert events.up == []
+        await server.stop("done")
+        await plain.stop("done")
+        heart.stop()
+
+    run(test)
+
+
+def test_certificates_may_be_replaced_while_links_live(tmp_path: Path) -> None:
+    async def test() -> None:
+        authority = Authority(tmp_path)
+        how = options(authority)
+        heart, events = Heart(how.beat_ns), Recorder()
+        server = LinkServer(greet("router"), events, heart, how)
+        port = await server.start(HOST)
+        first = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, how)
+        authority.vouch("fermata")
+        second = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, how)
+        assert first.open
+        assert second.open
+        await server.stop("done")
+        heart.stop()
+
+    run(test)

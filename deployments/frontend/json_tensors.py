@@ -29,8 +29,12 @@ def read_request(model: str, version: str, body: bytes, header_bytes: int) -> pb
     That is Triton's binary extension, the only way for a JPEG to travel as it is. Without it, a
     tensor may say `"parameters": {"encoding": "base64"}`.
     """
+    text = body[:header_bytes]
     try:
-        given = json.loads(body[:header_bytes])
+        given = json.loads(text)
+        if b"\\u" in text:
+            # Half of a pair of surrogates is text for JSON, and for nobody who answers.
+            json.dumps(given, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON: {error}") from None
     if not isinstance(given, dict) or not isinstance(given.get("inputs"), list):

@@ -1,0 +1,102 @@
+"""Input that is meant to hurt, at a real frontend: refused by name, and nobody else notices."""
+
+import json
+import resource
+import struct
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+import pytest
+
+pytest.importorskip("uvicorn")
+
+from stand_in import Running, ask, numbers, options, picture
+
+from clients.wire.service import InferenceStub
+from clients.wire.tensors import from_array
+
+pytestmark = pytest.mark.live
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Running]:
+    system = Running(options)
+    yield system
+    system.close()
+
+
+@pytest.fixture
+def stub(running: Running) -> Iterator[InferenceStub]:
+    """Afterwards the server still serves, and holds nothing of it."""
+    large = [("grpc.max_send_message_length", -1)]
+    with grpc.insecure_channel(running.target, options=large) as one:
+        yield InferenceStub(one)
+        assert numbers(InferenceStub(one).ModelInfer(ask("sum"))) == [6, 0, 3]
+    assert running.frontend.table.payload_bytes == 0
+    assert running.frontend.desk.decoding == 0
+
+
+def memory_mb() -> float:
+    """The most that this process, server and client, has ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def boastful_jpeg(width: int, height: int) -> bytes:
+    """100 bytes whose header claims a picture of that size."""
+    start = b"\xff\xd8\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00"
+    frame = b"\xff\xc0\x00\x11\x08" + struct.pack(">HH", height, width)
+    frame += b"\x03\x01\x22\x00\x02\x11\x01\x03\x11\x01"
+    scan = b"\xff\xda\x00\x0c\x03\x01\x00\x02\x11\x03\x11\x00\x3f\x00"
+    return (start + frame + scan).ljust(98, b"\x00") + b"\xff\xd9"
+
+
+def test_a_jpeg_of_100_bytes_that_claims_60000_by_60000(
+    running: Running, stub: InferenceStub
+) -> None:
+    huge = boastful_jpeg(60_000, 60_000)
+    assert len(huge) == 100
+    before_mb = memory_mb()
+    for _ in range(20):
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(ask("picture", picture(huge)))
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        assert "60000x60000 pixels" in caught.value.details()
+    answers = list(stub.ModelStreamInfer(iter([ask("picture", picture(huge))] * 20)))
+    assert all("60000x60000 pixels" in each.error_message for each in answers)
+    assert memory_mb() - before_mb < 50
+
+
+def test_a_message_that_grows_a_thousandfold_when_it_is_unpacked(stub: InferenceStub) -> None:
+    zeros = ask("large", from_array("input", np.zeros(25_000_000, np.float32)))
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ModelInfer(zeros, compression=grpc.Compression.Gzip)
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+INPUT = '{"name": "input", "shape": [4], "datatype": "FP32", "data": [0, 1, 2, 3]}'
+BODIES = {
+    "nested deeply": '{"inputs":' + "[" * 100_000,
+    "data nested deeply": INPUT.replace("[0, 1, 2, 3]", "[" * 900 + "]" * 900),
+    "a number of many digits": INPUT.replace("[0,", "[" + "9" * 5000 + ","),
+    "a dimension of many digits": INPUT.replace("[4]", "[" + "9" * 4000 + "]"),
+    "more elements than memory": INPUT.replace("[4]", "[4000000000, 4000000000]"),
+    "half a character in a name": INPUT.replace('"input"', r'"\ud800"'),
+    "half a character in an id": r'{"id": "\ud800", "inputs": []}',
+    "half a character in a parameter": r'{"parameters": {"\udfff": []}, "inputs": []}',
+    "infinite": INPUT.replace("[0,", "[1e999,"),
+    "no time": '{"parameters": {"timeout": -9223372036854775808}, "inputs": [' + INPUT + "]}",
+}
+
+
+@pytest.mark.parametrize("case", BODIES)
+def test_json_that_is_meant_to_hurt(running: Running, stub: InferenceStub, case: str) -> None:
+    text = BODIES[case]
+    body = text if text.startswith('{"in') or text.startswith('{"pa') else f'{{"inputs":[{text}]}}'
+    url = f"{running.url}/v2/models/sum/infer"
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(urllib.request.Request(url, body.encode()), timeout=10)
+    assert caught.value.code == 400
+    assert json.loads(caught.value.read())["status"] == "INVALID_ARGUMENT"

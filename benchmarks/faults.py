@@ -12,6 +12,8 @@ QUICK = 100
 PARTS = {
     "simulated": "seeds of the fault simulation",
     "live": "processes of a running server, killed one after the other",
+    "overload-simulated": "ten times the capacity of eight simulated GPUs",
+    "overload": "ten times the capacity of a running server",
 }
 
 
@@ -37,6 +39,14 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         from benchmarks.kills import measure as measure_live
 
         yield from measure_live(quick)
+    if "overload-simulated" in parts:
+        from benchmarks.overload import simulated as overload_simulated
+
+        yield from overload_simulated(quick)
+    if "overload" in parts:
+        from benchmarks.overload import live as overload_live
+
+        yield from overload_live(quick)
 
 
 if __name__ == "__main__":

@@ -168,6 +168,8 @@ class ApplicationConfig(Section):
     """Options of that policy."""
     backend_share: Positive = 1
     """Its part of the backends, where policies need backends of their own."""
+    fair_share: Positive = 1
+    """Its part of the backends, relative to others, when not everyone can be served."""
     accuracy_floor: Fraction = 0
     """Policies that choose never take a variant below it."""
     classes: ClassesConfig | None = None
@@ -249,6 +251,9 @@ class RouterConfig(Section):
     """See docs/scenarios.md for the policies and their options."""
     policy_options: dict[str, Any] = {}
     """Options of that policy; `hold` is `auto` unless set, right on a fixed fleet."""
+    fair_shares: bool = True
+    """Refuse on arrival what is above an application's or a client's fair share of the backends,
+    when not everyone can be served; see docs/reliability.md."""
     cpus: Annotated[float, Field(ge=0)] = 0
     """CPU cores that Ray sets aside for it; more than 0 keeps it off machines that offer none, such
     as the head of a cluster."""

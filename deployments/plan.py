@@ -71,6 +71,7 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
             config.router.policy, config.router.policy_options, config.autoscaler is not None
         ),
         sub_clusters=1 if config.epochs is None else config.epochs.sub_clusters,
+        fair_shares=config.router.fair_shares,
     )
 
 
@@ -108,6 +109,7 @@ def _application(
         policy=application.policy or "",
         policy_options=_options(application.policy or "", application.policy_options),
         share=application.backend_share,
+        fair_share=application.fair_share,
         accuracy_floor=application.accuracy_floor,
         classes=_classes(application, profiles),
     )

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from profiles.errors import ConfigError
-from router.core.admission import StreamAdmission
+from router.core.admission import Admission, StreamAdmission
 from router.core.costs import Costs
 from router.core.engine import Engine
 from router.core.events import Request
-from router.core.source import Source
+from router.core.shares import FairAdmission
+from router.core.source import Outbox, Source
 from router.core.units import ms
 from router.ownership import Ownership
 from router.policies.catalog import POLICIES, build_sources
@@ -54,6 +55,8 @@ class ServedApplication:
     policy_options: Mapping[str, object] = field(default_factory=dict)
     share: float = 1.0
     """Of the backends, where policies need backends of their own."""
+    fair_share: float = 1.0
+    """Of the backends, relative to other applications, when not everyone can be served."""
     accuracy_floor: float = 0.0
     """Variants below it are never chosen."""
     classes: Classes | None = None
@@ -77,6 +80,8 @@ class RouterConfig:
     seed: int = 0
     swap: bool = False
     """A backend holds one model at a time; others are swapped in."""
+    fair_shares: bool = False
+    """Refuse on arrival what is above an application's or a client's fair share of backends."""
     sub_clusters: int = 1
     """RankThreads; every application starts on the first, a plan moves it."""
 
@@ -132,16 +137,10 @@ def assemble(config: RouterConfig) -> Assembly:
             names.append(variant.name)
     sources = _build_all(config, families)
     for application, source in zip(config.applications, sources, strict=True):
-        admission = None
-        # Where clients are mapped, the mapping says who is served.
-        mapped = source.maps_clients and not application.newest
-        if (application.streams or application.newest) and not mapped:
-            weights = dict(application.weights)
-            admission = StreamAdmission(engine.outbox, application.newest, weights)
         family = families[len(engine.sources)]
-        engine.add_application(
-            source, admission=admission, runs=_what_runs(config, application, source, family)
-        )
+        runs = _what_runs(config, application, source, family)
+        admission = _admission(config, application, source, family, engine.outbox)
+        engine.add_application(source, admission=admission, runs=runs)
     for rank in engine.ranks:
         rank.lead_start_ns = config.lead_ns
     return Assembly(
@@ -152,6 +151,28 @@ def assemble(config: RouterConfig) -> Assembly:
         _ownership(config, sources),
         tuple(_estimator(family) for family in families),
     )
+
+
+def _admission(
+    config: RouterConfig,
+    application: ServedApplication,
+    source: Source,
+    family: Family,
+    outbox: Outbox,
+) -> Admission | None:
+    weights = dict(application.weights)
+    if application.newest:
+        return StreamAdmission(outbox, True, weights)
+    # Where clients are mapped, the mapping says who is served.
+    if source.maps_clients:
+        return None
+    if config.fair_shares:
+        policy, _ = policy_of(config, application)
+        chosen = family.above(family.accuracy_floor) if POLICIES[policy].chooses else frozenset()
+        lightest = min(each.fair_share for each in config.applications)
+        variants = tuple(sorted(chosen)) or (family.serving,)
+        return FairAdmission(source, variants, application.fair_share / lightest, weights)
+    return StreamAdmission(outbox, False, weights) if application.streams else None
 
 
 def _what_runs(
@@ -265,8 +286,9 @@ def _check_policy(config: RouterConfig, application: ServedApplication) -> None:
 def _check_application(application: ServedApplication) -> None:
     where = f"application {application.name!r}"
     names = [variant.name for variant in application.variants]
-    if not application.share > 0:
-        raise ConfigError(f"{where}: share={application.share}; must be above 0")
+    for share, value in (("share", application.share), ("fair_share", application.fair_share)):
+        if not value > 0:
+            raise ConfigError(f"{where}: {share}={value}; must be above 0")
     if not names:
         raise ConfigError(f"{where} has no variants; give at least one")
     if application.serving and application.serving not in names:

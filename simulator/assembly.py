@@ -42,6 +42,7 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> Assembly:
             policy_options=scenario.policy_options,
             lead_ns=scenario.dispatch_ns,
             seed=scenario.seed,
+            fair_shares=scenario.fair_shares,
             sub_clusters=1 if scenario.epochs is None else scenario.epochs.sub_clusters,
         )
     )
@@ -65,6 +66,7 @@ def _served(application: Application, weights: dict[int, float]) -> ServedApplic
         policy=application.policy,
         policy_options=application.policy_options,
         share=application.backend_share,
+        fair_share=application.fair_share,
         accuracy_floor=application.accuracy_floor,
         classes=application.classes,
     )

@@ -215,7 +215,7 @@ class ScalingControl:
             busy=(signals.busy_ns - before.busy_ns) / span_ns,
             requests=ended - before.ended,
             bad=bad - before.bad,
-            wanted=signals.least,
+            wanted=signals.least + thread.pool.missing(now_ns),
             up=len(self.members[rank]),
             starting=sum(1 for home in self.starting.values() if home == rank),
         )

@@ -36,6 +36,7 @@ SCENARIO_KEYS = (
     "popularity",
     "faults",
     "swap",
+    "fair_shares",
     "autoscaler",
     "epochs",
     "applications",
@@ -55,6 +56,7 @@ APPLICATION_KEYS = (
     "policy",
     "policy_options",
     "backend_share",
+    "fair_share",
     "accuracy_floor",
     "classes",
 )
@@ -86,6 +88,8 @@ class Application:
     policy_options: Mapping[str, object] = field(default_factory=dict)
     backend_share: float = 1.0
     """Of the backends, where policies need backends of their own."""
+    fair_share: float = 1.0
+    """Of the backends, relative to other applications, when not everyone can be served."""
     accuracy_floor: float = 0.0
     """Variants below it are never chosen."""
     classes: Classes | None = None
@@ -138,6 +142,8 @@ class Scenario:
     epochs: EpochSpec | None = None
     swap: bool = False
     """A backend holds one model at a time; others have to be swapped in."""
+    fair_shares: bool = False
+    """Whoever is above the fair share is refused on arrival, as live routers do."""
 
     @property
     def resident(self) -> frozenset[int] | None:
@@ -220,6 +226,7 @@ def read_scenario(data: object) -> Scenario:
         shares=_read_shares(top, applications),
         faults=_read_faults(top, backends),
         swap=top.flag("swap"),
+        fair_shares=top.flag("fair_shares"),
         network=_read_network(top, applications),
         autoscaler=autoscaler,
         epochs=epochs,
@@ -316,6 +323,8 @@ def _read_application(row: Fields) -> Application:
         classes, content = read_content(row.inner("classes", CLASSES_KEYS), variants)
     backend_share = row.number("backend_share", 1)
     check_positive(row.name("backend_share"), backend_share)
+    fair_share = row.number("fair_share", 1)
+    check_positive(row.name("fair_share"), fair_share)
     return Application(
         name=name,
         slo_ns=slo_ns,
@@ -328,6 +337,7 @@ def _read_application(row: Fields) -> Application:
         policy=_read_policy(row),
         policy_options=row.mapping("policy_options"),
         backend_share=backend_share,
+        fair_share=fair_share,
         accuracy_floor=row.fraction("accuracy_floor") or 0.0,
         classes=classes,
         content=content,

@@ -1,6 +1,7 @@
 """The one hook before the queue: who may enter when not everyone can be served."""
 
 from router.core.events import DropReason, Request
+from router.core.pool import Pool
 from router.core.source import Outbox
 
 WINDOW_NS = 500_000_000
@@ -53,6 +54,15 @@ class Admission:
 
     def on_lost(self, request: Request) -> None:
         """The queue gave this request up."""
+
+    def on_queued(self, request: Request) -> None:
+        """A request that was let in before is queued once more."""
+
+    def on_left(self, request: Request, reason: str) -> None:
+        """A request that was let in waits no longer: it runs, or why it does not."""
+
+    def on_move(self, before: Pool) -> None:
+        """Its application has been served from this pool until now."""
 
 
 class StreamAdmission(Admission):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from router.core.admission import Admission
 from router.core.costs import Costs
 from router.core.events import (
+    Answer,
     Batch,
     ClientReport,
     Dispatch,
@@ -33,6 +34,8 @@ class Engine:
         """By application."""
         self.admissions: list[Admission | None] = []
         """By application; None admits everything at no cost."""
+        self.admits = False
+        """Some application has one."""
         self.runs: list[frozenset[int] | None] = []
         """By application: variants that any of its requests may meet with; None: its source runs
         each request only on what that request allows."""
@@ -50,6 +53,7 @@ class Engine:
             self.ranks[rank].add_source(source)
         self.sources.append(source)
         self.admissions.append(admission)
+        self.admits = self.admits or admission is not None
         self.runs.append(runs)
         self.ledger.open()
         return len(self.sources) - 1
@@ -61,9 +65,13 @@ class Engine:
         home = self.ranks[rank]
         if source.desk is home:
             return
+        before = source.pool
         source.desk.remove_source(source)
         source.on_leave()
         home.add_source(source)
+        admission = self.admissions[application]
+        if admission is not None:
+            admission.on_move(before)
         source.on_plan(now_ns)
         home.refresh(now_ns, source, POOL_ONLY)
 
@@ -72,10 +80,12 @@ class Engine:
     def on_request(self, now_ns: int, request: Request) -> None:
         application = request.application
         self.outbox.queued[request.rid] = request
+        admission = self.admissions[application]
         if request.allowed is not None and not self._keeps(application, request.allowed):
+            if admission is not None:
+                admission.on_queued(request)
             self.outbox.drop(request, DropReason.FLOOR)
             return
-        admission = self.admissions[application]
         if admission is not None and not self._admit(now_ns, request, admission):
             return
         source = self.sources[application]
@@ -190,6 +200,9 @@ class Engine:
 
     def _run_again(self, now_ns: int, request: Request) -> None:
         self.outbox.queued[request.rid] = request
+        admission = self.admissions[request.application]
+        if admission is not None:
+            admission.on_queued(request)
         if request.retried or request.deadline_ns <= now_ns:
             self.outbox.drop(request, DropReason.LOST)
             return
@@ -245,10 +258,23 @@ class Engine:
         effects.clear()
         for effect in taken:
             if isinstance(effect, Drop):
-                self._tell_admission(effect)
+                self._tell_of_drop(effect)
+            elif self.admits and isinstance(effect, Dispatch):
+                for request in effect.batch.requests:
+                    self._tell_of_end(request)
+            elif self.admits and isinstance(effect, Answer):
+                self._tell_of_end(effect.request)
         return taken
 
-    def _tell_admission(self, drop: Drop) -> None:
+    def _tell_of_drop(self, drop: Drop) -> None:
         admission = self.admissions[drop.request.application]
-        if admission is not None and drop.reason not in (DropReason.SHED, DropReason.CANCELLED):
+        if admission is None or drop.reason == DropReason.SHED:
+            return
+        admission.on_left(drop.request, drop.reason)
+        if drop.reason != DropReason.CANCELLED:
             admission.on_lost(drop.request)
+
+    def _tell_of_end(self, request: Request) -> None:
+        admission = self.admissions[request.application]
+        if admission is not None:
+            admission.on_left(request, "")

@@ -5,6 +5,7 @@ from heapq import heapify, heappop, heappush
 
 from router.core.costs import REFUSALS, Costs
 from router.core.events import Batch, Dispatch
+from router.core.pool import Pool
 from router.core.source import POOL, Bid, Desk, Outbox, Slot, Source, own_lane
 from router.core.timers import Timer, Timers
 from router.core.units import NEVER
@@ -242,6 +243,7 @@ class RankThread(Desk):
         state = BackendState(self, backend, kind, lane, owner, resident)
         self.backends[backend] = state
         self.signals.backends += 1
+        self._pool(state).backends += 1
         self._tell(now_ns, state, up=True)
         self.offer(now_ns, state)
 
@@ -261,6 +263,7 @@ class RankThread(Desk):
         if not state.draining:
             self.settle(now_ns)
             self.signals.backends -= 1
+            self._pool(state).backends -= 1
             state.draining = True
             self._withdraw(state)
             self._tell(now_ns, state, up=False)
@@ -277,6 +280,9 @@ class RankThread(Desk):
         owner = state.owner
         if owner is not None:
             self.refresh(now_ns, owner, owner.on_backend(now_ns, state.backend, up))
+
+    def _pool(self, state: BackendState) -> Pool:
+        return self.pool if state.owner is None else state.owner.pool
 
     def settle(self, now_ns: int) -> None:
         """Bring the backends' uptime up to now."""

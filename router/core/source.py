@@ -5,6 +5,7 @@ from typing import Final
 
 from router.core.costs import Costs
 from router.core.events import Answer, Batch, ClientReport, Drop, DropReason, Effect, Request
+from router.core.pool import Pool
 from router.core.signals import Ledger, Signals
 from router.core.timers import Timer, Timers
 
@@ -156,6 +157,7 @@ class Source:
         self.timers = desk.timers
         self.outbox = desk.outbox
         self.signals = desk.signals
+        self.pool = Pool() if self.owns_backends else desk.pool
 
     def on_leave(self) -> None:
         """It is about to be attached to another desk: take back what it told this one."""
@@ -232,6 +234,7 @@ class Desk:
         "lead_per_request_ns",
         "lead_start_ns",
         "outbox",
+        "pool",
         "signals",
         "timers",
     )
@@ -241,6 +244,8 @@ class Desk:
         self.timers = timers
         self.outbox = outbox
         self.signals = Signals()
+        self.pool = Pool()
+        """Of the backends that no source owns."""
         self.lead_start_ns = 0
         self.lead_per_request_ns = 0
 

@@ -11,6 +11,7 @@ from policy_zoo import CHOOSING, NOT_STRICT, SOURCES
 from router.core.costs import Costs
 from router.core.engine import Engine
 from router.core.events import Batch, Compute, Dispatch, Drop, DropReason, Request
+from router.core.shares import FairAdmission
 from router.core.units import NEVER, ms
 from router.policies.deferred import ModelThread
 
@@ -94,6 +95,8 @@ class World:
 
     name: str
     load: Workload
+    fair: bool = False
+    """Whoever is above the fair share is refused."""
     now_ns: int = 0
     wakes: int = 0
     fates: dict[int, Fate] = field(default_factory=dict)
@@ -112,8 +115,9 @@ class World:
             costs.add(variant, [latency_ns * 3 // 2 for latency_ns in table], kind=1)
         self.engine = Engine(costs)
         sources = SOURCES[self.name](range(load.applications), random.Random(load.seed))
-        for source in sources:
-            self.engine.add_application(source)
+        for application, source in enumerate(sources):
+            admission = FairAdmission(source, (application,)) if self.fair else None
+            self.engine.add_application(source, admission=admission)
         self.rank = self.engine.ranks[0]
         self.rank.lead_start_ns = load.lead_us * US
         self.rank.lead_per_request_ns = load.lead_per_request_us * US

@@ -1,0 +1,113 @@
+"""Backends that applications share, how much of their time was given away, and who waits."""
+
+from math import exp
+
+from router.core.units import SECOND
+
+MEMORY_NS = SECOND
+"""How long what was given away is remembered: those who share take turns within that."""
+RESCALE = 32.0
+"""Memories after which everything that was given away is written down anew."""
+LOOK_NS = 100_000_000
+"""How often the gain is reviewed, at most."""
+REVIEWED = 32
+"""Requests that must have left their queues in between."""
+LOSS_TOLERATED = 0.01
+"""Of requests that were let in: with so few lost in queues, a few more may enter."""
+SHRINK_MAX = 0.1
+GROW, GROW_UNREFUSED = 1.01, 1.25
+GAIN_MIN, GAIN_MAX = 0.6, 1.5
+PRESSED = 0.5
+"""Backends spoken for, over all: below it a loss has other reasons than load."""
+BACKLOG = 0.5
+"""What a backend's worth of backlog counts against one that is busy."""
+
+
+class Pool:
+    """What admission knows of the backends that some applications share."""
+
+    __slots__ = (
+        "backends",
+        "began_at_ns",
+        "due_at_ns",
+        "gain",
+        "lost",
+        "missed",
+        "refused",
+        "scale",
+        "scaled_at_ns",
+        "served",
+        "sojourn_ns",
+        "spoken",
+        "turn",
+        "used",
+    )
+
+    def __init__(self) -> None:
+        self.backends = 0
+        self.used = 0.0
+        """Backends kept busy by those who were let in lately, times `scale`. All of it fades at
+        one pace, so what is added counts for more instead."""
+        self.missed = 0.0
+        """Backends that those who were refused lately would have kept busy, on the same scale."""
+        self.scale = 1.0
+        self.scaled_at_ns = 0
+        self.began_at_ns = 0
+        self.turn = 0
+        """How often the scale began anew."""
+        self.spoken = 0.0
+        """Backends that would be busy with all who wait, until their latest starts."""
+        self.gain = GAIN_MAX
+        """Backends that may be used, over those that there are. Estimates of what they can do are
+        never right: it falls while queues lose requests that were let in."""
+        self.sojourn_ns = LOOK_NS
+        """The longest time that a request of this review may spend in a queue: what the gain does
+        shows only then."""
+        self.due_at_ns = 0
+        self.served = 0
+        self.lost = 0
+        self.refused = 0
+
+    def at(self, now_ns: int) -> None:
+        """Bring the scale up to now."""
+        if now_ns == self.scaled_at_ns:
+            return
+        self.scaled_at_ns = now_ns
+        passed = (now_ns - self.began_at_ns) / MEMORY_NS
+        if passed > RESCALE:
+            self.used *= exp(-passed)
+            self.missed *= exp(-passed)
+            self.began_at_ns, passed = now_ns, 0.0
+            self.turn += 1
+        self.scale = exp(passed)
+
+    def left(self, share: float) -> float:
+        """Backends not given away, at this scale; `share` is how much of all one may have."""
+        free = share * self.gain * self.backends + BACKLOG * (self.backends - self.spoken)
+        return free * self.scale - self.used
+
+    def missing(self, now_ns: int) -> float:
+        """Backends that are missing to serve whoever is refused: demand that no source sees."""
+        self.at(now_ns)
+        return self.missed / self.scale
+
+    def on_lost(self) -> None:
+        if self.spoken > PRESSED * self.backends:
+            self.lost += 1
+
+    def review(self, now_ns: int) -> None:
+        """Set the gain by what has become of those who were let in."""
+        left = self.served + self.lost
+        if now_ns < self.due_at_ns or left < REVIEWED:
+            return
+        # Where nothing at all was served, all backends stand still: that says nothing of shares.
+        if self.served:
+            loss = self.lost / left
+            if loss > LOSS_TOLERATED:
+                self.gain = max(GAIN_MIN, self.gain * (1.0 - min(SHRINK_MAX, loss)))
+            else:
+                grow = GROW if self.refused else GROW_UNREFUSED
+                self.gain = min(GAIN_MAX, self.gain * grow)
+        self.served = self.lost = self.refused = 0
+        self.due_at_ns = now_ns + self.sojourn_ns
+        self.sojourn_ns = LOOK_NS

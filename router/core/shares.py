@@ -1,0 +1,139 @@
+"""Weighted fair shares of backends, for when not everyone can be served.
+
+A request is refused on arrival when its client, or its application, has lately been given more
+backend time than a fixed multiple of what is left. So those who ask for much meet a limit that is
+the same for all of them, those who ask for little never meet it, and nobody has to be counted as
+active (dynamic thresholds of shared-memory switches, Choudhury and Hahne 1998). What is left is
+less when many wait: the backlog empties as fast as backends serve, whatever they were thought to
+be able to do.
+"""
+
+from bisect import bisect_right
+from math import exp
+
+from router.core.admission import Admission
+from router.core.events import DropReason, Request
+from router.core.pool import LOOK_NS, MEMORY_NS, RESCALE, Pool
+from router.core.source import Source
+
+WIDE = 1.0
+"""How many times what is left one may have. More would let whoever comes first have it all; less
+would leave more unused where few ask for much."""
+ALONE = 1.0 + 1.0 / WIDE + 1.0 / (WIDE * WIDE)
+"""With it one client of one application, all alone, may have all backends, times the gain."""
+LOSSES = (DropReason.LATE, DropReason.WINDOW, DropReason.FULL)
+FORGOTTEN = 1e-9
+"""Backends: a client that was given less than that lately is as good as new."""
+
+
+class FairAdmission(Admission):
+    """One application at the door of its pool, with its clients."""
+
+    def __init__(
+        self,
+        source: Source,
+        variants: tuple[int, ...],
+        weight: float = 1.0,
+        weights: dict[int, float] | None = None,
+    ) -> None:
+        """`variants` are those that may serve it: the cheapest says what a request costs. `weight`
+        is relative to the lightest application."""
+        self.source = source
+        self.variants = variants
+        self.weight = weight
+        self.weights = weights or {}
+        """Of clients; 1 where absent."""
+        self.lightest = min([1.0, *self.weights.values()])
+        self.used = 0.0
+        """Backends kept busy by requests that were let in lately, on the pool's scale."""
+        self.clients: dict[int, float] = {}
+        """The same by client."""
+        self.turn = 0
+        """Of the pool's scale."""
+        self.queued = 0
+        self.cost_ns = 0.0
+        """Backend time that one request takes in a batch as large as the SLO allows."""
+        self.slack_ns = 1
+        """How long it may wait for a backend then."""
+        self.look_at_ns = 0
+
+    def admit(self, now_ns: int, request: Request) -> str | None:
+        pool = self.source.pool
+        if now_ns >= self.look_at_ns:
+            self._look(now_ns, request.deadline_ns - request.arrived_at_ns)
+        pool.review(now_ns)
+        pool.at(now_ns)
+        if self.turn != pool.turn:
+            self._rescale(pool)
+        given = self.cost_ns / MEMORY_NS * pool.scale
+        if pool.backends > 0 and not self._fits(pool, request):
+            pool.refused += 1
+            pool.missed += given
+            if self.slack_ns > pool.sojourn_ns:
+                pool.sojourn_ns = self.slack_ns
+            return DropReason.SHED
+        pool.used += given
+        self.used += given
+        self.clients[request.client] = self.clients.get(request.client, 0.0) + given
+        self.on_queued(request)
+        return None
+
+    def _fits(self, pool: Pool, request: Request) -> bool:
+        room = WIDE * self.weight * pool.left(ALONE) - self.used
+        # Triton's 1, the highest priority, goes before other clients, not before applications.
+        if request.priority == 1:
+            return room > 0.0
+        weight = self.weights.get(request.client, 1.0) / self.lightest
+        return self.clients.get(request.client, 0.0) < WIDE * weight * room
+
+    def on_queued(self, request: Request) -> None:
+        self.queued += 1
+        self.source.pool.spoken += self.cost_ns / self.slack_ns
+
+    def on_left(self, request: Request, reason: str) -> None:
+        pool = self.source.pool
+        if not reason:
+            pool.served += 1
+        elif reason in LOSSES:
+            pool.on_lost()
+        self.queued -= 1
+        pool.spoken -= self.cost_ns / self.slack_ns
+
+    def on_move(self, before: Pool) -> None:
+        """Its source has another pool now; what it was given elsewhere does not count there."""
+        waiting = self.queued * self.cost_ns / self.slack_ns
+        before.spoken -= waiting
+        before.used -= self.used
+        pool = self.source.pool
+        pool.spoken += waiting
+        self.used, self.turn = 0.0, pool.turn
+        self.clients.clear()
+
+    def _rescale(self, pool: Pool) -> None:
+        """The pool's scale has begun anew; a good time to forget clients that have left."""
+        faded = exp(-RESCALE)
+        self.used *= faded
+        self.clients = {
+            client: used * faded
+            for client, used in self.clients.items()
+            if used * faded > FORGOTTEN
+        }
+        self.turn = pool.turn
+
+    def _look(self, now_ns: int, slo_ns: int) -> None:
+        """What one request costs when backends take turns with batches as large as the SLO
+        allows (Symphony Eqn 2), and how long it may wait for its own."""
+        self.look_at_ns = now_ns + LOOK_NS
+        source = self.source
+        pool, backends = source.pool, max(1, source.pool.backends)
+        slo_ns -= source.desk.lead_ns(1)
+        pool.spoken -= self.queued * self.cost_ns / self.slack_ns
+        self.cost_ns = 0.0
+        for variant in self.variants:
+            plan_ns = source.costs.of(variant).plan_ns
+            size = max(1, bisect_right(plan_ns, slo_ns * backends // (backends + 1)) - 1)
+            cost_ns = plan_ns[size] / size
+            if self.cost_ns == 0.0 or cost_ns < self.cost_ns:
+                self.cost_ns = cost_ns
+                self.slack_ns = max(slo_ns - plan_ns[size], plan_ns[size] // backends, 1)
+        pool.spoken += self.queued * self.cost_ns / self.slack_ns

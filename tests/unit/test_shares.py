@@ -1,0 +1,218 @@
+"""Fair shares at the door: what is left, who may have how much of it, and who pays."""
+
+import pytest
+
+from router.core.costs import Costs
+from router.core.engine import Engine
+from router.core.events import Dispatch, Drop, DropReason, Request
+from router.core.pool import GAIN_MAX, GAIN_MIN, Pool
+from router.core.shares import ALONE, FairAdmission
+from router.core.units import SECOND, ms
+from router.policies.deferred import ModelThread
+from router.policies.deferred_options import DeferredOptions
+
+SLO_NS = ms(100)
+
+
+def make(
+    applications: int = 1,
+    backends: int = 1,
+    weights: dict[int, float] | None = None,
+    ranks: int = 1,
+) -> tuple[Engine, list[FairAdmission]]:
+    """Batches take 10 + 5 b ms: with one backend, 8 of them in half the SLO."""
+    costs = Costs()
+    engine = Engine(costs, ranks)
+    doors: list[FairAdmission] = []
+    for application in range(applications):
+        costs.add(application, [ms(10 + 5 * size) for size in range(1, 17)])
+        source = ModelThread(application, DeferredOptions())
+        doors.append(FairAdmission(source, (application,), weights=weights))
+        engine.add_application(source, admission=doors[-1])
+    for backend in range(backends):
+        engine.on_backend_up(0, backend)
+    return engine, doors
+
+
+def send(
+    engine: Engine, count: int, at_ns: int = 0, client: int = 1, application: int = 0, **more: int
+) -> int:
+    """How many of so many requests are refused."""
+    first = 1_000_000 * client + 10_000_000 * application + at_ns % 999_983
+    for rid in range(first, first + count):
+        engine.on_request(
+            at_ns, Request(rid, application, at_ns, at_ns + SLO_NS, client=client, **more)
+        )
+    return refused(engine)
+
+
+def crowd(engine: Engine, door: FairAdmission) -> None:
+    """Client 1 has been given what one may have, all alone."""
+    send(engine, 1)
+    pool = engine.ranks[0].pool
+    door.clients[1] = door.used = pool.used = pool.left(ALONE) / 3.0 + 0.1
+
+
+def refused(engine: Engine) -> int:
+    effects = engine.take_effects()
+    return sum(isinstance(each, Drop) and each.reason == DropReason.SHED for each in effects)
+
+
+def test_request_costs_its_part_of_the_largest_batch_that_lets_another_run_too() -> None:
+    engine, (door,) = make()
+    send(engine, 1)
+    # 8 requests take 50 ms, and may start as late as 50 ms before their deadline.
+    assert door.cost_ns == ms(50) / 8
+    assert door.slack_ns == ms(50)
+    assert engine.ranks[0].pool.spoken == pytest.approx(1 / 8)
+
+
+def test_nobody_is_refused_before_there_is_a_backend() -> None:
+    engine, _ = make(backends=0)
+    assert send(engine, 1000) == 0
+
+
+def test_burst_is_refused_once_more_wait_than_could_be_served() -> None:
+    engine, (door,) = make()
+    count = 100
+    assert send(engine, count) > 0
+    pool = engine.ranks[0].pool
+    # Next to nothing is left for the client, nor for its application.
+    assert pool.left(ALONE) == pytest.approx(2 * door.used, abs=0.1)
+    assert 8 < door.queued < count
+
+
+def test_client_that_asks_for_little_is_let_in_while_another_is_refused() -> None:
+    engine, (door,) = make()
+    crowd(engine, door)
+    assert send(engine, 1, client=1) == 1
+    assert send(engine, 4, client=2) == 0
+
+
+def test_application_that_asks_for_little_is_let_in_while_another_is_refused() -> None:
+    engine, (door, _) = make(applications=2)
+    crowd(engine, door)
+    assert send(engine, 1, application=0) == 1
+    assert send(engine, 4, application=1) == 0
+
+
+def test_heavier_client_may_have_more() -> None:
+    engine, (door,) = make(weights={1: 1.0, 2: 3.0})
+    crowd(engine, door)
+    door.clients[2] = door.clients[1]
+    assert send(engine, 1, client=1) == 1
+    assert send(engine, 1, client=2) == 0
+
+
+def test_highest_priority_goes_before_other_clients_of_its_application() -> None:
+    engine, (door,) = make()
+    crowd(engine, door)
+    before = door.queued
+    assert send(engine, 1, client=1) == 1
+    assert send(engine, 2, client=1, priority=1) == 0
+    assert door.queued == before + 2
+    # It is not above the application's own share.
+    door.used = engine.ranks[0].pool.left(ALONE)
+    assert send(engine, 1, client=1, priority=1) == 1
+
+
+def test_what_was_given_is_forgotten() -> None:
+    engine, (door,) = make()
+    send(engine, 100)
+    pool = engine.ranks[0].pool
+    given = pool.used / pool.scale
+    pool.at(SECOND)
+    assert pool.used / pool.scale == pytest.approx(given / 2.718, rel=0.01)
+    # After half a minute the scale begins anew, and clients that have left are forgotten.
+    for rid in list(engine.outbox.queued):
+        engine.on_cancel(ms(1), rid)
+    engine.take_effects()
+    assert send(engine, 1, at_ns=40 * SECOND, client=2) == 0
+    assert list(door.clients) == [2]
+    assert pool.scale == 1.0
+
+
+def test_who_is_refused_counts_as_demand() -> None:
+    engine, (door,) = make()
+    crowd(engine, door)
+    assert send(engine, 80, client=1) == 80
+    # 80 requests of 50 / 8 ms, remembered for a second.
+    assert engine.ranks[0].pool.missing(0) == pytest.approx(0.5)
+
+
+def test_accounts_are_empty_when_all_have_ended() -> None:
+    engine, (door,) = make()
+    send(engine, 5)
+    engine.on_time(engine.wake_at_ns())
+    while not engine.outbox.effects:
+        engine.on_time(engine.wake_at_ns())
+    assert any(isinstance(each, Dispatch) for each in engine.take_effects())
+    # Its backend dies: all run again elsewhere, and when nobody is there they are late.
+    engine.on_backend_down(ms(60), 0)
+    assert door.queued == 5
+    engine.on_time(SECOND)
+    engine.on_cancel(SECOND, 1_000_000)
+    for rid in list(engine.outbox.queued):
+        engine.on_cancel(SECOND, rid)
+    engine.take_effects()
+    assert door.queued == 0
+    assert engine.ranks[0].pool.spoken == pytest.approx(0.0)
+
+
+def test_floor_that_nobody_reaches_leaves_no_trace() -> None:
+    engine, (door,) = make()
+    engine.runs[0] = frozenset((0,))
+    request = Request(1, 0, 0, SLO_NS, client=1)
+    request.allowed = frozenset()
+    engine.on_request(0, request)
+    engine.take_effects()
+    assert door.queued == 0
+
+
+def test_application_that_moves_takes_its_backlog_along() -> None:
+    engine, (door,) = make(ranks=2)
+    send(engine, 4)
+    engine.move_application(ms(1), 0, 1)
+    old, new = (rank.pool for rank in engine.ranks)
+    assert old.spoken == pytest.approx(0.0)
+    assert old.used == pytest.approx(0.0)
+    assert new.spoken == pytest.approx(4 * door.cost_ns / door.slack_ns)
+
+
+# The gain
+
+
+def test_losses_lower_the_gain_and_their_absence_raises_it() -> None:
+    pool = Pool()
+    pool.backends, pool.spoken = 1, 1.0
+    pool.served, pool.lost = 95, 5
+    pool.review(SECOND)
+    assert pool.gain == pytest.approx(0.95 * GAIN_MAX)
+    pool.served, pool.refused = 100, 1
+    pool.review(2 * SECOND)
+    assert pool.gain == pytest.approx(0.95 * 1.01 * GAIN_MAX)
+    pool.served = 100
+    pool.review(3 * SECOND)
+    assert pool.gain == GAIN_MAX
+
+
+def test_gain_has_a_floor() -> None:
+    pool = Pool()
+    for second in range(1, 50):
+        pool.served, pool.lost = 10, 90
+        pool.review(second * SECOND)
+    assert pool.gain == GAIN_MIN
+
+
+def test_backends_that_all_stand_still_do_not_lower_the_gain() -> None:
+    pool = Pool()
+    pool.lost = 100
+    pool.review(SECOND)
+    assert pool.gain == GAIN_MAX
+
+
+def test_losses_of_a_pool_that_is_not_pressed_have_other_reasons() -> None:
+    pool = Pool()
+    pool.backends, pool.spoken = 4, 0.5
+    pool.on_lost()
+    assert pool.lost == 0

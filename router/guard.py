@@ -1,9 +1,9 @@
 """Acts on backends that hang, drag or die, and on models that take them along."""
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from router.core.engine import Engine
+from router.assembly import Assembly
 from router.core.events import Batch, DropReason
 from router.core.units import NEVER
 from router.links.messages import Retire
@@ -23,8 +23,7 @@ class Guard:
 
     def __init__(
         self,
-        engine: Engine,
-        applications: Sequence[str],
+        built: Assembly,
         backends: dict[int, BackendPeer],
         presence: Presence,
         word: Word,
@@ -33,8 +32,8 @@ class Guard:
     ) -> None:
         """`lose` forgets a backend, `spare` gives it nothing more; both take a time and a
         backend, the first also a reason."""
-        self.engine = engine
-        self.applications = applications
+        self.engine = built.engine
+        self.applications = tuple(built.applications)
         self.backends = backends
         self.presence = presence
         self.word = word

@@ -100,10 +100,7 @@ class LiveRouter:
         self.trouble: dict[int, str] = {}
         """By application: how the last computation failed that was not made good since."""
         self.word = Word(built, self.presence, self.clients, self.frontends, self._say)
-        names = tuple(each.name for each in config.applications)
-        self.guard = Guard(
-            self.engine, names, self.backends, self.presence, self.word, self._lose, self._spare
-        )
+        self.guard = Guard(built, self.backends, self.presence, self.word, self._lose, self._spare)
         self.touched: dict[Speaker, None] = {}
         """Links that have something to say; in order, so that one seed is one story."""
         self.settling = False
@@ -217,6 +214,7 @@ class LiveRouter:
             submit.client,
             submit.priority,
         )
+        request.tenant = submit.tenant
         wishes = self.clients.wishes
         request.allowed = wishes.allowed(application, submit.accuracy_floor, submit.pinned)
         self.engine.on_request(now_ns, request)

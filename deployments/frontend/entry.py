@@ -24,6 +24,8 @@ class Arrival:
     """No variant below it may answer."""
     pinned: str = ""
     """The only variant that may; empty: any."""
+    tenant: int = 0
+    """Who has sent it, where tenants are known; all its clients share."""
 
 
 class Entry:
@@ -44,6 +46,7 @@ class Entry:
         "priority",
         "rid",
         "size_bytes",
+        "tenant",
         "waiting",
     )
 
@@ -56,6 +59,7 @@ class Entry:
         self.priority = arrival.priority
         self.accuracy_floor = arrival.accuracy_floor
         self.pinned = arrival.pinned
+        self.tenant = arrival.tenant
         self.size_bytes = arrival.size_bytes
         self.arrived_at_ns = now_ns
         self.deadline_ns = deadline_ns

@@ -98,6 +98,7 @@ def take_in(
         left_ns,
         floor,
         pinned,
+        _client(tenant, tenant) if tenant else 0,
     )
     classes = _classes(model, request) if request.outputs else ()
     report = _report(arrival, given, len(tensor.data)) if names.FPS in given else None

@@ -302,6 +302,7 @@ class RequestTable:
                     entry.priority,
                     entry.accuracy_floor,
                     entry.pinned,
+                    entry.tenant,
                 )
             )
         )

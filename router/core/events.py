@@ -72,6 +72,7 @@ class Request:
         "retried",
         "rid",
         "start_by_ns",
+        "tenant",
     )
 
     def __init__(
@@ -93,6 +94,8 @@ class Request:
         """The hard limit: nothing is dispatched to end after it."""
         self.client = client
         """The client's stream; 0 when requests stand alone."""
+        self.tenant = 0
+        """Who shares with others as one, whatever its clients; 0: each client does for itself."""
         self.priority = priority
         """As in Triton: 1 is highest, 0 the default."""
         self.start_by_ns = NEVER

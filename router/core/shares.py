@@ -47,7 +47,7 @@ class FairAdmission(Admission):
         self.used = 0.0
         """Backends kept busy by requests that were let in lately, on the pool's scale."""
         self.clients: dict[int, float] = {}
-        """The same by client."""
+        """The same by tenant, or by client where there are none."""
         self.turn = 0
         """Of the pool's scale."""
         self.queued = 0
@@ -74,7 +74,8 @@ class FairAdmission(Admission):
             return DropReason.SHED
         pool.used += given
         self.used += given
-        self.clients[request.client] = self.clients.get(request.client, 0.0) + given
+        party = request.tenant or request.client
+        self.clients[party] = self.clients.get(party, 0.0) + given
         self.on_queued(request)
         return None
 
@@ -83,8 +84,9 @@ class FairAdmission(Admission):
         # Triton's 1, the highest priority, goes before other clients, not before applications.
         if request.priority == 1:
             return room > 0.0
-        weight = self.weights.get(request.client, 1.0) / self.lightest
-        return self.clients.get(request.client, 0.0) < WIDE * weight * room
+        party = request.tenant or request.client
+        weight = self.weights.get(party, 1.0) / self.lightest
+        return self.clients.get(party, 0.0) < WIDE * weight * room
 
     def on_queued(self, request: Request) -> None:
         self.queued += 1

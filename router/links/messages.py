@@ -62,6 +62,8 @@ class Submit(msgspec.Struct, tag=10, array_like=True, frozen=True):
     """No variant below it may run it."""
     pinned: str = ""
     """Name of the only variant that may; empty: any."""
+    tenant: int = 0
+    """Whose fair share it is of; 0: its client's own."""
 
 
 class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):

@@ -89,6 +89,17 @@ def test_client_that_asks_for_little_is_let_in_while_another_is_refused() -> Non
     assert send(engine, 4, client=2) == 0
 
 
+def test_clients_of_one_tenant_share_as_one() -> None:
+    engine, (door,) = make()
+    crowd(engine, door)
+    door.clients[77] = door.clients.pop(1)
+    for client, tenant, reasons in ((1, 0, 0), (2, 77, 1), (3, 77, 1)):
+        request = Request(client, 0, 0, SLO_NS, client=client)
+        request.tenant = tenant
+        engine.on_request(0, request)
+        assert refused(engine) == reasons
+
+
 def test_application_that_asks_for_little_is_let_in_while_another_is_refused() -> None:
     engine, (door, _) = make(applications=2)
     crowd(engine, door)

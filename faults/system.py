@@ -209,8 +209,10 @@ class System:
     def lose_backend(self, host: BackendHost, back_in_ns: int = REPLACE_NS) -> None:
         if host.loop.alive:
             host.loop.die()
-            self.backends.remove(host)
-            self._start_later(back_in_ns, self.start_backend)
+            # One that was leaving has its successor.
+            if host in self.backends:
+                self.backends.remove(host)
+                self._start_later(back_in_ns, self.start_backend)
 
     def lose_frontend(self, host: FrontendHost, back_in_ns: int = REPLACE_NS) -> None:
         """Its clients see their connections end: that is their answer."""

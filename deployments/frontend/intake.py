@@ -16,6 +16,10 @@ from router.core.units import NEVER
 from router.links.messages import Report
 
 CLIENT_BITS = 63
+LASTS_US_MAX = 600_000_000
+"""Ten minutes: what clients say of time is no more."""
+SIDE_MAX = 65_535
+"""Of a picture, as JPEG has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +129,26 @@ def _report(
     """What the client says of itself; nothing where nobody would know whose report it is."""
     if not arrival.client:
         return None
-    slo_us = integer(given, names.SLO_US)
+    slo_us = _within(given, names.SLO_US, LASTS_US_MAX)
     return Report(
         arrival.application,
         arrival.client,
         arrival.slo_ns if slo_us is None else slo_us * 1000,
         number(given, names.FPS) or 0.0,
         number(given, names.BANDWIDTH) or 0.0,
-        integer(given, names.INPUT_SIZE) or 0,
+        _within(given, names.INPUT_SIZE, SIDE_MAX) or 0,
         8 * size_bytes,
-        (integer(given, names.ROUND_TRIP_US) or 0) * 1000,
+        (_within(given, names.ROUND_TRIP_US, LASTS_US_MAX) or 0) * 1000,
         arrival.accuracy_floor,
         arrival.pinned,
     )
+
+
+def _within(given: Mapping[str, InferParameter], name: str, most: int) -> int | None:
+    value = integer(given, name)
+    if value is not None and not 0 <= value <= most:
+        raise BadRequestError(f"parameter {name}={value}: must be from 0 to {most}")
+    return value
 
 
 def _frame(tensor: RawTensor, batched: bool) -> tuple[int, int]:

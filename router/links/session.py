@@ -41,6 +41,22 @@ def encode(messages: Sequence[Message], frame_bytes_max: int = FRAME_BYTES_MAX) 
     return encode(messages[:half], frame_bytes_max) + encode(messages[half:], frame_bytes_max)
 
 
+def encode_the_sayable(
+    messages: Sequence[Message], frame_bytes_max: int = FRAME_BYTES_MAX
+) -> tuple[list[bytes], list[str]]:
+    """Frames of all messages that can be said, and why the others cannot: one must not take those
+    of its loop tick with it."""
+    try:
+        return encode(messages, frame_bytes_max), []
+    except (LinkError, OverflowError, UnicodeEncodeError) as error:
+        if len(messages) == 1:
+            return [], [f"{type(messages[0]).__name__}: {error}"]
+    half = len(messages) // 2
+    frames, unsayable = encode_the_sayable(messages[:half], frame_bytes_max)
+    more_frames, more = encode_the_sayable(messages[half:], frame_bytes_max)
+    return frames + more_frames, unsayable + more
+
+
 class Session:
     """One end of one link, from the first byte to the last.
 

@@ -1,6 +1,7 @@
 """The IO shell of links: TCP on asyncio, one frame a peer and loop tick."""
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,9 +12,17 @@ from profiles.errors import ConfigError
 from router.core.units import ms
 from router.links.heart import Heart
 from router.links.messages import Heartbeat, Hello, Message
-from router.links.session import FRAME_BYTES_MAX, SILENCE_NS, LinkError, Session, encode
+from router.links.session import (
+    FRAME_BYTES_MAX,
+    SILENCE_NS,
+    LinkError,
+    Session,
+    encode,
+    encode_the_sayable,
+)
 from router.links.tls import LinkTls, Seal, SealError
 
+LOG = logging.getLogger("fermata")
 Me = Callable[[], Hello]
 """Asked at each new link, since the highest known epoch changes over time."""
 Resolve = Callable[[], Awaitable[str]]
@@ -142,8 +151,11 @@ class Link(asyncio.Protocol):
         self.outbox = []
         if self.session.closed is not None:
             return
-        for frame in encode(messages, self.options.frame_bytes_max):
+        frames, unsayable = encode_the_sayable(messages, self.options.frame_bytes_max)
+        for frame in frames:
             self._write(frame)
+        for reason in unsayable:
+            LOG.error("not sent: %s", reason)
 
     def _write(self, frame: bytes) -> None:
         with self.lock:

@@ -60,6 +60,14 @@ def ask(model: str, tensor: RawTensor, version: str = "", **given: int | str) ->
 WORDS = from_array("text", np.arange(5))
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("slo_us", 2**60), ("round_trip_us", -1), ("input_size", 2**40)]
+)
+def test_what_clients_say_of_themselves_has_limits(name: str, value: int) -> None:
+    with pytest.raises(BadRequestError, match=f"{name}={value}: must be from 0 to"):
+        ask("words", WORDS, fps=30, **{name: value})
+
+
 def test_a_timeout_is_the_slo_and_keeps_what_the_hard_limit_allows_on_top() -> None:
     jpeg = RawTensor("input", "BYTES", (1,), join_bytes([b"\xff\xd8"]))
     arrival = ask("resnet", jpeg).arrival

@@ -18,7 +18,7 @@ from router.links.messages import (
     Run,
     Submit,
 )
-from router.links.session import PREFIX, LinkError, Session, encode
+from router.links.session import PREFIX, LinkError, Session, encode, encode_the_sayable
 
 
 def hello(role: str = "backend", epoch: int = 0, protocol: int = PROTOCOL) -> Hello:
@@ -187,3 +187,11 @@ def test_frame_is_a_plain_msgpack_list() -> None:
     # Other languages may join: nothing but a length and standard msgpack.
     body = frame(Cancel(9))[PREFIX:]
     assert msgspec.msgpack.decode(body) == [[11, 9]]
+
+
+def test_what_cannot_be_said_takes_nothing_else_with_it() -> None:
+    frames, unsayable = encode_the_sayable([*SAID[:2], Cancel(2**70), *SAID[2:]])
+    link = session()
+    link.receive(0, frame(hello()))
+    assert [message for each in frames for message in link.receive(0, each)] == SAID
+    assert [reason.partition(":")[0] for reason in unsayable] == ["Cancel"]

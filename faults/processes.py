@@ -141,6 +141,8 @@ class Machine:
         self.slowness = 1.0
         self.hangs = False
         self.fails = False
+        self.room = 0
+        """The largest batch that fits its memory; 0: any."""
         self.poison = ""
         """A variant that kills the process."""
 
@@ -183,6 +185,9 @@ class VirtualExecutor:
         machine, world = self.machine, self.loop.world
         plain_ns = machine.tables[job.run.variant][max(0, len(items) - 1)]
         jitter = 1.0 + abs(self.loop.rng.gauss(0.0, 0.02))
+        if 0 < machine.room < len(items):
+            # It runs in parts, one after the other.
+            plain_ns *= 1 + len(items) // machine.room
         run_ns = int(plain_ns * machine.profile_error * machine.slowness * jitter)
         started_at_ns = self.loop.clock()
         world.enter(
@@ -222,7 +227,8 @@ class VirtualExecutor:
             places = [place for place, _ in items]
             outputs.append((places, runner.run(runner.stage([item for _, item in items]))))
         self.running = None
-        self.report(Outcome(job, 0, started_at_ns, run_ns, errors, outputs, failed))
+        fits = self.machine.room if 0 < self.machine.room < len(items) else 0
+        self.report(Outcome(job, 0, started_at_ns, run_ns, errors, outputs, failed, fits))
         self._next()
 
     def stop(self) -> None:

@@ -196,6 +196,20 @@ def _fail(schedule: Schedule) -> Heal | None:
     return heal
 
 
+def _no_room(schedule: Schedule) -> Heal | None:
+    """Somebody else takes memory of an accelerator."""
+    host = schedule.backend()
+    if host is None:
+        return None
+    machine = host.machine
+    machine.room = schedule.rng.randint(1, 6)
+
+    def heal() -> None:
+        machine.room = 0
+
+    return heal
+
+
 def _hang_for_ever(schedule: Schedule) -> Heal | None:
     host = schedule.backend()
     if host is None:
@@ -287,6 +301,7 @@ FAULTS: dict[str, Callable[[Schedule], Heal | None]] = {
     "hang-for-ever": _hang_for_ever,
     "poison": _poison,
     "fail": _fail,
+    "no-room": _no_room,
     "misprofiled": _misprofiled,
     "clock-step": _clock_step,
     "usurp": _usurp,

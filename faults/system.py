@@ -100,6 +100,7 @@ class System:
             ),
             policy,
             options,
+            fair_shares=True,
         )
         self.counts: dict[str, int] = {}
         self.router: RouterHost | None = None

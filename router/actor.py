@@ -97,14 +97,14 @@ class RouterActor:
 
     async def questions(self, wait_s: float) -> dict[int, Question]:
         """What mappings of clients are to be decided from, in so many seconds or as soon as what
-        was decided last holds no more; see `LiveRouter.questions`."""
+        was decided last holds no more; see `MappedClients`."""
         await self.address()
         clients, urgent = self.live.clients, asyncio.Event()
         clients.on_urgent = urgent.set
         if not clients.urgent:
             with suppress(TimeoutError):
                 await asyncio.wait_for(urgent.wait(), wait_s)
-        return self.live.questions()
+        return clients.questions(self.live.clock())
 
     async def take_plans(self, plans: dict[int, Assignment]) -> None:
         self.live.take_plans(plans)

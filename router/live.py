@@ -47,8 +47,9 @@ from router.mapped_clients import MappedClients
 from router.meters import Meters
 from router.peers import BackendPeer, Speaker
 from router.placement import Placement
-from router.policies.jellyfish.question import Assignment, Question
+from router.policies.jellyfish.question import Assignment
 from router.presence import Presence
+from router.room import Room
 from router.wake import Wake
 from router.word import Word
 
@@ -96,6 +97,7 @@ class LiveRouter:
             {each.name: tuple(v.name for v in each.variants) for each in config.applications}
         )
         self.kinds = Kinds(built, config.kind)
+        self.room = Room(built)
         self.clients = MappedClients(built)
         self.trouble: dict[int, str] = {}
         """By application: how the last computation failed that was not made good since."""
@@ -254,6 +256,7 @@ class LiveRouter:
         if not serves:
             self._drain(now_ns, link, here)
             return
+        self.room.on_ready(number, ready.limits)
         if here:
             if not self.config.swap:
                 self.engine.on_resident(now_ns, number, whole)
@@ -309,6 +312,7 @@ class LiveRouter:
     def _lose(self, now_ns: int, number: int, reason: str) -> None:
         del self.backends[number]
         self.meters.on_gone("backend", number)
+        self.room.on_gone(number)
         self.presence.on_backend_down(number)
         state = self._state(number)
         held = 0
@@ -433,10 +437,6 @@ class LiveRouter:
             self.word.estimates(batch)
 
     # Plans that are made elsewhere
-
-    def questions(self) -> dict[int, Question]:
-        """What the mapping of each application's clients is to be decided from now."""
-        return self.clients.questions(self.clock())
 
     def take_plans(self, plans: dict[int, Assignment]) -> None:
         """Map the clients as decided."""

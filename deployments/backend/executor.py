@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from deployments.backend.emulated import sharpen_sleep
@@ -17,6 +18,8 @@ from deployments.backend.tensors import Array, Outputs
 INLINE_BYTES = 1 << 18
 """Less than this is staged by the thread that runs it: another one would take longer to wake."""
 SWITCH_S = 0.0005
+NO_ROOM = object()
+"""In place of inputs for which memory does not suffice all at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,8 @@ class Outcome:
     outputs: list[tuple[list[int], Outputs]]
     """Of each group: places in the batch and what the model returned for them."""
     failed: str = ""
+    fits: int = 0
+    """The largest part that ran, where memory did not suffice for all at once; 0: it did."""
 
 
 class Executing(Protocol):
@@ -120,20 +125,36 @@ class Executor:
         outputs: list[tuple[list[int], Outputs]] = []
         staged_at_ns = started_at_ns = run_ns = 0
         failed = ""
+        fits = 0
         for group in order.groups:
             from_ns = time.monotonic_ns()
             try:
-                staged, staged_at_ns = group.staged()
+                staged, staged_at_ns = stage_or_not(group.staged, len(group.places))
                 from_ns = time.monotonic_ns()
                 started_at_ns = started_at_ns or from_ns
-                outputs += run_or_halve(order.runner, staged, group.places, group.items)
+                parts = run_or_halve(order.runner, staged, group.places, group.items)
+                if len(parts) > 1:
+                    fits = max(fits, *(len(places) for places, _ in parts))
+                outputs += parts
             # A model is a user's code and may raise anything; this is the thread's outermost loop.
             except Exception as error:
                 failed = f"{type(error).__name__}: {error}"
                 errors.update(dict.fromkeys(group.places, failed))
             run_ns += time.monotonic_ns() - from_ns
         failed = "" if outputs else failed
-        return Outcome(order.job, staged_at_ns, started_at_ns, run_ns, errors, outputs, failed)
+        return Outcome(
+            order.job, staged_at_ns, started_at_ns, run_ns, errors, outputs, failed, fits
+        )
+
+
+def stage_or_not(staged: Callable[[], tuple[Any, int]], count: int) -> tuple[Any, int]:
+    """So many staged inputs, or `NO_ROOM` in their place where memory does not suffice."""
+    try:
+        return staged()
+    except Exception as error:
+        if count == 1 or not is_out_of_memory(error):
+            raise
+    return NO_ROOM, 0
 
 
 def run_or_halve(
@@ -141,7 +162,8 @@ def run_or_halve(
 ) -> list[tuple[list[int], Outputs]]:
     """Run these together; where the memory does not suffice, one half after the other."""
     try:
-        return [(places, runner.run(staged))]
+        if staged is not NO_ROOM:
+            return [(places, runner.run(staged))]
     # Every library has an error of its own for that.
     except Exception as error:
         if len(places) == 1 or not is_out_of_memory(error):
@@ -152,7 +174,9 @@ def run_or_halve(
     middle = len(places) // 2
     found: list[tuple[list[int], Outputs]] = []
     for part in (slice(middle), slice(middle, None)):
-        found += run_or_halve(runner, runner.stage(items[part]), places[part], items[part])
+        half = items[part]
+        staged, _ = stage_or_not(partial(stage, runner, half), len(half))
+        found += run_or_halve(runner, staged, places[part], half)
     return found
 
 

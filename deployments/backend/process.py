@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from deployments.backend.executor import Executing, Executor, Outcome
 from deployments.backend.frontends import Frontends
+from deployments.backend.limits import BatchLimits
 from deployments.backend.meter import BackendMeter, LoadCounts
 from deployments.backend.runner import Runner, RunnerStock
 from deployments.backend.segments import Segments
@@ -97,6 +98,7 @@ class BackendProcess:
         """Hears what the meter says."""
         self.leaving: set[str] = set()
         """Variants that get no new batch, and go when those they have are done."""
+        self.limits = BatchLimits()
         self.trouble: dict[str, str] = {}
         """Why a variant could not be loaded when last asked for."""
         self.resolve = resolve
@@ -129,6 +131,8 @@ class BackendProcess:
 
     def _tell(self, late_ns: int) -> None:
         """What there is to count is kept for a router that is away."""
+        if self.limits.lift(self.clock()):
+            self._announce()
         if self.router is not None:
             stats = self.meter.take()
             self.router.send(stats)
@@ -220,7 +224,8 @@ class BackendProcess:
             trouble = tuple(sorted(self.trouble.items()))
             kind, costs = self.settings.kind, self.settings.costs
             empty = not here and not self.draining
-            self.router.send(Ready(kind, variants, trouble, costs, empty))
+            limits = self.limits.told()
+            self.router.send(Ready(kind, variants, trouble, costs, empty, limits))
 
     async def _load(self, variant: str) -> None:
         self.leaving.discard(variant)
@@ -319,6 +324,9 @@ class BackendProcess:
     def _on_outcome(self, outcome: Outcome) -> None:
         now_ns, job = self.clock(), outcome.job
         self.batches += 1
+        if outcome.fits and self.limits.set(now_ns, job.run.variant, outcome.fits):
+            self._count(f"{job.run.variant}: memory suffices for {outcome.fits} at once")
+            self._announce()
         failed = outcome.failed
         outputs: list[Tensors | str] = [""] * (len(job.inputs))
         if not failed:

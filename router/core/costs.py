@@ -3,6 +3,8 @@
 from bisect import bisect_left, insort_right
 from collections import deque
 
+from router.core.units import NEVER
+
 RATIO_WINDOW = 256
 """Batches remembered for each octave of sizes, per variant and kind of backend."""
 RATIO_WINDOW_MIN = 16
@@ -21,6 +23,8 @@ BACKEND_WINDOW = 8
 REFUSALS = 64
 """Offers of a slow backend that nothing fits: after so many it is tried as if it were not slow, or
 one that has recovered would never show it."""
+NO_ROOM_NS = NEVER // 8
+"""Planned for batches that do not fit: no deadline is that far away."""
 BACKEND_TOLERANCE = 0.05
 """A backend is planned with a factor of its own once it is this much slower than its peers."""
 
@@ -92,11 +96,22 @@ class VariantCost:
     carry the load. Sizes that have not run yet take over the delay of those that have, as it is.
     """
 
-    __slots__ = ("batches", "beta_ns", "octaves", "p50_ns", "plan_ns", "seed", "size_max")
+    __slots__ = (
+        "batches",
+        "beta_ns",
+        "octaves",
+        "p50_ns",
+        "plan_ns",
+        "room",
+        "seed",
+        "size_max",
+    )
 
     def __init__(self, p50_ns: list[int], seed: float) -> None:
         self.p50_ns = [0, *p50_ns]
         self.size_max = len(p50_ns)
+        self.room = 0
+        """The largest batch that memory suffices for, where it does not for all; 0: it does."""
         self.seed = seed
         """From the profile; what counts until batches have run."""
         self.batches = 0
@@ -114,7 +129,8 @@ class VariantCost:
     @property
     def factor(self) -> float:
         """The largest margin of any size, relative to the profile."""
-        ends = [octave.last for octave in self.octaves]
+        room = self.room or self.size_max
+        ends = [min(octave.last, room) for octave in self.octaves]
         return max(self.plan_ns[size] / self.p50_ns[size] for size in ends)
 
     def ratio(self) -> float | None:
@@ -186,6 +202,8 @@ class VariantCost:
             for size in range(octave.first, octave.last + 1):
                 highest_ns = max(highest_ns, int(self.p50_ns[size] * factor) + more_ns)
                 self.plan_ns[size] = highest_ns
+        for size in range(self.room + 1, self.size_max + 1) if self.room else ():
+            self.plan_ns[size] = NO_ROOM_NS
 
 
 def fixed_cost_ns(p50_ns: list[int]) -> int:
@@ -276,6 +294,14 @@ class Costs:
             cost = costs.get(variant)
             if cost is not None:
                 cost.doubt(self.margin_quantile)
+
+    def limit(self, variant: int, size: int) -> None:
+        """Form no batches larger than this, whatever the profile says; 0: as it says."""
+        for costs in self.by_kind:
+            cost = costs.get(variant)
+            if cost is not None and cost.room != size:
+                cost.room = size
+                cost._rewrite()
 
     def refuse(self, backend: int, weight: int = 1) -> None:
         """Nothing that waited would fit a slow backend."""

@@ -229,6 +229,8 @@ class Ready(msgspec.Struct, tag=40, array_like=True, frozen=True):
     """(variant, p50, p99 by batch size from 1 up) as measured on this kind of backend."""
     empty: bool = False
     """Everything has been unloaded; no variants without this say that the backend drains."""
+    limits: tuple[tuple[str, int], ...] = ()
+    """(variant, largest batch) where memory did not suffice for larger ones lately."""
 
 
 class Done(msgspec.Struct, tag=41, array_like=True, frozen=True):

@@ -112,12 +112,12 @@ def pack(loads: Sequence[Load], scale: float, bins_max: int) -> list[Bin] | None
         whole = int(rps / load.whole_rps)
         rest = rps - whole * load.whole_rps
         cycle_ns = load.plan_ns[load.size]
+        if len(bins) + whole > bins_max:
+            return None
         for _ in range(whole):
             bins.append(Bin(cycle_ns, [Part(load, load.whole_rps, load.size)]))
         if rest > 0.0:
             residuals.append(residual_bin(load, rest))
-        if len(bins) > bins_max:
-            return None
     residuals.sort(key=lambda residual: -residual.occupancy)
     shared: list[Bin] = []
     for residual in residuals:
@@ -334,7 +334,11 @@ class Partitioned(Source):
     def _load(self, application: int) -> Load:
         rps, slo_ns = self.rps[application], max(1, self.slo_ns[application])
         rps += self.options.burst_margin * sqrt(rps * SECOND / slo_ns)
-        return Load(application, rps, slo_ns, self.tables[application], self.sizes[application])
+        table = self.tables[application]
+        if table[self.sizes[application]] > slo_ns:
+            # Memory has become short since the size was chosen.
+            self.sizes[application] = size_for_half(table, slo_ns)
+        return Load(application, rps, slo_ns, table, self.sizes[application])
 
     # Bid and grant
 

@@ -1,16 +1,20 @@
 """Batches for which the memory does not suffice; a hung accelerator."""
 
+import queue
 from typing import Any
 
 import numpy as np
 import pytest
 
-from deployments.backend.executor import run_or_halve
+from deployments.backend.executor import Executor, Outcome, run_or_halve
+from deployments.backend.limits import BatchLimits
 from deployments.backend.runner import PlainRunner
 from deployments.backend.slot import Slot
 from deployments.backend.tensors import Array
-from router.core.units import ms
+from router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from router.core.units import ms, seconds
 from router.links.messages import Payload, Run
+from router.room import Room
 
 
 class OutOfMemoryError(RuntimeError):
@@ -66,3 +70,70 @@ def test_a_slot_tells_how_far_its_batch_is_past_its_plan() -> None:
     job = slot.jobs[0]
     slot.on_finished(ms(20), job, 0, ms(10), ms(10), [()])
     assert slot.overrun_ns(ms(1000)) < 0
+
+
+def test_a_limit_holds_for_a_minute_and_then_for_two() -> None:
+    limits = BatchLimits()
+    assert limits.set(0, "v", 4)
+    assert not limits.set(seconds(1), "v", 4)
+    assert limits.told() == (("v", 4),)
+    assert limits.set(seconds(2), "v", 2)
+    assert not limits.lift(seconds(60))
+    assert limits.lift(seconds(2 + 120))
+    assert limits.told() == ()
+    limits.set(seconds(200), "v", 4)
+    assert not limits.lift(seconds(200 + 119))
+    assert limits.lift(seconds(200 + 120))
+
+
+class FakeJob:
+    """All that an executor needs to know of one."""
+
+
+def test_an_outcome_tells_what_fitted_even_where_staging_did_not() -> None:
+    class Crowded(PlainRunner):
+        def stage(self, items: Any) -> Any:
+            if len(items) > 3:
+                raise MemoryError("no room to stage")
+            return super().stage(items)
+
+    heard: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    executor = Executor(heard.put)
+    model = Crowded(lambda batch: batch[:, 0] * 2, 16)
+    items = [(place, np.array([place])) for place in range(8)]
+    job: Any = FakeJob()
+    executor.begin(job, model, items, {})
+    outcome = heard.get(timeout=10)
+    executor.begin(job, model, items[:2], {})
+    whole = heard.get(timeout=10)
+    executor.stop()
+    assert (outcome.fits, outcome.failed, outcome.errors) == (2, "", {})
+    assert sorted(place for places, _ in outcome.outputs for place in places) == list(range(8))
+    assert whole.fits == 0
+
+
+# The router
+
+
+def test_batches_are_formed_as_large_as_fits_everywhere() -> None:
+    config = RouterConfig(
+        (
+            ServedApplication(
+                "a", ms(100), (ServedVariant("v", tuple(ms(10 + n) for n in range(1, 9))),)
+            ),
+        )
+    )
+    built = assemble(config)
+    plan_ns = built.engine.costs.of(0).plan_ns
+    before = list(plan_ns)
+    room = Room(built)
+    room.on_ready(1, (("v", 4), ("unknown", 2)))
+    room.on_ready(2, (("v", 6),))
+    assert plan_ns[:5] == before[:5]
+    assert plan_ns[5] > seconds(1_000_000)
+    assert built.engine.costs.of(0).factor == 1.0
+    room.on_gone(1)
+    assert plan_ns[:7] == before[:7]
+    assert plan_ns[7] > seconds(1_000_000)
+    room.on_ready(2, ())
+    assert plan_ns == before

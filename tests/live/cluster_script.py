@@ -6,8 +6,10 @@ Each node has an address of its own, so that processes find one another as pods 
 """
 
 import json
+import secrets
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -18,6 +20,8 @@ import yaml
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests/unit"))
 from kustomized import render  # noqa: E402
+
+from benchmarks.certificates import Authority  # noqa: E402
 
 WAIT_S = 150.0
 HEAD = "127.0.0.1"
@@ -56,10 +60,25 @@ def wait_until_served(frontends: int, backends: int) -> None:
     raise SystemExit(f"not served after {WAIT_S:g} s: {told}")
 
 
-def load(model: str, seconds: int) -> "subprocess.Popen[str]":
+def make_secrets(folder: Path) -> None:
+    """The files of the secrets that the manifests mount."""
+    for name in ("tls", "links", "tokens"):
+        (folder / name).mkdir()
+    (folder / "tokens/clients").write_text(secrets.token_hex(32))
+    Authority(folder / "tls", "ca").vouch("tls", HEAD)
+    authority = Authority(folder / "links", "ca")
+    # The name that processes know one another by, in files of the secret's names.
+    pair = authority.vouch("fermata")
+    pair.certificate.rename(folder / "links/tls.crt")
+    pair.key.rename(folder / "links/tls.key")
+
+
+def load(model: str, seconds: int, folder: Path) -> "subprocess.Popen[str]":
     command = [
         *(sys.executable, "-m", "commands.main", "load", "--json", "--model", model),
         *("--rate", "50", "--duration-s", str(seconds), "--server", f"{HEAD}:8001"),
+        *("--token-file", str(folder / "tokens/clients")),
+        *("--ca-file", str(folder / "tls/ca.crt")),
     ]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
@@ -72,8 +91,16 @@ def finished(loading: "subprocess.Popen[str]") -> dict[str, Any]:
 
 
 def main() -> None:
-    (service,) = [each for each in render(Path(sys.argv[1])) if each["kind"] == "RayService"]
-    serve_config = yaml.safe_load(service["spec"]["serveConfigV2"])
+    with tempfile.TemporaryDirectory() as folder:
+        run(Path(sys.argv[1]), Path(folder))
+
+
+def run(overlay: Path, folder: Path) -> None:
+    make_secrets(folder)
+    (service,) = [each for each in render(overlay) if each["kind"] == "RayService"]
+    serve_config = yaml.safe_load(
+        service["spec"]["serveConfigV2"].replace("/etc/fermata", str(folder))
+    )
     wanted = serve_config["applications"][0]["args"]["config"]
 
     from ray.cluster_utils import Cluster
@@ -89,14 +116,14 @@ def main() -> None:
         client.deploy_applications(serve_config)
         wait_until_served(wanted["frontend"]["processes"], wanted["backend"]["count"])
         model = wanted["applications"][0]["name"]
-        quiet = finished(load(model, 3))
+        quiet = finished(load(model, 3, folder))
         where = actors()
-        under_way = load(model, UPGRADE_S)
+        under_way = load(model, UPGRADE_S, folder)
         time.sleep(3)
         wanted["applications"][0]["slo_ms"] += 10
         client.deploy_applications(serve_config)
         upgraded = finished(under_way)
-        afterwards = finished(load(model, 3))
+        afterwards = finished(load(model, 3, folder))
         told = {"load": quiet, "upgraded": upgraded, "afterwards": afterwards, "where": where}
         print(json.dumps({**told, "slo_ns": status()["applications"][model]["slo_ns"]}))
         client.delete_applications()

@@ -5,6 +5,9 @@ import copy
 import json
 import os
 import re
+import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ import yaml
 from kustomized import render
 
 from deployments.config import DeploymentConfig, read_config
+from deployments.frontend.tls import ServerTls
+from router.links.tls import LinkTls
 
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
@@ -264,3 +269,62 @@ def test_the_image_has_every_package() -> None:
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
     assert copied == packages
     assert "USER 1000" in text
+
+
+def named_files(node: Any) -> Iterator[str]:
+    """Every value of a key that names a file."""
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from named_files(value)
+        elif isinstance(value, list):
+            for each in value:
+                yield from named_files(each) if isinstance(each, dict) else ()
+        elif key.endswith("_file") and value:
+            yield value
+
+
+def test_every_secret_is_mounted_where_it_is_read(manifests: list[dict[str, Any]]) -> None:
+    config = our_config(manifests)
+    links = list(named_files(config.links.model_dump()))
+    rest = list(named_files(config.frontend.model_dump() | {"tenants": tenants_of(config)}))
+    assert links
+    assert rest
+    for group, files in (("frontends", links + rest), ("backends", links)):
+        spec = groups(manifests)[group]["template"]["spec"]
+        held = {each["name"]: each["secret"] for each in spec["volumes"] if each.get("secret")}
+        mounts = {
+            each["mountPath"]: held[each["name"]]
+            for each in spec["containers"][0]["volumeMounts"]
+            if each["name"] in held
+        }
+        assert {str(Path(file).parent) for file in files} == set(mounts), group
+        # Its own group alone: `fsGroup` is the user's.
+        assert all(each["defaultMode"] == 0o440 for each in mounts.values())
+
+
+def tenants_of(config: DeploymentConfig) -> list[dict[str, Any]]:
+    return [each.model_dump() for each in config.tenants]
+
+
+def test_clients_come_in_by_tls_and_with_a_token(manifests: list[dict[str, Any]]) -> None:
+    config = our_config(manifests)
+    assert config.tenants
+    assert config.links.tls is not None
+    assert config.frontend.tls is not None
+    probe = groups(manifests)["frontends"]["template"]["spec"]["containers"][0]["readinessProbe"]
+    assert probe["httpGet"]["scheme"] == "HTTPS"
+
+
+def test_certificates_made_as_the_readme_says_work(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl here")
+    lines = (K8S / "README.md").read_text().splitlines()
+    commands = [line[2:] for line in lines if line.startswith(("$ openssl req", "$ openssl x509"))]
+    for command in commands:
+        subprocess.run(shlex.split(command), cwd=tmp_path, check=True, capture_output=True)
+    files = [str(tmp_path / name) for name in ("links.crt", "links.key", "links-ca.crt")]
+    client, server = LinkTls(*files).seal(False), LinkTls(*files).seal(True)
+    server.wrap(b"")
+    _, reply = server.unwrap(client.wrap(b"hello"))
+    assert server.unwrap(client.unwrap(reply)[1])[0] == b"hello"
+    ServerTls(str(tmp_path / "tls.crt"), str(tmp_path / "tls.key")).check()

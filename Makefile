@@ -19,7 +19,7 @@ help:
 	@echo "make models    set up torch and the weights of the embedded models"
 	@echo "make test      set up, then run every test but the long ones; LONG=1 for those too"
 	@echo "make lint      formatting, types, layering"
-	@echo "make fuzz      simulated faults, seed after seed; SECONDS=600 for how long, FIRST=0 from where"
+	@echo "make fuzz      simulated faults and hostile bytes; SECONDS=600 for how long, FIRST=0 from which seed"
 	@echo "make bench     the figures the README quotes, reduced; FULL=1 for all of them"
 	@echo "make compiled  build the optional compiled core into build/compiled"
 	@echo "make clean     remove what these made"
@@ -60,9 +60,11 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Seeds that failed print themselves, and how to play them again.
+# Half of the time for seeds of the fault simulation, half for everything that reads bytes of strangers.
+# What failed prints itself, and how to play it again.
 fuzz: $(READY)
-	$(BIN)/python -m faults --seconds $(SECONDS) --first $(or $(FIRST),0)
+	$(BIN)/python -m faults --seconds $$(($(SECONDS) / 2)) --first $(or $(FIRST),0)
+	$(BIN)/python -m faults.fuzzing --seconds $$(($(SECONDS) / 2))
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.goodput $(if $(FULL),,--quick)

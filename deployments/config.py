@@ -18,6 +18,7 @@ from deployments.security_config import (
     TenantConfig,
     TokenConfig,
 )
+from profiles.check import in_one_line
 from profiles.errors import ConfigError
 from profiles.profile import Profile, from_table_ms, linear
 from profiles.store import find
@@ -388,7 +389,7 @@ def read_config(data: object, source: str = "config") -> DeploymentConfig:
         shown = "..." if secret else repr(first["input"])[:80]
         message = f"{source}: {where}={shown}: {first['msg']}"
         allowed = _allowed_keys(first["loc"]) if first["type"] == "extra_forbidden" else ""
-        raise ConfigError(message + allowed) from None
+        raise ConfigError(in_one_line(message + allowed)) from None
 
 
 def _allowed_keys(where: tuple[int | str, ...]) -> str:

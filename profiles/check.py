@@ -9,12 +9,19 @@ from profiles.errors import ConfigError
 NUMBER_LIMIT = 1e15
 
 
+def in_one_line(text: str) -> str:
+    """What a terminal or a log would not show as it stands is escaped; keys are anybody's."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 def refuse(field: str, value: object, rule: str) -> NoReturn:
     """Raise a ConfigError of one line: field, value, what is allowed."""
     shown = repr(value)
     if len(shown) > 80:
         shown = shown[:77] + "..."
-    raise ConfigError(f"{field}={shown}: {rule}")
+    raise ConfigError(in_one_line(f"{field}={shown}: {rule}"))
 
 
 def check_number(field: str, value: float, low: float = 0.0) -> None:

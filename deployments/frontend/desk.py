@@ -11,12 +11,12 @@ from typing import Protocol
 import numpy as np
 
 from clients.wire.errors import BadRequestError
-from clients.wire.tensors import DTYPES, Array, check_finite, split_bytes, to_array
+from clients.wire.tensors import DTYPES, check_finite
+from deployments.frontend.decoding import payload_bytes, payload_spec, write_payload
 from deployments.frontend.entry import Answer, Arrival, ToBackend, ToRouter
-from deployments.frontend.images import Pixels, check_pixels, decode, fit, write
-from deployments.frontend.intake import Intake, input_bytes
+from deployments.frontend.images import check_pixels
+from deployments.frontend.intake import Intake
 from deployments.frontend.memory import Arena
-from deployments.frontend.models import TensorSpec
 from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
 from deployments.frontend.peeker import Peeker
 from deployments.frontend.table import RequestTable
@@ -261,7 +261,7 @@ class Desk:
 
     def _decode(self, rid: int, intake: Intake) -> None:
         """Have a thread make the payload; the slot is its own until it is done."""
-        size = input_bytes(_spec(intake)) if intake.encoded else len(intake.tensor.data)
+        size = payload_bytes(intake)
         slot = self.arena.take(size)
         view = memoryview(bytearray(size)) if slot is None else slot[1]
         self.decoding += 1
@@ -272,39 +272,14 @@ class Desk:
         """In a thread: write the input into `view`; False when nobody waits for it any more."""
         if rid not in self.table.entries:
             return False
-        model, tensor = intake.model, intake.tensor
-        if not intake.encoded:
-            if not model.allow_nan:
-                check_finite(tensor)
-            view[:] = tensor.data
-            return True
-        spec = _spec(intake)
-        out: Array = np.frombuffer(view, DTYPES[spec.datatype]).reshape(spec.shape)
-        if model.sides:
-            out[...] = self._pixels(intake)
-        elif model.image is not None:
-            write(fit(self._pixels(intake), model.image), model.image, out)
-        else:
-            assert model.read is not None
-            try:
-                made = model.read(split_bytes(tensor.data)[0])
-            except ValueError as error:
-                raise BadRequestError(f"input {tensor.name!r} cannot be read: {error}") from None
-            assert made.shape == out.shape, f"{model.name} read {made.shape}, not {out.shape}"
-            out[...] = made
+        write_payload(intake, view, self.pixels_max)
         return True
-
-    def _pixels(self, intake: Intake) -> Pixels:
-        tensor = intake.tensor
-        if tensor.datatype == "BYTES":
-            return decode(split_bytes(tensor.data)[0], self.pixels_max)
-        return to_array(tensor)[0] if intake.batched else to_array(tensor)
 
     def _on_decoded(
         self, rid: int, intake: Intake, offset: int, view: memoryview, job: asyncio.Future[bool]
     ) -> None:
         self.decoding -= 1
-        spec, tensor = _spec(intake), intake.tensor
+        spec, tensor = payload_spec(intake), intake.tensor
         size = len(view)
         dtype, shape = spec.datatype, spec.shape
         if not intake.encoded:
@@ -327,13 +302,6 @@ class Desk:
                 # Ours to mend, but its client is told at once.
                 self.table.on_bad_payload(now_ns, rid, f"decoding failed: {error!r}", "INTERNAL")
         self.pump()
-
-
-def _spec(intake: Intake) -> TensorSpec:
-    """What its payload is: the model's input, or the picture in the size that it came with."""
-    if not intake.model.sides:
-        return intake.model.input
-    return TensorSpec(intake.model.input.name, "UINT8", (*intake.frame, 3))
 
 
 def _settle(future: asyncio.Future[Outcome], rid: int, outcome: Outcome) -> None:

@@ -20,6 +20,8 @@ except ImportError:
 Pixels = npt.NDArray[np.uint8]
 JPEG_MAGIC = b"\xff\xd8\xff"
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+# Pillow would warn of pictures that are refused here anyway, once for each size that they claim.
+Image.MAX_IMAGE_PIXELS = None
 
 
 def decode(data: bytes, pixels_max: int) -> Pixels:
@@ -35,7 +37,7 @@ def decode(data: bytes, pixels_max: int) -> Pixels:
             f"{len(data)} bytes that begin with {data[:4].hex()} are no picture: "
             f"send one of {', '.join(FORMATS)}"
         ) from None
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError) as error:
         raise BadRequestError(f"the picture cannot be decoded: {error}") from None
 
 
@@ -68,7 +70,7 @@ def frame_size(data: bytes) -> tuple[int, int]:
             return height, width
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             return image.height, image.width
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError) as error:
         raise BadRequestError(f"the picture cannot be decoded: {error}") from None
 
 

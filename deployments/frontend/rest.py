@@ -16,6 +16,7 @@ from clients.wire.parameters import TRACEPARENT
 from deployments.frontend import catalog
 from deployments.frontend.intake import take_in
 from deployments.frontend.json_tensors import read_request, write_response
+from deployments.frontend.openapi import document
 from deployments.frontend.outcomes import Outcome, Refusal
 from deployments.frontend.replies import response_of
 from deployments.frontend.service import InferenceService
@@ -53,6 +54,7 @@ class Rest:
         guard = self._guard
         routes = [
             Route("/v2", guard(self.server)),
+            Route("/v2/openapi.json", guard(self.description)),
             # Whoever checks health has no token, and learns nothing else.
             Route("/v2/health/live", self.live),
             Route("/v2/health/ready", self.ready),
@@ -75,6 +77,9 @@ class Rest:
                 "extensions": [*metadata.extensions, "binary_tensor_data"],
             }
         )
+
+    async def description(self, request: Request) -> Response:
+        return JSONResponse(document())
 
     async def live(self, request: Request) -> Response:
         return PlainTextResponse("live\n")

@@ -16,6 +16,7 @@ from clients.load.http2 import (
     WINDOW_UPDATE,
     Http2Stream,
     frame,
+    length_of,
     literal,
 )
 
@@ -95,3 +96,23 @@ def test_pings_are_answered_and_ends_noticed() -> None:
         ended = make()
         ended.receive(last)
         assert ended.closed
+
+
+def test_a_long_header_has_a_length_of_several_bytes() -> None:
+    # RFC 7541, 5.1: a prefix that is full, then seven bits a byte, least significant first.
+    assert [length_of(bytes(size)) for size in (0, 126, 127, 254, 255, 1337)] == [
+        b"\x00",
+        b"\x7e",
+        b"\x7f\x00",
+        b"\x7f\x7f",
+        b"\x7f\x80\x01",
+        b"\x7f\xba\x09",
+    ]
+
+
+def test_a_token_goes_with_the_stream() -> None:
+    token = "Bearer " + "t" * 300
+    stream = Http2Stream("localhost:1", "/service/method", "https", (("authorization", token),))
+    opened = stream.open()
+    assert literal(":scheme", "https") in opened
+    assert literal("authorization", token) in opened

@@ -1,0 +1,52 @@
+"""From what a client sent to what a backend fetches; run in a thread."""
+
+import numpy as np
+
+from clients.wire.errors import BadRequestError
+from clients.wire.tensors import DTYPES, Array, check_finite, split_bytes, to_array
+from deployments.frontend.images import Pixels, decode, fit, write
+from deployments.frontend.intake import Intake, input_bytes
+from deployments.frontend.models import TensorSpec
+
+
+def payload_spec(intake: Intake) -> TensorSpec:
+    """What its payload is: the model's input, or the picture in the size that it came with."""
+    if not intake.model.sides:
+        return intake.model.input
+    return TensorSpec(intake.model.input.name, "UINT8", (*intake.frame, 3))
+
+
+def payload_bytes(intake: Intake) -> int:
+    """How many bytes it takes."""
+    return input_bytes(payload_spec(intake)) if intake.encoded else len(intake.tensor.data)
+
+
+def write_payload(intake: Intake, view: memoryview, pixels_max: int) -> None:
+    """Fill `view` with the input; BadRequestError where it turns out to be none."""
+    model, tensor = intake.model, intake.tensor
+    if not intake.encoded:
+        if not model.allow_nan:
+            check_finite(tensor)
+        view[:] = tensor.data
+        return
+    spec = payload_spec(intake)
+    out: Array = np.frombuffer(view, DTYPES[spec.datatype]).reshape(spec.shape)
+    if model.sides:
+        out[...] = _pixels(intake, pixels_max)
+    elif model.image is not None:
+        write(fit(_pixels(intake, pixels_max), model.image), model.image, out)
+    else:
+        assert model.read is not None
+        try:
+            made = model.read(split_bytes(tensor.data)[0])
+        except ValueError as error:
+            raise BadRequestError(f"input {tensor.name!r} cannot be read: {error}") from None
+        assert made.shape == out.shape, f"{model.name} read {made.shape}, not {out.shape}"
+        out[...] = made
+
+
+def _pixels(intake: Intake, pixels_max: int) -> Pixels:
+    tensor = intake.tensor
+    if tensor.datatype == "BYTES":
+        return decode(split_bytes(tensor.data)[0], pixels_max)
+    return to_array(tensor)[0] if intake.batched else to_array(tensor)

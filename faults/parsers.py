@@ -1,0 +1,171 @@
+"""Everything that reads bytes of strangers, each as a function of bytes.
+
+A function returns where its bytes were taken or refused by name, and raises whatever nobody should
+have raised: a fuzzer keeps the bytes that made it.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from clients.wire import open_inference_pb2 as pb
+from clients.wire.errors import BadRequestError
+from deployments.config import load_config
+from deployments.frontend.decoding import payload_bytes, write_payload
+from deployments.frontend.images import check_pixels, decode
+from deployments.frontend.intake import take_in
+from deployments.frontend.json_tensors import read_request
+from deployments.frontend.models import (
+    ImageSpec,
+    Registry,
+    ServedModel,
+    TensorSpec,
+    UnknownModelError,
+)
+from faults import seeds
+from profiles.errors import ConfigError
+from profiles.store import load_file
+from router.core.units import ms
+from router.links.messages import PROTOCOL, Hello
+from router.links.session import Session, encode
+
+PIXELS_MAX = 1 << 20
+CONFIG_BYTES_MAX = 4096
+"""A configuration is the operator's own: its size is not what is tried here."""
+REGISTRY = Registry.of(
+    (
+        ServedModel("numbers", TensorSpec("input", "FP32", (4,)), ms(100), ms(100)),
+        ServedModel(
+            "any", TensorSpec("input", "INT64", (-1,)), ms(50), ms(50), versions=("1", "2")
+        ),
+        ServedModel(
+            "picture",
+            TensorSpec("input", "FP32", (3, 16, 16)),
+            ms(100),
+            ms(100),
+            image=ImageSpec(16, 16),
+            boxes=True,
+        ),
+        ServedModel(
+            "sized",
+            TensorSpec("input", "UINT8", (3, 16, 16)),
+            ms(100),
+            ms(100),
+            image=ImageSpec(16, 16, fit="whole"),
+            sides={"small": 16, "large": 32},
+        ),
+    )
+)
+FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
+REASONS = ("malformed", "goodbye", "refused")
+
+
+def links(data: bytes) -> None:
+    """A link's session takes the same from the same bytes, however they are cut."""
+    me, peer = Hello(PROTOCOL, "router", 0, 1), Hello(PROTOCOL, "backend", 1, 0)
+    rest = data[1:]
+    greeted = bool(data[:1] and data[0] & 1)
+    cut = len(rest) * (data[0] >> 1) // 127 if data else 0
+    ends = []
+    for pieces in ([rest], [rest[:cut], rest[cut:]]):
+        session = Session(me, 0, frame_bytes_max=1 << 16)
+        if greeted:
+            session.receive(0, encode([peer])[0])
+        heard = [message for piece in pieces for message in session.receive(0, piece)]
+        assert session.closed is None or session.closed.startswith(REASONS), session.closed
+        assert len(session.buffer) <= len(rest)
+        ends.append((heard, session.closed, session.peer))
+    assert ends[0] == ends[1]
+
+
+def inference(data: bytes) -> None:
+    """A gRPC message: taken in, and its input decoded."""
+    try:
+        request = pb.ModelInferRequest.FromString(data)
+    except DecodeError:
+        return
+    _serve(request)
+
+
+def rest(data: bytes) -> None:
+    """An HTTP body; its first two bytes say where raw tensors begin."""
+    body = data[2:]
+    size = min(int.from_bytes(data[:2], "big"), len(body))
+    try:
+        request = read_request("numbers", "", body, size)
+    except BadRequestError as error:
+        _say(error)
+        return
+    for name in REGISTRY.models:
+        request.model_name = name
+        _serve(request)
+
+
+def _serve(request: pb.ModelInferRequest) -> None:
+    try:
+        intake = take_in(request, REGISTRY, stream=1, tenant="somebody")
+        check_pixels(*intake.frame, PIXELS_MAX)
+        size = payload_bytes(intake)
+        assert size <= len(intake.tensor.data) + 4 * PIXELS_MAX
+        write_payload(intake, memoryview(bytearray(size)), PIXELS_MAX)
+    except (BadRequestError, UnknownModelError) as error:
+        _say(error)
+
+
+def pictures(data: bytes) -> None:
+    """An encoded picture, whatever it claims to be."""
+    try:
+        pixels = decode(data, PIXELS_MAX)
+    except BadRequestError as error:
+        _say(error)
+        return
+    assert pixels.ndim == 3
+    assert pixels.size <= 3 * PIXELS_MAX
+
+
+def configuration(data: bytes) -> None:
+    """A configuration's file."""
+    _load(data[:CONFIG_BYTES_MAX], load_config)
+
+
+def profile(data: bytes) -> None:
+    """A file of profiles."""
+    _load(data, load_file)
+
+
+def _load(data: bytes, load: Callable[[Path], object]) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".yaml", dir=FOLDER) as file:
+        file.write(data)
+        file.flush()
+        try:
+            load(Path(file.name))
+        except ConfigError as error:
+            _say(error, lines=1)
+
+
+def _say(error: Exception, lines: int | None = None) -> None:
+    """Whatever was wrong, it can be said, and to an operator in one line."""
+    said = str(error)
+    said.encode()
+    assert lines is None or len(said.splitlines()) <= lines, f"in several lines: {said}"
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    """What to try, and bytes to begin with."""
+
+    read: Callable[[bytes], None]
+    seeds: Callable[[], list[bytes]]
+
+
+PARSERS: Mapping[str, Parser] = {
+    "links": Parser(links, seeds.frames),
+    "inference": Parser(inference, seeds.messages),
+    "rest": Parser(rest, seeds.bodies),
+    "pictures": Parser(pictures, seeds.pictures),
+    "configuration": Parser(configuration, seeds.configurations),
+    "profile": Parser(profile, seeds.profiles),
+}

@@ -1,0 +1,41 @@
+"""The fuzzers themselves: their beginnings are taken, and a little chance breaks nothing."""
+
+import random
+
+import pytest
+
+from faults.fuzzing import INPUT_BYTES, by_chance, mutated
+from faults.parsers import PARSERS, REGISTRY
+from profiles.errors import ConfigError
+from profiles.store import load_file
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_every_seed_is_taken_and_short_chance_breaks_nothing(name: str) -> None:
+    seeds = PARSERS[name].seeds()
+    assert seeds
+    for seed in seeds:
+        PARSERS[name].read(seed)
+    assert by_chance(name, seconds=0.5)
+
+
+def test_seeds_reach_every_model() -> None:
+    said = b"".join(PARSERS["inference"].seeds())
+    assert all(name.encode() in said for name in REGISTRY.models)
+
+
+def test_changes_come_from_their_seed_alone() -> None:
+    seeds = [b"one", bytes(3 * INPUT_BYTES)]
+    first = [mutated(random.Random(4), seeds) for _ in range(50)]
+    assert first == [mutated(random.Random(4), seeds) for _ in range(50)]
+    assert all(len(each) <= INPUT_BYTES for each in first)
+
+
+def test_a_key_of_several_lines_is_refused_in_one(tmp_path: object) -> None:
+    path = f"{tmp_path}/table.json"
+    with open(path, "w") as file:
+        file.write('{"schema": 1, "dev\\nice\\ud800": "cpu"}')
+    with pytest.raises(ConfigError) as caught:
+        load_file(path)
+    assert r"dev\nice\ud800" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1

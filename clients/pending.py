@@ -84,11 +84,11 @@ class Pending:
         else:
             self._end(now_ns, index, status, message)
 
-    def on_disconnect(self, now_ns: int, message: str) -> None:
+    def on_disconnect(self, now_ns: int, message: str, status: str = "UNAVAILABLE") -> None:
         """The stream has ended: whatever was under way is sent again or given up."""
         for index, frame in list(self.open.items()):
             if frame.attempts and index not in self.retry_at_ns:
-                self.on_refusal(now_ns, index, "UNAVAILABLE", message, 0)
+                self.on_refusal(now_ns, index, status, message, 0)
 
     def give_up(self, now_ns: int, index: int, message: str) -> None:
         """It was never sent, and there is no point in it now."""

@@ -26,6 +26,8 @@ from clients.wire.tensors import RawTensor, add_input, join_bytes, response_tens
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.05, 1.0
 PROBES, PROBE_S = 3, 1.0
 """Empty messages before a stream that follows its network, and how long each may take."""
+DENIED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+"""To come again would not help."""
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 64 << 20),
@@ -229,7 +231,7 @@ class FrameStream:
                 await self._probe(stub)
                 call = stub.ModelStreamInfer()
                 sender = asyncio.ensure_future(self._send(call))
-                message = "the server ended the stream"
+                message, status = "the server ended the stream", "UNAVAILABLE"
                 answered = False
                 try:
                     async for response in call:
@@ -237,13 +239,15 @@ class FrameStream:
                         self._on_response(response)
                 except grpc.aio.AioRpcError as error:
                     message = f"{error.code().name}: {error.details()}"
+                    if error.code() in DENIED:
+                        status = error.code().name
                 finally:
                     sender.cancel()
                     call.cancel()
                 if self._closing:
                     # A call that fails as it is cancelled swallows the cancellation.
                     return
-                self.pending.on_disconnect(time.monotonic_ns(), message)
+                self.pending.on_disconnect(time.monotonic_ns(), message, status)
                 if self.adaptation is not None:
                     self.adaptation.on_disconnect()
                 self._changed.set()

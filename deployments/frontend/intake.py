@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 
 from clients.wire import parameters as names
@@ -238,6 +239,7 @@ def _priority(given: int | None) -> int:
     return given
 
 
+@lru_cache(maxsize=4096)
 def _client(given: str, tenant: str) -> int:
     """The number of a tenant's stream that is known by a number or a name; 0 for none."""
     if given in ("", "0"):

@@ -16,6 +16,8 @@ from router.links.messages import PROTOCOL, Goodbye, Heartbeat, Hello, Message
 PREFIX = 4
 SILENCE_NS = ms(300)
 FRAME_BYTES_MAX = 64 << 20
+HELLO_BYTES_MAX = 64 << 10
+"""Of whoever has not said who they are: strangers get no memory."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Message])
@@ -141,11 +143,11 @@ class Session:
         with memoryview(data) as view:
             while end - start >= PREFIX:
                 length = int.from_bytes(view[start : start + PREFIX], "big")
-                if length > self.frame_bytes_max:
-                    self.close(
-                        f"malformed: a frame of {length} bytes is over the limit of "
-                        f"{self.frame_bytes_max}"
-                    )
+                most = self.frame_bytes_max
+                if self.peer is None:
+                    most = min(most, HELLO_BYTES_MAX)
+                if length > most:
+                    self.close(f"malformed: a frame of {length} bytes is over the limit of {most}")
                     return end, messages
                 body = start + PREFIX
                 if end - body < length:

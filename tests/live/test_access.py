@@ -171,6 +171,10 @@ def test_every_client_of_ours_takes_a_token(guarded: Running, tmp_path: Path) ->
         guarded.target, "picture", [jpeg()] * 4, StreamOptions(slo_ns=2 * 10**9, access=access)
     )
     assert [each.status for each in stream] == ["OK"] * 4
+    nobody = StreamOptions(slo_ns=2 * 10**9)
+    results = list(FrameStream(guarded.target, "picture", [jpeg()] * 2, nobody))
+    assert [each.status for each in results] == ["UNAUTHENTICATED"] * 2
+    assert max(each.latency_ns for each in results) < 1.5e9
     tensor = from_array("input", np.arange(4, dtype=np.float32))
     for unary in (False, True):
         due = single(np.arange(20, dtype=np.int64) * 5_000_000)

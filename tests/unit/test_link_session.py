@@ -69,6 +69,15 @@ def test_no_bytes_crash_it(chunks: list[bytes], greeted: bool) -> None:
     assert link.closed is None or link.closed.startswith(("malformed", "goodbye", "refused"))
 
 
+def test_a_stranger_gets_no_memory() -> None:
+    large = Payload(1, "UINT8", (1 << 17,), bytes(1 << 17))
+    link = session()
+    assert link.receive(0, (1 << 17).to_bytes(PREFIX, "big")) == []
+    assert link.closed == "malformed: a frame of 131072 bytes is over the limit of 65536"
+    known = session()
+    assert known.receive(0, frame(hello()) + frame(large)) == [large]
+
+
 def test_what_came_before_a_malformed_frame_is_heard() -> None:
     link = session()
     heard = link.receive(0, frame(hello()) + frame(Cancel(4)) + b"\0\0\0\1\xc1")

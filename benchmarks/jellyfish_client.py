@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--slo-ms", type=float, required=True)
     parser.add_argument("--frames", type=int, required=True)
     parser.add_argument("--sides", required=True, help="comma-separated")
-    parser.add_argument("--quality", type=int, default=95)
+    parser.add_argument("--quality", type=int, required=True)
     given = parser.parse_args()
     options = StreamOptions(
         slo_ns=int(given.slo_ms * 1e6),

@@ -222,6 +222,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return self.world.network.listen(self, protocol_factory)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if not self.alive:
+            # What a process leaves behind unfinished when it is killed troubles nobody.
+            return
         error = context.get("exception")
         self.world.trouble.append(f"{self.name}: {error!r} {context.get('message', '')}")
 

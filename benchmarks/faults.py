@@ -14,6 +14,7 @@ PARTS = {
     "live": "processes of a running server, killed one after the other",
     "overload-simulated": "ten times the capacity of eight simulated GPUs",
     "overload": "ten times the capacity of a running server",
+    "secured": "what TLS and tokens cost",
 }
 
 
@@ -47,6 +48,10 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         from benchmarks.overload import live as overload_live
 
         yield from overload_live(quick)
+    if "secured" in parts:
+        from benchmarks.secured import cost
+
+        yield from cost(quick)
 
 
 if __name__ == "__main__":

@@ -100,11 +100,11 @@ def _load(server: Running, rate_rps: float, seconds_s: float, way: Way) -> Load:
     return Load(result, found)
 
 
-def watched(server: Running, rate_rps: float, seconds_s: float) -> Watch:
+def watched(server: Running, rate_rps: float, seconds_s: float, way: Way = by_stream) -> Watch:
     def probe() -> Watch:
         # The sender's process has to start first.
         watch = Watch(server, WARMUP_S + 1 + START_NS / 1e9, seconds_s - 1)
-        _load(server, rate_rps, seconds_s + 0.5, by_stream)
+        _load(server, rate_rps, seconds_s + 0.5, way)
         watch.thread.join()
         return watch
 

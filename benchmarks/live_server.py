@@ -122,6 +122,8 @@ def fermata(**changes: Any) -> Iterator[Running]:
         "frontend": {"grpc_port": port, "http_port": free_port()},
         "control": {"port": status_port},
     }
+    # Its ports stay.
+    config["frontend"] |= changes.pop("frontend", {})
     config.update(changes)
 
     def ready(running: Running) -> bool:

@@ -60,11 +60,11 @@ class InferenceService:
         table = self.desk.table
         return table.epoch >= 0 and not table.draining
 
-    async def _who(self, context: Any, model: str = "") -> Tenant:
+    async def _who(self, context: Any, model: str | None = None) -> Tenant:
         """Whose call this is, once it may use the model; others' calls end here."""
         try:
             tenant = self.tenants.find(_header(context, AUTHORIZATION) if self.tenants else "")
-            if model:
+            if model is not None:
                 tenant.check(self.registry, model)
             return tenant
         except UNSOUND as error:

@@ -87,10 +87,16 @@ def test_nobody_without_a_token_gets_in(channel: grpc.Channel) -> None:
 def test_a_tenant_uses_its_own_models_and_hears_of_no_others(channel: grpc.Channel) -> None:
     cameras = stub(channel, CAMERAS)
     assert numbers(cameras.ModelInfer(ask("sum"))) == [6, 0, 3]
-    for name in ("bytes", "bytes@1", "ghost"):
-        status, said = refused(cameras.ModelInfer, ask(name))
-        assert status == "PERMISSION_DENIED"
-        assert "letters" not in said
+    for name in ("bytes", "bytes@1", "ghost", ""):
+        for call, request in (
+            (cameras.ModelInfer, ask(name)),
+            (cameras.ModelMetadata, pb.ModelMetadataRequest(name=name)),
+            (cameras.ModelReady, pb.ModelReadyRequest(name=name)),
+            (cameras.RepositoryModelUnload, pb.RepositoryModelUnloadRequest(model_name=name)),
+        ):
+            status, said = refused(call, request)
+            assert status == "PERMISSION_DENIED"
+            assert "letters" not in said
     (answer,) = cameras.ModelStreamInfer(iter([ask("bytes")]))
     assert answer.infer_response.parameters["status"].string_param == "PERMISSION_DENIED"
     index = cameras.RepositoryIndex(pb.RepositoryIndexRequest())

@@ -1,4 +1,4 @@
-"""What looking costs: CPU time that metrics and page take in each process, at 10,000 req/s.
+"""What looking costs: CPU time that metrics, page and logs take in each process, at 10,000 req/s.
 
 Production objects are fed with a second's worth of batches, and then read as a scrape reads them.
 CPU time, so that a busy machine does not matter.
@@ -6,19 +6,23 @@ CPU time, so that a busy machine does not matter.
 
 import time
 from collections.abc import Callable, Iterator
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.figures import Figure, run
 from deployments.frames import live_frame
 from deployments.frontend.entry import Arrival, Entry
+from deployments.frontend.request_log import RequestLog
 from deployments.frontend.tally import Tally
 from deployments.history import History
 from deployments.metrics import prometheus_text
 from router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from router.batch_log import LoggedMeters
 from router.core.events import Batch, Request
 from router.core.units import ms
-from router.links.messages import FrontendStats, Hello, Message, Ready, Result
+from router.links.messages import Fetch, FrontendStats, Hello, Message, Ready, Result
 from router.live import LiveRouter
+from router.logs import LOG, LogOptions, debugging, start_logs
 from router.meters import Meters
 from router.snapshot import snapshot
 from router.wake import Wake
@@ -30,6 +34,8 @@ MODELS = 20
 BACKENDS = 16
 SHARE_MAX = 0.02
 """Of a core."""
+LOGGED_SHARE_MAX = 0.5
+"""Of a core, where every request and every batch gets a line."""
 
 
 def config(models: int) -> RouterConfig:
@@ -67,15 +73,16 @@ def batches(clients: int) -> list[Batch]:
     return found
 
 
-def router_share(tries: int, clients: int = 0) -> float:
+def router_share(tries: int, clients: int = 0, kind: type[Meters] = Meters) -> float:
     """Of the router: every batch sent and ended."""
-    meters = Meters(config(1), assemble(config(1)))
+    meters = kind(config(1), assemble(config(1)))
     second = batches(clients)
 
     def work() -> None:
         for number, batch in enumerate(second):
-            meters.on_dispatch(batch)
+            meters.on_dispatch(0, number % BACKENDS, batch)
             meters.on_done(ms(30), number % BACKENDS, batch, ms(12), ms(1), True)
+        write_lines()
 
     return cpu_share(work, tries)
 
@@ -93,6 +100,54 @@ def frontend_share(tries: int) -> float:
         tally.take()
 
     return cpu_share(work, tries)
+
+
+def request_log_share(tries: int) -> float:
+    """Of a frontend that takes all of it: every request followed to its line."""
+    arrival = Arrival("m0", ms(50), ms(50), 20_000)
+    results = [Result(rid, "m0-1", BATCH, 0, ms(12)) for rid in range(RATE_RPS)]
+    requests = RequestLog()
+
+    def work() -> None:
+        for rid in range(RATE_RPS):
+            requests.begin(0, rid, arrival, "", "")
+        for first in range(0, RATE_RPS, BATCH):
+            requests.on_fetch(ms(5), 1, Fetch(first, tuple(range(first, first + BATCH))))
+        for result in results:
+            requests.end(ms(30), result.rid, result)
+        write_lines()
+
+    return cpu_share(work, tries)
+
+
+def write_lines() -> None:
+    """What a thread does when it serves, where there is anything to write."""
+    for handler in LOG.handlers:
+        handler.flush()
+
+
+def logged(share: Callable[[], float]) -> float:
+    """The same with lines of `debug`."""
+    with TemporaryDirectory() as folder:
+        start_logs("process", LogOptions("debug", folder))
+        try:
+            return share()
+        finally:
+            start_logs("process", LogOptions("error"))
+
+
+def log_figures(tries: int) -> Iterator[Figure]:
+    """Above `debug` nobody follows requests, and a batch costs a backend one question."""
+
+    def ask() -> None:
+        for _ in range(RATE_RPS // BATCH):
+            debugging()
+
+    yield _share("logs: backend, a second of batches, not at debug", cpu_share(ask, tries))
+    router = logged(lambda: router_share(tries, kind=LoggedMeters))
+    yield _share("logs: router, at debug, metrics included", router, LOGGED_SHARE_MAX)
+    frontend = logged(lambda: request_log_share(tries))
+    yield _share("logs: frontend, at debug", frontend, LOGGED_SHARE_MAX)
 
 
 class Silent:
@@ -119,7 +174,7 @@ def busy_router() -> LiveRouter:
     router.on_up(frontend)
     router.on_messages(frontend, [FrontendStats(())])
     for number, batch in enumerate(batches(clients=200)):
-        router.meters.on_dispatch(batch)
+        router.meters.on_dispatch(0, number % BACKENDS, batch)
         router.meters.on_done(ms(30), number % BACKENDS, batch, ms(12), ms(1), True)
     return router
 
@@ -139,6 +194,7 @@ def measure(quick: bool) -> Iterator[Figure]:
     page = cpu_share(lambda: void(prometheus_text(told)), tries)
     yield _share("control plane, one scrape a second", page)
     yield from page_figures(router, told, history, tries)
+    yield from log_figures(tries)
 
 
 def page_figures(
@@ -157,9 +213,9 @@ def void(value: object) -> None:
     """What was made is of no use here."""
 
 
-def _share(name: str, share: float) -> Figure:
-    return Figure(name, 100 * share, "% of a core", 100 * SHARE_MAX, at_most=True)
+def _share(name: str, share: float, share_max: float = SHARE_MAX) -> Figure:
+    return Figure(name, 100 * share, "% of a core", 100 * share_max, at_most=True)
 
 
 if __name__ == "__main__":
-    run("Cost of metrics and page", measure)
+    run("Cost of metrics, page and logs", measure)

@@ -41,6 +41,7 @@ from deployments.watch import Watch
 from profiles.profile import Profile
 from router.actor import create_router, find_router
 from router.core.units import seconds
+from router.logs import LogOptions, start_logs
 
 NAMESPACE = "fermata"
 GENERATION = 1
@@ -77,6 +78,7 @@ class ControlPlane:
 
     def __init__(self, config: dict[str, Any], backends: Any, frontends: Any) -> None:
         self.config = read_config(config)
+        start_logs("control", _logs(self.config))
         control = self.config.control
         tokens = control.tokens() if control.is_given else ()
         self.gate = ControlGate(tokens, control.reading == "open")
@@ -103,6 +105,7 @@ class ControlPlane:
                 resources=self.config.router.resources,
                 mark=mark,
                 options=link_options(self.config),
+                logs=_logs(self.config),
             )
         await self.router.address.remote()
         self.replanner = Replanner(self.router, mapping_options(self.config))
@@ -212,6 +215,7 @@ class Backend:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = read_config(config)
+        start_logs(f"backend-{_number()}", _logs(self.config))
         self.at = "starting"
         loop = asyncio.get_running_loop()
         self.loading = loop.create_task(self._load())
@@ -286,6 +290,7 @@ class Frontend:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = read_config(config)
+        start_logs(f"frontend-{_number()}", _logs(self.config))
         self.starting = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
@@ -305,6 +310,11 @@ class Frontend:
     async def __del__(self) -> None:
         if self.starting.done() and self.starting.exception() is None:
             await self.process.stop()
+
+
+def _logs(config: DeploymentConfig) -> LogOptions:
+    given = config.logs
+    return LogOptions(given.level, given.folder, int(given.file_mb * 2**20))
 
 
 def _gpus_in_cluster() -> float:

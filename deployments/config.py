@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from deployments.observing_config import LogsConfig, TracesConfig
 from deployments.scaling_config import AutoscalerConfig, EpochsConfig
 from deployments.section import Fraction, Positive, Section
 from deployments.security_config import (
@@ -299,17 +300,6 @@ class LinksConfig(Section):
     """Absent: plain TCP, for networks that are closed to others."""
 
 
-class TracesConfig(Section):
-    """Spans of some requests, in files of OpenTelemetry's; see docs/operations.md."""
-
-    folder: str
-    """Where each frontend writes its file, on its own machine."""
-    share: Fraction = 0.001
-    """Of requests; those whose caller's `traceparent` is sampled are always followed."""
-    file_mb: Positive = 256
-    """Then a file starts anew; the one before it is kept."""
-
-
 class DeploymentConfig(Section):
     """A whole deployment."""
 
@@ -329,6 +319,8 @@ class DeploymentConfig(Section):
     """Between the processes."""
     traces: TracesConfig | None = None
     """What some requests waited for; absent: nobody is followed."""
+    logs: LogsConfig = LogsConfig()
+    """What processes say of themselves."""
     tenants: list[TenantConfig] = []
     """Who may send requests; empty: everybody who reaches the port. See docs/security.md."""
     repository: Literal["fixed", "open"] = "fixed"

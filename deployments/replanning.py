@@ -2,17 +2,16 @@
 where a client's network has collapsed."""
 
 import asyncio
-import logging
 import random
 import time
 from typing import Any
 
 from deployments.config import DeploymentConfig
+from router.logs import LOG, fields
 from router.policies.catalog import read_options
 from router.policies.jellyfish.question import Assignment, Question, answer
 from router.policies.jellyfish.source import SOON_NS, JellyfishOptions, make_decider
 
-LOG = logging.getLogger("fermata")
 POLICY = "jellyfish"
 TIME_SHARE = 0.8
 """Of the time between two decisions: one that takes longer returns the best it has."""
@@ -59,7 +58,9 @@ class Replanner:
                 # clients stay mapped as they are.
                 self.failures += 1
                 self.trouble = repr(error)
-                LOG.exception("replanning: the last plan stays (failed %d times)", self.failures)
+                LOG.exception(
+                    "clients stay mapped as they are", extra=fields(failures=self.failures)
+                )
                 await asyncio.sleep(self.every_s)
             await asyncio.sleep(max(0.0, started_s + SOON_NS / 1e9 - time.monotonic()))
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -19,8 +18,8 @@ from deployments.scaling_config import AutoscalerConfig
 from partitioner.plan import Model, Problem, Stage, SubCluster, stages
 from profiles.errors import ServingError
 from profiles.profile import Profile
+from router.logs import LOG, fields
 
-LOG = logging.getLogger("fermata")
 ROOMY_BYTES = 1 << 50
 """Where no memory limit is configured."""
 ARRIVE_S = 0.2
@@ -159,7 +158,7 @@ class ScalingLoop:
             try:
                 after = dict(await self.router.snapshot.remote())
             except ray.exceptions.RayError as error:
-                LOG.warning("autoscaler: no signals from the router (%s)", error)
+                LOG.warning("no signals from the router", extra=fields(reason=error))
                 continue
             if after["epoch"] == before["epoch"]:
                 await self._decide(options, spec, windows_between(before, after, self.targets))
@@ -184,12 +183,9 @@ class ScalingLoop:
             return
         wished = [given[name] for name in names]
         if wished != self.targets:
-            LOG.info(
-                "autoscaler: %s -> %s (%s)",
-                self.targets,
-                wished,
-                "; ".join(each.reason for each in self.advice),
-            )
+            reasons = [each.reason for each in self.advice]
+            about = fields(before=self.targets, wanted=wished, reasons=reasons)
+            LOG.info("autoscaler decides", extra=about)
         self.targets = wished
         await self.router.set_target.remote(sum(wished), [float(each) for each in wished])
 
@@ -209,7 +205,7 @@ class ScalingLoop:
                 else:
                     await self._replan(rates_between(before, after))
             except (ray.exceptions.RayError, ServingError) as error:
-                LOG.warning("placement: the last plan stays (%s)", error)
+                LOG.warning("the last placement stays", extra=fields(reason=error))
                 continue
             before = after
 
@@ -226,8 +222,8 @@ class ScalingLoop:
         for stage in stages(self._problem(rates, self.plan), plan):
             if stage.gap:
                 # Whatever follows counts on the room that it would make.
-                names = ", ".join(move.model for move in stage.moves)
-                LOG.warning("placement: no room to move %s without a gap; left where it is", names)
+                about = fields(models=[move.model for move in stage.moves])
+                LOG.warning("no room to move without a gap; left where they are", extra=about)
                 break
             await self._make(stage)
         self._keep_plan()
@@ -307,7 +303,7 @@ class ScalingLoop:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            LOG.warning("placement: %s is not read (%s)", path, error)
+            LOG.warning("the kept placement is not read", extra=fields(path=path, reason=error))
             return {}
         assert self.config.epochs is not None
         places = {str(rank) for rank in range(self.config.epochs.sub_clusters)}

@@ -1,7 +1,6 @@
 """Looks at the router once a second, so that whoever asks hears of the last minute too."""
 
 import asyncio
-import logging
 import time
 from typing import Any
 
@@ -11,8 +10,8 @@ from deployments.canaries import Canaries
 from deployments.frames import live_frame
 from deployments.history import History
 from deployments.scaling import ScalingLoop
+from router.logs import LOG, fields
 
-LOG = logging.getLogger("fermata")
 LOOK_S = 1.0
 WATCHED_S = 5.0
 """After the last one who asked for a frame, batches are not asked for any more."""
@@ -67,11 +66,12 @@ class Watch:
                     told = dict(await self.router.snapshot.remote())
                 self._keep(told)
                 for application, reason in self.canaries.judge(told).items():
-                    LOG.warning("%s is %s", application, reason)
+                    about = fields(application=application, reason=reason)
+                    LOG.warning("canary withdrawn", extra=about)
                     await self.router.withdraw.remote(application, reason)
             except ray.exceptions.RayError as error:
                 # It is on its way back, or the control plane itself is about to end.
-                LOG.info("no word from the router (%s)", error)
+                LOG.info("no word from the router", extra=fields(reason=error))
             await asyncio.sleep(LOOK_S)
 
     def _keep(self, told: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import logging
 import os
 import time
 from contextlib import suppress
@@ -13,16 +12,18 @@ from ray.experimental import internal_kv
 
 from router.aside import Aside
 from router.assembly import RouterConfig
+from router.batch_log import LoggedMeters
 from router.epochs import next_epoch
 from router.links.heart import Heart
 from router.links.session import LinkError
 from router.links.transport import LinkOptions, LinkServer, Resolve
 from router.live import LiveRouter
+from router.logs import LOG, LogOptions, debugging, fields, start_logs
+from router.meters import Meters
 from router.policies.jellyfish.question import Assignment, Question
 from router.snapshot import snapshot
 from router.wake import wake_timer
 
-LOG = logging.getLogger("fermata")
 NODE = "node"
 """In place of an address."""
 
@@ -45,8 +46,11 @@ class RouterActor:
         port: int = 0,
         options: LinkOptions | None = None,
         mark: str = "",
+        logs: LogOptions | None = None,
     ) -> None:
         """`mark` tells a later owner whether this router is of its own making."""
+        if logs is not None:
+            start_logs("router", logs)
         self.of = mark
         self.options = options or LinkOptions()
         self.config = config
@@ -73,11 +77,13 @@ class RouterActor:
             lambda call: wake_timer(loop, call),
             self.aside.do,
             stand_down,
+            LoggedMeters if debugging() else Meters,
         )
         self.server = LinkServer(self.live.hello, self.live, self.heart, self.options)
         port = await self.server.start(self.host, self.port)
         quiet_gc()
         host = f"[{self.host}]" if ":" in self.host else self.host
+        LOG.info("router listens", extra=fields(epoch=self.epoch, address=f"{host}:{port}"))
         return f"{host}:{port}"
 
     async def mark(self) -> str:
@@ -154,7 +160,7 @@ def take_epoch(generation: int) -> int:
 def stand_down(reason: str) -> None:
     """A newer router has taken over. If the cluster still wants one of this name, it starts it
     anew, with a higher epoch."""
-    LOG.error("router: %s", reason)
+    LOG.error("router stands down", extra=fields(reason=reason))
     os._exit(1)
 
 
@@ -177,6 +183,7 @@ def create_router(
     resources: dict[str, float] | None = None,
     cpus: float = 0,
     mark: str = "",
+    logs: LogOptions | None = None,
 ) -> Any:
     """The handle of a new detached router. Whoever creates it must `stop` and `ray.kill` it.
 
@@ -192,7 +199,7 @@ def create_router(
         max_concurrency=1000,
         num_cpus=cpus,
         resources=resources,
-    ).remote(config, generation, host, 0, options, mark)
+    ).remote(config, generation, host, 0, options, mark, logs)
 
 
 def find_router(name: str, namespace: str | None = None) -> Resolve:

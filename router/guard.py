@@ -1,5 +1,6 @@
 """Acts on backends that hang, drag or die, and on models that take them along."""
 
+import logging
 from collections import deque
 from collections.abc import Callable
 
@@ -7,6 +8,7 @@ from router.assembly import Assembly
 from router.core.events import Batch, DropReason
 from router.core.units import NEVER
 from router.links.messages import Retire
+from router.logs import LOG, fields
 from router.peers import BackendPeer
 from router.presence import Presence
 from router.quarantine import Quarantine
@@ -16,6 +18,8 @@ from router.word import Word
 LOSSES = 20
 """Remembered for whoever looks."""
 OVERDUE = "overdue: its batch should have ended long ago"
+UNMEANT = ("lost", "silent", "cut", "malformed", "overdue")
+"""How reasons begin of backends that should have stayed."""
 
 
 class Guard:
@@ -55,6 +59,7 @@ class Guard:
 
     def on_up(self, backend: int) -> None:
         self.quarantine.on_up(backend)
+        LOG.info("backend up", extra=fields(backend=backend))
 
     def on_gone(self, backend: int, reason: str) -> None:
         """A backend is gone; `reason` says why, with what it had to do."""
@@ -62,6 +67,9 @@ class Guard:
         self.watch.end(backend)
         self.quarantine.on_gone(backend)
         self.retired.pop(backend, None)
+        # One that said goodbye, or that the router itself sends away, was meant to go.
+        level = logging.WARNING if reason.startswith(UNMEANT) else logging.INFO
+        LOG.log(level, "backend gone", extra=fields(backend=backend, reason=reason))
 
     def on_done(self, now_ns: int, backend: int, batch: Batch, ran: bool, failed: bool) -> None:
         """A batch has ended there; `ran` is false where nobody was left in it."""
@@ -82,6 +90,7 @@ class Guard:
         # Better a bad one than none.
         if backend not in self.retired and others:
             self.retired[backend] = reason
+            LOG.warning("backend retired", extra=fields(backend=backend, reason=reason))
             self.spare(now_ns, backend)
             self.word.say(self.backends[backend].link, Retire(reason))
 
@@ -91,7 +100,9 @@ class Guard:
         reason = self.quarantine.on_crash(now_ns, backend, application)
         if not reason:
             return
-        self.presence.quarantine(self.applications[application], reason)
+        name = self.applications[application]
+        LOG.warning("model rests", extra=fields(application=name, reason=reason))
+        self.presence.quarantine(name, reason)
         self.word.absent()
         for request in list(self.engine.outbox.queued.values()):
             if request.application == application:

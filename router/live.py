@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from router.aside import Failed, Then, Work, do_now
-from router.assembly import RouterConfig, assemble
+from router.assembly import Assembly, RouterConfig, assemble
 from router.core.engine import Engine
 from router.core.events import (
     Advise,
@@ -71,6 +71,7 @@ class LiveRouter:
         make_wake: Callable[[Callable[[], None]], Wake],
         do_aside: Callable[[Work, Then], None] = do_now,
         stand_down: Callable[[str], None] = lambda reason: None,
+        make_meters: Callable[[RouterConfig, Assembly], Meters] = Meters,
     ) -> None:
         """`stand_down` is called once a newer router has been met: this one must not go on."""
         self.config = config
@@ -89,7 +90,7 @@ class LiveRouter:
         self.placement = Placement(built)
         self.lead = LeadTime(config.lead_ns, config.lead_ns_max)
         self.keep_lead = KeepLead(self.engine, self.lead)
-        self.meters = Meters(config, built)
+        self.meters = make_meters(config, built)
         self.unknown = 0
         self.strays = 0
         """Messages that made no sense from who sent them."""
@@ -196,8 +197,7 @@ class LiveRouter:
         application = self.built.applications.get(submit.application)
         if application is None:
             self.unknown += 1
-            link.send(Dropped(submit.rid, UNKNOWN))
-            self.touched[link] = None
+            self._say(link, Dropped(submit.rid, UNKNOWN))
             return
         rid = submit.rid
         if rid in self.engine.outbox.queued or rid in self.dispatched:
@@ -430,7 +430,7 @@ class LiveRouter:
         backend.sent[batch.batch_id] = (now_ns, start_in_ns, idle)
         if idle:
             self.guard.expect(now_ns, number, batch)
-        self.meters.on_dispatch(batch)
+        self.meters.on_dispatch(now_ns, number, batch)
         name = self.built.variants[batch.variant]
         self._say(backend.link, Run(batch.batch_id, name, rids, start_in_ns, batch.plan_ns))
         if self.built.estimators[batch.requests[0].application] is not None:

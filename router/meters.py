@@ -57,6 +57,7 @@ class Meters:
 
     def __init__(self, config: RouterConfig, built: Assembly) -> None:
         self.built = built
+        self.names = [each.name for each in config.applications]
         self.applications = [ApplicationMeter() for _ in config.applications]
         self.accuracy = [one.accuracy for each in config.applications for one in each.variants]
         self.sizes: list[dict[int, int]] = [{} for _ in built.variants]
@@ -74,7 +75,7 @@ class Meters:
 
     # Batches
 
-    def on_dispatch(self, batch: Batch) -> None:
+    def on_dispatch(self, now_ns: int, backend: int, batch: Batch) -> None:
         sizes, size = self.sizes[batch.variant], len(batch.requests)
         sizes[size] = sizes.get(size, 0) + 1
 

@@ -4,7 +4,6 @@ Launches, not arithmetic, are the fixed cost of a small batch: on an H200 ResNet
 with a graph and 5.7 ms without. A batch is padded to the next captured size.
 """
 
-import logging
 import queue
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
@@ -17,8 +16,8 @@ import numpy as np
 from deployments.backend.runner import check_item
 from deployments.backend.tensors import Array, Outputs
 from deployments.models.model import TorchModel
+from router.logs import LOG, fields
 
-LOG = logging.getLogger("fermata")
 Tensor = Any
 """torch is imported at run time, and only where there is a GPU: its types are not known here."""
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
@@ -115,7 +114,8 @@ class GraphRunner:
                         output = self._forward(size)
                 except RuntimeError as error:
                     self.eager = str(error).splitlines()[0]
-                    LOG.warning("%s runs without graphs: %s", self.model.card.name, self.eager)
+                    about = fields(model=self.model.card.name, reason=self.eager)
+                    LOG.warning("runs without graphs", extra=about)
                     self.graphs.clear()
                     break
                 pool = pool or graph.pool()

@@ -41,6 +41,7 @@ from router.links.messages import (
     UnloadVariant,
 )
 from router.links.transport import Link, LinkOptions, Reconnecting, Resolve
+from router.logs import LOG, debugging, fields, in_ms
 from router.wake import LoopTimer
 
 DRAIN_LOOK_S = 0.02
@@ -186,11 +187,13 @@ class BackendProcess:
             link.close(refusal)
             return
         self.router = link
+        LOG.info("router linked", extra=fields(epoch=link.peer.epoch))
         self.carry_out()
 
     def on_router_down(self, link: Link) -> None:
         if self.router is link:
             self.router = None
+            LOG.info("router gone", extra=fields(epoch=link.peer.epoch))
             self.slot.on_router_down()
             self.carry_out()
 
@@ -234,6 +237,7 @@ class BackendProcess:
             try:
                 load = self.stock.load
                 self.runners[variant] = await self.loop.run_in_executor(None, load, variant)
+                LOG.info("loaded", extra=fields(variant=variant))
             except ServingError as error:
                 self.trouble[variant] = str(error)
                 self._count(f"{variant}: {error}")
@@ -246,11 +250,16 @@ class BackendProcess:
             self.leaving.discard(variant)
             runner = self.runners.pop(variant)
             runner.close()
+            LOG.info("unloaded", extra=fields(variant=variant))
             if self.stock is not None:
                 self.stock.give_back(variant)
 
     def _count(self, reason: str) -> None:
-        self.failures[reason] = self.failures.get(reason, 0) + 1
+        before = self.failures.get(reason, 0)
+        self.failures[reason] = before + 1
+        if not before:
+            # Once: a model that fails may do so with every batch.
+            LOG.warning("failed", extra=fields(reason=reason))
         self.meter.failures += 1
 
     def _start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
@@ -335,6 +344,19 @@ class BackendProcess:
             # What a model returned is a user's value: anything can be wrong with it.
             except Exception as error:
                 failed = f"{type(error).__name__}: {error}"
+        if debugging():
+            LOG.debug(
+                "ran",
+                extra=fields(
+                    batch=job.run.batch,
+                    variant=job.run.variant,
+                    size=len(job.inputs),
+                    fetched_ms=in_ms(job.ready_at_ns - job.arrived_at_ns),
+                    waited_ms=in_ms(outcome.started_at_ns - job.ready_at_ns),
+                    run_ms=in_ms(outcome.run_ns),
+                    failed=failed,
+                ),
+            )
         if failed:
             self._count(failed)
             self.slot.on_failed(now_ns, job, outcome.run_ns, failed)

@@ -1,7 +1,6 @@
 """The driver of the request table: real time, decoding threads and the table's effects."""
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -14,6 +13,7 @@ from clients.wire.errors import BadRequestError
 from clients.wire.tensors import DTYPES, check_finite
 from deployments.frontend.decoding import payload_bytes, payload_spec, write_payload
 from deployments.frontend.entry import Answer, Arrival, ToBackend, ToRouter
+from deployments.frontend.following import Follower
 from deployments.frontend.images import check_pixels
 from deployments.frontend.intake import Intake
 from deployments.frontend.memory import Arena
@@ -21,7 +21,6 @@ from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
 from deployments.frontend.peeker import Peeker
 from deployments.frontend.table import RequestTable
 from deployments.frontend.tenants import ANYBODY, Tenant
-from deployments.frontend.traces import Tracer
 from router.core.units import NEVER, ms
 from router.links.heart import Clock
 from router.links.messages import (
@@ -37,6 +36,7 @@ from router.links.messages import (
     ShortCircuit,
     Submit,
 )
+from router.logs import LOG, fields
 
 INLINE_BYTES_MAX = 256 << 10
 """A tensor up to this size is checked and copied at once: a thread would cost more."""
@@ -44,7 +44,6 @@ LOOK_AGAIN_NS = ms(1)
 ADVICE_MAX = 10_000
 """Clients whose advice is kept; the oldest is forgotten first."""
 
-LOG = logging.getLogger("fermata")
 OnAnswer = Callable[[int, Outcome], None]
 
 
@@ -66,7 +65,7 @@ class Desk:
         wires: Wires,
         pixels_max: int = 64_000_000,
         peeker: Peeker | None = None,
-        tracer: Tracer | None = None,
+        follower: Follower | None = None,
         clock: Clock = time.monotonic_ns,
     ) -> None:
         self.table = table
@@ -77,8 +76,8 @@ class Desk:
         """A picture with more is refused before it is decoded."""
         self.peeker = peeker
         """Looks at inputs while their requests wait; None where nobody asked for it."""
-        self.tracer = tracer
-        """Follows some requests; None where nobody asked for it."""
+        self.follower = follower
+        """Follows requests; None where nobody asked for it."""
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.waiters: dict[int, OnAnswer] = {}
@@ -96,7 +95,7 @@ class Desk:
         refusal = tenant.admit(now_ns)
         if refusal is not None:
             self.table.tally.refuse(intake.arrival.application, refusal.reason)
-            return refusal
+            return self._refused(intake, refusal)
         raw = None if intake.encoded else intake.tensor
         inline = raw is not None and len(raw.data) <= INLINE_BYTES_MAX
         # Before it is admitted: an input that is no input takes no place in any queue, and no
@@ -107,13 +106,14 @@ class Desk:
                 check_finite(raw)
         except BadRequestError as error:
             self.table.tally.refuse(intake.arrival.application, RefusalReason.BAD_INPUT)
-            return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, str(error))
+            refusal = Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, str(error))
+            return self._refused(intake, refusal)
         rid = self.table.admit(now_ns, intake.arrival)
         if isinstance(rid, Refusal):
-            return rid
+            return self._refused(intake, rid)
         self.waiters[rid] = on_answer
-        if self.tracer is not None:
-            self.tracer.begin(now_ns, rid, intake.arrival.application, intake.traceparent)
+        if self.follower is not None:
+            self.follower.begin(now_ns, rid, intake.arrival, intake.traceparent, intake.request_id)
         if intake.report is not None:
             self.wires.to_router(intake.report)
         if raw is not None and inline:
@@ -127,10 +127,15 @@ class Desk:
         self.pump()
         return rid
 
+    def _refused(self, intake: Intake, refusal: Refusal) -> Refusal:
+        if self.follower is not None:
+            self.follower.refuse(intake.arrival.application, refusal)
+        return refusal
+
     def _on_payload(self, now_ns: int, rid: int, payload: Payload) -> None:
         self.table.on_payload(now_ns, rid, payload)
-        if self.tracer is not None:
-            self.tracer.on_payload(now_ns, rid)
+        if self.follower is not None:
+            self.follower.on_payload(now_ns, rid)
 
     def _peek(
         self,
@@ -198,14 +203,14 @@ class Desk:
     def on_fetch(self, backend: int, fetch: Fetch) -> None:
         now_ns = self.clock()
         self.table.on_fetch(now_ns, backend, fetch)
-        if self.tracer is not None:
-            self.tracer.on_fetch(now_ns, backend, fetch)
+        if self.follower is not None:
+            self.follower.on_fetch(now_ns, backend, fetch)
 
     def on_result(self, result: Result) -> None:
         now_ns = self.clock()
         self.table.on_result(now_ns, result)
-        if self.tracer is not None:
-            self.tracer.on_result(now_ns, result.rid)
+        if self.follower is not None:
+            self.follower.on_result(now_ns, result.rid)
 
     # Effects and time
 
@@ -214,8 +219,8 @@ class Desk:
         for effect in self.table.take_effects():
             if isinstance(effect, Answer):
                 self._tell(self.waiters.pop(effect.rid), effect.rid, effect.outcome)
-                if self.tracer is not None:
-                    self.tracer.end(self.clock(), effect.rid, effect.outcome)
+                if self.follower is not None:
+                    self.follower.end(self.clock(), effect.rid, effect.outcome)
             elif isinstance(effect, ToRouter):
                 self.wires.to_router(effect.message)
             elif isinstance(effect, ToBackend):
@@ -231,7 +236,7 @@ class Desk:
         try:
             waiter(rid, outcome)
         except Exception as error:
-            LOG.exception("the answer to request %d cannot be said", rid)
+            LOG.exception("the answer cannot be said", extra=fields(request=str(rid)))
             message = f"failed: the result cannot be sent ({error})"
             waiter(rid, Refusal("INTERNAL", RefusalReason.FAILED, message))
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 from starlette.routing import Route
 
+from deployments.frontend.following import Follower, follow
 from deployments.frontend.memory import Arena
 from deployments.frontend.models import Registry
 from deployments.frontend.options import FrontendOptions
 from deployments.frontend.peeker import Peeker
+from deployments.frontend.request_log import RequestLog
 from deployments.frontend.server import FrontendServer
 from deployments.frontend.service import InferenceService
 from deployments.frontend.switchboard import Switchboard
@@ -24,6 +26,7 @@ from deployments.sneakpeek.store import SneakPeekModel
 from router.links.heart import Heart
 from router.links.messages import FrontendStats
 from router.links.transport import Resolve
+from router.logs import LOG, debugging, fields
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -69,8 +72,7 @@ class FrontendProcess(Switchboard):
                 undo.callback(self.traces.close)
             heart = Heart(options.links.beat_ns)
             undo.callback(heart.stop)
-            tracer = None if self.traces is None else self.traces.tracer
-            await self.listen(undo, arena, pool, heart, self.peeker, tracer)
+            await self.listen(undo, arena, pool, heart, self.peeker, follow(self._followers()))
             self.service = InferenceService(
                 self.desk,
                 self.registry,
@@ -80,6 +82,7 @@ class FrontendProcess(Switchboard):
             )
             self.server = FrontendServer(self.service, options.server, self.routes)
             await self.server.start()
+            LOG.info("frontend listens", extra=fields(links=self.address))
             self.reach_router(undo)
             telling = EverySecond(asyncio.get_running_loop(), self._tell)
             undo.callback(telling.close)
@@ -88,6 +91,10 @@ class FrontendProcess(Switchboard):
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 50, 1000)
+
+    def _followers(self) -> list[Follower]:
+        found: list[Follower] = [] if self.traces is None else [self.traces.tracer]
+        return [*found, RequestLog()] if debugging() else found
 
     async def stop(self) -> None:
         """Drain, then leave nothing behind."""

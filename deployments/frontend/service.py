@@ -98,7 +98,7 @@ class InferenceService:
 
     def _trace(self, context: Any) -> str:
         """The caller's trace in a call's headers; nobody looks where nothing is traced."""
-        if self.desk.tracer is None:
+        if self.desk.follower is None:
             return ""
         return _header(context, TRACEPARENT)
 

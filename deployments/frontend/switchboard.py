@@ -5,13 +5,13 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 
 from deployments.frontend.desk import Desk
+from deployments.frontend.following import Follower
 from deployments.frontend.memory import Arena
 from deployments.frontend.models import Registry
 from deployments.frontend.options import FrontendOptions
 from deployments.frontend.peeker import Peeker
 from deployments.frontend.repository import Repository
 from deployments.frontend.table import RequestTable
-from deployments.frontend.traces import Tracer
 from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
@@ -32,6 +32,7 @@ from router.links.messages import (
     Submit,
 )
 from router.links.transport import Link, LinkServer, Reconnecting, Resolve
+from router.logs import LOG, fields
 
 
 class Switchboard:
@@ -60,14 +61,14 @@ class Switchboard:
         pool: Executor,
         heart: Heart,
         peeker: Peeker | None = None,
-        tracer: Tracer | None = None,
+        follower: Follower | None = None,
     ) -> None:
         """Take links of backends; what ends that is left to `undo`."""
         options = self.options
         self.arena = arena
         self.heart = heart
         self.desk = Desk(
-            self.table, arena, pool, self, options.pixels_max, peeker, tracer, heart.clock
+            self.table, arena, pool, self, options.pixels_max, peeker, follower, heart.clock
         )
         self.repository = Repository(self.registry, options.repository_open, self.to_router)
         self.link_server = LinkServer(self._hello, self, heart, options.links)
@@ -96,6 +97,7 @@ class Switchboard:
             self.router = link
             self.repository.on_router_up()
             self.desk.on_router_up(peer.epoch)
+            LOG.info("router linked", extra=fields(epoch=peer.epoch, address=peer.address))
         elif peer.role == "backend":
             before = self.backends.get(peer.number)
             if before is not None and before is not link:
@@ -110,6 +112,7 @@ class Switchboard:
         if link is self.router:
             self.router = None
             self.desk.on_router_down()
+            LOG.info("router gone", extra=fields(epoch=peer.epoch, reason=reason))
         elif self.backends.get(peer.number) is link:
             del self.backends[peer.number]
             self.desk.on_backend_down(peer.number)

@@ -1,7 +1,6 @@
 """Spans in a file, one OTLP message a line: OpenTelemetry's collector reads it (`otlpjsonfile`)."""
 
 import json
-import logging
 import random
 import time
 from collections.abc import Sequence
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from deployments.frontend.traces import Span, Tracer
+from router.logs import LOG, fields
+from router.rolling_file import RollingFile
 
-LOG = logging.getLogger("fermata")
 SCOPE = {"name": "fermata"}
 ERROR = 2
 """OpenTelemetry's status code of a request without a result."""
@@ -58,22 +58,6 @@ def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-class TraceFile:
-    """Grows to a limit, then starts anew and keeps the one before."""
-
-    def __init__(self, path: Path, bytes_max: int) -> None:
-        self.path = path
-        self.bytes_max = bytes_max
-        path.parent.mkdir(parents=True, exist_ok=True)
-
-    def write(self, line: str) -> None:
-        """Called from a thread, one at a time."""
-        if self.path.exists() and self.path.stat().st_size + len(line) > self.bytes_max:
-            self.path.replace(self.path.with_suffix(".old.jsonl"))
-        with self.path.open("a", encoding="utf-8") as out:
-            out.write(line)
-
-
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
     """What is traced."""
@@ -90,7 +74,7 @@ class Traces:
 
     def __init__(self, options: TraceOptions, number: int, pool: Executor) -> None:
         self.tracer = Tracer(options.share, random.Random())
-        self.file = TraceFile(options.folder / f"frontend-{number}.jsonl", options.bytes_max)
+        self.file = RollingFile(options.folder / f"frontend-{number}.jsonl", options.bytes_max)
         self.pool = pool
         self.resource = {"service.name": "fermata", "service.instance.id": f"frontend-{number}"}
         self.wall_ns = time.time_ns() - time.monotonic_ns()
@@ -105,7 +89,8 @@ class Traces:
         try:
             self.file.write(otlp_line(spans, self.wall_ns, self.resource))
         except OSError as error:
-            LOG.warning("traces: %s cannot be written (%s)", self.file.path, error.strerror)
+            about = fields(path=self.file.path, reason=error.strerror)
+            LOG.warning("traces cannot be written", extra=about)
 
     def close(self) -> None:
         """The last ones, before the threads end."""

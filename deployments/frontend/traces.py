@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from deployments.frontend.entry import Arrival
+from deployments.frontend.following import Follower
 from deployments.frontend.outcomes import Outcome, Refusal
 from router.links.messages import Fetch, Result
 
@@ -83,7 +85,7 @@ class Trace:
         self.batch = -1
 
 
-class Tracer:
+class Tracer(Follower):
     """Follows some requests through the frontend, and makes spans of them when they end."""
 
     def __init__(self, share: float, rng: random.Random) -> None:
@@ -93,8 +95,10 @@ class Tracer:
         self.spans: list[Span] = []
         """Of requests that have ended, until they are taken."""
 
-    def begin(self, now_ns: int, rid: int, application: str, traceparent: str) -> None:
-        """A request has been admitted; it is followed if its caller wants it, or by chance."""
+    def begin(
+        self, now_ns: int, rid: int, arrival: Arrival, traceparent: str, called: str = ""
+    ) -> None:
+        """It is followed if its caller wants it, or by chance."""
         context = read_traceparent(traceparent) if traceparent else None
         wanted = context is not None and context.sampled
         if not wanted and self.rng.random() >= self.share:
@@ -102,7 +106,7 @@ class Tracer:
         if len(self.open) < OPEN_MAX:
             if context is None:
                 context = TraceContext(self._identity(32), "", True)
-            self.open[rid] = Trace(now_ns, application, context)
+            self.open[rid] = Trace(now_ns, arrival.application, context)
 
     def _identity(self, digits: int) -> str:
         return f"{self.rng.getrandbits(4 * digits) or 1:0{digits}x}"
@@ -126,7 +130,6 @@ class Tracer:
             trace.result_at_ns = now_ns
 
     def end(self, now_ns: int, rid: int, outcome: Outcome) -> None:
-        """Its client gets an answer now."""
         trace = self.open.pop(rid, None)
         if trace is not None:
             self.spans += self._spans(now_ns, rid, trace, outcome)

@@ -3,7 +3,6 @@
 import hashlib
 import importlib.util
 import json
-import logging
 import os
 import zipfile
 from collections.abc import Sequence
@@ -17,11 +16,10 @@ from numpy.typing import NDArray
 from deployments.models.cache import cache_folder, cached
 from deployments.models.mlp import Floats, Layer, Recipe, forward, softmax, train
 from deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
+from router.logs import LOG, fields
 
 if TYPE_CHECKING:
     import torch
-
-log = logging.getLogger(__name__)
 
 SIDE = 8
 CLASSES = 10
@@ -163,10 +161,10 @@ def _trained(name: str, size: Size, folder: Path) -> Trained:
             try:
                 return _read(path)
             except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
-                log.warning("%s is damaged; training digits:%s again", path, name)
+                LOG.warning("damaged; trained again", extra=fields(path=path, model=name))
                 path.unlink(missing_ok=True)
     except OSError as error:
-        log.warning("%s cannot be kept (%s); training digits:%s here", path, error, name)
+        LOG.warning("cannot be kept", extra=fields(path=path, model=name, reason=error))
     return _train(size)
 
 

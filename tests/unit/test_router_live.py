@@ -30,6 +30,7 @@ from router.links.messages import (
     UnloadVariant,
 )
 from router.live import UNKNOWN, LiveRouter
+from router.meters import Meters
 from router.presence import LOADING, UNLOADED
 from router.snapshot import snapshot
 
@@ -74,14 +75,26 @@ class FakeWake:
 class World:
     """A router in virtual time."""
 
-    def __init__(self, policy: str = "deferred", hold: str = "deferred") -> None:
+    def __init__(
+        self,
+        policy: str = "deferred",
+        hold: str = "deferred",
+        make_meters: type[Meters] = Meters,
+    ) -> None:
         self.now_ns = ms(1000)
         self.soon: list[Callable[[], None]] = []
         options: dict[str, object] = {"hold": hold} if policy == "deferred" else {}
         application = ServedApplication("cats", ms(20), (ServedVariant("v", TABLE),))
         config = RouterConfig((application,), policy, options, lead_ns=0)
         self.wakes: list[FakeWake] = []
-        self.router = LiveRouter(config, 3, lambda: self.now_ns, self.soon.append, self._wake)
+        self.router = LiveRouter(
+            config,
+            3,
+            lambda: self.now_ns,
+            self.soon.append,
+            self._wake,
+            make_meters=make_meters,
+        )
         self.frontend = self.link("frontend", 2)
         self.backend = self.link("backend", 5)
         self.hear(self.backend, Ready("emulated", ("v",)))

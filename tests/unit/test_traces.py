@@ -8,19 +8,22 @@ from typing import Any
 import pytest
 
 from commands.trace import chrome_events, read_spans
+from deployments.frontend.entry import Arrival
 from deployments.frontend.outcomes import Refusal
-from deployments.frontend.trace_file import TraceFile, otlp_line
+from deployments.frontend.trace_file import otlp_line
 from deployments.frontend.traces import Span, Tracer, read_traceparent
 from router.core.units import ms
 from router.links.messages import Fetch, Result
+from router.rolling_file import RollingFile
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+CATS = Arrival("cats", ms(50), ms(50), 1)
 QUIET = PARENT[:-1] + "0"
 
 
 def followed(tracer: Tracer, rid: int = 7, traceparent: str = PARENT) -> list[Span]:
     """Arrives at 0, decoded at 2 ms, fetched at 10, run from 14 to 20, told at 21."""
-    tracer.begin(0, rid, "cats", traceparent)
+    tracer.begin(0, rid, CATS, traceparent)
     tracer.on_payload(ms(2), rid)
     tracer.on_fetch(ms(10), 3, Fetch(5, (rid,)))
     tracer.on_result(ms(20), rid)
@@ -63,7 +66,7 @@ def test_by_chance_a_share_is_followed_under_its_callers_trace() -> None:
 
 def test_a_refusal_ends_where_it_came_to() -> None:
     tracer = Tracer(1.0, random.Random(1))
-    tracer.begin(0, 1, "cats", "")
+    tracer.begin(0, 1, CATS, "")
     tracer.end(ms(9), 1, Refusal("DEADLINE_EXCEEDED", "late", "late: no time left"))
     spans = tracer.take()
     assert [each.name for each in spans] == ["receive", "queue"]
@@ -81,7 +84,7 @@ def test_what_is_no_traceparent_is_no_reason_to_refuse(text: str) -> None:
 def test_a_file_is_read_back_and_drawn(tmp_path: Path) -> None:
     tracer = Tracer(1.0, random.Random(1))
     spans = [span for rid in (1, 2) for span in followed(tracer, rid)]
-    TraceFile(tmp_path / "frontend-1.jsonl", 1 << 20).write(otlp_line(spans, ms(1000), {}))
+    RollingFile(tmp_path / "frontend-1.jsonl", 1 << 20).write(otlp_line(spans, ms(1000), {}))
     events = chrome_events(list(read_spans(tmp_path)))
     drawn = [each for each in events if each["ph"] == "X"]
     # Both requests were in one batch, which is drawn once.
@@ -95,7 +98,7 @@ def test_a_file_is_read_back_and_drawn(tmp_path: Path) -> None:
 def test_a_full_file_starts_anew_and_keeps_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "frontend-1.jsonl"
     line: Any = otlp_line(followed(Tracer(1.0, random.Random(1))), 0, {})
-    file = TraceFile(path, 2 * len(line))
+    file = RollingFile(path, 2 * len(line))
     for _ in range(3):
         file.write(line)
     assert path.read_text() == line

@@ -65,6 +65,18 @@ def closed(schema: Any) -> Any:
     return found
 
 
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
+@pytest.mark.parametrize("folder", FOLDERS.values(), ids=FOLDERS)
+def test_kubectl_renders_what_is_tested_here(folder: Path) -> None:
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, check=True)
+    assert not done.stderr
+
+    def by_name(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+        return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+    assert by_name(list(yaml.safe_load_all(done.stdout))) == by_name(render(folder))
+
+
 @pytest.fixture(scope="module")
 def ray_schema() -> dict[str, Any]:
     path = CRDS / "ray.io_rayservices.yaml"

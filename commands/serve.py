@@ -30,8 +30,10 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
     registry(loaded)
     # Ray starts its workers at niceness 15 otherwise, and they would yield to everybody.
     os.environ.setdefault("RAY_worker_niceness", "0")
+    # One's own models stand beside the configuration, or where PYTHONPATH says.
+    beside = os.fspath(config.resolve().parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, (os.fspath(ROOT), os.environ.get("PYTHONPATH")))
+        filter(None, (os.fspath(ROOT), os.environ.get("PYTHONPATH"), beside))
     )
     try:
         import ray

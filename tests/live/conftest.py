@@ -1,11 +1,11 @@
 """One server for every test that needs the whole system: Ray takes its time to start."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
+from documents import blocks
 from served import ROOT, Server, serving
 
 LATER: list[dict[str, Any]] = [
@@ -30,12 +30,6 @@ LATER: list[dict[str, Any]] = [
     },
 ]
 """What is loaded when a client asks for it, if at all."""
-README = (ROOT / "README.md").read_text()
-
-
-def blocks(language: str) -> list[str]:
-    """What the README shows in that language."""
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
 @pytest.fixture(scope="session")
@@ -44,16 +38,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     pytest.importorskip("ray")
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("serve")
-    (own,) = [block for block in blocks("python") if "def load" in block]
-    (folder / "my_models.py").write_text(own)
+    shown = {block.file: block.text for block in blocks(ROOT / "README.md")}
+    (folder / "my_models.py").write_text(shown["my_models.py"])
     config = yaml.safe_load((ROOT / "deployments/local.yaml").read_text())
     emulated = yaml.safe_load((ROOT / "deployments/emulated.yaml").read_text())
-    (entry,) = blocks("yaml")
     config["applications"] += emulated["applications"]
-    config["applications"] += yaml.safe_load(entry)["applications"]
+    config["applications"] += yaml.safe_load(shown["doubler.yaml"])["applications"]
     config["frontend"] = {"processes": 2}
     config["repository"] = "open"
     config["traces"] = {"folder": str(folder / "traces"), "share": 0}
+    config["logs"] = {"folder": str(folder / "logs")}
     config["applications"] += LATER
     (folder / "notes.pt").write_bytes(b"These are notes, not weights.\n" * 20)
     LATER[-1]["variants"][0]["model"] = str(folder / "notes.pt")

@@ -4,19 +4,18 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import browser
 import pytest
 from prometheus_client import parser
 
+from benchmarks.chromium import CHROMIUM, rendered
+
 pytest.importorskip("ray")
 from served import ROOT, Server, load, wait_until
 
 pytestmark = pytest.mark.live
-needs_browser = pytest.mark.skipif(
-    browser.CHROMIUM is None, reason="no Chromium here (Debian: chromium)"
-)
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here (Debian: chromium)")
 
 
 def metric(server: Server, name: str, **labels: str) -> float:
@@ -28,11 +27,11 @@ def metric(server: Server, name: str, **labels: str) -> float:
 
 
 @needs_browser
-def test_the_page_shows_what_the_metrics_say(server: Server, tmp_path: Path) -> None:
+def test_the_page_shows_what_the_metrics_say(server: Server) -> None:
     load(server, "emulated", rate=60, seconds=2)
     # Whatever is under way has ended, and everybody has told.
     time.sleep(2.5)
-    document = browser.rendered(f"http://127.0.0.1:{server.port}/", tmp_path)
+    document = rendered(f"http://127.0.0.1:{server.port}/")
     names = browser.texts(document, "name")
     place = names.index("emulated")
     shown = {

@@ -1,38 +1,14 @@
-"""The README's commands against a running server, and its way to serve one's own model."""
+"""What `make serve` serves, and the README's way to serve one's own model."""
 
 import json
-import shlex
-import subprocess
-import sys
 import urllib.request
 
 import pytest
 
 pytest.importorskip("ray")
-from conftest import blocks
-from served import ROOT, Server
+from served import Server
 
 pytestmark = pytest.mark.live
-
-
-def commands() -> list[str]:
-    lines = [line[2:] for block in blocks("console") for line in block.splitlines()]
-    verbs = ("load", "stream", "top")
-    asked = ("curl ", *(f".venv/bin/fermata {verb}" for verb in verbs))
-    return [line for line in lines if line.startswith(asked)]
-
-
-@pytest.mark.parametrize("command", commands())
-def test_commands_for_a_running_server_work(server: Server, command: str) -> None:
-    command = command.replace("localhost:8080", f"localhost:{server.http_port}")
-    command = command.replace("localhost:8000", f"localhost:{server.port}")
-    words = shlex.split(command.replace(".venv/bin/fermata", f"{sys.executable} -m commands.main"))
-    if "load" in words or "stream" in words:
-        words += ["--server", f"127.0.0.1:{server.grpc_port}"]
-    if "top" in words:
-        words += ["--control", f"127.0.0.1:{server.port}"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert any(said in done.stdout for said in ("digits", "req/s", "frames within"))
 
 
 def infer(server: Server, model: str, data: list[float]) -> dict[str, list[float]]:

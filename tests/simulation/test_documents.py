@@ -1,86 +1,96 @@
-"""What the documents say is true: their code runs, their files exist."""
+"""What the documents say is true: their commands and code run, their files exist."""
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
+from documents import PAGES, ROOT, Block, blocks, commands, play, serves
 
+from commands.main import app
 from deployments.config import read_config
 from deployments.plan import registry
 from simulator.scenario import read_scenario
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("profiles/*.md")])
+README = ROOT / "README.md"
+PICTURE_BYTES_MAX = 150 << 10
 
 
-def blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("code", blocks(README, "python"))
-def test_python_blocks_of_the_readme_run(code: str) -> None:
+OFFLINE = [page for page in PAGES if commands(page) and not serves(page)]
+"""The others need a server and are played live."""
+LEFT_OUT = [(page, block) for page in PAGES for block in blocks(page, "console") if block.not_run]
+
+
+@pytest.mark.parametrize("page", OFFLINE, ids=named)
+def test_the_commands_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    play(page, tmp_path)
+
+
+@pytest.mark.parametrize(("page", "block"), LEFT_OUT, ids=lambda given: getattr(given, "name", ""))
+def test_commands_that_are_not_run_name_what_there_is(page: Path, block: Block) -> None:
+    """Files, targets and our own verbs at least."""
+    for command in block.commands():
+        words = command.split()
+        for word in words:
+            if re.match(r"(k8s|deployments|simulator|benchmarks)/", word):
+                assert (ROOT / word).exists(), command
+        if "-m" in words and words[0] == "python":
+            assert (ROOT / (words[words.index("-m") + 1].replace(".", "/") + ".py")).exists()
+        if words[0] == "make":
+            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_every_verb_in_the_documents_is_one() -> None:
+    verbs = set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    for page in PAGES:
+        for verb in re.findall(r"`(?:\.venv/bin/)?fermata ([a-z]+)", page.read_text()):
+            assert verb in verbs, f"{named(page)}: fermata {verb}"
+
+
+@pytest.mark.parametrize("block", blocks(README, "python"), ids=lambda each: each.file)
+def test_python_blocks_of_the_readme_run(block: Block) -> None:
+    code = block.text
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
 
 
-def commands() -> list[str]:
-    lines = [line for block in blocks(README, "console") for line in block.splitlines()]
-    return [line[2:].split("  #")[0] for line in lines if line.startswith("$ ")]
-
-
-OFFLINE = [line for line in commands() if " simulate " in line or " goodput " in line]
-"""The others need a server and are tested live."""
-
-
-@pytest.mark.parametrize("command", OFFLINE)
-def test_commands_of_the_readme_run(command: str, tmp_path: Path) -> None:
-    words = shlex.split(command)
-    arguments = [str(ROOT / word) if word.endswith(".yaml") else word for word in words[1:]]
-    subprocess.run(
-        [sys.executable, "-m", "commands.main", *arguments],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
-        check=True,
-        capture_output=True,
-    )
-
-
-def test_make_has_the_targets_of_the_readme() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    for command in commands():
-        if command.startswith("make "):
-            target = command.split()[1]
-            assert re.search(rf"^{target}:", makefile, re.MULTILINE), command
-
-
 def test_yaml_blocks_of_the_page_on_models_are_configurations() -> None:
-    found = blocks((ROOT / "docs/models.md").read_text(), "yaml")
+    found = blocks(ROOT / "docs/models.md", "yaml")
     assert found
     for block in found:
-        assert registry(read_config(yaml.safe_load(block))).models
+        assert registry(read_config(yaml.safe_load(block.text))).models
 
 
 def test_yaml_blocks_of_the_page_on_operations_are_sections() -> None:
     one = {"name": "a", "slo_ms": 50, "variants": [{"name": "a", "model": "digits:small"}]}
-    found = blocks((ROOT / "docs/operations.md").read_text(), "yaml")
+    found = blocks(ROOT / "docs/operations.md", "yaml")
     assert found
     for block in found:
-        assert registry(read_config({"applications": [one], **yaml.safe_load(block)})).models
+        assert registry(read_config({"applications": [one], **yaml.safe_load(block.text)})).models
 
 
 def test_yaml_blocks_of_the_scenario_page_are_scenarios() -> None:
-    for block in blocks((ROOT / "docs/scenarios.md").read_text(), "yaml"):
-        assert read_scenario(yaml.safe_load(block)).applications
+    for block in blocks(ROOT / "docs/scenarios.md", "yaml"):
+        assert read_scenario(yaml.safe_load(block.text)).applications
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_pictures_of_the_readme_are_small() -> None:
+    found = re.findall(r"docs/images/[\w-]+\.png", README.read_text())
+    assert found
+    for name in found:
+        assert (ROOT / name).stat().st_size < PICTURE_BYTES_MAX, name
+
+
+@pytest.mark.parametrize("document", PAGES, ids=named)
 def test_links_and_named_files_exist(document: Path) -> None:
     text = document.read_text()
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
+    for target in re.findall(r"(?:\]\(|src=\"|srcset=\")([^)#\"]+)", text):
         if "://" not in target:
             assert (document.parent / target).exists(), target
     if document.name == "papers.md":

@@ -56,11 +56,15 @@ def run_on_data(
 
 
 def run_parts(
-    title: str, measure: Callable[[Sequence[str], bool], Iterator[Figure]], parts: Mapping[str, str]
+    title: str,
+    measure: Callable[[Sequence[str], bool], Iterator[Figure]],
+    parts: Mapping[str, str],
+    asked: Sequence[str] = (),
 ) -> None:
-    """As `run`, for figures that may be measured in pieces; `parts` says what each is."""
+    """As `run`, for figures that may be measured in pieces; `parts` says what each is, `asked`
+    which are left out unless they are named."""
     parser = _with_parts(parts)
-    wanted = parser.parse_known_args()[0].only or list(parts)
+    wanted = parser.parse_known_args()[0].only or [part for part in parts if part not in asked]
     run(title, lambda quick: measure(wanted, quick), parser)
 
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -64,13 +64,20 @@ class Running:
 
     def cpu_s(self) -> dict[str, float]:
         """CPU time so far of the processes that requests pass, by role."""
-        spent = dict.fromkeys(ROLES, 0.0)
-        for pid in self.family():
-            title = title_of(pid)
-            for role, mark in ROLES.items():
-                if title.startswith("ray::") and mark in title:
-                    spent[role] += _cpu_s(pid)
-        return spent
+        return {role: self.cpu_of((mark,)) for role, mark in ROLES.items()}
+
+    def pids_of(self, marks: Sequence[str]) -> list[int]:
+        """Those of Ray's processes whose title holds one of these."""
+        titles = {pid: title_of(pid) for pid in self.family()}
+        return [
+            pid
+            for pid, title in titles.items()
+            if title.startswith("ray::") and any(mark in title for mark in marks)
+        ]
+
+    def cpu_of(self, marks: Sequence[str]) -> float:
+        """CPU time so far of those."""
+        return sum(_cpu_s(pid) for pid in self.pids_of(marks))
 
     def status(self) -> dict[str, Any]:
         """Counters and signals of the router."""
@@ -147,6 +154,7 @@ def started(
     status_port: int = 0,
     *,
     together: bool = True,
+    wait_s: float = START_S,
 ) -> Iterator[Running]:
     """Run a server until the block ends; `ready` says when it may be used.
 
@@ -168,14 +176,14 @@ def started(
         )
         running = Running(process, port, status_port)
         try:
-            _wait(running, ready, log)
+            _wait(running, ready, log, wait_s)
             yield running
         finally:
             _stop(running, together)
 
 
-def _wait(running: Running, ready: Any, log: Any) -> None:
-    end_s = time.monotonic() + START_S
+def _wait(running: Running, ready: Any, log: Any, wait_s: float) -> None:
+    end_s = time.monotonic() + wait_s
     while time.monotonic() < end_s and running.process.poll() is None:
         with suppress(OSError, ValueError, KeyError):
             if ready(running):
@@ -183,7 +191,7 @@ def _wait(running: Running, ready: Any, log: Any) -> None:
         time.sleep(LOOK_S)
     log.seek(0)
     said = log.read().decode(errors="replace")[-2000:]
-    raise ServerError(f"the server is not up after {START_S:g} s: {said}")
+    raise ServerError(f"the server is not up after {wait_s:g} s: {said}")
 
 
 def _stop(running: Running, together: bool) -> None:

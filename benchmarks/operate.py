@@ -1,0 +1,67 @@
+"""Operating a deployment: what looking at it costs, what an upgrade loses, how soon it answers."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from benchmarks.figures import Figure, run_parts
+
+PARTS = {
+    "counting": "CPU of metrics, page and logs at 10,000 req/s, without a server",
+    "looking": "CPU of pages and scrapes of a server at load",
+    "upgrade": "new code under load, with links of the same protocol and of another",
+    "canary": "a bad version of a model on trial under load",
+    "warm": "from `make serve` to the first answer, set up before",
+    "cold": "the same in a fresh clone that has to set everything up; installs gigabytes",
+}
+ASKED = ("cold",)
+"""Measured only where named."""
+
+
+def counting(quick: bool) -> Iterator[Figure]:
+    from benchmarks.metrics_cost import measure
+
+    yield from measure(quick)
+
+
+def looking(quick: bool) -> Iterator[Figure]:
+    from benchmarks.lookers import measure
+
+    yield from measure(quick)
+
+
+def upgrade(quick: bool) -> Iterator[Figure]:
+    from benchmarks.upgrades import measure
+
+    yield from measure(quick)
+
+
+def canary(quick: bool) -> Iterator[Figure]:
+    from benchmarks.bad_version import measure
+
+    yield from measure(quick)
+
+
+def warm(quick: bool) -> Iterator[Figure]:
+    from benchmarks.first_answer import measure_here
+
+    yield from measure_here()
+
+
+def cold(quick: bool) -> Iterator[Figure]:
+    from benchmarks.first_answer import measure_in_a_clone
+
+    yield from measure_in_a_clone()
+
+
+# Each imports what it needs: counting needs no server.
+MEASURES: dict[str, Callable[[bool], Iterator[Figure]]] = {
+    each.__name__: each for each in (counting, looking, upgrade, canary, warm, cold)
+}
+
+
+def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+    for part in parts:
+        yield from MEASURES[part](quick)
+
+
+if __name__ == "__main__":
+    run_parts("Operating", measure, PARTS, ASKED)

@@ -1,0 +1,167 @@
+"""New code under load: a deployment is replaced by one of another source tree, process by process,
+while a client counts what becomes of its requests."""
+
+import re
+import shutil
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Figure
+from benchmarks.ledger_load import finished, load, start
+from benchmarks.live_server import EMULATED, ROOT, Running, free_port, started
+
+HEAD = """
+import os, sys, time, ray
+os.chdir("/")
+ray.init(include_dashboard=True, dashboard_port=int(sys.argv[1]), logging_level="ERROR")
+time.sleep(1e6)
+"""
+"""A cluster that runs what it is sent, as KubeRay sends it, and finds no code by itself."""
+RATE_RPS = 50.0
+UPGRADE_S = 45.0
+BEGIN_S = 3.0
+REPLACED_S = 120.0
+SLO_MS = 200
+"""Several times what processes that start on the same cores take from one that serves."""
+GOOD_MIN = 0.5
+"""Of requests during an upgrade on a machine that has the old and the new at once."""
+OURS = (":ControlPlane", ":Frontend", ":Backend", "RouterActor")
+PROTOCOL = re.compile(r"^PROTOCOL = (\d+)$", re.MULTILINE)
+MARK = "<!-- the next version -->"
+
+
+def next_version(folder: Path, protocol: bool) -> Path:
+    """A copy of this source tree that says so on its page; `protocol`: whose links are of another
+    version too."""
+    keep = shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info", "tests", "docs")
+    code = folder / "next"
+    shutil.copytree(ROOT, code, ignore=keep)
+    page = code / "deployments/page/index.html"
+    page.write_text(page.read_text() + MARK)
+    if protocol:
+        messages = code / "router/links/messages.py"
+        messages.write_text(
+            PROTOCOL.sub(lambda found: f"PROTOCOL = {int(found[1]) + 1}", messages.read_text())
+        )
+    return code
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """A cluster, and where to send it what it is to serve."""
+
+    server: Running
+    client: Any
+    config: Mapping[str, Any]
+
+    def deploy(self, code: Path) -> None:
+        """As `serve deploy` and KubeRay do it."""
+        control = self.config["control"]
+        application = {
+            "name": "fermata",
+            "import_path": "deployments.app:build",
+            "route_prefix": "/",
+            "args": {"config": dict(self.config)},
+            "runtime_env": {"env_vars": {"PYTHONPATH": str(code)}},
+        }
+        self.client.deploy_applications(
+            {
+                "proxy_location": "HeadOnly",
+                "http_options": {"host": "127.0.0.1", "port": control["port"]},
+                "applications": [application],
+            }
+        )
+
+    def processes(self) -> set[int]:
+        return {pid for marks in OURS for pid in self.server.pids_of((marks,))}
+
+    def is_whole(self) -> bool:
+        try:
+            status = self.server.status()
+        except (OSError, ValueError):
+            return False
+        wanted = self.config["frontend"]["processes"], self.config["backend"]["count"]
+        return (len(status["frontends"]), len(status["backends"])) == wanted
+
+    def shows_the_next(self) -> bool:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.server.status_port}/") as answer:
+            return MARK in answer.read().decode()
+
+
+@contextmanager
+def cluster() -> Iterator[Deployed]:
+    """A Ray cluster with the deployment of this source tree, whole."""
+    from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
+
+    dashboard, port, status_port = free_port(), free_port(), free_port()
+    config = {
+        "applications": [{**EMULATED, "slo_ms": SLO_MS}],
+        "backend": {"count": 2, "device": "emulated", "cpus": 0.1},
+        # One serves on while the other is replaced.
+        "frontend": {"processes": 2, "grpc_port": port, "http_port": free_port()},
+        "control": {"port": status_port},
+    }
+    environment = {"RAY_worker_niceness": "0"}
+    command = [sys.executable, "-c", HEAD, str(dashboard)]
+
+    def ready(running: Running) -> bool:
+        url = f"http://127.0.0.1:{dashboard}/api/version"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+
+    with started(command, port, ready, environment, status_port) as server:
+        client: Any = ServeSubmissionClient(f"http://127.0.0.1:{dashboard}")
+        deployed = Deployed(server, client, config)
+        deployed.deploy(ROOT)
+        _wait(deployed.is_whole, "up")
+        try:
+            yield deployed
+        finally:
+            client.delete_applications()
+
+
+def _wait(ready: Any, what: str) -> None:
+    end_s = time.monotonic() + REPLACED_S
+    while not ready():
+        if time.monotonic() > end_s:
+            raise AssertionError(f"the deployment is not {what} after {REPLACED_S:g} s")
+        time.sleep(0.2)
+
+
+def upgraded(protocol: bool) -> tuple[dict[str, Any], dict[str, Any], float]:
+    """What clients saw during an upgrade and after it, and how long it took."""
+    with tempfile.TemporaryDirectory() as folder, cluster() as deployed:
+        code = next_version(Path(folder), protocol)
+        before = deployed.processes()
+        loading = start(deployed.server.address, "emulated", RATE_RPS, UPGRADE_S)
+        time.sleep(BEGIN_S)
+        from_s = time.monotonic()
+        deployed.deploy(code)
+
+        def replaced() -> bool:
+            return not before & deployed.processes() and deployed.is_whole()
+
+        _wait(replaced, "replaced")
+        took_s = time.monotonic() - from_s
+        assert deployed.shows_the_next()
+        during = finished(loading)
+        return during, load(deployed.server.address, "emulated", RATE_RPS, 3), took_s
+
+
+def measure(quick: bool) -> Iterator[Figure]:
+    for protocol in (False,) if quick else (False, True):
+        during, after, took_s = upgraded(protocol)
+        sent = during["requests"]
+        name = f"new code, {'another' if protocol else 'the same'} protocol of links"
+        yield Figure(f"{name}: requests lost of {sent}", during["lost"], "", 0, at_most=True)
+        good = during["good"] / sent
+        yield Figure(f"{name}: in time meanwhile", 100 * good, "%", 100 * GOOD_MIN)
+        yield Figure(f"{name}: until all is replaced", took_s, "s", UPGRADE_S, at_most=True)
+        yield Figure(f"{name}: lost afterwards", after["lost"], "", 0, at_most=True)

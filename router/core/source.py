@@ -261,6 +261,11 @@ class Desk:
         """What the next batch on a backend will find there; None: every variant."""
         raise NotImplementedError
 
+    def runs(self, backend: int, variant: int) -> bool:
+        """Whether a backend has the variant, or can swap it in."""
+        held = self.resident(backend)
+        return held is None or variant in held or variant in self.costs.swap_in_ns
+
     def kind(self, backend: int) -> int:
         """Which of the profiles holds on a backend."""
         raise NotImplementedError

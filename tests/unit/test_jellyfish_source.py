@@ -119,6 +119,35 @@ def test_floor_and_pin_of_a_client_hold() -> None:
     assert drop.reason == DropReason.FLOOR
 
 
+def test_stand_in_for_a_dnn_that_is_not_loaded_serves_only_who_allows_it() -> None:
+    made, _ = engine()
+    made.on_report(0, 0, report(1, 50, pinned=2))
+    made.on_report(0, 0, report(2, 50))
+    decide(made, 1)
+    made.on_resident(ms(2), 0, frozenset((1,)))
+    made.on_request(ms(2), request(1, 1, ms(2), left_ms=90))
+    assert made.take_effects() == []
+    # The other client's frame neither waits for it nor takes it along.
+    made.on_request(ms(3), request(2, 2, ms(3), left_ms=95))
+    (stand_in,) = made.take_effects()
+    assert isinstance(stand_in, Dispatch)
+    assert (stand_in.batch.variant, [each.rid for each in stand_in.batch.requests]) == (1, [2])
+    made.on_resident(ms(4), 0, frozenset((1, 2)))
+    made.on_done(ms(18), 0, ms(15))
+    (loaded,) = made.take_effects()
+    assert isinstance(loaded, Dispatch)
+    assert (loaded.batch.variant, [each.rid for each in loaded.batch.requests]) == (2, [1])
+
+
+def test_stand_in_keeps_the_applications_floor() -> None:
+    made, source = engine()
+    source.floor = 0.55
+    source.workers[0].dnn = 2
+    made.on_resident(ms(2), 0, frozenset((0, 1)))
+    made.on_request(ms(2), request(1, 9, ms(2)))
+    assert made.take_effects() == []
+
+
 def test_plan_may_be_made_elsewhere() -> None:
     made, source = engine()
     source.plan_elsewhere()

@@ -302,13 +302,19 @@ class Jellyfish(Source):
         bid.ripe_at_ns = now_ns
         # The lane has one source, so the key decides nothing.
         bid.key = bid.expires_at_ns = hopeless_at_ns
+        if not self.desk.runs(lane - own_lane(0), self.variants[worker.dnn]):
+            # Whoever comes may be content with a stand-in that those before were not: a new key
+            # has the backend offered again.
+            bid.key = now_ns
         return bid
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         """The first requests by deadline, as many as end in time together: more than the planned
         batch where a burst asks for it and every deadline allows."""
         worker = self.workers[slot.backend]
-        variant = self._resident(worker, slot)
+        variant = self.variants[worker.dnn]
+        if not slot.runs(variant):
+            return self._stand_in(worker, slot)
         for queue in (worker.queue, worker.spare):
             while len(queue) > 0:
                 budget_ns = queue.first().deadline_ns - slot.start_at_ns
@@ -319,9 +325,31 @@ class Jellyfish(Source):
                 if size > 0:
                     taken = queue.pop_many(size)
                     if queue is worker.queue:
-                        taken.extend(self._fill(worker, slot, variant, taken))
+                        taken.extend(self._fill(worker, slot, worker.dnn, taken))
                     return Batch(self._suited(slot, variant, taken), taken)
                 self._drop_late(queue, variant)
+        return None
+
+    def _stand_in(self, worker: Worker, slot: Slot) -> Batch | None:
+        """Until its DNN is loaded: the nearest one that is there, for those who allow it. Whoever
+        does not waits for the load."""
+        there = [dnn for dnn, variant in enumerate(self.variants) if slot.runs(variant)]
+        there.sort(key=lambda dnn: (abs(dnn - worker.dnn), dnn))
+        for queue in (worker.queue, worker.spare):
+            waiting = queue.items[queue.head :]
+            for first in waiting:
+                budget_ns = first.deadline_ns - slot.start_at_ns
+                for dnn in there:
+                    size = slot.size_that_fits(self.variants[dnn], budget_ns)
+                    if size == 0 or not self._allows(first, dnn):
+                        continue
+                    if queue is worker.spare:
+                        size = min(size, worker.batch)
+                    taken = [each for each in waiting if self._allows(each, dnn)][:size]
+                    queue.take(taken)
+                    if queue is worker.queue:
+                        taken.extend(self._fill(worker, slot, dnn, taken))
+                    return Batch(self._suited(slot, self.variants[dnn], taken), taken)
         return None
 
     def _suited(self, slot: Slot, variant: int, taken: Sequence[Request]) -> int:
@@ -342,22 +370,17 @@ class Jellyfish(Source):
             self.costs.doubt(variant)
         self.outbox.drop(first, DropReason.LATE)
 
-    def _resident(self, worker: Worker, slot: Slot) -> int:
-        """The variant it is to run or, until that is loaded, the nearest one that is there."""
-        order = sorted(range(len(self.variants)), key=lambda dnn: (abs(dnn - worker.dnn), dnn))
-        for dnn in order if not slot.runs(self.variants[worker.dnn]) else ():
-            if slot.runs(self.variants[dnn]):
-                return self.variants[dnn]
-        return self.variants[worker.dnn]
-
     def _fill(
-        self, worker: Worker, slot: Slot, variant: int, taken: Sequence[Request]
+        self, worker: Worker, slot: Slot, dnn: int, taken: Sequence[Request]
     ) -> list[Request]:
         """Requests of clients left out, where the planned batch has room and all stay in time."""
         filling: list[Request] = []
         spare = worker.spare
+        variant = self.variants[dnn]
         until_ns = taken[0].deadline_ns
         while len(spare) > 0 and len(taken) + len(filling) < worker.batch:
+            if not self._allows(spare.first(), dnn):
+                break
             until_ns = min(until_ns, spare.first().deadline_ns)
             size = len(taken) + len(filling) + 1
             if slot.start_at_ns + slot.plan_ns(variant, size) > until_ns:

@@ -154,6 +154,30 @@ def test_short_circuit_answers_at_the_windows_end() -> None:
     assert engine.wake_at_ns() == NEVER
 
 
+def test_short_circuit_answers_nobody_who_insists_on_variants() -> None:
+    # All variants will do for this client; the SneakPeek model is none of them.
+    engine, _ = make()
+    insisting = Request(0, 0, ms(10), ms(160))
+    insisting.allowed = frozenset((0, 1))
+    engine.on_request(ms(10), insisting)
+    estimate = Estimate((0.01, 0.99), (0.8, 0.9), 1, 0.99, 1)
+    engine.on_update(ms(20), 0, estimate.accuracies, estimate)
+    advance(engine, 100.1)
+    assert effects(engine) == [(1, [0])]
+
+
+@pytest.mark.parametrize(("sure", "as_a_rule"), [(0.7, 0.95), (0.95, 0.7)])
+def test_short_circuit_keeps_the_applications_floor(sure: float, as_a_rule: float) -> None:
+    floored = Family(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.75)
+    estimate = Estimate((1 - sure, sure), (0.2, 0.3), 1, as_a_rule, 1)
+    for families, expected in (((floored,), (1, [0])), (FAMILIES, ("answer", 0, 1))):
+        engine, _ = make(families=families)
+        send(engine, 0, 10)
+        engine.on_update(ms(20), 0, estimate.accuracies, estimate)
+        advance(engine, 100.1)
+        assert effects(engine) == [expected]
+
+
 def test_backlog_and_resident_model_are_carried_to_the_next_window() -> None:
     engine, source = make(GROUPED)
     for rid in range(8):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from router.core.events import Batch, DropReason, Request
+from router.core.events import Batch, DropReason, Estimate, Request
 from router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer, own_lane
 from router.core.units import NEVER
 from router.policies.family import Family
@@ -28,6 +28,7 @@ class WindowScheduler(Source):
         }
         self.profiled = {family.application: _profiled(family) for family in families}
         self.barred = {family.application: _barred(family) for family in families}
+        self.floors = {family.application: family.accuracy_floor for family in families}
         self.waiting: dict[int, Request] = {}
         """Everyone who has not been sent to a backend yet."""
         self.lines: dict[int, list[Segment]] = {}
@@ -126,7 +127,7 @@ class WindowScheduler(Source):
         if estimate is not None:
             worths = estimate.accuracies
             likely = estimate.likely
-            if options.short_circuit and estimate.label >= 0:
+            if options.short_circuit and self._may_answer(request, estimate):
                 instant = estimate.label_accuracy
         elif options.evidence and request.accuracies is not None:
             worths = request.accuracies
@@ -143,6 +144,15 @@ class WindowScheduler(Source):
             instant,
             likely,
         )
+
+    def _may_answer(self, request: Request, estimate: Estimate) -> bool:
+        """Whether the SneakPeek model may answer at all. It is none of the variants that a client
+        insists on, and for the application's floor it counts as sure as both this look and looks
+        as a rule are."""
+        if estimate.label < 0 or request.allowed is not None:
+            return False
+        sure = min(estimate.classes[estimate.label], estimate.label_accuracy)
+        return sure >= self.floors[request.application]
 
     def _worker(self, now_ns: int, backend: int) -> Worker:
         desk, costs = self.desk, self.costs

@@ -8,9 +8,18 @@ from profiles.errors import ConfigError
 from router.core.costs import Costs
 from router.core.engine import Engine
 from router.core.events import Answer, Dispatch, Drop, DropReason, Estimate, Request
+from router.core.source import own_lane
 from router.core.units import NEVER, ms
 from router.policies.family import Family
-from router.policies.sneakpeek.options import GROUPED, LO_EDF, SNEAKPEEK, SneakPeekOptions
+from router.policies.sneakpeek.options import (
+    GROUPED,
+    LO_EDF,
+    LO_PRIORITY,
+    MAXACC_EDF,
+    SNEAKPEEK,
+    SneakPeekOptions,
+)
+from router.policies.sneakpeek.problem import Job, Segment
 from router.policies.sneakpeek.source import WindowScheduler
 
 TIMES_MS = (4, 10, 6, 11)
@@ -25,10 +34,12 @@ def make(
     options: SneakPeekOptions = SNEAKPEEK,
     backends: int = 1,
     families: Sequence[Family] = FAMILIES,
+    swaps: bool = True,
 ) -> tuple[Engine, WindowScheduler]:
     costs = Costs()
     for variant, (run, swap) in enumerate(zip(TIMES_MS, SWAPS_MS, strict=True)):
-        costs.add(variant, [ms(run * size) for size in range(1, 9)], swap_in_ns=ms(swap))
+        swap_in_ns = ms(swap) if swaps else 0
+        costs.add(variant, [ms(run * size) for size in range(1, 9)], swap_in_ns=swap_in_ns)
     engine = Engine(costs)
     source = WindowScheduler(families, options)
     for _ in families:
@@ -243,6 +254,44 @@ def test_accuracy_floor_bars_variants() -> None:
     send(engine, 0, 10, slo_ms=115, hard_ms=300)
     advance(engine, 100.1)
     assert effects(engine) == [(1, [0])]
+
+
+@pytest.mark.parametrize("options", [LO_EDF, LO_PRIORITY, MAXACC_EDF])
+def test_baselines_keep_the_floor_in_overload(options: SneakPeekOptions) -> None:
+    floored = Family(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.85)
+    engine, _ = make(options, families=(floored,))
+    for rid in range(12):
+        send(engine, rid, 10, slo_ms=110, hard_ms=900)
+    advance(engine, 100.1)
+    assert {variant for variant, _ in run_out(engine, 100)} == {1}
+
+
+@pytest.mark.parametrize("options", [LO_EDF, GROUPED])
+def test_who_finds_no_variant_above_the_floor_waits_for_one(options: SneakPeekOptions) -> None:
+    floored = Family(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.85)
+    engine, _ = make(options, families=(floored,), swaps=False)
+    engine.on_resident(0, 0, frozenset((0,)))
+    send(engine, 0, 10, slo_ms=400)
+    advance(engine, 100.1)
+    assert effects(engine) == []
+    engine.on_resident(ms(150), 0, frozenset((0, 1)))
+    advance(engine, 200.1)
+    assert effects(engine) == [(1, [0])]
+
+
+def test_job_barred_from_its_groups_variant_waits_for_the_next_window() -> None:
+    engine, source = make()
+    jobs = [Job(0, 0, 0, ms(600), ms(600), (0.9, 0.0)), Job(1, 0, 0, ms(600), ms(600), (0.8, 0.9))]
+    for rid in range(2):
+        send(engine, rid, 10, slo_ms=590)
+    estimate = Estimate((0.5, 0.5), (0.9, 0.0), 0, 0.0, -1)
+    engine.on_update(ms(20), 0, estimate.accuracies, estimate)
+    source.lines[0] = [Segment(0, 1, 1, jobs)]
+    engine.ranks[0].refresh(ms(30), source, (own_lane(0),))
+    assert effects(engine) == [(1, [1])]
+    engine.on_done(ms(58), 0, ms(28))
+    advance(engine, 100.1)
+    assert effects(engine) == [(0, [0])]
 
 
 def test_unknown_penalty_is_refused() -> None:

@@ -53,6 +53,32 @@ class Planning:
         if not self.workers:
             self.schedule.ended = list(self.jobs)
             return
+        left = self._set_aside()
+        yield from self._plan()
+        self.schedule.left = left
+
+    def _set_aside(self) -> list[Job]:
+        """Take out the jobs that no worker has a variant for, of those that are not barred."""
+        there = {
+            application: [
+                local
+                for local, variant in enumerate(variants)
+                if any(variant in worker.tables for worker in self.workers)
+            ]
+            for application, variants in self.variants.items()
+        }
+        left: list[Job] = []
+        kept: list[Job] = []
+        for job in self.jobs:
+            worths = job.worths
+            served = job.instant > 0.0 or any(
+                [worths[each] > 0.0 for each in there[job.application]]
+            )
+            (kept if served or not any(worths) else left).append(job)
+        self.jobs = kept
+        return left
+
+    def _plan(self) -> Iterator[None]:
         if self.options.order != "grouped":
             self._one_by_one()
             return
@@ -159,9 +185,12 @@ class Planning:
         by_accuracy = self.options.choice == "accuracy"
         best = (-1, 0, 0, 0, 0.0)
         best_key = (-1.0, 0)
+        most = max(job.worths)
         for place, worker in enumerate(self.workers):
             for local, variant in enumerate(self.variants[job.application]):
-                if variant not in worker.tables:
+                # Once all are too late none is worth anything, and yet a floor is not given up.
+                barred = job.worths[local] <= 0.0 < most
+                if variant not in worker.tables or barred:
                     continue
                 swap_ns = worker.swap_ns(resident[place], variant)
                 end_ns = free_at_ns[place] + swap_ns + worker.tables[variant][1]

@@ -137,12 +137,14 @@ class Segment:
 class Schedule:
     """What each worker runs, in order, and which jobs end at once."""
 
-    __slots__ = ("ended", "lines")
+    __slots__ = ("ended", "left", "lines")
 
     def __init__(self, workers: int) -> None:
         self.lines: list[list[Segment]] = [[] for _ in range(workers)]
         self.ended: list[Job] = []
         """By short circuit where that is worth something, else without a result."""
+        self.left: list[Job] = []
+        """For the next window: no worker has a variant now that may serve them."""
 
 
 def batch_size(table: list[int], count: int) -> int:

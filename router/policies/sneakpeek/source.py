@@ -173,6 +173,8 @@ class WindowScheduler(Source):
         for worker, line in zip(workers, schedule.lines, strict=True):
             if worker.number in self.lines:
                 self.lines[worker.number] = line
+        # Whoever found no variant looks again at the next window's end: one may be loaded by then.
+        self.changed = self.changed or bool(schedule.left)
         for job in schedule.ended:
             request = self.waiting.get(job.key)
             if request is None:
@@ -220,15 +222,16 @@ class WindowScheduler(Source):
                 del line[0]
                 self._change(now_ns)
             else:
-                jobs = self._worth_running(slot, segment)
+                jobs = self._worth_running(now_ns, slot, segment)
                 if jobs:
                     requests = [self.waiting.pop(job.key) for job in jobs]
                     return Batch(segment.variant, requests)
             segment = self._front(line)
         return None
 
-    def _worth_running(self, slot: Slot, segment: Segment) -> list[Job]:
-        """The jobs of the next batch; those that it would be too late for are dropped."""
+    def _worth_running(self, now_ns: int, slot: Slot, segment: Segment) -> list[Job]:
+        """The jobs of the next batch. Those that it would be too late for are dropped; those that
+        may not run on this variant wait for the next plan."""
         table = self.costs.of(segment.variant, slot.kind).plan_ns
         jobs = segment.jobs[: batch_size(table, len(segment.jobs))]
         while jobs:
@@ -237,7 +240,12 @@ class WindowScheduler(Source):
             if len(kept) == len(jobs):
                 break
             for job in jobs:
-                if job not in kept:
+                if job in kept:
+                    continue
+                if job.worths[segment.local] <= 0.0 and end_ns <= job.expires_at_ns:
+                    segment.jobs.remove(job)
+                    self._change(now_ns)
+                else:
                     self._drop(self.waiting[job.key])
             jobs = kept
         return jobs

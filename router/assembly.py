@@ -260,26 +260,35 @@ def check(config: RouterConfig) -> None:
 
 
 def _check_policy(config: RouterConfig, application: ServedApplication) -> None:
-    policy, _ = policy_of(config, application)
+    policy, options = policy_of(config, application)
     if policy not in POLICIES:
         raise ConfigError(f"policy={policy!r} is unknown; one of {', '.join(POLICIES)}")
     if application.classes is not None:
         where = f"application {application.name!r}: classes."
         check_classes(where, application.classes, len(application.variants))
-        return
     if not POLICIES[policy].chooses:
         return
     for variant in application.variants:
-        if variant.accuracy is None:
+        if variant.accuracy is None and application.classes is None:
             raise ConfigError(
                 f"application {application.name!r}: variant {variant.name!r} has no accuracy; "
                 f"policy {policy} chooses by it, so give one"
             )
-    best = max(variant.accuracy or 0.0 for variant in application.variants)
-    if application.accuracy_floor > best:
+    _check_floor(application, options)
+
+
+def _check_floor(application: ServedApplication, options: Mapping[str, object]) -> None:
+    """Refuse an accuracy floor that what may run does not reach."""
+    floor, family = application.accuracy_floor, _family(0, application, 0)
+    where = f"application {application.name!r}: accuracy_floor={floor:g} is above"
+    best = max(family.accuracy)
+    if floor > best:
+        raise ConfigError(f"{where} {best:g}, its best variant's; lower it or add a better variant")
+    serving = family.accuracy[family.serving]
+    if options.get("pinned") and floor > serving:
         raise ConfigError(
-            f"application {application.name!r}: accuracy_floor={application.accuracy_floor:g} is "
-            f"above {best:g}, its best variant's; lower it or add a better variant"
+            f"{where} {serving:g} of {application.variants[family.serving].name!r}, which is "
+            "pinned; lower it or serve a better variant"
         )
 
 

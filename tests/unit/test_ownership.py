@@ -1,11 +1,14 @@
 """Backends and the policies that need some of their own."""
 
+from dataclasses import replace
+
 import pytest
 
 from profiles.errors import ConfigError
 from router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
 from router.core.units import ms
 from router.ownership import Ownership
+from router.policies.sneakpeek.classes import Classes
 
 
 def application(name: str, policy: str = "", share: float = 1.0) -> ServedApplication:
@@ -61,3 +64,30 @@ def test_a_floor_that_no_variant_reaches_is_refused() -> None:
     one = ServedApplication("a", ms(50), (variant,), policy="central-queue", accuracy_floor=0.9)
     with pytest.raises(ConfigError, match=r"accuracy_floor=0.9 is above 0.8, its best variant's"):
         assemble(RouterConfig((one,)))
+
+
+def test_a_floor_that_no_variants_recalls_reach_is_refused() -> None:
+    for accuracy in (0.8, None):
+        variant = ServedVariant("v", (ms(5),), accuracy=accuracy)
+        one = ServedApplication(
+            "a",
+            ms(50),
+            (variant,),
+            policy="central-queue",
+            accuracy_floor=0.9,
+            classes=Classes(recall=((0.7, 0.9),)),
+        )
+        with pytest.raises(ConfigError, match=r"accuracy_floor=0.9 is above 0.8, its best"):
+            assemble(RouterConfig((one,)))
+
+
+def test_a_floor_above_the_variant_that_is_pinned_is_refused() -> None:
+    variants = (
+        ServedVariant("small", (ms(5),), accuracy=0.7),
+        ServedVariant("large", (ms(9),), accuracy=0.9),
+    )
+    one = ServedApplication("a", ms(50), variants, accuracy_floor=0.8)
+    with pytest.raises(ConfigError, match=r"accuracy_floor=0.8 is above 0.7 of 'small', which is"):
+        assemble(RouterConfig((one,), "central-queue", {"pinned": True}))
+    assemble(RouterConfig((replace(one, serving="large"),), "central-queue", {"pinned": True}))
+    assemble(RouterConfig((one,), "central-queue"))

@@ -168,9 +168,9 @@ def _admission(
         return None
     if config.fair_shares:
         policy, _ = policy_of(config, application)
-        chosen = family.above(family.accuracy_floor) if POLICIES[policy].chooses else frozenset()
+        places = family.choices() if POLICIES[policy].chooses else []
         lightest = min(each.fair_share for each in config.applications)
-        variants = tuple(sorted(chosen)) or (family.serving,)
+        variants = tuple(family.variants[place] for place in places) or (family.serving,)
         return FairAdmission(source, variants, application.fair_share / lightest, weights)
     return StreamAdmission(outbox, False, weights) if application.streams else None
 

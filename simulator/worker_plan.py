@@ -96,13 +96,12 @@ def worker_problem(
         variants=tuple(range(len(application.variants))),
         serving=0,
         accuracy=tuple(variant.accuracy or 0.0 for variant in application.variants),
+        accuracy_floor=application.accuracy_floor,
+        classes=application.classes,
     )
-    allowed = [
-        index
-        for index, accuracy in enumerate(family.accuracy)
-        if accuracy >= application.accuracy_floor
-    ]
-    job = job_for(family, allowed, options, built.engine.costs, 0, workers, lead_ns, rate_rps)
+    job = job_for(
+        family, family.choices(), options, built.engine.costs, 0, workers, lead_ns, rate_rps
+    )
     names = tuple(application.variants[variant].name for variant in job.variants)
     return job.problem.at_rate(rate_rps), names
 

@@ -1,9 +1,9 @@
 """An application as its policy sees it: an SLO and the variants it may choose from."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from router.policies.sneakpeek.classes import Classes
+from router.policies.sneakpeek.classes import Classes, misses
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,22 @@ class Family:
     """Variants below it are never chosen."""
     classes: Classes | None = None
     """Recall by class and who peeks at requests, where that is known."""
+    weak: frozenset[int] = field(init=False, default=frozenset())
+    """Places of variants that may miss a class's recall floor: not for requests that may be of that
+    class, so not for those of which nothing is known."""
+
+    def __post_init__(self) -> None:
+        classes = self.classes
+        if classes is not None and classes.recall_floors:
+            weak = [place for place in range(len(self.variants)) if misses(classes, place)]
+            object.__setattr__(self, "weak", frozenset(weak))
+
+    def choices(self) -> list[int]:
+        """Places of the variants that may serve a request of which nothing is known. Where none
+        is sure to keep every recall floor, those that reach the accuracy floor."""
+        reached = enumerate(self.accuracy)
+        above = [place for place, accuracy in reached if accuracy >= self.accuracy_floor]
+        return [place for place in above if place not in self.weak] or above
 
     def above(self, floor: float) -> frozenset[int]:
         """The variants that reach an accuracy; those of unknown accuracy do not."""

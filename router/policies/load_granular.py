@@ -55,9 +55,7 @@ class LoadGranular(Source):
         self.queue = DeadlineQueue()
         self.monitor = LoadMonitor(options.window_ns)
         self.standing_bid = Bid()
-        floor = family.accuracy_floor
-        order = sorted(range(len(family.accuracy)), key=lambda each: -family.accuracy[each])
-        self.order = [index for index in order if family.accuracy[index] >= floor]
+        self.order = sorted(family.choices(), key=lambda each: -family.accuracy[each])
         """Family indices that may be chosen, the most accurate first."""
         if not self.order:
             self.order = [family.variants.index(family.serving)]

@@ -64,11 +64,7 @@ class CentralQueue(Source):
         self.demand = 0.0
         self.standing_bid = Bid()
         self.silence = SourceTimer(self)
-        allowed = [
-            index
-            for index, accuracy in enumerate(family.accuracy)
-            if accuracy >= family.accuracy_floor and not options.pinned
-        ]
+        allowed = [] if options.pinned else family.choices()
         if not allowed:
             # Pinned, of unknown accuracy, or all below the floor: what the operator named serves.
             allowed = [family.variants.index(family.serving)]

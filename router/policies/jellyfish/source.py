@@ -402,10 +402,11 @@ def make_decider(options: JellyfishOptions, rng: Random) -> Decider:
 
 def accurate_order(family: Family) -> list[int]:
     """The zoo's variants by rising input size; one that is less accurate than a smaller one is
-    never worth its time and is left out (section III-B)."""
-    order = sorted(
-        range(len(family.variants)), key=lambda index: (family.input_sizes[index], index)
-    )
+    never worth its time and is left out (section III-B), and so is one that may miss a recall
+    floor, unless all may."""
+    every = range(len(family.variants))
+    strong = [index for index in every if index not in family.weak] or list(every)
+    order = sorted(strong, key=lambda index: (family.input_sizes[index], index))
     kept: list[int] = []
     for index in order:
         if not kept or family.accuracy[index] > family.accuracy[kept[-1]]:

@@ -72,12 +72,7 @@ class Ramsis(Source):
         self.stranded = Stranded(self)
         self.change = SourceTimer(self)
         self.retry = SourceTimer(self)
-        allowed = [
-            index
-            for index, accuracy in enumerate(family.accuracy)
-            if accuracy >= family.accuracy_floor
-        ]
-        self.allowed = allowed or [family.variants.index(family.serving)]
+        self.allowed = family.choices() or [family.variants.index(family.serving)]
         self.variants = [family.variants[index] for index in self.allowed]
 
     # Requests

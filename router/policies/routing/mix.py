@@ -13,7 +13,9 @@ def read_mix(mix: str, family: Family, speed: Sequence[int]) -> tuple[int, ...]:
     if not mix:
         if not family.accuracy:
             return tuple(int(variant == family.serving) for variant in family.variants)
-        allowed = [index for index in range(count) if family.accuracy[index] >= _floor(family)]
+        # A floor that no variant reaches leaves the best one.
+        best = max(range(count), key=lambda index: family.accuracy[index])
+        allowed = family.choices() or [best]
         ends = {
             max(allowed, key=lambda index: family.accuracy[index]),
             min(allowed, key=lambda index: speed[index]),
@@ -27,11 +29,6 @@ def read_mix(mix: str, family: Family, speed: Sequence[int]) -> tuple[int, ...]:
     if sum(weights) == 0:
         refuse("policy_options.mix", mix, "must hold a number above 0")
     return weights
-
-
-def _floor(family: Family) -> float:
-    # A floor that no variant reaches leaves the best one.
-    return min(family.accuracy_floor, max(family.accuracy))
 
 
 def allot(weights: Sequence[int], instances: int, speed: Sequence[int]) -> list[int]:

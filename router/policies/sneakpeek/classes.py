@@ -96,6 +96,12 @@ def lower_recall(classes: Classes, variant: int, number: int) -> float:
     return max(0.0, recall - standard_error(recall, classes.counts[number]))
 
 
+def misses(classes: Classes, variant: int) -> list[int]:
+    """The classes whose recall floor a variant may not be able to keep."""
+    floors = enumerate(classes.recall_floors)
+    return [number for number, floor in floors if lower_recall(classes, variant, number) < floor]
+
+
 def standard_error(share: float, count: int) -> float:
     """Of a share measured on so many samples."""
     # Laplace's estimate, or a share of 1 on few samples would have no error at all.

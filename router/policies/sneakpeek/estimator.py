@@ -9,7 +9,7 @@ from router.policies.sneakpeek.classes import (
     JEFFREYS,
     TINY,
     Classes,
-    lower_recall,
+    misses,
     sharpened,
     standard_error,
 )
@@ -42,10 +42,7 @@ class Estimator:
         count = classes.count
         self.weights = classes.weights or (1.0,) * count
         self.floors = classes.recall_floors or (0.0,) * count
-        self.barred_by = [
-            [number for number in range(count) if self._below(variant, number)]
-            for variant in range(len(classes.recall))
-        ]
+        self.barred_by = [misses(classes, variant) for variant in range(len(classes.recall))]
         """By variant: the classes whose floor it may not be able to keep."""
         self.floored = [number for number, floor in enumerate(self.floors) if floor]
         even = [1.0 / count] * count
@@ -68,9 +65,6 @@ class Estimator:
             self.credit = [0.0] * count
             """By class: requests on the edge of `unseen` that may yet be taken not to be of it."""
 
-    def _below(self, variant: int, number: int) -> bool:
-        return lower_recall(self.classes, variant, number) < self.floors[number]
-
     def _unseen(self, number: int) -> tuple[float, float]:
         """Below which probability (all classes equally frequent) a request is taken not to be of
         this class, so that variants weak on it may serve it; and of how many of those with just
@@ -84,7 +78,7 @@ class Estimator:
         if not hidden:
             return 0.0, 0.0
         variants = range(len(self.classes.recall))
-        kept = [variant for variant in variants if not self._below(variant, number)]
+        kept = [variant for variant in variants if number not in self.barred_by[variant]]
         allowed = 0
         while allowed < len(hidden[number]) and all(
             self._seen_recall(variant, number, allowed + 1) >= floor for variant in kept

@@ -71,10 +71,9 @@ class Planning:
         kept: list[Job] = []
         for job in self.jobs:
             worths = job.worths
-            served = job.instant > 0.0 or any(
-                [worths[each] > 0.0 for each in there[job.application]]
-            )
-            (kept if served or not any(worths) else left).append(job)
+            found = any(worths[local] > 0.0 for local in there[job.application])
+            served = found or job.instant > 0.0 or not any(worths)
+            (kept if served else left).append(job)
         self.jobs = kept
         return left
 

@@ -168,6 +168,20 @@ def test_requests_on_the_edge_of_a_floor_are_shared_out() -> None:
     assert not any(estimator.on_votes((0, 5)).accuracies[0] > 0 for _ in range(10))
 
 
+def test_share_that_goes_unseen_is_as_sure_as_its_own_samples_are_many() -> None:
+    def edge(counts: int, hidden: int) -> float:
+        """The share of the class that may go unseen, in steps of a hundredth."""
+        row = tuple((1 + each // (hidden // 100)) / 200 for each in range(hidden))
+        peek = Peek(GOOD.confusion, GOOD.recall, hidden=(row, row))
+        classes = Classes(
+            WEAK_STRONG, counts=(counts, counts), recall_floors=(0, 0.8), peek=peek, prior="even"
+        )
+        return Estimator(classes, ()).unseen[1][0]
+
+    assert edge(counts=1000, hidden=100) < edge(counts=1000, hidden=1000)
+    assert edge(counts=100, hidden=1000) < edge(counts=1000, hidden=1000)
+
+
 def test_nothing_is_short_circuited_before_frequencies_are_known() -> None:
     estimator = Estimator(Classes(WEAK_STRONG, peek=GOOD), ())
     worths = [estimator.on_votes((5, 0)).label_accuracy for _ in range(100)]

@@ -93,13 +93,14 @@ class Estimator:
         its standard error. Recall and share come of two sets of samples: their errors are
         independent."""
         assert self.classes.peek is not None
-        share = unseen / len(self.classes.peek.hidden[number])
+        samples = len(self.classes.peek.hidden[number])
+        share = unseen / samples
         recall = self.classes.recall[variant][number]
         counts = self.classes.counts
         if not counts:
             return recall * (1.0 - share)
         recall_error = standard_error(recall, counts[number]) * (1.0 - share)
-        share_error = standard_error(share, counts[number]) * recall
+        share_error = standard_error(share, samples) * recall
         return recall * (1.0 - share) - hypot(recall_error, share_error)
 
     def likelihoods(self, votes: Sequence[float]) -> list[float]:

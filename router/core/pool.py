@@ -29,6 +29,7 @@ class Pool:
     __slots__ = (
         "backends",
         "began_at_ns",
+        "busy_ns",
         "due_at_ns",
         "gain",
         "lost",
@@ -45,6 +46,8 @@ class Pool:
 
     def __init__(self) -> None:
         self.backends = 0
+        self.busy_ns = 0
+        """Backend time spent on batches that have ended."""
         self.used = 0.0
         """Backends kept busy by those who were let in lately, times `scale`. All of it fades at
         one pace, so what is added counts for more instead."""

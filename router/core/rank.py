@@ -296,6 +296,7 @@ class RankThread(Desk):
         assert batch is not None
         state.running = None
         self.signals.busy_ns += run_ns
+        self._pool(state).busy_ns += run_ns
         if size < 0:
             size = len(batch.requests)
         if size > 0 and batch.swap_in_ns > 0:

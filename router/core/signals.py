@@ -57,7 +57,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.backends = 0
-        """Backends up now."""
+        """Backends up now, those that a source runs by itself among them."""
         self.uptime_ns = 0
         """Backend time, up to when the rank last settled it."""
         self.busy_ns = 0

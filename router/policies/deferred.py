@@ -236,9 +236,9 @@ class ModelThread(Source):
 
     def _set_hold(self, rps: float) -> None:
         """Decide from which size on a candidate is not held."""
-        options, signals = self.options, self.signals
+        options, backends = self.options, self.pool.backends
         # Before the first backend is up, load says nothing; nobody is to wait longer than for it.
-        idle = not signals.backends or signals.load() < options.auto_load
+        idle = not backends or self.signals.demand / backends < options.auto_load
         if options.hold == "eager" or (options.hold == "auto" and idle):
             self.at_once = 1
             return

@@ -95,7 +95,7 @@ class LoadGranular(Source):
         if 2 * table[1] > slo_ns:
             return False
         size = size_for_half(table, slo_ns)
-        throughput_rps = self.signals.backends * size * SECOND / table[size]
+        throughput_rps = self.pool.backends * size * SECOND / table[size]
         return throughput_rps >= options.throughput_factor * load_rps
 
     # Events

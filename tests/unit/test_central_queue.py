@@ -13,6 +13,8 @@ from router.policies.central.source import CentralQueue
 from router.policies.central.steady import SteadyRate
 from router.policies.central.under_way import UnderWay
 from router.policies.family import Family
+from router.policies.ramsis.options import RamsisOptions
+from router.policies.ramsis.source import Ramsis
 
 FAST, MIDDLE, GOOD = 0, 1, 2
 TABLES = {
@@ -40,11 +42,13 @@ def family(**changes: object) -> Family:
 class Bench:
     """An engine with one central queue and so many backends that have been up for ever."""
 
-    def __init__(self, backends: int = 1, of: Family | None = None, **options: object) -> None:
+    def __init__(
+        self, backends: int = 1, of: Family | None = None, ranks: int = 1, **options: object
+    ) -> None:
         costs = Costs()
         for variant, table in TABLES.items():
             costs.add(variant, table)
-        self.engine = Engine(costs)
+        self.engine = Engine(costs, ranks)
         self.source = CentralQueue(of or family(), CentralOptions(**options))  # type: ignore[arg-type]
         self.engine.add_application(self.source)
         for backend in range(backends):
@@ -301,7 +305,43 @@ def test_backends_busy_with_others_are_not_counted_on() -> None:
     bench.at_rate(100.0)
     alone_ns = bench.source.each_ns
     for step in range(1, 80):
-        bench.source.signals.busy_ns += 3 * ms(100)
+        bench.source.pool.busy_ns += 3 * ms(100)
         bench.source._aim(step * ms(100))
     assert bench.source.others == pytest.approx(3.0, abs=0.01)
     assert bench.source.each_ns == pytest.approx(alone_ns / 4, rel=0.02)
+
+
+def test_backends_that_others_own_are_not_counted_on() -> None:
+    alone, beside = Bench(backends=2), Bench(backends=2)
+    owner = Ramsis(family(application=1), RamsisOptions())
+    beside.engine.add_application(owner)
+    for backend in (2, 3, 4):
+        beside.engine.on_backend_up(0, backend, owner=1)
+    for bench in (alone, beside):
+        bench.at_rate(100.0)
+    assert beside.source.each_ns == alone.source.each_ns
+    # Nor does their work take time of the pool's away.
+    for step in range(1, 40):
+        beside.engine.on_request(
+            ms(100 * step), Request(-step, 1, ms(100 * step), ms(100 * step + 90))
+        )
+        (sent,) = [each for each in beside.engine.take_effects() if isinstance(each, Dispatch)]
+        beside.engine.on_done(ms(100 * step + 80), sent.backend, ms(80))
+        beside.source._aim(ms(100 * step + 81))
+    assert beside.source.others == 0.0
+
+
+def test_a_move_takes_the_demand_along_and_leaves_what_others_did_behind() -> None:
+    bench = Bench(ranks=2)
+    bench.engine.on_backend_up(0, 7, rank=1)
+    bench.at_rate(100.0)
+    before, after = bench.engine.ranks
+    demand = before.signals.demand
+    assert demand > 0.0
+    before.pool.busy_ns = 3600 * SECOND
+    bench.source._aim(3600 * SECOND)
+    bench.engine.move_application(3600 * SECOND, 0, 1)
+    assert before.signals.demand == pytest.approx(0.0)
+    assert after.signals.demand == pytest.approx(demand)
+    bench.source._aim(3600 * SECOND + ms(100))
+    assert bench.source.others == 0.0

@@ -14,22 +14,27 @@ from router.policies.load_granular import (
     LoadGranular,
     ModelSwitchingOptions,
 )
+from router.policies.ramsis.options import RamsisOptions
+from router.policies.ramsis.source import Ramsis
 
 FAST, MIDDLE, GOOD = 0, 1, 2
 SLO_NS = ms(100)
 FAMILY = Family(0, "task", SLO_NS, (FAST, MIDDLE, GOOD), FAST, (0.6, 0.7, 0.8))
 
 
-def chosen(options: JellyfishPlusOptions | ModelSwitchingOptions, backends: int = 2) -> int:
-    """The variant that a request gets."""
+def chosen(
+    options: JellyfishPlusOptions | ModelSwitchingOptions, backends: int = 2, owned: int = 0
+) -> int:
+    """The variant that a request gets; `owned` backends belong to another application."""
     costs = Costs()
     costs.add(FAST, [ms(10), ms(20), ms(30), ms(40)])
     costs.add(MIDDLE, [ms(20), ms(40), ms(60)])
     costs.add(GOOD, [ms(60), ms(90)])
     engine = Engine(costs)
     engine.add_application(LoadGranular(FAMILY, options))
-    for backend in range(backends):
-        engine.on_backend_up(0, backend)
+    engine.add_application(Ramsis(FAMILY, RamsisOptions()))
+    for backend in range(backends + owned):
+        engine.on_backend_up(0, backend, owner=None if backend < backends else 1)
     engine.on_request(SECOND, Request(0, 0, SECOND, SECOND + SLO_NS))
     (effect,) = engine.take_effects()
     assert isinstance(effect, Dispatch)
@@ -42,6 +47,11 @@ def test_jellyfish_plus_wants_throughput_and_half_the_slo() -> None:
     assert chosen(JellyfishPlusOptions(load_rps=95.0)) == MIDDLE
     assert chosen(JellyfishPlusOptions(load_rps=96.0)) == FAST
     assert chosen(JellyfishPlusOptions(load_rps=9999.0)) == FAST
+
+
+def test_backends_that_others_own_are_not_counted_on() -> None:
+    assert chosen(JellyfishPlusOptions(load_rps=96.0), backends=3) == MIDDLE
+    assert chosen(JellyfishPlusOptions(load_rps=96.0), backends=2, owned=1) == FAST
 
 
 def test_model_switching_wants_a_measured_latency() -> None:

@@ -79,7 +79,13 @@ class CentralQueue(Source):
         super().attach(desk)
         self.tables = [desk.costs.of(variant).plan_ns for variant in self.variants]
         self.choosy.tables = self.tables
+        # Whatever others did elsewhere says nothing of what they do here.
+        self.others = 0.0
+        self.seen = (self.seen[0], self.pool.busy_ns, self.own_busy_ns)
         self._aim(0)
+
+    def on_leave(self) -> None:
+        self._set_demand(0.0)
 
     # Events
 
@@ -135,7 +141,7 @@ class CentralQueue(Source):
         if rps > 0.0:
             self.gap_ns = SECOND / rps
         self._count_others(now_ns)
-        backends = max(1.0, self.signals.backends - self.others)
+        backends = max(1.0, self.pool.backends - self.others)
         self.each_ns = backends * self.gap_ns
         slo_ns = self.family.slo_ns or 2 * max(table[-1] for table in self.tables)
         self.end_in_ns = slo_ns - self.desk.lead_ns(1)
@@ -176,8 +182,9 @@ class CentralQueue(Source):
         then_ns, busy_ns, own_ns = self.seen
         if now_ns <= then_ns:
             return
-        self.seen = (now_ns, self.signals.busy_ns, self.own_busy_ns)
-        theirs_ns = (self.signals.busy_ns - busy_ns) - (self.own_busy_ns - own_ns)
+        self.seen = (now_ns, self.pool.busy_ns, self.own_busy_ns)
+        # After a move its own last batches end where it was, and do not count here.
+        theirs_ns = max(0, (self.pool.busy_ns - busy_ns) - (self.own_busy_ns - own_ns))
         self.others += OTHERS_MEMORY * (theirs_ns / (now_ns - then_ns) - self.others)
 
     def _set_demand(self, demand: float) -> None:

@@ -23,7 +23,7 @@ from profiles.check import in_one_line
 from profiles.errors import ConfigError
 from profiles.profile import Profile, from_table_ms, linear
 from profiles.store import find
-from router.policies.catalog import POLICIES, read_options
+from router.policies.catalog import POLICIES, check_movable, read_options
 
 
 class VariantConfig(Section):
@@ -334,6 +334,8 @@ class DeploymentConfig(Section):
     def _names(self) -> "DeploymentConfig":
         if self.epochs is not None and self.repository == "open":
             raise ValueError("epochs and repository: open both place models; use one of them")
+        if self.epochs is not None:
+            check_movable(each.policy or self.router.policy for each in self.applications)
         closed = [each.name for each in self.applications if each.load == "asked"]
         if closed and self.repository == "fixed":
             raise ValueError(f"load=asked of {closed[0]} needs repository: open")

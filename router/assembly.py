@@ -13,7 +13,7 @@ from router.core.shares import FairAdmission
 from router.core.source import Outbox, Source
 from router.core.units import ms
 from router.ownership import Ownership
-from router.policies.catalog import POLICIES, build_sources
+from router.policies.catalog import POLICIES, build_sources, check_movable
 from router.policies.family import Family
 from router.policies.sneakpeek.classes import Classes, check_classes, sharpened
 from router.policies.sneakpeek.estimator import Estimator
@@ -263,6 +263,8 @@ def _check_policy(config: RouterConfig, application: ServedApplication) -> None:
     policy, options = policy_of(config, application)
     if policy not in POLICIES:
         raise ConfigError(f"policy={policy!r} is unknown; one of {', '.join(POLICIES)}")
+    if config.sub_clusters > 1:
+        check_movable((policy,))
     if application.classes is not None:
         where = f"application {application.name!r}: classes."
         check_classes(where, application.classes, len(application.variants))

@@ -13,7 +13,7 @@ from profiles.fields import Fields, fields
 from profiles.profile import Profile
 from profiles.store import load_table
 from router.core.units import NEVER, SECOND, ms, seconds
-from router.policies.catalog import POLICIES, read_options
+from router.policies.catalog import POLICIES, check_movable, read_options
 from router.policies.sneakpeek.classes import Classes
 from simulator.arrival_spec import ArrivalSpec, read_arrivals
 from simulator.client_spec import CLIENT_KEYS, Clients, check_reachable, read_clients
@@ -205,6 +205,8 @@ def read_scenario(data: object) -> Scenario:
     autoscaler, epochs = read_autoscaler(top), read_epochs(top)
     if (autoscaler or epochs) and top.items("faults"):
         refuse("faults", top.items("faults"), "need a fixed fleet; leave autoscaler and epochs out")
+    if epochs:
+        check_movable(each.policy or policy for each in applications)
     duration_s = top.positive("duration_s")
     duration_ns = seconds(30 if duration_s is None else duration_s)
     if duration_ns < 1:

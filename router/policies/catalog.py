@@ -1,7 +1,7 @@
 """Policies by the name that users write, with their options read and checked."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -52,6 +52,8 @@ class Policy:
     """Options that have no default."""
     check: Callable[[Any], None] | None = None
     """Refuses options that are wrong or do not go together."""
+    owns_backends: bool = False
+    """Its sources run backends of their own, as `Source.owns_backends`."""
 
 
 def _deferred(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
@@ -78,7 +80,9 @@ def _windows(families: Sequence[Family], options: Any, rng: random.Random) -> li
 
 
 def _sneakpeek(preset: sneakpeek.SneakPeekOptions) -> Policy:
-    return Policy(preset, _windows, frozenset(("order", "choice")), chooses=True)
+    return Policy(
+        preset, _windows, frozenset(("order", "choice")), chooses=True, owns_backends=True
+    )
 
 
 def _jellyfish(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
@@ -133,26 +137,35 @@ POLICIES: dict[str, Policy] = {
     "deferred": Policy(DeferredOptions(), _deferred),
     "published": Policy(PUBLISHED, _deferred),
     "eager": Policy(EAGER, _deferred, frozenset(("hold",))),
-    "timeout": Policy(TimeoutOptions(), _timeout),
+    "timeout": Policy(TimeoutOptions(), _timeout, owns_backends=True),
     "batch-queues": Policy(BatchQueuesOptions(), _batch_queues),
-    "partitioned": Policy(PartitionedOptions(), _partitioned),
+    "partitioned": Policy(PartitionedOptions(), _partitioned, owns_backends=True),
     "sneakpeek": _sneakpeek(sneakpeek.SNEAKPEEK),
     "grouped": _sneakpeek(sneakpeek.GROUPED),
     "lo-edf": _sneakpeek(sneakpeek.LO_EDF),
     "lo-priority": _sneakpeek(sneakpeek.LO_PRIORITY),
     "maxacc-edf": _sneakpeek(sneakpeek.MAXACC_EDF),
-    "jellyfish": Policy(JellyfishOptions(), _jellyfish, frozenset(("replan_here",)), chooses=True),
-    "routing": Policy(RoutingOptions(), _routing, chooses=True),
+    "jellyfish": Policy(
+        JellyfishOptions(),
+        _jellyfish,
+        frozenset(("replan_here",)),
+        chooses=True,
+        owns_backends=True,
+    ),
+    "routing": Policy(RoutingOptions(), _routing, chooses=True, owns_backends=True),
     "rl": Policy(
         SlotRoutingOptions(),
         _rl,
         fixed=frozenset(("aware", "buffer")),
         chooses=True,
         needed=frozenset(("checkpoint",)),
+        owns_backends=True,
     ),
-    "single-queue": Policy(SingleQueueOptions(), _single_queue, chooses=True),
+    "single-queue": Policy(SingleQueueOptions(), _single_queue, chooses=True, owns_backends=True),
     "central-queue": Policy(CentralOptions(), _central, chooses=True),
-    "ramsis": Policy(RamsisOptions(), _ramsis, chooses=True, check=check_ramsis),
+    "ramsis": Policy(
+        RamsisOptions(), _ramsis, chooses=True, check=check_ramsis, owns_backends=True
+    ),
     "jellyfish-plus": Policy(JellyfishPlusOptions(), _load_granular, chooses=True),
     "model-switching": Policy(ModelSwitchingOptions(), _model_switching, chooses=True),
 }
@@ -217,6 +230,15 @@ def _read(where: str, key: str, value: object, default: object) -> object:
             refuse(where, value, "must be a whole number")
         return int(value)
     return float(value)
+
+
+def check_movable(policies: Iterable[str]) -> None:
+    """Refuse policies whose applications cannot change sub-clusters, as `epochs` would have it."""
+    movable = [name for name, policy in POLICIES.items() if not policy.owns_backends]
+    for policy in policies:
+        if policy not in movable:
+            rule = "has backends of its own, which epochs cannot move; leave epochs out, or take"
+            refuse("policy", policy, f"{rule} one of {', '.join(movable)}")
 
 
 def build_sources(

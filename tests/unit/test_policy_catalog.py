@@ -1,0 +1,65 @@
+"""What the catalog says of policies is what their sources do."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from deployments.config import read_config
+from profiles.errors import ConfigError
+from router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from router.core.units import ms
+from router.policies.catalog import POLICIES
+from router.policies.family import alone
+from simulator.scenario import read_scenario
+
+OWNING = ("ramsis", "jellyfish", "sneakpeek", "partitioned")
+REFUSAL = "has backends of its own, which epochs cannot move; leave epochs out, or take one of def"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_policy_owns_backends_as_its_sources_do(name: str) -> None:
+    policy = POLICIES[name]
+    options = policy.defaults
+    if name == "model-switching":
+        options = replace(options, sustained_rps=(100.0,))
+    families = [replace(each, accuracy=(0.5,), input_sizes=(8,)) for each in alone((0,))]
+    (source,) = policy.build(families, options, random.Random(0))
+    assert source.owns_backends == policy.owns_backends
+
+
+@pytest.mark.parametrize("policy", OWNING)
+def test_epochs_are_refused_where_a_policy_owns_backends(policy: str) -> None:
+    application = {
+        "name": "a",
+        "slo_ms": 50,
+        "variants": [{"name": "a-1", "latency_ms": [5, 6], "accuracy": 0.8}],
+    }
+    scenario = {"backends": 2, "rate_rps": 10, "applications": [application], "policy": policy}
+    epochs = {"sub_clusters": 2, "memory_mb": 1000, "every_s": 6}
+    read_scenario(scenario)
+    with pytest.raises(ConfigError, match=f"policy='{policy}': {REFUSAL}"):
+        read_scenario({**scenario, "epochs": epochs})
+    own = {"applications": [{**application, "policy": policy}], "policy": "deferred"}
+    with pytest.raises(ConfigError, match=f"policy='{policy}': {REFUSAL}"):
+        read_scenario({**scenario, **own, "epochs": epochs})
+
+
+@pytest.mark.parametrize("policy", OWNING)
+def test_a_deployment_with_epochs_refuses_it_too(policy: str) -> None:
+    variant = {"name": "a-1", "model": "digits:nano", "accuracy": 0.8, "latency_ms": [5, 6]}
+    application = {"name": "a", "slo_ms": 50, "variants": [variant]}
+    deployment = {
+        "applications": [application],
+        "router": {"policy": policy},
+        "backend": {"device": "emulated"},
+    }
+    read_config(deployment)
+    with pytest.raises(ConfigError, match=f"policy='{policy}': {REFUSAL}"):
+        read_config({**deployment, "epochs": {"sub_clusters": 2}})
+
+
+def test_a_router_of_several_sub_clusters_refuses_it_too() -> None:
+    one = ServedApplication("a", ms(50), (ServedVariant("v", (ms(5),), accuracy=0.8),))
+    with pytest.raises(ConfigError, match=REFUSAL):
+        assemble(RouterConfig((one,), "ramsis", sub_clusters=2))

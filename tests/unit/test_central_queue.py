@@ -345,3 +345,29 @@ def test_a_move_takes_the_demand_along_and_leaves_what_others_did_behind() -> No
     assert after.signals.demand == pytest.approx(demand)
     bench.source._aim(3600 * SECOND + ms(100))
     assert bench.source.others == 0.0
+
+
+def test_many_who_find_nothing_on_a_slow_backend_cost_little() -> None:
+    bench = Bench(backends=0)
+    slow = {variant: [20 * each for each in table] for variant, table in TABLES.items()}
+    for variant, table in slow.items():
+        bench.engine.costs.add(variant, table, kind=1)
+    for rid in range(400):
+        pinned = Request(rid, 0, 0, SLO_NS)
+        pinned.allowed = frozenset((GOOD,))
+        bench.engine.on_request(0, pinned)
+    looks = 0
+
+    def company(first: Request, variant: int, size_max: int) -> list[Request]:
+        nonlocal looks
+        looks += 1
+        return CentralQueue._company(bench.source, first, variant, size_max)
+
+    bench.source._company = company  # type: ignore[method-assign]
+    bench.engine.on_backend_up(0, 0, kind=1)
+    assert bench.batches() == []
+    assert looks == 0
+    # One that is fast enough takes them, with one look for each allowance of time.
+    bench.engine.on_backend_up(0, 1)
+    assert [variant for variant, _ in bench.batches()] == [GOOD]
+    assert looks <= 2

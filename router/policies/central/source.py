@@ -234,8 +234,8 @@ class CentralQueue(Source):
         if self._choosy_first():
             # Who finds nothing here that may serve it does not keep the others from running.
             for _, _, request in self.choosy.entries:
-                batch = self._batch_here(now_ns, slot, request)
-                if batch is not None:
+                if self._fits(slot, request):
+                    batch = self._batch_here(now_ns, slot, request)
                     break
         if batch is None and len(self.queue) > 0:
             batch = self._batch_by_deadline(now_ns, slot)
@@ -247,6 +247,13 @@ class CentralQueue(Source):
             self.evidence -= sum(request.accuracies is not None for request in batch.requests)
             self.evidence = max(0, self.evidence) if len(self.queue) + len(self.choosy) else 0
         return batch
+
+    def _fits(self, slot: Slot, request: Request) -> bool:
+        """Whether some variant here may serve it and is in time: then there is a batch for it.
+        Cheap, since in a grant on a slow backend many may be asked in vain."""
+        left_ns = request.deadline_ns - slot.start_at_ns
+        variants = [self.variants[number] for number in self.choosy.left_to(request)]
+        return any(slot.runs(each) and slot.plan_ns(each, 1) <= left_ns for each in variants)
 
     def _choosy_first(self) -> bool:
         """Whether one who waits for certain variants has to start before all others."""

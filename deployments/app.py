@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import ray
@@ -22,7 +23,7 @@ from deployments.config import DeploymentConfig, load_config, read_config
 from deployments.control_gate import ControlGate
 from deployments.exporter import BackendExport, FrontendExport
 from deployments.frontend.process import FrontendProcess, node_name
-from deployments.frontend_options import frontend_options
+from deployments.frontend_options import frontend_options, tenants
 from deployments.health import cause_of, check_start
 from deployments.link_options import link_options
 from deployments.metrics import prometheus_text
@@ -300,7 +301,12 @@ class Frontend:
         looks = await asyncio.to_thread(peeks, config)
         export = FrontendExport(options.number)
         self.process = FrontendProcess(
-            options, registry(config), resolve, peeks=looks, export=export
+            options,
+            registry(config),
+            resolve,
+            peeks=looks,
+            export=export,
+            read_tenants=partial(tenants, config) if config.tenants else None,
         )
         await self.process.start()
 

@@ -1,7 +1,7 @@
 """Tenants: who somebody is by a bearer token, what they may use, and how often."""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from hmac import compare_digest
@@ -90,20 +90,31 @@ ANYBODY = Tenant("", operator=True)
 """Where no tenants are configured."""
 
 
+def _tenant(spec: TenantSpec) -> Tenant:
+    limit = None if spec.rate_rps is None else RateLimit(spec.rate_rps, spec.burst)
+    return Tenant(spec.name, spec.applications, limit, spec.operator)
+
+
 class Tenants:
     """Everybody who is known. It keeps no token: digests under a key of this process alone."""
 
-    def __init__(self, specs: Iterable[TenantSpec] = ()) -> None:
+    def __init__(self, specs: Sequence[TenantSpec] = ()) -> None:
         self._key = secrets.token_bytes(32)
+        self._tenants = {spec.name: _tenant(spec) for spec in specs}
         self._known: list[tuple[bytes, Tenant]] = []
-        for spec in specs:
-            limit = None if spec.rate_rps is None else RateLimit(spec.rate_rps, spec.burst)
-            tenant = Tenant(spec.name, spec.applications, limit, spec.operator)
-            self._known += [(self._digest(token), tenant) for token in spec.tokens]
+        self.renew(specs)
+
+    def renew(self, specs: Sequence[TenantSpec]) -> None:
+        """The same tenants with these tokens: those of before are nobody's any more."""
+        self._known = [
+            (self._digest(token), self._tenants[spec.name])
+            for spec in specs
+            for token in spec.tokens
+        ]
 
     def __bool__(self) -> bool:
         """Whether anybody has to say who they are."""
-        return bool(self._known)
+        return bool(self._tenants)
 
     def _digest(self, token: str) -> bytes:
         return blake2b(token.encode(errors="replace"), digest_size=32, key=self._key).digest()
@@ -113,7 +124,7 @@ class Tenants:
 
         It takes the same time whoever it is, and if it is nobody.
         """
-        if not self._known:
+        if not self._tenants:
             return ANYBODY
         if not authorization[: len(SCHEME)].lower() == SCHEME:
             raise UnauthenticatedError("no token: send `authorization: Bearer TOKEN`")

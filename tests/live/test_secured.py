@@ -12,9 +12,12 @@ import pytest
 
 pytest.importorskip("ray")
 
-from served import ROOT, Server, descendants, serving
+from served import ROOT, Server, descendants, serving, wait_until
 
 from benchmarks.certificates import Authority
+from clients.access import Access
+from clients.describe import describe
+from clients.wire.errors import RefusedError
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 TOKEN = secrets.token_hex(32)
@@ -110,3 +113,20 @@ def test_the_token_shows_nowhere(secured: Server, folder: Path) -> None:
     texts = [path.read_text(errors="replace") for path in logs]
     assert texts
     assert not any(TOKEN in text for text in texts)
+
+
+def test_a_token_is_replaced_under_way(secured: Server, folder: Path) -> None:
+    old = folder / "old-token"
+    old.write_text(TOKEN)
+    (folder / "token").write_text(secrets.token_hex(32))
+
+    def admitted(token: Path) -> bool:
+        files = (str(folder / name) for name in ("ca.crt", "camera.crt", "camera.key"))
+        try:
+            describe(f"127.0.0.1:{secured.grpc_port}", "ours", Access(str(token), "", *files))
+        except RefusedError as error:
+            return error.status != "UNAUTHENTICATED"
+        return True
+
+    wait_until(lambda: admitted(folder / "token"), 20)
+    assert not admitted(old)

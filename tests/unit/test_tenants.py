@@ -93,6 +93,15 @@ def test_above_its_rate_a_tenant_is_told_when_to_come_again() -> None:
     assert refusal.retry_after_ns == ms(100)
 
 
+def test_new_tokens_take_the_place_of_old_ones_and_rates_go_on() -> None:
+    known = Tenants((TenantSpec("cameras", (CAMERAS,), rate_rps=10, burst=1),))
+    assert known.find(f"Bearer {CAMERAS}").admit(0) is None
+    known.renew((TenantSpec("cameras", (ROBOTS,), rate_rps=10, burst=1),))
+    with pytest.raises(UnauthenticatedError):
+        known.find(f"Bearer {CAMERAS}")
+    assert known.find(f"Bearer {ROBOTS}").admit(0) is not None
+
+
 def test_nothing_that_is_printed_shows_a_token() -> None:
     spec = TenantSpec("robots", (ROBOTS,))
     known = Tenants((spec,))

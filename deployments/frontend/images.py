@@ -42,15 +42,26 @@ def decode(data: bytes, pixels_max: int) -> Pixels:
 
 
 def _decode_jpeg(data: bytes, pixels_max: int) -> Pixels:
+    height, width = _jpeg_size(data)
+    check_pixels(height, width, pixels_max)
     try:
-        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-        check_pixels(height, width, pixels_max)
         pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB")
     except ValueError as error:
         raise BadRequestError(
             f"the JPEG of {len(data)} bytes cannot be decoded: {error}; send it whole"
         ) from None
     return pixels
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int]:
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+    except (ValueError, KeyError) as error:
+        # A KeyError names a subsampling that it does not know.
+        raise BadRequestError(
+            f"the JPEG of {len(data)} bytes cannot be decoded: {error}; send it whole"
+        ) from None
+    return height, width
 
 
 def check_pixels(height: int, width: int, pixels_max: int) -> None:
@@ -66,8 +77,7 @@ def frame_size(data: bytes) -> tuple[int, int]:
     """(height, width) that the header of a picture claims."""
     try:
         if simplejpeg is not None and data.startswith(JPEG_MAGIC):
-            height, width, _, _ = simplejpeg.decode_jpeg_header(data)
-            return height, width
+            return _jpeg_size(data)
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             return image.height, image.width
     except (OSError, SyntaxError, ValueError) as error:

@@ -11,7 +11,8 @@ from typing import Any
 
 from profiles.errors import ConfigError
 
-READ_BYTES = 1 << 18
+READ_BYTES = 1 << 14
+"""Of one record; what is made for more would be thrown away each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,9 @@ class Seal:
             self._shake()
         heard: list[bytes] = []
         try:
-            while self.made and (part := self._tls.read(READ_BYTES)):
-                heard.append(part)
+            # Not until it says that there is no more: that would be an exception each time.
+            while self.made and (self._in.pending or self._tls.pending()):
+                heard.append(self._tls.read(READ_BYTES))
         except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
             # Nothing more for now, or for good: then the connection ends by itself.
             pass

@@ -9,6 +9,24 @@ from faults.parsers import PARSERS, REGISTRY
 from profiles.errors import ConfigError
 from profiles.store import load_file
 
+FOUND = [
+    # A JPEG with a subsampling that its decoder has no name for.
+    (
+        "pictures",
+        "ffd8ffe00000ffdb004300080606070605080707070909080a0c140d0c0b0b0c1912130f141d1a1f"
+        "1e1d1a1c1c20242e2720222c231c1c2837292c30313434341f27393d38323c2e333432ffdb004301"
+        "0909090c0b0c180d0d1832211c213232323232303029303030303030303030303030303030303030"
+        "303030303030333536363133313537393933363935303034ffc00011080010001803011400021101"
+        "0311ffffda000c030100021103463c0000",
+    ),
+]
+"""Inputs that once broke a parser."""
+
+
+@pytest.mark.parametrize(("name", "data"), FOUND)
+def test_what_was_found_is_refused_by_name_now(name: str, data: str) -> None:
+    PARSERS[name].read(bytes.fromhex(data))
+
 
 @pytest.mark.parametrize("name", PARSERS)
 def test_every_seed_is_taken_and_short_chance_breaks_nothing(name: str) -> None:

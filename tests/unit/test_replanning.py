@@ -94,7 +94,7 @@ class World:
         deciders = {number: make_decider(JellyfishOptions(), random.Random(0)) for number in (0, 1)}
         plans = {
             number: answer(deciders[number], question)
-            for number, question in self.router.questions().items()
+            for number, question in self.router.clients.questions(self.now_ns).items()
         }
         self.router.take_plans(plans)
         self.settle()
@@ -136,7 +136,7 @@ def test_question_is_a_copy_of_plain_values() -> None:
     """What the router hears while somebody decides does not change what it is decided from."""
     world = World()
     world.report("faces", 50)
-    question = world.router.questions()[0]
+    question = world.router.clients.questions(world.now_ns)[0]
     before = repr(question)
     world.report("faces", 2)
     assert repr(question) == before
@@ -176,7 +176,7 @@ class Actor:
 def test_failure_does_not_end_replanning(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     world.report("faces", 50)
-    actor = Actor(2, world.router.questions()[0])
+    actor = Actor(2, world.router.clients.questions(world.now_ns)[0])
     replanner = Replanner(actor, {0: JellyfishOptions(replan_ns=ms(10))})
 
     async def until_decided() -> None:

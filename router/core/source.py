@@ -208,10 +208,10 @@ class Source:
         """The wish for a backend of this lane as things stand; drops what has become hopeless."""
         raise NotImplementedError
 
-    def drop_late(self, request: Request, variant: int, until_ns: int) -> None:
+    def drop_late(self, request: Request, variant: int, until_ns: int, kind: int = 0) -> None:
         """Drop a request that not even a batch of its own could serve by then. A margin that lets
         nothing run is never refuted by a run: where it alone is to blame, it is doubted."""
-        cost = self.costs.of(variant)
+        cost = self.costs.of(variant, kind)
         slo_ns = until_ns - request.arrived_at_ns - self.desk.lead_ns(1)
         if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
             self.costs.doubt(variant)

@@ -35,11 +35,14 @@ def make(
     backends: int = 1,
     families: Sequence[Family] = FAMILIES,
     swaps: bool = True,
+    p99_over_p50: float = 1.0,
 ) -> tuple[Engine, WindowScheduler]:
     costs = Costs()
     for variant, (run, swap) in enumerate(zip(TIMES_MS, SWAPS_MS, strict=True)):
         swap_in_ns = ms(swap) if swaps else 0
-        costs.add(variant, [ms(run * size) for size in range(1, 9)], swap_in_ns=swap_in_ns)
+        p50_ns = [ms(run * size) for size in range(1, 9)]
+        p99_ns = [int(p99_over_p50 * each) for each in p50_ns]
+        costs.add(variant, p50_ns, p99_ns, swap_in_ns=swap_in_ns)
     engine = Engine(costs)
     source = WindowScheduler(families, options)
     for _ in families:
@@ -292,6 +295,32 @@ def test_job_barred_from_its_groups_variant_waits_for_the_next_window() -> None:
     engine.on_done(ms(58), 0, ms(28))
     advance(engine, 100.1)
     assert effects(engine) == [(0, [0])]
+
+
+def test_margin_that_lets_nothing_run_is_doubted() -> None:
+    engine, _ = make(p99_over_p50=60.0)
+    ran = False
+    for window in range(40):
+        send(engine, window, 100 * window + 50)
+        advance(engine, 100 * window + 100.1)
+        ran = ran or any(each[0] != "drop" for each in effects(engine))
+    assert ran
+
+
+def test_hopeless_is_who_no_backend_that_is_up_could_serve_as_planned_now() -> None:
+    engine, source = make(backends=0)
+    for variant, run in enumerate(TIMES_MS):
+        engine.costs.add(variant, [ms(3 * run)], kind=1)
+    engine.on_backend_up(0, 5, kind=1, owner=0, resident=None)
+    source.on_time(0)
+    assert source.fastest == {0: (ms(12), 0, 1), 1: (ms(18), 2, 1)}
+    for _ in range(20):
+        engine.costs.observe(0, 1, 5, 1, ms(24))
+    source.on_time(0)
+    assert source.fastest[0] == (ms(24), 0, 1)
+    floored = Family(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.85)
+    _, source = make(families=(floored,))
+    assert source.fastest == {0: (ms(10), 1, 0)}
 
 
 def test_unknown_penalty_is_refused() -> None:

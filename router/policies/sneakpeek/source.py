@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from router.core.events import Batch, DropReason, Estimate, Request
+from router.core.events import Batch, Estimate, Request
 from router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer, own_lane
 from router.core.units import NEVER
 from router.policies.family import Family
@@ -43,10 +43,22 @@ class WindowScheduler(Source):
 
     def attach(self, desk: Desk) -> None:
         super().attach(desk)
-        self.fastest_ns = {
-            application: min(desk.costs.of(variant).plan_ns[1] for variant in variants)
-            for application, variants in self.variants.items()
-        }
+        self._find_fastest()
+
+    def _find_fastest(self) -> None:
+        """Of each application: the shortest run of a request alone as planned now, on which variant
+        and kind of backend, of those that are up and may serve."""
+        kinds = sorted({self.desk.kind(backend) for backend in self.lines}) or [0]
+        self.fastest: dict[int, tuple[int, int, int]] = {}
+        for application, variants in self.variants.items():
+            barred = self.barred[application]
+            may = [each for local, each in enumerate(variants) if not barred or not barred[local]]
+            self.fastest[application] = min(
+                (self.costs.of(variant, kind).plan_ns[1], variant, kind)
+                for variant in may or variants
+                for kind in kinds
+                if variant in self.costs.by_kind[kind]
+            )
 
     # Events
 
@@ -83,8 +95,11 @@ class WindowScheduler(Source):
             self._arm(now_ns)
 
     def _arm(self, now_ns: int) -> None:
+        self.timers.arm(self.timer, self._window_end_ns(now_ns))
+
+    def _window_end_ns(self, now_ns: int) -> int:
         window_ns = self.options.window_ns
-        self.timers.arm(self.timer, (now_ns // window_ns + 1) * window_ns)
+        return (now_ns // window_ns + 1) * window_ns
 
     # Planning
 
@@ -105,13 +120,17 @@ class WindowScheduler(Source):
         return [own_lane(backend) for backend in self.lines]
 
     def _drop_hopeless(self, now_ns: int) -> None:
+        self._find_fastest()
         for request in [*self.waiting.values()]:
-            if now_ns + self.fastest_ns[request.application] > request.expires_at_ns:
+            if now_ns + self.fastest[request.application][0] > request.expires_at_ns:
                 self._drop(request)
 
     def _drop(self, request: Request) -> None:
         del self.waiting[request.rid]
-        self.outbox.drop(request, DropReason.LATE)
+        _, variant, kind = self.fastest[request.application]
+        # Nobody starts before the first window's end.
+        held_ns = self._window_end_ns(request.arrived_at_ns) - request.arrived_at_ns
+        self.drop_late(request, variant, request.expires_at_ns - held_ns, kind)
 
     def _start(self, now_ns: int) -> Planning:
         self.changed = False

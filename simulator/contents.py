@@ -1,7 +1,7 @@
 """What every request of a run holds, and whether each variant would answer it right."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -50,8 +50,7 @@ def draw_contents(scenario: Scenario, arrivals: Arrivals) -> Contents | None:
         found.right[rows, : right.shape[1]] = right
         for row, each in zip(rows.tolist(), drawn, strict=True):
             votes[row] = each
-    # Evidence comes in the order of arrival.
-    return Contents(found.label, found.right, votes, np.full(count, int(found.delay_ns.max())))
+    return replace(found, votes=votes)
 
 
 def _draw_labels(

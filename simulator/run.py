@@ -190,7 +190,7 @@ class Driver:
         index = events = now_ns = first = last = 0
         at_ns = [NEVER]
         peeked = 0
-        peek_ns = self._peek_times()
+        peek_ns, peek_rid = self._peeks()
         while True:
             if index == last and index < count:
                 first, last = last, min(count, last + CHUNK)
@@ -209,7 +209,7 @@ class Driver:
                 self._on_uplink(now_ns, uplinks)
             elif peek_ns[peeked] <= min(wake_ns, agenda_ns) and peek_ns[peeked] < arrival_ns:
                 now_ns = peek_ns[peeked]
-                self._on_evidence(now_ns, peeked)
+                self._on_evidence(now_ns, peek_rid[peeked])
                 peeked += 1
             elif agenda_ns <= arrival_ns and agenda_ns <= wake_ns:
                 now_ns = agenda_ns
@@ -245,11 +245,13 @@ class Driver:
         if self.control is not None:
             self.control.finish(now_ns)
 
-    def _peek_times(self) -> list[int]:
-        """When the evidence of each request is there."""
+    def _peeks(self) -> tuple[list[int], list[int]]:
+        """When evidence is there, ascending, and of which request."""
         if self.contents is None or not self.contents.votes:
-            return [NEVER]
-        return [*(self.arrivals.at_ns + self.contents.delay_ns).tolist(), NEVER]
+            return [NEVER], []
+        there_ns = self.arrivals.at_ns + self.contents.delay_ns
+        order = np.argsort(there_ns, kind="stable")
+        return [*there_ns[order].tolist(), NEVER], order.tolist()
 
     def _on_evidence(self, now_ns: int, rid: int) -> None:
         assert self.contents is not None

@@ -18,10 +18,27 @@ CLOCK_NS_MAX = 1000 * SECOND
 class Camera:
     """One client with a clock of its own, and its link, which sends in order."""
 
-    __slots__ = ("clock_ns", "fps", "free_at_ns", "offset_ns", "slo_ns", "trace", "uplink")
+    __slots__ = (
+        "accuracy_floor",
+        "clock_ns",
+        "fps",
+        "free_at_ns",
+        "offset_ns",
+        "pinned",
+        "slo_ns",
+        "trace",
+        "uplink",
+    )
 
     def __init__(
-        self, uplink: Uplink, trace: Trace, offset_ns: int, clock_ns: int, round_trip_ns: int
+        self,
+        uplink: Uplink,
+        trace: Trace,
+        offset_ns: int,
+        clock_ns: int,
+        round_trip_ns: int,
+        accuracy_floor: float,
+        pinned: int,
     ) -> None:
         self.uplink = uplink
         self.fps = uplink.fps
@@ -33,6 +50,9 @@ class Camera:
         """What its clock shows at the start of the run."""
         self.free_at_ns = 0
         """When the last frame has left its link."""
+        self.accuracy_floor = accuracy_floor
+        self.pinned = pinned
+        """The engine's number of the only variant that may serve it; -1: any."""
         uplink.estimator.on_probe(round_trip_ns)
 
     def carry(self, now_ns: int, bits: int) -> int:
@@ -80,14 +100,17 @@ class Uplinks:
         self.at_server: dict[int, Frame] = {}
         self.agenda: list[tuple[int, int, Frame | Word]] = []
         self.sequence = 0
+        first = 0
+        """The engine's number of the application's first variant."""
         for application in applications:
             tops = [profile.input_size or 0 for profile in application.variants]
-            serving = [profile.name for profile in application.variants]
+            names = [profile.name for profile in application.variants]
             top = max(tops)
             if spec.adaptation == "throughput":
-                top = tops[serving.index(application.serving) if application.serving else 0]
+                top = tops[names.index(application.serving) if application.serving else 0]
             sides = [side for side in spec.frame_bits if side <= top]
             for group in application.clients:
+                pinned = first + names.index(group.pinned) if group.pinned else -1
                 trace = spec.traces[group.trace or next(iter(spec.traces))]
                 for _ in range(group.count):
                     offset_ns = rng.randrange(len(trace.bps)) * trace.step_ns
@@ -96,8 +119,15 @@ class Uplinks:
                     if spec.adaptation == "throughput":
                         uplink.sizer.asked = top
                     self.cameras[len(self.cameras) + 1] = Camera(
-                        uplink, trace, offset_ns, clock_ns, spec.round_trip_ns
+                        uplink,
+                        trace,
+                        offset_ns,
+                        clock_ns,
+                        spec.round_trip_ns,
+                        group.accuracy_floor,
+                        pinned,
                     )
+            first += len(names)
 
     def next_ns(self) -> int:
         return self.agenda[0][0] if self.agenda else NEVER
@@ -133,6 +163,8 @@ class Uplinks:
             side,
             bits,
             uplink.round_trip_ns,
+            camera.accuracy_floor,
+            camera.pinned,
         )
         arrives_at_ns = camera.carry(now_ns, bits) + self.way_ns
         self._enter(arrives_at_ns, Frame(rid, client, side, left_ns, report))

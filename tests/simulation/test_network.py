@@ -115,6 +115,14 @@ def test_accuracy_floor_of_the_application_holds() -> None:
     assert all(side >= 224 for side, _, served in source.advised.values() if served)
 
 
+def test_floor_and_pin_of_clients_are_planned_for() -> None:
+    clients = [{"fps": 25, "pinned": "s224"}, {"fps": 25, "accuracy_floor": 0.45}]
+    found, driver = play([20.0], duration_s=5, application={"clients": clients})
+    source: Any = driver.engine.sources[0]
+    assert {client: source.advised[client][0] for client in (1, 2)} == {1: 224, 2: 416}
+    assert found.bad_rate < 0.05
+
+
 @pytest.mark.parametrize(
     ("network", "message"),
     [

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from profiles.errors import ConfigError
-from router.core.units import seconds
+from router.core.units import ms, seconds
 from router.policies.sneakpeek.penalty import step
 from simulator.report import report
-from simulator.run import simulate
+from simulator.run import Driver, simulate
 from simulator.scenario import load_scenario, read_scenario
 from simulator.utility import right_answers, utilities
 
@@ -43,6 +43,23 @@ def test_contents_are_drawn_as_described() -> None:
     votes = np.array(contents.votes)
     assert (votes.argmax(axis=1) == contents.label).mean() == pytest.approx(0.8, abs=0.05)
     assert contents.right[contents.label == 0, 0].mean() == pytest.approx(0.9, abs=0.04)
+
+
+def test_evidence_takes_each_application_as_long_as_is_said() -> None:
+    described = scenario(sneakpeek={"accuracy": 0.8, "delay_ms": 40})
+    quick = scenario(sneakpeek={"accuracy": 0.8, "delay_ms": 5})["applications"][0]
+    variants = [{**each, "name": "quick-" + each["name"]} for each in quick["variants"]]
+    described["applications"].append({**quick, "name": "b", "variants": variants})
+    driver = Driver(read_scenario(described))
+    assert driver.contents is not None
+    slow = driver.arrivals.application == 0
+    assert driver.contents.delay_ns[slow].tolist() == [ms(40)] * slow.sum()
+    assert driver.contents.delay_ns[~slow].tolist() == [ms(5)] * (~slow).sum()
+    there_ns, rids = driver._peeks()
+    assert there_ns == sorted(there_ns)
+    assert sorted(rids) == list(range(len(slow)))
+    expected_ns = driver.arrivals.at_ns[rids] + driver.contents.delay_ns[rids]
+    assert there_ns[:-1] == expected_ns.tolist()
 
 
 def test_frequencies_change_when_they_are_said_to() -> None:

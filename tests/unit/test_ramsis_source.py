@@ -1,5 +1,7 @@
 """RAMSIS online: queues of workers, the load monitor, and tables that come and go."""
 
+from dataclasses import replace
+
 import pytest
 
 from router.core.costs import Costs
@@ -8,6 +10,7 @@ from router.core.events import Compute, Dispatch, Drop, DropReason, Request
 from router.core.units import SECOND, ms
 from router.policies.family import Family
 from router.policies.load_monitor import LoadMonitor
+from router.policies.ramsis.counts import poisson
 from router.policies.ramsis.options import RamsisOptions
 from router.policies.ramsis.source import RETRY_NS, SETTLE_NS, Ramsis, promised
 from router.policies.ramsis.tables import Made
@@ -214,7 +217,57 @@ def test_shortest_queue_first() -> None:
     bench.engine.on_cancel(SECOND, 3)
     queues[1].queue.push(Request(90, 0, SECOND, 2 * SECOND))
     queues[2].queue.push(Request(91, 0, SECOND, 2 * SECOND))
-    assert bench.source._next_worker() is queues[0]
+    assert bench.source._next_worker(bench.source.order) is queues[0]
+
+
+@pytest.mark.parametrize("balancing", ["round-robin", "shortest-queue"])
+def test_pinned_request_goes_to_a_worker_that_has_its_variant(balancing: str) -> None:
+    bench = Bench(backends=3, balancing=balancing)
+    bench.ready()
+    for backend, held in enumerate((FAST, FAST, GOOD)):
+        bench.engine.on_resident(SECOND, backend, frozenset((held,)))
+    for rid in range(3):
+        pinned = Request(rid, 0, SECOND, SECOND + 5 * SLO_NS)
+        pinned.allowed = frozenset((GOOD,))
+        bench.engine.on_request(SECOND, pinned)
+    bench.settle()
+    assert {(backend, variant) for backend, variant, _ in bench.sent_to()} == {(2, GOOD)}
+    assert len(bench.source.workers[2].queue) == 2
+    # The others' turns go on.
+    for _ in range(3):
+        bench.send(SECOND)
+    assert {backend for backend, _, _ in bench.sent_to()} == {0, 1, 2}
+
+
+class Law:
+    """A law without a notion of sameness: a copy of it is another."""
+
+    def __call__(self, rate_rps: float, times_s: object, count_max: int) -> object:
+        return poisson(rate_rps, times_s, count_max)  # type: ignore[arg-type]
+
+
+LAW = Law()
+
+
+def test_table_for_one_more_load_is_taken_though_its_law_is_a_copy() -> None:
+    bench = Bench(law=f"{__name__}:LAW")
+    bench.engine.on_time(SETTLE_NS)
+    bench.settle()
+    for _ in range(2):
+        # As from another process: what comes back is a copy.
+        wanted, bench.wanted = bench.wanted, []
+        for each in wanted:
+            made = each.work()
+            assert isinstance(made, Made)
+            first = bench.source.made.get(0, made)
+            law = Law()
+            job = replace(made.job, problem=replace(made.job.problem, law=law))
+            bench.engine.on_computed(SECOND, 0, Made(job, made.ladder))
+        if not bench.sent:
+            # More than any table of the range is for.
+            for step in range(800):
+                bench.send(SECOND + step * ms(0.5))
+    assert len(bench.source.made[0].ladder.rungs) == len(first.ladder.rungs) + 1
 
 
 def test_tables_that_could_not_be_made_are_asked_for_again_after_a_pause() -> None:

@@ -87,9 +87,21 @@ class Ramsis(Source):
             alone_ns = self.costs.of(self._fastest(0)).plan_ns[1]
             self.stranded.add(request, alone_ns + self.desk.lead_ns(1))
             return NO_LANES
-        worker = self._next_worker()
+        worker = self._next_worker(self._able(request))
         worker.queue.push(request)
         return worker.lane
+
+    def _able(self, request: Request) -> list[Worker]:
+        """The workers that have a variant which may serve it; all where none has."""
+        if request.allowed is None:
+            return self.order
+        left, runs = self._left_to(request), self.desk.runs
+        able = [
+            worker
+            for backend, worker in self.workers.items()
+            if any(runs(backend, variant) for variant in left)
+        ]
+        return able or self.order
 
     def _left_to(self, request: Request) -> list[int]:
         """The variants that may serve it."""
@@ -98,13 +110,19 @@ class Ramsis(Source):
             return self.variants
         return [variant for variant in self.variants if variant in allowed]
 
-    def _next_worker(self) -> Worker:
+    def _next_worker(self, able: Sequence[Worker]) -> Worker:
+        """Of these, the one whose turn it is, or with the shortest queue."""
         order = self.order
         self.turn = (self.turn + 1) % len(order)
-        if self.options.balancing == "round-robin":
+        in_turn = self.options.balancing == "round-robin"
+        if in_turn and able is order:
             return order[self.turn]
-        # The first of the shortest, from whose turn it is.
         ahead = order[self.turn :] + order[: self.turn]
+        if able is not order:
+            ahead = [worker for worker in ahead if worker in able]
+        if in_turn:
+            return ahead[0]
+        # The first of the shortest, from whose turn it is.
         return min(ahead, key=lambda worker: len(worker.queue))
 
     def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
@@ -171,7 +189,7 @@ class Ramsis(Source):
         if job.low_rps == job.high_rps and known is not None and not self.options.load_rps:
             # One more for a load outside the range. Where all tables have been made anew
             # meanwhile, its rows may name other variants than theirs.
-            if job != known.job.at_rate(job.low_rps):
+            if not job.alike(known.job.at_rate(job.low_rps)):
                 self._follow_load(now_ns)
                 return NO_LANES
             result = Made(known.job, known.ladder.extended(result.ladder.rungs[0]))

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 from router.core.costs import Costs
 from router.policies.family import Family
+from router.policies.ramsis.counts import poisson
 from router.policies.ramsis.ladder import Ladder, peak_rps, solve_ladder, solve_rung
 from router.policies.ramsis.latency import pareto_front
 from router.policies.ramsis.laws import law_of
@@ -33,6 +34,12 @@ class Job:
     def at_rate(self, rate_rps: float) -> "Job":
         """The same backends and run times, for this load alone."""
         return replace(self, low_rps=rate_rps, high_rps=rate_rps)
+
+    def alike(self, other: "Job") -> bool:
+        """Whether they are for the same backends, run times and loads. Those of one source have
+        one law of arrivals, which back from another process need not know itself again."""
+        mine, others = (replace(each.problem, law=poisson) for each in (self, other))
+        return mine == others and replace(self, problem=others) == replace(other, problem=others)
 
     def __call__(self) -> "Made":
         return _make(self)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from router.core.units import ms
 from router.policies.sneakpeek.exact import ExactSearch
 from router.policies.sneakpeek.groups import by_application, by_class, group_priority, priority
+from router.policies.sneakpeek.improve import JOBS_A_SLICE
 from router.policies.sneakpeek.options import GROUPED, LO_EDF, MAXACC_EDF, SneakPeekOptions
 from router.policies.sneakpeek.penalty import PENALTIES, Penalty, linear, step
 from router.policies.sneakpeek.planner import Planning
@@ -228,6 +229,29 @@ def test_slices_give_the_same_plan_as_one_go() -> None:
         slices += 1
     assert slices > 3
     assert runs(planning.schedule) == runs(plan(jobs, penalty=linear))
+
+
+@pytest.mark.parametrize("options", [SneakPeekOptions(), LO_EDF])
+def test_no_slice_takes_long_with_many_waiting_and_many_workers(options: SneakPeekOptions) -> None:
+    evaluated = 0
+
+    def counting(lateness: float) -> float:
+        nonlocal evaluated
+        evaluated += 1
+        return linear(lateness)
+
+    # All are a little late, so every look at one asks for the penalty.
+    late = [Job(k, k % 2, ms(-60_000), 0, ms(60_000), (0.7, 0.95)) for k in range(1000)]
+    workers = [worker(number=number) for number in range(16)]
+    planning = Planning(0, late, workers, VARIANTS, counting, options)
+    slices: list[int] = []
+    done = False
+    while not done:
+        before = evaluated
+        done = planning.advance()
+        slices.append(evaluated - before)
+    assert sum(slices) > 10 * JOBS_A_SLICE
+    assert max(slices) <= 2 * JOBS_A_SLICE
 
 
 def test_search_is_exact_for_few_groups_and_bounded_for_many() -> None:

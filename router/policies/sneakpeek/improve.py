@@ -9,6 +9,8 @@ from router.policies.sneakpeek.worth import State, line_worth, tail_state
 
 GAIN = 1e-9
 """Less is rounding."""
+JOBS_A_SLICE = 2000
+"""Jobs evaluated between two chances for others to run: about a millisecond."""
 TRIES_A_SLICE = 20
 """Evaluations between two chances for others to run."""
 COST_OF_TRY = 4
@@ -77,23 +79,39 @@ class Improver:
 
     # Greedy (Algorithm 1)
 
-    def greedy(self, now_ns: int, groups: list[Group]) -> None:
-        """Groups by priority (Eq. 14), each on the worker and variant that is worth most (Eq. 13).
-        `order <- 1` belongs before the loop over groups; inside it they would all come first."""
+    def greedy(self, now_ns: int, groups: list[Group]) -> Iterator[None]:
+        """Groups by priority (Eq. 14), each on the worker and variant that is worth most (Eq. 13);
+        pauses now and then. `order <- 1` belongs before the loop over groups; inside it they would
+        all come first."""
         self.take(Schedule(len(self.workers)))
-        ranked = [(-group_priority(now_ns, group), index) for index, group in enumerate(groups)]
+        ranked: list[tuple[float, int]] = []
+        evaluated = 0
+        for index, group in enumerate(groups):
+            ranked.append((-group_priority(now_ns, group), index))
+            evaluated += len(group)
+        if evaluated >= JOBS_A_SLICE // 2:
+            evaluated = 0
+            yield
         for _, index in sorted(ranked):
-            self._append_best(groups[index])
+            for count in self._append_best(groups[index]):
+                evaluated += count
+                if evaluated >= JOBS_A_SLICE:
+                    evaluated = 0
+                    yield
 
-    def _append_best(self, group: Group) -> None:
+    def _append_best(self, group: Group) -> Iterator[int]:
+        """Put a group where it is worth most; tells, worker by worker, how many jobs it took to
+        find out."""
         best, best_place = -1.0, -1
         best_segment: Segment | None = None
         for place, worker in enumerate(self.workers):
             state = self.states[place][-1]
-            for segment in self._choices(group, worker):
+            choices = self._choices(group, worker)
+            for segment in choices:
                 gain = tail_state(worker, state, (segment,), self.penalty)[2] - state[2]
                 if gain > best + GAIN:
                     best, best_place, best_segment = gain, place, segment
+            yield len(group) * len(choices)
         if best_segment is None:
             self.ended.extend(group)
             self.ended_worth += sum([job.instant for job in group])

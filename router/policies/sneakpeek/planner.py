@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from router.policies.sneakpeek.exact import ExactSearch
 from router.policies.sneakpeek.groups import Group, by_application, by_class, by_deadline, priority
-from router.policies.sneakpeek.improve import Improver
+from router.policies.sneakpeek.improve import JOBS_A_SLICE, Improver
 from router.policies.sneakpeek.options import SneakPeekOptions
 from router.policies.sneakpeek.penalty import Penalty
 from router.policies.sneakpeek.prices import PRICES, priced
@@ -79,7 +79,7 @@ class Planning:
 
     def _plan(self) -> Iterator[None]:
         if self.options.order != "grouped":
-            self._one_by_one()
+            yield from self._one_by_one()
             return
         improver = Improver(self.workers, self.variants, self.penalty, self.options.budget)
         whole = by_application(self.jobs, self._size_max())
@@ -87,7 +87,7 @@ class Planning:
         few = len(self.workers) == 1 and len(whole) <= self.options.tau
         if few and self.options.split:
             groups = by_class(whole, self.options.tau)
-        improver.greedy(self.now_ns, groups)
+        yield from improver.greedy(self.now_ns, groups)
         yield
         yield from self._price(whole, improver)
         if few:
@@ -121,6 +121,10 @@ class Planning:
         at = len(PRICES) // 2
         while True:
             near = [index for index in (at - 1, at + 1) if 0 <= index < len(PRICES)]
+            for index in near:
+                worth(index)
+                if len(self.jobs) * len(near) > JOBS_A_SLICE:
+                    yield
             better = max(near, key=worth)
             yield
             if worth(better) <= worth(at):
@@ -160,15 +164,21 @@ class Planning:
 
     # The request-level baselines of section 6.1
 
-    def _one_by_one(self) -> None:
-        """Jobs in order, each on the worker and variant that suits it best as things stand."""
+    def _one_by_one(self) -> Iterator[None]:
+        """Jobs in order, each on the worker and variant that suits it best as things stand; pauses
+        now and then."""
         if self.options.order == "edf":
             ordered = sorted(self.jobs, key=by_deadline)
         else:
             ordered = sorted(self.jobs, key=lambda job: (-priority(self.now_ns, job), job.key))
         free_at_ns = [worker.free_at_ns for worker in self.workers]
         resident = [INITIAL] * len(self.workers)
+        evaluated = 0
         for job in ordered:
+            evaluated += len(self.workers) * len(job.worths)
+            if evaluated >= JOBS_A_SLICE:
+                evaluated = 0
+                yield
             place, local, variant, end_ns, worth = self._best(job, free_at_ns, resident)
             if place < 0 or (self.options.short_circuit and job.instant > worth):
                 self.schedule.ended.append(job)

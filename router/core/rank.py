@@ -208,7 +208,7 @@ class RankThread(Desk):
             return False
         if standing.ripe_stamp == 0:
             standing.ripe_since_ns = now_ns
-        elif standing.key == bid.key:
+        elif standing.key == bid.key and not bid.again:
             return False
         standing.key = bid.key
         self.timers.stamp += 1

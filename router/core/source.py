@@ -24,9 +24,12 @@ class Bid:
     """A source's wish for a backend; at most one for each lane. It holds no requests: the batch
     is formed at the grant, when the backend, its start time and its cost are known."""
 
-    __slots__ = ("expires_at_ns", "key", "ripe_at_ns", "size")
+    __slots__ = ("again", "expires_at_ns", "key", "ripe_at_ns", "size")
 
     def __init__(self) -> None:
+        self.again = False
+        """Handed back for the sake of those who waited: whoever comes may want the same backend, so
+        it is offered again at every change."""
         self.size = 0
         self.ripe_at_ns = 0
         """From then on it wants to be granted."""

@@ -128,14 +128,21 @@ class LoadGranular(Source):
         return bid
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
-        queue = self.queue
+        queue, bid = self.queue, self.standing_bid
+        bid.again = False
+        absent: set[frozenset[int] | None] = set()
         for first in queue.items[queue.head :]:
+            if first.allowed in absent:
+                continue
             left = self._left_to(first)
             if not any(slot.runs(self.family.variants[index]) for index in left):
                 # Another backend may have what it insists on, and others may run here.
+                absent.add(first.allowed)
+                bid.again = True
                 continue
             batch = self._batch(slot, first, left)
             if batch is not None:
+                bid.again = False
                 queue.take(batch.requests)
                 return batch
             if slot.kind != 0 or slot.factor != 1.0 or slot.resident is not None:

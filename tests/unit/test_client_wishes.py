@@ -102,6 +102,16 @@ def test_who_allows_nothing_that_runs_is_told_so(policy: str) -> None:
     assert drop.reason == DropReason.FLOOR
 
 
+@pytest.mark.parametrize("policy", OPTIONS)
+def test_one_who_waits_for_a_load_keeps_nobody_from_running(policy: str) -> None:
+    made = engine(policy)
+    made.on_resident(SECOND, 0, frozenset((FAST,)))
+    send(made, 0, frozenset((GOOD,)))
+    assert ran(made, SECOND) == {}
+    send(made, 1, None, SECOND + ms(1))
+    assert ran(made, SECOND + ms(1)) == {1: FAST}
+
+
 def test_policy_that_does_not_choose_serves_those_content_with_its_variant() -> None:
     made = engine("deferred")
     send(made, 0, frozenset((FAST, GOOD)))

@@ -233,12 +233,12 @@ class CentralQueue(Source):
         batch = None
         if self._choosy_first():
             # Who finds nothing here that may serve it does not keep the others from running.
-            for _, _, request in self.choosy.entries:
-                if self._fits(slot, request):
-                    batch = self._batch_here(now_ns, slot, request)
-                    break
+            request = self._first_fitting(slot)
+            if request is not None:
+                batch = self._batch_here(now_ns, slot, request)
         if batch is None and len(self.queue) > 0:
             batch = self._batch_by_deadline(now_ns, slot)
+        self.standing_bid.again = batch is None and len(self.choosy) > 0
         if batch is None:
             return None
         run_ns = slot.expect_ns(batch.variant, len(batch.requests))
@@ -248,12 +248,21 @@ class CentralQueue(Source):
             self.evidence = max(0, self.evidence) if len(self.queue) + len(self.choosy) else 0
         return batch
 
-    def _fits(self, slot: Slot, request: Request) -> bool:
-        """Whether some variant here may serve it and is in time: then there is a batch for it.
-        Cheap, since in a grant on a slow backend many may be asked in vain."""
-        left_ns = request.deadline_ns - slot.start_at_ns
-        variants = [self.variants[number] for number in self.choosy.left_to(request)]
-        return any(slot.runs(each) and slot.plan_ns(each, 1) <= left_ns for each in variants)
+    def _first_fitting(self, slot: Slot) -> Request | None:
+        """The first of the choosy for whom some variant here is in time: there is a batch for it.
+        On a slow backend many are asked in vain, so what each wish leaves is looked up once."""
+        shortest_ns: dict[frozenset[int] | None, int] = {}
+        for _, _, request in self.choosy.entries:
+            run_ns = shortest_ns.get(request.allowed)
+            if run_ns is None:
+                left = [self.variants[number] for number in self.choosy.left_to(request)]
+                run_ns = min(
+                    (slot.plan_ns(each, 1) for each in left if slot.runs(each)), default=NEVER
+                )
+                shortest_ns[request.allowed] = run_ns
+            if run_ns <= request.deadline_ns - slot.start_at_ns:
+                return request
+        return None
 
     def _choosy_first(self) -> bool:
         """Whether one who waits for certain variants has to start before all others."""

@@ -302,10 +302,6 @@ class Jellyfish(Source):
         bid.ripe_at_ns = now_ns
         # The lane has one source, so the key decides nothing.
         bid.key = bid.expires_at_ns = hopeless_at_ns
-        if not self.desk.runs(lane - own_lane(0), self.variants[worker.dnn]):
-            # Whoever comes may be content with a stand-in that those before were not: a new key
-            # has the backend offered again.
-            bid.key = now_ns
         return bid
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
@@ -313,8 +309,11 @@ class Jellyfish(Source):
         batch where a burst asks for it and every deadline allows."""
         worker = self.workers[slot.backend]
         variant = self.variants[worker.dnn]
+        worker.bid.again = False
         if not slot.runs(variant):
-            return self._stand_in(worker, slot)
+            batch = self._stand_in(worker, slot)
+            worker.bid.again = batch is None
+            return batch
         for queue in (worker.queue, worker.spare):
             while len(queue) > 0:
                 budget_ns = queue.first().deadline_ns - slot.start_at_ns

@@ -258,10 +258,13 @@ class Ramsis(Source):
         return bid
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
-        queue = self.workers[slot.backend].queue
+        worker = self.workers[slot.backend]
+        queue = worker.queue
+        worker.bid.again = False
         while True:
             first, able = self._first_here(queue, slot)
             if first is None:
+                worker.bid.again = True
                 return None
             variant, taken = self._decide(queue, slot, first, able)
             if taken:
@@ -272,8 +275,12 @@ class Ramsis(Source):
 
     def _first_here(self, queue: DeadlineQueue, slot: Slot) -> tuple[Request | None, list[int]]:
         """The first for whom this backend has a variant that may serve it, and all such."""
+        known: dict[frozenset[int] | None, list[int]] = {}
         for request in queue.items[queue.head :]:
-            able = [each for each in self._left_to(request) if slot.runs(each)]
+            able = known.get(request.allowed)
+            if able is None:
+                able = [each for each in self._left_to(request) if slot.runs(each)]
+                known[request.allowed] = able
             if able:
                 return request, able
         return None, []

@@ -7,7 +7,8 @@ from benchmarks.figures import Figure, run_parts
 PARTS = {
     "counting": "CPU of metrics, page and logs at 10,000 req/s, without a server",
     "looking": "CPU of pages and scrapes of a server at load",
-    "upgrade": "new code under load, with links of the same protocol and of another",
+    "upgrade": "new code under load",
+    "protocol": "the same, with links of another protocol",
     "canary": "a bad version of a model on trial under load",
     "warm": "from `make serve` to the first answer, set up before",
     "cold": "the same in a fresh clone that has to set everything up; installs gigabytes",
@@ -31,7 +32,13 @@ def looking(quick: bool) -> Iterator[Figure]:
 def upgrade(quick: bool) -> Iterator[Figure]:
     from benchmarks.upgrades import measure
 
-    yield from measure(quick)
+    yield from measure(protocol=False)
+
+
+def protocol(quick: bool) -> Iterator[Figure]:
+    from benchmarks.upgrades import measure
+
+    yield from measure(protocol=True)
 
 
 def canary(quick: bool) -> Iterator[Figure]:
@@ -54,7 +61,7 @@ def cold(quick: bool) -> Iterator[Figure]:
 
 # Each imports what it needs: counting needs no server.
 MEASURES: dict[str, Callable[[bool], Iterator[Figure]]] = {
-    each.__name__: each for each in (counting, looking, upgrade, canary, warm, cold)
+    each.__name__: each for each in (counting, looking, upgrade, protocol, canary, warm, cold)
 }
 
 

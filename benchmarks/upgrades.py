@@ -21,6 +21,7 @@ HEAD = """
 import os, sys, time, ray
 os.chdir("/")
 ray.init(include_dashboard=True, dashboard_port=int(sys.argv[1]), logging_level="ERROR")
+open(sys.argv[2], "w").close()
 time.sleep(1e6)
 """
 """A cluster that runs what it is sent, as KubeRay sends it, and finds no code by itself."""
@@ -96,7 +97,7 @@ class Deployed:
 
 
 @contextmanager
-def cluster() -> Iterator[Deployed]:
+def cluster(folder: Path) -> Iterator[Deployed]:
     """A Ray cluster with the deployment of this source tree, whole."""
     from ray.dashboard.modules.serve.sdk import ServeSubmissionClient
 
@@ -109,14 +110,10 @@ def cluster() -> Iterator[Deployed]:
         "control": {"port": status_port},
     }
     environment = {"RAY_worker_niceness": "0"}
-    command = [sys.executable, "-c", HEAD, str(dashboard)]
+    up = folder / "up"
+    command = [sys.executable, "-c", HEAD, str(dashboard), str(up)]
 
-    def ready(running: Running) -> bool:
-        url = f"http://127.0.0.1:{dashboard}/api/version"
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return bool(answer.status == 200)
-
-    with started(command, port, ready, environment, status_port) as server:
+    with started(command, port, lambda _: up.exists(), environment, status_port) as server:
         client: Any = ServeSubmissionClient(f"http://127.0.0.1:{dashboard}")
         deployed = Deployed(server, client, config)
         deployed.deploy(ROOT)
@@ -137,8 +134,8 @@ def _wait(ready: Any, what: str) -> None:
 
 def upgraded(protocol: bool) -> tuple[dict[str, Any], dict[str, Any], float]:
     """What clients saw during an upgrade and after it, and how long it took."""
-    with tempfile.TemporaryDirectory() as folder, cluster() as deployed:
-        code = next_version(Path(folder), protocol)
+    with tempfile.TemporaryDirectory() as name, cluster(Path(name)) as deployed:
+        code = next_version(Path(name), protocol)
         before = deployed.processes()
         loading = start(deployed.server.address, "emulated", RATE_RPS, UPGRADE_S)
         time.sleep(BEGIN_S)
@@ -155,13 +152,12 @@ def upgraded(protocol: bool) -> tuple[dict[str, Any], dict[str, Any], float]:
         return during, load(deployed.server.address, "emulated", RATE_RPS, 3), took_s
 
 
-def measure(quick: bool) -> Iterator[Figure]:
-    for protocol in (False,) if quick else (False, True):
-        during, after, took_s = upgraded(protocol)
-        sent = during["requests"]
-        name = f"new code, {'another' if protocol else 'the same'} protocol of links"
-        yield Figure(f"{name}: requests lost of {sent}", during["lost"], "", 0, at_most=True)
-        good = during["good"] / sent
-        yield Figure(f"{name}: in time meanwhile", 100 * good, "%", 100 * GOOD_MIN)
-        yield Figure(f"{name}: until all is replaced", took_s, "s", UPGRADE_S, at_most=True)
-        yield Figure(f"{name}: lost afterwards", after["lost"], "", 0, at_most=True)
+def measure(protocol: bool) -> Iterator[Figure]:
+    during, after, took_s = upgraded(protocol)
+    sent = during["requests"]
+    name = f"new code, {'another' if protocol else 'the same'} protocol of links"
+    yield Figure(f"{name}: requests lost of {sent:,}", during["lost"], "", 0, at_most=True)
+    good = during["good"] / sent
+    yield Figure(f"{name}: in time meanwhile", 100 * good, "%", 100 * GOOD_MIN)
+    yield Figure(f"{name}: until all is replaced", took_s, "s", UPGRADE_S, at_most=True)
+    yield Figure(f"{name}: lost afterwards", after["lost"], "", 0, at_most=True)

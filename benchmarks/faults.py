@@ -1,45 +1,63 @@
-"""Faults: simulated by the thousand, and real processes killed under load."""
+"""Faults: simulated by the thousand, real processes killed under load, and ten times the load."""
 
+import argparse
 import multiprocessing
 import os
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator
 
-from benchmarks.figures import Figure, run_parts
+from benchmarks.figures import Figure, parts_parser, run
 from faults.run import play
 
 SCHEDULES = 10_000
 QUICK = 100
+TELL_EVERY = 500
+ROLES = (
+    "backend",
+    "router",
+    "router with standby",
+    "frontend",
+    "control plane",
+    "Serve controller",
+    "GCS",
+)
 PARTS = {
     "simulated": "seeds of the fault simulation",
-    "live": "processes of a running server, killed one after the other",
+    "live": "every process of a running server, killed one after the other",
+    **{f"live {role}": "one of them alone" for role in ROLES},
     "overload-simulated": "ten times the capacity of eight simulated GPUs",
     "overload": "ten times the capacity of a running server",
     "secured": "what TLS and tokens cost",
+    "soak": "a long load with a kill every two minutes",
 }
 
 
-def simulated(count: int) -> Iterator[Figure]:
-    """Seeds from 0 on, on every core."""
+def simulated(first: int, count: int) -> Iterator[Figure]:
+    """Seeds in order, on every core."""
+    broken: list[int] = []
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
-        broken = [
-            story.seed
-            for story in pool.imap_unordered(play, range(count), chunksize=8)
-            if story.broken
-        ]
+        seeds = range(first, first + count)
+        for done, story in enumerate(pool.imap_unordered(play, seeds, chunksize=8), 1):
+            if story.broken:
+                broken.append(story.seed)
+            if done % TELL_EVERY == 0:
+                print(f"{done:,} of {count:,}, {len(broken)} broken", file=sys.stderr)
     for seed in sorted(broken):
         print(f"seed {seed} is broken: python -m faults --seed {seed}")
-    name = f"{count:,} simulated fault schedules: broken"
+    name = f"{count:,} simulated fault schedules from {first:,} on: broken"
     yield Figure(name, len(broken), "", 0, at_most=True)
 
 
-def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
+    parts = given.only or [name for name in PARTS if not name.startswith("live ")]
     if "simulated" in parts:
-        yield from simulated(QUICK if quick else SCHEDULES)
-    if "live" in parts:
-        # Not above: what needs no server must not need what a server does.
-        from benchmarks.kills import measure as measure_live
+        yield from simulated(given.first, given.seeds or (QUICK if quick else SCHEDULES))
+    # Not above: what needs no server must not need what a server does.
+    for role in ROLES:
+        if "live" in parts or f"live {role}" in parts:
+            from benchmarks.kills import measure as measure_live
 
-        yield from measure_live(quick)
+            yield from measure_live(role, given.times or (1 if quick else 20))
     if "overload-simulated" in parts:
         from benchmarks.overload import simulated as overload_simulated
 
@@ -52,7 +70,17 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         from benchmarks.secured import cost
 
         yield from cost(quick)
+    if "soak" in parts:
+        from benchmarks.soak import measure as measure_soak
+
+        yield from measure_soak(given.minutes or (5 if quick else 60))
 
 
 if __name__ == "__main__":
-    run_parts("Faults", measure, PARTS)
+    parser = parts_parser(PARTS)
+    parser.add_argument("--first", type=int, default=0, help="the first simulated seed")
+    parser.add_argument("--seeds", type=int, help="how many of them")
+    parser.add_argument("--times", type=int, help="how often each process is killed")
+    parser.add_argument("--minutes", type=float, help="how long the soak lasts")
+    arguments = parser.parse_known_args()[0]
+    run("Faults", lambda quick: measure(arguments, quick), parser)

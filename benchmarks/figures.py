@@ -47,7 +47,7 @@ def run_on_data(
     default: Path,
 ) -> None:
     """As `run_parts`, for figures measured on files that are not part of this repository."""
-    parser = _with_parts(parts)
+    parser = parts_parser(parts)
     parser.add_argument(
         "--data", type=Path, default=default, help=f"folder of the files, {default} unless given"
     )
@@ -63,12 +63,13 @@ def run_parts(
 ) -> None:
     """As `run`, for figures that may be measured in pieces; `parts` says what each is, `asked`
     which are left out unless they are named."""
-    parser = _with_parts(parts)
+    parser = parts_parser(parts)
     wanted = parser.parse_known_args()[0].only or [part for part in parts if part not in asked]
     run(title, lambda quick: measure(wanted, quick), parser)
 
 
-def _with_parts(parts: Mapping[str, str]) -> argparse.ArgumentParser:
+def parts_parser(parts: Mapping[str, str]) -> argparse.ArgumentParser:
+    """For `run`: which parts are wanted (`only`), and whatever else is added to it."""
     parser = argparse.ArgumentParser(add_help=False)
     told = ", ".join(f"{name}: {what}" for name, what in parts.items())
     parser.add_argument(

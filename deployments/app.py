@@ -40,8 +40,10 @@ from deployments.replanning import Replanner, mapping_options
 from deployments.scaling import ScalingLoop
 from deployments.watch import Watch
 from profiles.profile import Profile
-from router.actor import create_router, find_router
+from router.actor import create_router, find_router, standby_name
+from router.assembly import RouterConfig
 from router.core.units import seconds
+from router.links.transport import Resolve
 from router.logs import LogOptions, start_logs
 
 NAMESPACE = "fermata"
@@ -73,6 +75,12 @@ def _router_name(config: DeploymentConfig) -> str:
     return f"{config.name}-router"
 
 
+def _standby(config: DeploymentConfig) -> Resolve | None:
+    """Where the second router is, if there is to be one."""
+    name = standby_name(_router_name(config))
+    return find_router(name, NAMESPACE) if config.router.standby else None
+
+
 @serve.deployment(num_replicas=1, max_ongoing_requests=100)
 class ControlPlane:
     """Creates the router and reaps it, and tells how things are."""
@@ -85,6 +93,8 @@ class ControlPlane:
         self.gate = ControlGate(tokens, control.reading == "open")
         self.backends = backends
         self.router: Any = None
+        self.routers: list[Any] = []
+        """That one, and the one that takes turns with it where there is one."""
         self.scaling: ScalingLoop | None = None
         self.watch: Watch | None = None
         self.starting = asyncio.get_running_loop().create_task(self._start())
@@ -94,27 +104,39 @@ class ControlPlane:
         plan = router_config(self.config, profiles, kind)
         name = _router_name(self.config)
         mark = _mark(self.config)
-        self.router = await self._adopt(name, mark)
-        if self.router is None:
-            self.router = create_router(
-                name,
-                plan,
-                GENERATION,
-                namespace=NAMESPACE,
-                host=self.config.links.host,
-                cpus=self.config.router.cpus,
-                resources=self.config.router.resources,
-                mark=mark,
-                options=link_options(self.config),
-                logs=_logs(self.config),
-            )
-        await self.router.address.remote()
+        names = [name, standby_name(name)]
+        wanted = len(names) if self.config.router.standby else 1
+        # Whoever waits first: it would take the place of one that is ended here.
+        found = [await self._adopt(each, mark) for each in reversed(names[:wanted])][::-1]
+        if wanted == 1:
+            await self._adopt(names[1], "")
+        for index, router in enumerate(found):
+            self.routers.append(router or self._create(index, names[:wanted], plan, mark))
+            await self.routers[index].address.remote()
+        self.router = self.routers[0]
         self.replanner = Replanner(self.router, mapping_options(self.config))
         self.replanning = asyncio.get_running_loop().create_task(self.replanner.run())
         self.watch = Watch(self.router, self.config.name, canaries(self.config))
         if self.config.autoscaler is not None or self.config.epochs is not None:
             self.scaling = self.watch.scaling = ScalingLoop(self.config, profiles, self.router)
             await self.scaling.start()
+
+    def _create(self, index: int, names: list[str], plan: RouterConfig, mark: str) -> Any:
+        """The router of this seat."""
+        return create_router(
+            names[index],
+            plan,
+            GENERATION,
+            namespace=NAMESPACE,
+            host=self.config.links.host,
+            cpus=self.config.router.cpus,
+            resources=self.config.router.resources,
+            mark=mark,
+            options=link_options(self.config),
+            logs=_logs(self.config),
+            other=names[1 - index] if len(names) > 1 else "",
+            second=index > 0,
+        )
 
     async def _adopt(self, name: str, mark: str) -> Any:
         """The router that a control plane killed before its time has left behind, if it is of the
@@ -190,8 +212,9 @@ class ControlPlane:
             if await _is_followed():
                 # It serves on; the successor adopts it, or ends it once its own can be made.
                 return
-            await self.router.stop.remote("the application ends")
-            ray.kill(self.router)
+            for router in reversed(self.routers):
+                await router.stop.remote("the application ends")
+                ray.kill(router)
 
 
 async def _is_followed() -> bool:
@@ -262,7 +285,9 @@ class Backend:
         stock = self.stock
         meter = BackendMeter(stock.loads, stock.held_bytes, find_gpu(stock.device))
         export = BackendExport(settings.number)
-        self.process = BackendProcess(settings, loaded.runners, resolve, stock, meter, export)
+        self.process = BackendProcess(
+            settings, loaded.runners, resolve, stock, meter, export, standby=_standby(self.config)
+        )
         await self.process.start()
 
     async def progress(self) -> str:
@@ -307,6 +332,7 @@ class Frontend:
             peeks=looks,
             export=export,
             read_tenants=partial(tenants, config) if config.tenants else None,
+            standby=_standby(config),
         )
         await self.process.start()
 

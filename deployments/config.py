@@ -256,6 +256,9 @@ class RouterConfig(Section):
     fair_shares: bool = True
     """Refuse on arrival what is above an application's or a client's fair share of the backends,
     when not everyone can be served; see docs/reliability.md."""
+    standby: bool = False
+    """A second router waits to take its place within a tenth of a second, on another machine where
+    `resources` say so."""
     cpus: Annotated[float, Field(ge=0)] = 0
     """CPU cores that Ray sets aside for it; more than 0 keeps it off machines that offer none, such
     as the head of a cluster."""

@@ -5,7 +5,10 @@ from collections.abc import Callable
 
 from deployments.backend.slot import Job, Report
 from faults.processes import BackendHost, FrontendHost
-from router.links.messages import Hello, Submit
+from router.core.units import ms
+from router.links.messages import Hello, Message, Submit
+from router.links.routers import RouterLinks
+from router.links.transport import Link
 from router.live import LiveRouter
 from router.peers import Speaker
 
@@ -80,11 +83,35 @@ def forgotten_answer(what: object) -> None:
         what.board.table.on_time = lambda now_ns: None  # type: ignore[method-assign]
 
 
+def two_leaders(what: object) -> None:
+    """A backend follows whatever router spoke last."""
+    if isinstance(what, BackendHost):
+        stale_epoch(what)
+        what.loop.world.after(ms(100), lambda: _follow_anybody(what.process.to_router))
+
+
+def _follow_anybody(links: RouterLinks) -> None:
+    heard = links.on_messages
+
+    def listen(link: Link, messages: list[Message]) -> None:
+        if link is not links.leader and link.peer.role == "router":
+            links._follow(link)
+        heard(link, messages)
+
+    def follow(link: Link) -> None:
+        links.leader = link
+        links.events.on_up(link)
+
+    links.on_messages = listen  # type: ignore[method-assign]
+    links._follow = follow  # type: ignore[method-assign]
+
+
 PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "lost acknowledgement": (lost_acknowledgement, ()),
     "double grant": (double_grant, ("cut", "delay", "flap")),
     "stale epoch": (stale_epoch, ("flap", "usurp")),
     "leaked slot": (leaked_slot, ("clock-step", "flap", "kill")),
     "forgotten answer": (forgotten_answer, ()),
+    "two leaders": (two_leaders, ("cut", "part", "stop")),
 }
 """With the faults that bring each out soonest; none: any."""

@@ -24,6 +24,7 @@ from router.epochs import next_epoch
 from router.links.heart import Beating, Heart
 from router.links.transport import LinkOptions, LinkServer, Resolve
 from router.live import LiveRouter
+from router.seat import BEAT_NS, Seat, Watcher
 from router.wake import LoopTimer
 
 LINKS = LinkOptions()
@@ -71,13 +72,19 @@ class RouterHost:
         config: RouterConfig,
         last_epoch: int,
         stand_down: Callable[["RouterHost"], None],
+        seat: int = 0,
+        other: Callable[[VirtualLoop], Resolve] | None = None,
     ) -> None:
+        """`other` tells where the router of the other seat is; None: there is none."""
         self.world = world
         self.loop = new_process(world, name)
         self.config = config
-        self.epoch = next_epoch(1, world.wall_ms(), last_epoch)
+        self.number = seat
+        self.other = other
+        self.epoch = next_epoch(1, world.wall_ms(), last_epoch, None if other is None else seat)
         self.stand_down = stand_down
         self.live: LiveRouter | None = None
+        self.watcher: Watcher | None = None
         self.address = ""
 
     async def run(self, on_up: Callable[["RouterHost"], None]) -> None:
@@ -90,10 +97,19 @@ class RouterHost:
             lambda call: LoopTimer(loop, call, loop.clock),
             stand_down=lambda reason: self.stand_down(self),
         )
-        heart = VirtualHeart(loop, LINKS.beat_ns)
-        self.server = LinkServer(self.live.hello, self.live, heart, LINKS)
+        heart = VirtualHeart(loop, LINKS.beat_ns if self.other is None else BEAT_NS)
+        self.seat = Seat(self.live, leads=self.other is None)
+        self.server = LinkServer(self.seat.hello, self.seat, heart, LINKS)
         self.address = f"world:{await self.server.start('world')}"
+        if self.other is not None:
+            first = self.number == 0
+            self.watcher = Watcher(self.seat, self.other(loop), first, heart, LINKS)
+            self.watcher.start()
         on_up(self)
+
+    @property
+    def leads(self) -> bool:
+        return self.loop.alive and self.live is not None and self.seat.leads
 
 
 class FrontendHost:
@@ -105,10 +121,11 @@ class FrontendHost:
         name: str,
         options: FrontendOptions,
         registry: Registry,
-        resolve: Callable[[VirtualLoop], Resolve],
+        routers: Sequence[Callable[[VirtualLoop], Resolve]],
     ) -> None:
         self.loop = new_process(world, name)
-        self.board = Switchboard(options, registry, resolve(self.loop), NODE)
+        first, second = _both(routers, self.loop)
+        self.board = Switchboard(options, registry, first, NODE, second)
         self.up = False
         self.draining = False
 
@@ -235,6 +252,13 @@ class VirtualExecutor:
         self.orders.clear()
 
 
+def _both(
+    routers: Sequence[Callable[[VirtualLoop], Resolve]], loop: VirtualLoop
+) -> tuple[Resolve, Resolve | None]:
+    """Where the routers are, as this process asks."""
+    return routers[0](loop), routers[1](loop) if len(routers) > 1 else None
+
+
 def echo(batch: Array) -> Array:
     """The model of this world: whoever gets another's answer would notice."""
     return np.array(batch)
@@ -249,7 +273,7 @@ class BackendHost:
         name: str,
         number: int,
         tables: dict[str, tuple[int, ...]],
-        resolve: Callable[[VirtualLoop], Resolve],
+        routers: Sequence[Callable[[VirtualLoop], Resolve]],
         on_crash: Callable[["BackendHost"], None],
     ) -> None:
         self.loop = new_process(world, name)
@@ -259,12 +283,14 @@ class BackendHost:
         runners: dict[str, Runner] = {
             variant: PlainRunner(echo, len(table)) for variant, table in tables.items()
         }
+        first, second = _both(routers, self.loop)
         self.process = BackendProcess(
             BackendSettings(number, KIND, NODE, links=LINKS),
             runners,
-            resolve(self.loop),
+            first,
             heart=VirtualHeart(self.loop, LINKS.beat_ns),
             make_executor=self._make_executor,
+            standby=second,
         )
 
     def _make_executor(self, report: Callable[[Outcome], None]) -> VirtualExecutor:

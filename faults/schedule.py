@@ -89,21 +89,30 @@ class Schedule:
         kind = self.rng.randrange(3)
         if kind == 0:
             self._excuse_all()
-            return self.system.router
+            return self.router()
         return self.backend() if kind == 1 else self.frontend()
 
+    def router(self) -> RouterHost | None:
+        """The one that leads, mostly."""
+        here = [each for each in self.system.seats if each is not None and each.live is not None]
+        if here and self.rng.random() < 0.25:
+            return self.rng.choice(here)
+        return self.system.router
+
     def pair(self) -> tuple[VirtualLoop, VirtualLoop] | None:
-        router, frontend, backend = self.system.router, self.frontend(), self.backend()
-        if router is None or frontend is None or backend is None:
+        frontend, backend = self.frontend(), self.backend()
+        routers = [each for each in self.system.seats if each is not None]
+        if not routers or frontend is None or backend is None:
             return None
-        one, other = self.rng.sample((router.loop, frontend.loop, backend.loop), 2)
+        ends = [each.loop for each in routers] + [frontend.loop, backend.loop]
+        one, other = self.rng.sample(ends, 2)
         return one, other
 
 
 def _kill(schedule: Schedule) -> None:
     host = schedule.host()
     if isinstance(host, RouterHost):
-        schedule.system.lose_router()
+        schedule.system.lose_router(host)
     elif isinstance(host, BackendHost):
         schedule.system.lose_backend(host)
     elif host is not None:
@@ -257,7 +266,7 @@ def _usurp(schedule: Schedule) -> Heal | None:
     if old is None or not old.loop.alive or old.loop.held:
         return None
     old.loop.hold(stopped=True)
-    schedule.system.start_router()
+    schedule.system.start_router(old.number)
 
     def heal() -> None:
         old.loop.go_on()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -88,7 +89,9 @@ class System:
         backends: int,
         frontends: int,
         plant: Callable[[object], None] | None = None,
+        standby: bool | None = None,
     ) -> None:
+        """`standby`: a second router waits to lead; None: the seed decides."""
         self.world = world
         world.network = Network(world)
         self.rng = world.rng("system")
@@ -103,8 +106,10 @@ class System:
             fair_shares=True,
         )
         self.counts: dict[str, int] = {}
-        self.router: RouterHost | None = None
-        """The one that the cluster names when asked."""
+        self.standby = self.rng.random() < 0.5 if standby is None else standby
+        self.seats: list[RouterHost | None] = [None, None] if self.standby else [None]
+        """The routers that the cluster names when asked."""
+        self.resolvers = [partial(self._resolver, seat) for seat in range(len(self.seats))]
         self.routers: list[RouterHost] = []
         self.last_epoch = 0
         """What the cluster remembers."""
@@ -121,7 +126,8 @@ class System:
         """By number: no answer yet."""
         self.on_start: list[Callable[[object], None]] = [] if plant is None else [plant]
         """Told of each process before it runs; planted bugs come in here."""
-        self.start_router()
+        for seat in range(len(self.seats)):
+            self.start_router(seat)
         for _ in range(frontends):
             self.start_frontend()
         for _ in range(backends):
@@ -147,18 +153,29 @@ class System:
 
     # Processes
 
-    def start_router(self) -> None:
+    @property
+    def router(self) -> RouterHost | None:
+        """The one that leads; where nobody waits to, the one that there is."""
+        if not self.standby:
+            return self.seats[0]
+        leading = [each for each in self.seats if each is not None and each.leads]
+        return max(leading, key=lambda each: each.epoch, default=None)
+
+    def start_router(self, seat: int = 0) -> None:
         name, _ = self._name("router")
-        host = RouterHost(self.world, name, self.config, self.last_epoch, self._stand_down)
-        self.last_epoch = host.epoch
+        other = self.resolvers[1 - seat] if self.standby else None
+        host = RouterHost(
+            self.world, name, self.config, self.last_epoch, self._stand_down, seat, other
+        )
+        self.last_epoch = max(self.last_epoch, host.epoch)
         self.routers.append(host)
-        self.router = host
+        self.seats[seat] = host
         self._started(host)
         host.loop.start(host.run(self._on_router_up))
 
     def _stand_down(self, host: RouterHost) -> None:
-        if host is self.router:
-            self.lose_router()
+        if host in self.seats:
+            self.lose_router(host)
         else:
             host.loop.die()
 
@@ -169,7 +186,7 @@ class System:
         name, number = self._name("frontend")
         options = FrontendOptions(number, link_host="world", node="world", shared_memory=False)
         host = FrontendHost(
-            self.world, name, options, Registry.of((PLAIN, ENCODED)), self._resolver
+            self.world, name, options, Registry.of((PLAIN, ENCODED)), self.resolvers
         )
         self.frontends.append(host)
         self._started(host)
@@ -177,7 +194,7 @@ class System:
 
     def start_backend(self) -> None:
         name, number = self._name("backend")
-        host = BackendHost(self.world, name, number, TABLES, self._resolver, self.lose_backend)
+        host = BackendHost(self.world, name, number, TABLES, self.resolvers, self.lose_backend)
         host.machine.poison = self.poison
         self.backends.append(host)
         self._started(host)
@@ -187,25 +204,27 @@ class System:
         for call in self.on_start:
             call(what)
 
-    def _resolver(self, loop: VirtualLoop) -> Resolve:
+    def _resolver(self, seat: int, loop: VirtualLoop) -> Resolve:
         async def resolve() -> str:
             await loop.run_in_executor(None, lambda: None)
-            router = self.router
-            if loop.rng.random() < OUTDATED and len(self.routers) > 1:
+            router = self.seats[seat]
+            before = [each for each in self.routers if each.number == seat]
+            if loop.rng.random() < OUTDATED and len(before) > 1:
                 # Whoever was asked had not heard of the new one yet.
-                router = self.routers[-2]
+                router = before[-2]
             if router is None or not router.loop.alive or not router.address:
                 raise LinkError("router is not there")
             return router.address
 
         return resolve
 
-    def lose_router(self, back_in_ns: int = RESTART_NS) -> None:
-        """The router dies; the cluster starts it again."""
-        if self.router is not None:
-            self.router.loop.die()
-            self.router = None
-            self._start_later(back_in_ns, self.start_router)
+    def lose_router(self, host: RouterHost | None = None, back_in_ns: int = RESTART_NS) -> None:
+        """A router dies, the one that leads unless said; the cluster starts it again."""
+        host = host or self.router
+        if host is not None and host in self.seats:
+            host.loop.die()
+            self.seats[host.number] = None
+            self._start_later(back_in_ns, partial(self.start_router, host.number))
 
     def lose_backend(self, host: BackendHost, back_in_ns: int = REPLACE_NS) -> None:
         if host.loop.alive:
@@ -245,6 +264,8 @@ class System:
         live = self.router.live if self.router is not None else None
         if self.starting or live is None or live.presence.barred:
             return False
+        if not all(each is not None and self._seated(each) for each in self.seats):
+            return False
         linked = all(
             each.process.slot.announced and not each.machine.hangs for each in self.backends
         )
@@ -253,6 +274,12 @@ class System:
             and set(live.backends) == {each.process.settings.number for each in self.backends}
             and set(live.frontends) == {each.board.options.number for each in self.frontends}
         )
+
+    def _seated(self, host: RouterHost) -> bool:
+        """It leads and is the only one, or watches the one that does."""
+        if host.watcher is None or host is self.router:
+            return True
+        return not host.leads and host.watcher.watched is not None
 
     # Clients
 

@@ -4,8 +4,10 @@ import asyncio
 import gc
 import os
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import ray
 from ray.experimental import internal_kv
@@ -21,9 +23,12 @@ from router.live import LiveRouter
 from router.logs import LOG, LogOptions, debugging, fields, start_logs
 from router.meters import Meters
 from router.policies.jellyfish.question import Assignment, Question
+from router.seat import BEAT_NS, Seat, Watcher
 from router.snapshot import snapshot
 from router.wake import wake_timer
 
+STANDBY_SUFFIX = "-standby"
+T = TypeVar("T")
 NODE = "node"
 """In place of an address."""
 
@@ -33,6 +38,25 @@ def own_address(host: str) -> str:
     # Ray's own functions are without types in part.
     cluster: Any = ray.util
     return str(cluster.get_node_ip_address()) if host == NODE else host
+
+
+def standby_name(name: str) -> str:
+    """What the router is called that waits to take the place of another."""
+    return name + STANDBY_SUFFIX
+
+
+def led(method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+    """A method of the router that leads: where that is another, it is asked."""
+
+    @wraps(method)
+    async def call(self: "RouterActor", *given: Any) -> T:
+        leader = await self.leader()
+        if leader is None:
+            return await method(self, *given)
+        told: T = await getattr(leader, method.__name__).remote(*given)
+        return told
+
+    return call
 
 
 class RouterActor:
@@ -47,17 +71,25 @@ class RouterActor:
         options: LinkOptions | None = None,
         mark: str = "",
         logs: LogOptions | None = None,
+        other: str = "",
+        second: bool = False,
+        namespace: str | None = None,
     ) -> None:
-        """`mark` tells a later owner whether this router is of its own making."""
+        """`mark` tells a later owner whether this router is of its own making. `other` names
+        another router of its namespace, with which it takes turns to lead; the `second` waits at
+        first."""
         if logs is not None:
             start_logs("router", logs)
         self.of = mark
         self.options = options or LinkOptions()
         self.config = config
-        self.epoch = take_epoch(generation)
+        self.epoch = take_epoch(generation, int(second) if other else None)
+        self.other = other
+        self.second = second
+        self.namespace = namespace
         self.host = own_address(host)
         self.port = port
-        self.heart = Heart(self.options.beat_ns)
+        self.heart = Heart(BEAT_NS if other else self.options.beat_ns)
         self.aside = Aside()
         self.starting: asyncio.Task[str] | None = None
 
@@ -79,8 +111,14 @@ class RouterActor:
             stand_down,
             LoggedMeters if debugging() else Meters,
         )
-        self.server = LinkServer(self.live.hello, self.live, self.heart, self.options)
+        self.seat = Seat(self.live, leads=not self.other)
+        self.server = LinkServer(self.seat.hello, self.seat, self.heart, self.options)
         port = await self.server.start(self.host, self.port)
+        if self.other:
+            resolve = find_router(self.other, self.namespace)
+            first = not self.second
+            self.watcher = Watcher(self.seat, resolve, first, self.heart, self.options, LOG.warning)
+            self.watcher.start()
         quiet_gc()
         host = f"[{self.host}]" if ":" in self.host else self.host
         LOG.info("router listens", extra=fields(epoch=self.epoch, address=f"{host}:{port}"))
@@ -89,22 +127,30 @@ class RouterActor:
     async def mark(self) -> str:
         return self.of
 
+    async def leader(self) -> Any:
+        """The other router, where that one leads; None: this one does, or nobody."""
+        await self.address()
+        if self.seat.leads or self.watcher.watched is None:
+            return None
+        return await find_actor(self.other, self.namespace)
+
+    @led
     async def snapshot(self) -> dict[str, Any]:
         """Counters and signals; see `router.snapshot`."""
-        await self.address()
-        return snapshot(self.live)
+        watched = bool(self.seat.watchers)
+        return {**snapshot(self.live), "pid": os.getpid(), "standby": watched}
 
+    @led
     async def observe(self) -> dict[str, Any]:
         """The same, with the batches of the last seconds on each backend."""
-        told = await self.snapshot()
         live = self.live
-        told["recent"] = live.meters.recent_batches(live.clock(), 0, live.built.variants)
-        return told
+        recent = live.meters.recent_batches(live.clock(), 0, live.built.variants)
+        return {**snapshot(live), "recent": recent}
 
+    @led
     async def questions(self, wait_s: float) -> dict[int, Question]:
         """What mappings of clients are to be decided from, in so many seconds or as soon as what
         was decided last holds no more; see `MappedClients`."""
-        await self.address()
         clients, urgent = self.live.clients, asyncio.Event()
         clients.on_urgent = urgent.set
         if not clients.urgent:
@@ -112,27 +158,28 @@ class RouterActor:
                 await asyncio.wait_for(urgent.wait(), wait_s)
         return clients.questions(self.live.clock())
 
+    @led
     async def take_plans(self, plans: dict[int, Assignment]) -> None:
         self.live.take_plans(plans)
 
+    @led
     async def place(self, home: dict[str, int]) -> list[str]:
         """Serve applications from these sub-clusters; returns those still on their way."""
-        await self.address()
         return self.live.place(home)
 
+    @led
     async def withdraw(self, application: str, reason: str) -> None:
         """Send nobody to an application any more; see `LiveRouter.withdraw`."""
-        await self.address()
         self.live.withdraw(application, reason)
 
+    @led
     async def set_target(self, target: int, wanted: list[float]) -> None:
         """How many backends there should be, in all and of each sub-cluster."""
-        await self.address()
         self.live.set_target(target, wanted)
 
+    @led
     async def target(self) -> int | None:
         """What the control plane last wanted; None until it has."""
-        await self.address()
         return self.live.placement.target
 
     async def stop(self, reason: str = "router shuts down") -> None:
@@ -140,19 +187,22 @@ class RouterActor:
         if self.starting is None:
             return
         await self.starting
+        if self.other:
+            await self.watcher.stop(reason)
         await self.server.stop(reason)
         self.aside.stop()
         self.live.stop()
         self.heart.stop()
 
 
-def take_epoch(generation: int) -> int:
-    """An epoch above all that routers of this name have had. The cluster starts one of a name at
-    a time, so nobody else counts up meanwhile."""
+def take_epoch(generation: int, seat: int | None) -> int:
+    """An epoch above all that routers of this name have had, in either seat. The cluster starts
+    one of a seat at a time, and epochs of two seats are never the same."""
     context = ray.get_runtime_context()
-    key = f"fermata-epoch-{context.namespace}-{context.get_actor_name()}".encode()
+    name = str(context.get_actor_name()).removesuffix(STANDBY_SUFFIX)
+    key = f"fermata-epoch-{context.namespace}-{name}".encode()
     kept = internal_kv._internal_kv_get(key)
-    epoch = next_epoch(generation, time.time_ns() // 1_000_000, int(kept or 0))
+    epoch = next_epoch(generation, time.time_ns() // 1_000_000, int(kept or 0), seat)
     internal_kv._internal_kv_put(key, str(epoch).encode(), overwrite=True)
     return epoch
 
@@ -184,6 +234,8 @@ def create_router(
     cpus: float = 0,
     mark: str = "",
     logs: LogOptions | None = None,
+    other: str = "",
+    second: bool = False,
 ) -> Any:
     """The handle of a new detached router. Whoever creates it must `stop` and `ray.kill` it.
 
@@ -199,7 +251,12 @@ def create_router(
         max_concurrency=1000,
         num_cpus=cpus,
         resources=resources,
-    ).remote(config, generation, host, 0, options, mark, logs)
+    ).remote(config, generation, host, 0, options, mark, logs, other, second, namespace)
+
+
+async def find_actor(name: str, namespace: str | None) -> Any:
+    """The handle of a named actor; in a thread, since a cluster whose GCS is away answers late."""
+    return await asyncio.to_thread(ray.get_actor, name, namespace=namespace)
 
 
 def find_router(name: str, namespace: str | None = None) -> Resolve:
@@ -207,7 +264,7 @@ def find_router(name: str, namespace: str | None = None) -> Resolve:
 
     async def resolve() -> str:
         try:
-            handle = ray.get_actor(name, namespace=namespace)
+            handle = await find_actor(name, namespace)
             return str(await handle.address.remote())
         except (ValueError, ray.exceptions.RayError) as error:
             raise LinkError(f"router {name!r} is not there: {error}") from None

@@ -43,6 +43,7 @@ from router.links.messages import (
     Submit,
     UnloadVariant,
 )
+from router.links.session import STALE
 from router.mapped_clients import MappedClients
 from router.meters import Meters
 from router.peers import BackendPeer, Speaker
@@ -153,7 +154,7 @@ class LiveRouter:
         self._settle_soon()
 
     def on_refused(self, link: Speaker, reason: str) -> None:
-        if "this router's epoch" in reason:
+        if STALE in reason:
             self.stale = reason
             self.stand_down(reason)
 

@@ -15,6 +15,7 @@ from deployments.backend.slot import (
     Announce,
     Ask,
     Begin,
+    GiveBack,
     Job,
     Reply,
     Report,
@@ -40,7 +41,8 @@ from router.links.messages import (
     Run,
     UnloadVariant,
 )
-from router.links.transport import Link, LinkOptions, Reconnecting, Resolve
+from router.links.routers import RouterLinks
+from router.links.transport import Link, LinkOptions, Resolve
 from router.logs import LOG, debugging, fields, in_ms
 from router.wake import LoopTimer
 
@@ -85,7 +87,9 @@ class BackendProcess:
         export: Callable[[BackendStats], None] | None = None,
         heart: Heart | None = None,
         make_executor: Callable[[Callable[[Outcome], None]], Executing] = Executor,
+        standby: Resolve | None = None,
     ) -> None:
+        """`resolve` and `standby` tell where routers are, of which one leads at a time."""
         self.settings = settings
         self.heart = heart or Heart(settings.links.beat_ns)
         self.clock = self.heart.clock
@@ -99,10 +103,12 @@ class BackendProcess:
         """Hears what the meter says."""
         self.leaving: set[str] = set()
         """Variants that get no new batch, and go when those they have are done."""
+        self.loading: dict[str, bool] = {}
+        """Variants that are being loaded, and whether they are still wanted."""
         self.limits = BatchLimits()
         self.trouble: dict[str, str] = {}
         """Why a variant could not be loaded when last asked for."""
-        self.resolve = resolve
+        self.routers = (resolve,) if standby is None else (resolve, standby)
         self.slot = Slot(settings.fetch_limit_ns)
         self.segments = Segments()
         self.frontends = Frontends(self.hello, self, self.heart, settings.links, self._start)
@@ -124,8 +130,8 @@ class BackendProcess:
         self.executor = self.make_executor(
             lambda outcome: _post(self.loop, lambda: self._on_outcome(outcome))
         )
-        self.to_router = Reconnecting(
-            self.resolve, self.hello, RouterEvents(self), self.heart, self.settings.links
+        self.to_router = RouterLinks(
+            self.routers, self.hello, RouterEvents(self), self.heart, self.settings.links
         )
         self.to_router.start()
         self.telling = EverySecond(self.loop, self._tell)
@@ -210,6 +216,8 @@ class BackendProcess:
         elif isinstance(message, UnloadVariant):
             if message.variant in self.runners:
                 self.leaving.add(message.variant)
+            elif message.variant in self.loading:
+                self.loading[message.variant] = False
             self._announce()
             self._let_go()
         elif isinstance(message, Drained):
@@ -233,15 +241,24 @@ class BackendProcess:
     async def _load(self, variant: str) -> None:
         self.leaving.discard(variant)
         self.trouble.pop(variant, None)
+        if variant in self.loading:
+            # Asked for twice, or wanted again after all: one load is under way.
+            self.loading[variant] = True
+            return
         if variant not in self.runners and self.stock is not None:
+            self.loading[variant] = True
             try:
                 load = self.stock.load
                 self.runners[variant] = await self.loop.run_in_executor(None, load, variant)
                 LOG.info("loaded", extra=fields(variant=variant))
-            except ServingError as error:
-                self.trouble[variant] = str(error)
+            # A model is a user's code and may raise anything; who asked is to hear of it.
+            except Exception as error:
+                self.trouble[variant] = str(error) or type(error).__name__
                 self._count(f"{variant}: {error}")
+            if not self.loading.pop(variant) and variant in self.runners:
+                self.leaving.add(variant)
         self._announce()
+        self._let_go()
 
     def _let_go(self) -> None:
         """Unload what is to go and has no batch here any more."""
@@ -293,6 +310,8 @@ class BackendProcess:
                 if isinstance(effect, Reply):
                     # A frontend whose link is broken may still wait for it.
                     self.frontends.say(effect.frontend, effect.result)
+                elif isinstance(effect, GiveBack):
+                    self.frontends.say(effect.frontend, effect.returned)
                 elif isinstance(effect, Ask):
                     if not self.frontends.say(effect.frontend, effect.fetch):
                         self.slot.on_frontend_down(self.clock(), effect.frontend)

@@ -9,13 +9,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from router.core.units import NEVER, ms
-from router.links.messages import Done, Fetch, Payload, Result, Run, frontend_of
+from router.links.messages import (
+    INPUT_LATE,
+    Done,
+    Fetch,
+    Payload,
+    Result,
+    Returned,
+    Run,
+    frontend_of,
+)
 
 BATCHES_MAX = 2
 FETCH_LIMIT_NS = ms(100)
 
 Tensors = tuple[tuple[str, str, tuple[int, ...], bytes], ...]
 """(name, dtype, shape, data) of each output of one request."""
+
+
+def by_frontend(rids: Sequence[int]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for rid in rids:
+        found.setdefault(frontend_of(rid), []).append(rid)
+    return found
 
 
 class Job:
@@ -75,6 +91,14 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveBack:
+    """To a frontend whose requests are not run."""
+
+    frontend: int
+    returned: Returned
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """To the router."""
 
@@ -86,7 +110,7 @@ class Announce:
     """Tell the router that this backend may be given batches."""
 
 
-Effect = Ask | Begin | Reply | Report | Announce
+Effect = Ask | Begin | Reply | GiveBack | Report | Announce
 
 
 class Slot:
@@ -124,10 +148,14 @@ class Slot:
         return None
 
     def on_router_down(self) -> None:
-        """What it ordered and has not begun is forgotten: it runs elsewhere, or is submitted anew.
+        """What it ordered and has not begun is given back: it runs elsewhere, or is submitted anew.
         What runs goes on, and its results go out; frontends know what they still want."""
         self.linked = False
         self.announced = False
+        for job in self.jobs:
+            if not job.begun:
+                for frontend, rids in by_frontend(job.run.rids).items():
+                    self.effects.append(GiveBack(frontend, Returned(tuple(rids))))
         self.jobs = [job for job in self.jobs if job.begun]
         for job in self.jobs:
             job.orphan = True
@@ -150,10 +178,7 @@ class Slot:
             return f"batch {run.batch} is empty or has a request twice"
         job = Job(now_ns, run)
         self.jobs.append(job)
-        wanted: dict[int, list[int]] = {}
-        for rid in run.rids:
-            wanted.setdefault(frontend_of(rid), []).append(rid)
-        for frontend, rids in wanted.items():
+        for frontend, rids in by_frontend(run.rids).items():
             self.effects.append(Ask(frontend, Fetch(run.batch, tuple(rids))))
         return None
 
@@ -192,7 +217,7 @@ class Slot:
         for job in self.jobs:
             if job.awaited and self._give_up_at_ns(job) <= now_ns:
                 for rid in sorted(job.awaited):
-                    self._refuse(now_ns, job, rid, "its input was not there in time")
+                    self._refuse(now_ns, job, rid, INPUT_LATE)
                 job.awaited.clear()
         self._advance(now_ns)
 

@@ -33,6 +33,7 @@ from router.links.messages import (
     Payload,
     Report,
     Result,
+    Returned,
     ShortCircuit,
     Submit,
 )
@@ -205,6 +206,9 @@ class Desk:
         self.table.on_fetch(now_ns, backend, fetch)
         if self.follower is not None:
             self.follower.on_fetch(now_ns, backend, fetch)
+
+    def on_returned(self, backend: int, returned: Returned) -> None:
+        self.table.on_returned(self.clock(), backend, returned)
 
     def on_result(self, result: Result) -> None:
         now_ns = self.clock()

@@ -26,6 +26,8 @@ class RefusalReason:
     """Its caller is nobody, or may not use the model."""
     FAILED: Final = "failed"
     """The model raised an error."""
+    INPUT_LATE: Final = "input-late"
+    """Its input was still being decoded, or on its way, when its batch could wait no longer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,10 +53,11 @@ class FrontendProcess(Switchboard):
         peeks: Mapping[str, SneakPeekModel] | None = None,
         export: Callable[[FrontendStats], None] | None = None,
         read_tenants: ReadTenants | None = None,
+        standby: Resolve | None = None,
     ) -> None:
         """`peeks` are the SneakPeek models, by application; `export` hears what is counted;
         `read_tenants` looks which tokens they have now."""
-        super().__init__(options, registry, resolve_router, options.node or node_name())
+        super().__init__(options, registry, resolve_router, options.node or node_name(), standby)
         self.routes = routes
         self.peeks = peeks or {}
         self.export = export

@@ -105,7 +105,11 @@ class FrontendServer:
             self._watch.cancel()
         if self._http is not None and self._http_task is not None:
             self._http.should_exit = True
-            await self._http_task
+            # A connection that never ends its request would keep the process for ever.
+            _, late = await asyncio.wait([self._http_task], timeout=self.options.drain_ns / 1e9)
+            if late:
+                self._http.force_exit = True
+                await self._http_task
         await self._grpc.stop(self.options.drain_ns / 1e9)
 
 

@@ -28,10 +28,12 @@ from router.links.messages import (
     Place,
     Report,
     Result,
+    Returned,
     ShortCircuit,
     Submit,
 )
-from router.links.transport import Link, LinkServer, Reconnecting, Resolve
+from router.links.routers import RouterLinks
+from router.links.transport import Link, LinkServer, Resolve
 from router.logs import LOG, fields
 
 
@@ -39,11 +41,17 @@ class Switchboard:
     """Hands messages between links and desk (`LinkEvents`, `Wires`)."""
 
     def __init__(
-        self, options: FrontendOptions, registry: Registry, resolve_router: Resolve, node: str
+        self,
+        options: FrontendOptions,
+        registry: Registry,
+        resolve_router: Resolve,
+        node: str,
+        standby: Resolve | None = None,
     ) -> None:
+        """`standby` tells where a second router is, of which one leads at a time."""
         self.options = options
         self.registry = registry
-        self.resolve_router = resolve_router
+        self.routers = (resolve_router,) if standby is None else (resolve_router, standby)
         self.node = node
         self.table = RequestTable(options.number, options.table)
         self.epoch = 0
@@ -78,8 +86,8 @@ class Switchboard:
 
     def reach_router(self, undo: AsyncExitStack) -> None:
         """Keep a link to the router; it comes when it comes."""
-        self.router_link = Reconnecting(
-            self.resolve_router, self._hello, self, self.heart, self.options.links
+        self.router_link = RouterLinks(
+            self.routers, self._hello, self, self.heart, self.options.links
         )
         self.router_link.start()
         undo.push_async_callback(self.router_link.stop, "the frontend shuts down")
@@ -128,6 +136,8 @@ class Switchboard:
                 desk.on_result(message)
             elif isinstance(message, Fetch):
                 desk.on_fetch(number, message)
+            elif isinstance(message, Returned):
+                desk.on_returned(number, message)
             elif isinstance(message, Dropped):
                 desk.on_dropped(message)
             elif isinstance(message, Absent):

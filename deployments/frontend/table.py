@@ -31,6 +31,7 @@ from deployments.frontend.tally import Tally
 from router.core.events import DropReason
 from router.core.units import NEVER, ms, seconds
 from router.links.messages import (
+    INPUT_LATE,
     RID_BITS,
     Cancel,
     Dropped,
@@ -38,6 +39,7 @@ from router.links.messages import (
     Fetch,
     Payload,
     Result,
+    Returned,
     ShortCircuit,
     Submit,
 )
@@ -196,10 +198,22 @@ class RequestTable:
             else:
                 self._effects.append(ToBackend(backend, entry.payload))
 
+    def on_returned(self, now_ns: int, backend: int, returned: Returned) -> None:
+        """A backend has let requests go that it had not begun, since its router is gone; one that
+        came since does not know of them."""
+        for rid in returned.rids:
+            entry = self.entries.get(rid)
+            if entry is not None and entry.fetched_by == backend:
+                self._take_back(now_ns, entry, backend)
+
     def on_result(self, now_ns: int, result: Result) -> None:
         entry = self.entries.get(result.rid)
         if entry is None:
             self.tally.stale_results += 1
+        elif result.error == INPUT_LATE:
+            message = f"input-late: {result.error}, and its batch could not wait"
+            refusal = Refusal("UNAVAILABLE", RefusalReason.INPUT_LATE, message, RETRY_AFTER_NS)
+            self._end(now_ns, entry, refusal)
         elif result.error:
             message = f"the model failed: {result.error}"
             self._end(now_ns, entry, Refusal("INTERNAL", RefusalReason.FAILED, message))
@@ -211,12 +225,16 @@ class RequestTable:
     def on_backend_down(self, now_ns: int, backend: int) -> None:
         """Its router retries its batches; a router that came later does not know of them."""
         for entry in list(self.entries.values()):
-            if backend in entry.waiting:
-                entry.waiting.remove(backend)
-            if entry.fetched_by == backend:
-                entry.fetched_by = -1
-                if 0 <= self.epoch != entry.epoch:
-                    self._resubmit(now_ns, entry)
+            if backend in entry.waiting or entry.fetched_by == backend:
+                self._take_back(now_ns, entry, backend)
+
+    def _take_back(self, now_ns: int, entry: Entry, backend: int) -> None:
+        if backend in entry.waiting:
+            entry.waiting.remove(backend)
+        if entry.fetched_by == backend:
+            entry.fetched_by = -1
+            if 0 <= self.epoch != entry.epoch:
+                self._resubmit(now_ns, entry)
 
     # Time
 

@@ -16,12 +16,18 @@ def frontend_of(rid: int) -> int:
     return rid >> RID_BITS
 
 
+INPUT_LATE = "its input was not there in time"
+"""In a `Result`: no fault of the model, and no reason not to try again."""
+STANDBY = "standby"
+"""The role of a router that waits to lead."""
+
+
 class Hello(msgspec.Struct, tag=1, array_like=True, frozen=True):
     """First on every link, both ways."""
 
     protocol: int
     role: str
-    """`frontend`, `router` or `backend`."""
+    """`frontend`, `router` or `backend`; `standby`: a router that waits."""
     number: int
     """Which one of its role; a frontend's is part of its rids."""
     epoch: int
@@ -42,6 +48,12 @@ class Goodbye(msgspec.Struct, tag=3, array_like=True, frozen=True):
     """The link ends on purpose."""
 
     reason: str
+
+
+class Lead(msgspec.Struct, tag=4, array_like=True, frozen=True):
+    """A router that has waited leads from now on."""
+
+    epoch: int
 
 
 # Frontend -> router
@@ -273,6 +285,12 @@ class Fetch(msgspec.Struct, tag=50, array_like=True, frozen=True):
     rids: tuple[int, ...]
 
 
+class Returned(msgspec.Struct, tag=53, array_like=True, frozen=True):
+    """These do not run here after all: the router that ordered them is gone."""
+
+    rids: tuple[int, ...]
+
+
 class Payload(msgspec.Struct, tag=51, array_like=True, frozen=True):
     """One request's input: bytes, or a place in the frontend's shared memory."""
 
@@ -310,6 +328,7 @@ Message = (
     Hello
     | Heartbeat
     | Goodbye
+    | Lead
     | Submit
     | Cancel
     | Evidence
@@ -331,6 +350,7 @@ Message = (
     | Done
     | BackendStats
     | Fetch
+    | Returned
     | Payload
     | Result
 )

@@ -14,6 +14,8 @@ from router.core.units import ms
 from router.links.messages import PROTOCOL, Goodbye, Heartbeat, Hello, Message
 
 PREFIX = 4
+STALE = "this router's epoch"
+"""In what a router hears that must not go on."""
 SILENCE_NS = ms(300)
 FRAME_BYTES_MAX = 64 << 20
 HELLO_BYTES_MAX = 64 << 10
@@ -222,7 +224,17 @@ def refusal(me: Hello, peer: Hello) -> str | None:
         )
     if me.role == "router" and peer.epoch > me.epoch:
         return (
-            f"this router's epoch {me.epoch} is stale: {peer.role} {peer.number} has met "
+            f"{STALE} {me.epoch} is stale: {peer.role} {peer.number} has met "
             f"{peer.epoch}; a newer router has taken over"
         )
     return None
+
+
+def stale_router(me: Hello, router: Hello) -> str | None:
+    """Why a router that would lead me must not, as it is told; None when it may."""
+    if router.epoch >= me.epoch:
+        return None
+    return (
+        f"{STALE} {router.epoch} is stale: {me.role} {me.number} has met {me.epoch}; "
+        "a newer router has taken over"
+    )

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+import msgspec
+
 from profiles.errors import ConfigError
 from router.core.units import ms
 from router.links.heart import Heart
@@ -125,6 +127,10 @@ class Link(asyncio.Protocol):
     def peer(self) -> Hello:
         assert self.session.peer is not None, "the link is not up"
         return self.session.peer
+
+    def now_leads(self, epoch: int) -> None:
+        """The peer is a router that has waited until now."""
+        self.session.peer = msgspec.structs.replace(self.peer, role="router", epoch=epoch)
 
     @property
     def open(self) -> bool:

@@ -10,6 +10,7 @@ from deployments.backend.slot import (
     Ask,
     Begin,
     Effect,
+    GiveBack,
     Job,
     Reply,
     Report,
@@ -17,7 +18,7 @@ from deployments.backend.slot import (
     Tensors,
 )
 from router.core.units import NEVER, ms
-from router.links.messages import RID_BITS, Done, Fetch, Payload, Run
+from router.links.messages import RID_BITS, Done, Fetch, Payload, Returned, Run
 
 OUTPUT: Tensors = (("output", "FP32", (1,), b"\0\0\0\0"),)
 FAR = 1 << RID_BITS
@@ -167,8 +168,8 @@ def test_after_its_router_it_ends_what_runs_and_forgets_the_rest() -> None:
     order(slot, 2, 2)
     slot.on_router_down()
     assert slot.on_router_up(2) is None
-    # Not before it is free: the new router would plan on a backend that is busy.
-    assert slot.take_effects() == []
+    # Not ready before it is free: the new router would plan on a backend that is busy.
+    assert slot.take_effects() == [GiveBack(0, Returned((2,)))]
     assert (
         slot.on_run(0, 2, Run(1, "v", (9,), 0, 0)) == "batch 1 came before this backend was ready"
     )

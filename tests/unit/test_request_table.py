@@ -8,7 +8,16 @@ from deployments.frontend.entry import Answer, Arrival, Release, ToBackend, ToRo
 from deployments.frontend.outcomes import Refusal
 from deployments.frontend.table import RequestTable, TableLimits
 from router.core.units import NEVER, ms, seconds
-from router.links.messages import RID_BITS, Cancel, Dropped, Fetch, Payload, Result, Submit
+from router.links.messages import (
+    RID_BITS,
+    Cancel,
+    Dropped,
+    Fetch,
+    Payload,
+    Result,
+    Returned,
+    Submit,
+)
 
 LIMITS = TableLimits(payload_bytes_max=1000, grace_ns=ms(20), reply_ns=ms(1))
 
@@ -219,6 +228,24 @@ def test_a_returning_router_gets_what_no_backend_has_and_time_allows() -> None:
     table.on_fetch(ms(250), 4, Fetch(2, (running,)))
     table.on_backend_down(ms(300), 4)
     assert to_router(table) == []
+
+
+def test_what_a_backend_returns_goes_to_the_router_that_came_since() -> None:
+    table = make()
+    early, late = admit(table, 0, arrival(ms(900))), admit(table, 0, arrival(ms(900)))
+    table.on_fetch(ms(1), 3, Fetch(1, (early, late)))
+    table.on_router_down(ms(10))
+    table.take_effects()
+    # Before there is another router: it waits for one.
+    table.on_returned(ms(20), 3, Returned((early, 12345)))
+    assert to_router(table) == []
+    table.on_router_up(ms(100), 2)
+    assert to_router(table) == [Submit(early, "resnet", ms(799), ms(799))]
+    # Somebody else's word counts for nothing.
+    table.on_returned(ms(200), 4, Returned((late,)))
+    assert to_router(table) == []
+    table.on_returned(ms(200), 3, Returned((late,)))
+    assert to_router(table) == [Submit(late, "resnet", ms(699), ms(699))]
 
 
 def test_without_a_router_requests_end_unavailable() -> None:

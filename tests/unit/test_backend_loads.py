@@ -1,0 +1,83 @@
+"""Loads that are asked for twice, fail in their own words, or are not wanted any more."""
+
+import asyncio
+import threading
+from typing import Any
+
+import numpy as np
+
+from deployments.backend.process import BackendProcess, BackendSettings
+from deployments.backend.runner import PlainRunner, Runner
+
+
+class SlowStock:
+    """Loads when it is told to."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.go = threading.Event()
+        self.loads: list[str] = []
+        self.given_back: list[str] = []
+
+    def load(self, variant: str) -> Runner:
+        self.loads.append(variant)
+        self.go.wait(10)
+        if self.error is not None:
+            raise self.error
+        return PlainRunner(lambda batch: np.array(batch), 4)
+
+    def give_back(self, variant: str) -> None:
+        self.given_back.append(variant)
+
+
+async def nowhere() -> str:
+    raise AssertionError("nobody asks")
+
+
+def make(stock: Any) -> BackendProcess:
+    process = BackendProcess(BackendSettings(1), {}, nowhere, stock)
+    process.loop = asyncio.get_running_loop()
+    return process
+
+
+def test_a_model_that_is_asked_for_twice_is_loaded_once() -> None:
+    async def play() -> None:
+        stock = SlowStock()
+        process = make(stock)
+        one, two = process._start(process._load("v")), process._start(process._load("v"))
+        await asyncio.sleep(0.01)
+        stock.go.set()
+        await asyncio.gather(one, two)
+        assert stock.loads == ["v"]
+        assert list(process.runners) == ["v"]
+        assert process.loading == {}
+
+    asyncio.run(play())
+
+
+def test_whatever_a_load_raises_is_told() -> None:
+    async def play() -> None:
+        stock = SlowStock(RuntimeError("CUDA error"))
+        stock.go.set()
+        process = make(stock)
+        await process._load("v")
+        assert process.trouble == {"v": "CUDA error"}
+        assert process.runners == {}
+        assert process.loading == {}
+
+    asyncio.run(play())
+
+
+def test_a_model_that_is_unloaded_while_it_loads_goes_at_once() -> None:
+    async def play() -> None:
+        stock = SlowStock()
+        process = make(stock)
+        loading = process._start(process._load("v"))
+        await asyncio.sleep(0.01)
+        process.loading["v"] = False
+        stock.go.set()
+        await loading
+        assert process.runners == {}
+        assert stock.given_back == ["v"]
+
+    asyncio.run(play())

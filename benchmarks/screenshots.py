@@ -12,14 +12,15 @@ from PIL import Image
 
 from benchmarks.chromium import picture
 from benchmarks.ledger_load import finished, start
-from benchmarks.live_server import ROOT, fermata
+from benchmarks.live_server import ROOT, Running, fermata
 
 LOADS = {"digits": 40.0, "topics": 6.0, "faces": 4.0, "imagenet": 2.0}
 """Requests a second: about what one core serves beside a browser."""
 LOAD_S = 40.0
-AT_S = 8.0
-"""From the start of the loads to the first picture."""
-SIZE = (1100, 900)
+BUSY_S = 60.0
+SETTLED_S = 4.0
+"""From the first answers to the first picture."""
+SIZE = (1100, 1150)
 COLOURS = 128
 """A page has few: with a palette of them the file is a quarter as large."""
 
@@ -35,6 +36,17 @@ def take(url: str, folder: Path) -> list[Path]:
     return taken
 
 
+def wait_until_busy(server: Running) -> None:
+    """Return once every load is being answered."""
+    end_s = time.monotonic() + BUSY_S
+    while time.monotonic() < end_s:
+        told = server.status()["applications"]
+        if all(told[name]["answered"].get("good", 0) for name in LOADS):
+            return
+        time.sleep(0.5)
+    raise SystemExit(f"not every load is answered after {BUSY_S:g} s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "docs/images", help="folder")
@@ -42,7 +54,8 @@ def main() -> None:
     config = yaml.safe_load((ROOT / "deployments/local.yaml").read_text())
     with fermata(**config) as server:
         loads = [start(server.address, model, rate, LOAD_S) for model, rate in LOADS.items()]
-        time.sleep(AT_S)
+        wait_until_busy(server)
+        time.sleep(SETTLED_S)
         for path in take(f"http://127.0.0.1:{server.status_port}/", out):
             print(f"{path}: {path.stat().st_size / 1024:.0f} KB")
         for each in loads:

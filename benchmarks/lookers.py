@@ -16,7 +16,7 @@ RATE_RPS = 300.0
 SHARE_MAX = 0.02
 """Of a core, and of requests that may be worse off."""
 BESIDE_SHARE_MAX = 0.05
-"""Of a core, in processes that no request passes; most of it is Serve's own HTTP proxy."""
+"""Of a core, in processes that no request passes."""
 PASSED = (":Frontend", "RouterActor", ":Backend")
 """What Ray calls the processes that requests pass."""
 BESIDE = (":ControlPlane", "ProxyActor")

@@ -5,6 +5,7 @@
 
 import argparse
 import time
+import urllib.request
 from pathlib import Path
 
 import yaml
@@ -18,8 +19,8 @@ LOADS = {"digits": 40.0, "topics": 6.0, "faces": 4.0, "imagenet": 2.0}
 """Requests a second: about what one core serves beside a browser."""
 LOAD_S = 40.0
 BUSY_S = 60.0
-SETTLED_S = 4.0
-"""From the first answers to the first picture."""
+LOOKS = 6
+"""At the frames that the page asks for, a second apart: batches are kept once somebody looks."""
 SIZE = (1100, 1150)
 COLOURS = 128
 """A page has few: with a palette of them the file is a quarter as large."""
@@ -47,6 +48,14 @@ def wait_until_busy(server: Running) -> None:
     raise SystemExit(f"not every load is answered after {BUSY_S:g} s")
 
 
+def look(server: Running) -> None:
+    url = f"http://127.0.0.1:{server.status_port}/frame"
+    for _ in range(LOOKS):
+        with urllib.request.urlopen(url, timeout=5) as told:
+            told.read()
+        time.sleep(1.0)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "docs/images", help="folder")
@@ -55,7 +64,7 @@ def main() -> None:
     with fermata(**config) as server:
         loads = [start(server.address, model, rate, LOAD_S) for model, rate in LOADS.items()]
         wait_until_busy(server)
-        time.sleep(SETTLED_S)
+        look(server)
         for path in take(f"http://127.0.0.1:{server.status_port}/", out):
             print(f"{path}: {path.stat().st_size / 1024:.0f} KB")
         for each in loads:

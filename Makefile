@@ -8,7 +8,7 @@ CONFIG ?= deployments/local.yaml
 NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|torchvision|transformers):[a-z]|\.(pt|pt2|ts|torchscript|onnx)\b' $(CONFIG)),$(MODELS),$(READY))
 # The live tests meet real deadlines on a machine that others use too: what fails twice has failed.
 # LONG=1 also runs those that start servers of their own, which take the whole past six minutes.
-LIVE := timeout -k 10 900 $(BIN)/python -m pytest -m 'live$(if $(LONG),, and not long)' tests/live
+LIVE := timeout -k 10 1500 $(BIN)/python -m pytest -m 'live$(if $(LONG),, and not long)' tests/live
 
 SECONDS ?= 600
 

@@ -31,6 +31,10 @@ def access_of(
     token_file: str, token_env: str, ca_file: str, certificate_file: str, key_file: str, name: str
 ) -> Access:
     try:
-        return Access(token_file, token_env, ca_file, certificate_file, key_file, name)
+        access = Access(token_file, token_env, ca_file, certificate_file, key_file, name)
+        # What they name is read at each connection; what is wrong with it is better said now.
+        access.headers()
+        access.context()
     except WireError as error:
         raise ConfigError(str(error)) from None
+    return access

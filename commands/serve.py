@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from deployments.config import DeploymentConfig, load_config
-from deployments.plan import registry
+from deployments.plan import check_gpus, registry
 from profiles.errors import ConfigError
 
 ConfigPath = Annotated[
@@ -47,6 +47,9 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
     # Parts of Serve come without types.
     ray_serve: Any = ray.serve
     ray.init(logging_level=logging.WARNING, log_to_driver=False)
+    if os.environ.get("RAY_ADDRESS", "local") == "local":
+        # A cluster of one's own gets no more GPUs; Ray would wait for them without a word.
+        _check_gpus(ray, loaded)
     control = loaded.control
     tls = control.tls
     files = {"ssl_certfile": tls.certificate_file, "ssl_keyfile": tls.key_file} if tls else {}
@@ -64,6 +67,14 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
         # Replicas drain and give back what they hold before Ray ends their processes.
         ray_serve.shutdown()
         ray.shutdown()
+
+
+def _check_gpus(cluster: Any, config: DeploymentConfig) -> None:
+    try:
+        check_gpus(config.backend, float(cluster.cluster_resources().get("GPU", 0)))
+    except ConfigError:
+        cluster.shutdown()
+        raise
 
 
 def _run(ray_serve: Any, application: Any, name: str) -> Any:

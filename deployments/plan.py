@@ -53,6 +53,16 @@ def gpus_each(backend: BackendConfig, in_cluster: float) -> int:
     return int(backend.device == "cuda")
 
 
+def check_gpus(backend: BackendConfig, there: float) -> None:
+    """Raise ConfigError where backends ask for GPUs that will never be there."""
+    wanted = backend.count * gpus_each(backend, there)
+    if wanted > there:
+        raise ConfigError(
+            f"backend.device={backend.device} with count={backend.count} needs {wanted} GPUs, and "
+            f"there are {there:g} here; use device: auto or cpu, or a smaller count"
+        )
+
+
 def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") -> RouterConfig:
     """What the router serves; refuses an SLO that no batch of 1 can meet.
 

@@ -6,6 +6,8 @@ import pytest
 
 from clients.access import Access
 from clients.wire.errors import BadRequestError
+from commands.access import access_of
+from profiles.errors import ConfigError
 
 
 def test_a_token_comes_from_a_file_or_the_environment(
@@ -40,3 +42,11 @@ def test_a_missing_token_is_said_in_one_line(given: dict[str, str], said: str) -
 def test_half_of_what_tls_needs_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(BadRequestError):
         Access(**given)
+
+
+def test_commands_say_what_is_wrong_with_files_before_they_call(tmp_path: Path) -> None:
+    broken = tmp_path / "ca.pem"
+    broken.write_text("no certificate")
+    for token_file, ca_file in (("/not/there", ""), ("", str(broken))):
+        with pytest.raises(ConfigError, match=token_file or ca_file):
+            access_of(token_file, "", ca_file, "", "", "")

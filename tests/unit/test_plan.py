@@ -6,7 +6,7 @@ import pytest
 
 from deployments.config import BackendConfig, read_config
 from deployments.frontend.models import TensorSpec
-from deployments.plan import gpus_each, input_of, model_specs, registry
+from deployments.plan import check_gpus, gpus_each, input_of, model_specs, registry
 from profiles.errors import ConfigError
 
 DIGITS = {"name": "small", "model": "digits:small"}
@@ -66,3 +66,16 @@ def test_the_serving_variant_says_what_the_input_is() -> None:
     assert input_of(first.applications[0]).shape == [1]
     chosen = config({"name": "d", "slo_ms": 9, "variants": variants, "serving": "small"})
     assert input_of(chosen.applications[0]).shape == [64]
+
+
+@pytest.mark.parametrize(("device", "there"), [("cuda", 0.0), ("cuda", 1.0)])
+def test_gpus_that_are_not_there_are_said_to_be_missing(device: str, there: float) -> None:
+    backend = BackendConfig.model_validate({"device": device, "count": 2})
+    with pytest.raises(ConfigError, match=f"needs 2 GPUs, and there are {there:g} here"):
+        check_gpus(backend, there)
+
+
+def test_who_asks_for_no_gpu_needs_none() -> None:
+    for device in ("auto", "cpu", "emulated"):
+        check_gpus(BackendConfig.model_validate({"device": device, "count": 2}), 1.0)
+    check_gpus(BackendConfig.model_validate({"device": "cuda", "count": 2}), 2.0)

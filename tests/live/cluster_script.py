@@ -119,6 +119,7 @@ def run(overlay: Path, folder: Path) -> None:
         quiet = finished(load(model, 3, folder))
         where = actors()
         under_way = load(model, UPGRADE_S, folder)
+        # The old deployment serves a part of it.
         time.sleep(3)
         wanted["applications"][0]["slo_ms"] += 10
         client.deploy_applications(serve_config)

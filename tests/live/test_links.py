@@ -382,29 +382,31 @@ def test_peer_that_does_not_read_is_cut_and_others_are_refused_in_words() -> Non
     run(test)
 
 
+async def send_large_frames(options: LinkOptions) -> None:
+    """They and the backlog keep their order, and the goodbye comes last."""
+    heart = Heart(ms(1))
+    got: list[int] = []
+
+    class Reader(Recorder):
+        def on_messages(self, link: Link, messages: list[Message]) -> None:
+            got.extend(each.rid for each in messages if isinstance(each, Payload))
+
+    server = LinkServer(greet("router"), Reader(), heart, options)
+    port = await server.start(HOST)
+    link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, options)
+    # Heartbeats every millisecond from their thread must never cut into a frame.
+    for rid in range(2000):
+        link.send(Payload(rid, "UINT8", (1,), bytes(rid * 100)))
+        if rid % 7 == 0:
+            link.flush()
+        if rid % 50 == 0:
+            await asyncio.sleep(0.002)
+    await until(lambda: len(got) == 2000)
+    assert got == list(range(2000))
+    await server.stop("done")
+    assert "goodbye: done" in await link.ended
+    heart.stop()
+
+
 def test_large_frames_and_backlog_keep_their_order() -> None:
-    async def test() -> None:
-        heart = Heart(ms(1))
-        got: list[int] = []
-
-        class Reader(Recorder):
-            def on_messages(self, link: Link, messages: list[Message]) -> None:
-                got.extend(each.rid for each in messages if isinstance(each, Payload))
-
-        events = Reader()
-        server = LinkServer(greet("router"), events, heart, OPTIONS)
-        port = await server.start(HOST)
-        link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, OPTIONS)
-        # Heartbeats every millisecond from their thread must never cut into a frame.
-        for rid in range(2000):
-            link.send(Payload(rid, "UINT8", (1,), bytes(rid * 100)))
-            if rid % 7 == 0:
-                link.flush()
-            if rid % 50 == 0:
-                await asyncio.sleep(0.002)
-        await until(lambda: len(got) == 2000)
-        assert got == list(range(2000))
-        await server.stop("done")
-        heart.stop()
-
-    run(test)
+    run(lambda: send_large_frames(OPTIONS))

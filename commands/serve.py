@@ -39,7 +39,7 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
         import ray
         import ray.serve
 
-        from deployments.app import build
+        from deployments.app import build, gpus_in_cluster
         from deployments.frontend_options import check_secrets
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is missing; pip install 'fermata[serve]'") from None
@@ -49,7 +49,7 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
     ray.init(logging_level=logging.WARNING, log_to_driver=False)
     if os.environ.get("RAY_ADDRESS", "local") == "local":
         # A cluster of one's own gets no more GPUs; Ray would wait for them without a word.
-        _check_gpus(ray, loaded)
+        check_gpus(loaded.backend, gpus_in_cluster())
     control = loaded.control
     tls = control.tls
     files = {"ssl_certfile": tls.certificate_file, "ssl_keyfile": tls.key_file} if tls else {}
@@ -67,14 +67,6 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
         # Replicas drain and give back what they hold before Ray ends their processes.
         ray_serve.shutdown()
         ray.shutdown()
-
-
-def _check_gpus(cluster: Any, config: DeploymentConfig) -> None:
-    try:
-        check_gpus(config.backend, float(cluster.cluster_resources().get("GPU", 0)))
-    except ConfigError:
-        cluster.shutdown()
-        raise
 
 
 def _run(ray_serve: Any, application: Any, name: str) -> Any:

@@ -349,7 +349,7 @@ def _logs(config: DeploymentConfig) -> LogOptions:
     return LogOptions(given.level, given.folder, int(given.file_mb * 2**20))
 
 
-def _gpus_in_cluster() -> float:
+def gpus_in_cluster() -> float:
     """0 where no cluster is there yet, as in `serve build`."""
     # Ray's own functions are without types in part.
     cluster: Any = ray
@@ -384,7 +384,7 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     given = arguments.get("config", "deployments/local.yaml")
     config = load_config(given) if isinstance(given, str) else read_config(given)
     plain = config.model_dump()
-    gpus = gpus_each(config.backend, _gpus_in_cluster())
+    gpus = gpus_each(config.backend, gpus_in_cluster())
     # `serve.deployment` makes something else of a class than its types say.
     backend: Any = Backend
     frontend: Any = Frontend

@@ -21,6 +21,7 @@ from benchmarks.sneakpeek_estimates import (
     guessing_classes,
     guessing_peek,
     profiled_errors,
+    spent_us,
 )
 from benchmarks.sneakpeek_plans import Window, draw_window, optimum
 from benchmarks.sneakpeek_setting import Pictures, Prepared, digits, fashion, prepare
@@ -203,6 +204,13 @@ def _plan_ms(window: Window) -> float:
     return 1e3 * (time.process_time() - began)
 
 
+def many_classes(prepared: Sequence[Prepared], quick: bool) -> Iterator[Figure]:
+    """What one request's evidence costs on the router's loop."""
+    told = {count: spent_us(count) for count in (10, 100, 1000)}
+    few = ", ".join(f"{count}: {spent:.0f}" for count, spent in told.items())
+    yield Figure(f"one estimate, by classes ({few})", told[1000] / 1e3, "ms", 1.0, at_most=True)
+
+
 def optimal(prepared: Sequence[Prepared], quick: bool) -> Iterator[Figure]:
     shares: list[float] = []
     for requests in (6,) if quick else (6, 7):
@@ -240,6 +248,7 @@ PARTS = {
         drift,
         floors,
         speed,
+        many_classes,
         optimal,
     )
 }

@@ -1,5 +1,6 @@
 """How far estimates of accuracy are off, on streams that stay as they are and that drift."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.sneakpeek_setting import Prepared, Stream
 from deployments.sneakpeek.calibration import calibrate
-from router.policies.sneakpeek.classes import Classes
+from router.policies.sneakpeek.classes import Classes, Peek
 from router.policies.sneakpeek.estimator import Estimator
 
 Errors = NDArray[np.float64]
@@ -59,3 +60,19 @@ def guessing_classes(prepared: Prepared, accuracy: float, rng: np.random.Generat
     labels = np.repeat(np.arange(count), 600)
     votes = guessing_peek(prepared, accuracy, labels, rng)
     return replace(prepared.classes, peek=calibrate(votes, labels))
+
+
+def spent_us(count: int, requests: int = 200, variants: int = 4, neighbours: int = 10) -> float:
+    """CPU time of making one estimate with so many classes: the median of some requests."""
+    rng = np.random.default_rng(37)
+    confusion = 0.7 * np.eye(count) + 0.3 * rng.dirichlet(np.full(count, 0.1), count)
+    rows = tuple(map(tuple, np.minimum(confusion, 1.0).tolist()))
+    recall = tuple(map(tuple, rng.uniform(0.5, 1.0, (variants, count)).tolist()))
+    estimator = Estimator(Classes(recall, peek=Peek(rows, recall[0])), ())
+    spent: list[int] = []
+    for label in rng.integers(0, count, requests).tolist():
+        votes = rng.multinomial(neighbours, confusion[label] / confusion[label].sum()).tolist()
+        began = time.process_time_ns()
+        estimator.on_votes(votes)
+        spent.append(time.process_time_ns() - began)
+    return float(np.median(spent)) / 1e3

@@ -1,6 +1,6 @@
 """SneakPeek's estimates: Eqs. 7 to 11, calibration, frequencies, weights and floors."""
 
-from math import exp
+from math import exp, prod
 
 import numpy as np
 import pytest
@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from profiles.errors import ConfigError
 from router.policies.sneakpeek.classes import (
+    TINY,
     Classes,
     Peek,
     check_classes,
     lower_recall,
     sharpened,
 )
-from router.policies.sneakpeek.estimator import Estimator, dirichlet
-from router.policies.sneakpeek.frequencies import Frequencies
+from router.policies.sneakpeek.estimator import FLOORED, Estimator, dirichlet
+from router.policies.sneakpeek.frequencies import GAIN_FALL, GAIN_FAST, GAIN_MIN, Frequencies
 from router.policies.sneakpeek.penalty import linear, load_penalty, sigmoid, step
 
 GOOD = Peek(((0.9, 0.1), (0.2, 0.8)), (0.9, 0.8))
@@ -107,6 +108,68 @@ def test_frequencies_stay_a_distribution(evidence: list[tuple[float, float]]) ->
         found.observe(likelihoods)
     assert sum(found.settled) == pytest.approx(1)
     assert min(found.settled) >= 0
+
+
+def test_one_request_moves_frequencies_towards_its_posterior() -> None:
+    found = Frequencies((0.5, 0.3, 0.2))
+    for likelihoods in ((1.0, 0.2, 0.1), (0.1, 0.4, 1.0)):
+        before, fast = found.settled.tolist(), found.fast.tolist()
+        gain = max(GAIN_MIN, found.seen**-GAIN_FALL)
+        found.observe(likelihoods)
+        for shares, moved, by in ((before, found.settled, gain), (fast, found.fast, GAIN_FAST)):
+            joint = [share * each for share, each in zip(shares, likelihoods, strict=True)]
+            for share, each, now in zip(shares, joint, moved, strict=True):
+                assert now == pytest.approx(share + by * (each / sum(joint) - share))
+
+
+def plain(classes: Classes, shares: list[float], votes: list[int]) -> tuple[list[float], ...]:
+    """The same estimate as sums over classes, one after another: posterior and worths."""
+    assert classes.peek is not None
+    count, sharpness = classes.count, classes.peek.sharpness
+    likelihoods = [
+        prod(
+            ((1 - TINY) * share + TINY / count) ** (sharpness * each)
+            for share, each in zip(row, votes, strict=True)
+        )
+        for row in classes.peek.confusion
+    ]
+    joint = [share * each for share, each in zip(shares, likelihoods, strict=True)]
+    theta = [each / sum(joint) for each in joint]
+    gains = [
+        share * weight * (FLOORED if floor else 1.0)
+        for share, weight, floor in zip(theta, classes.weights, classes.recall_floors, strict=True)
+    ]
+    worths = [
+        0.0
+        if any(right < floor for right, floor in zip(row, classes.recall_floors, strict=True))
+        else sharpened(row, gains)
+        for row in classes.recall
+    ]
+    return theta, worths
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_estimates_are_the_plain_formula_s(data: st.DataObject) -> None:
+    count = data.draw(st.integers(2, 6))
+
+    def row(least: float, most: float) -> tuple[float, ...]:
+        values = st.floats(least, most)
+        return tuple(data.draw(st.lists(values, min_size=count, max_size=count)))
+
+    confusion = tuple(row(0.01, 1.0) for _ in range(count))
+    peek = Peek(confusion, row(0, 1), data.draw(st.floats(0.2, 1.0)))
+    floors = tuple(floor if floor > 0.3 else 0.0 for floor in row(0, 0.9))
+    # The first variant keeps every floor.
+    recall = ((1.0,) * count, row(0, 1), row(0, 1))
+    classes = Classes(recall, (), row(0.1, 5), floors, peek)
+    estimator = Estimator(classes, ())
+    for _ in range(data.draw(st.integers(1, 8))):
+        votes = data.draw(st.lists(st.integers(0, 5), min_size=count, max_size=count))
+        estimate = estimator.on_votes(votes)
+        theta, worths = plain(classes, estimator.frequencies.settled.tolist(), votes)
+        assert estimate.classes == pytest.approx(theta, rel=1e-9)
+        assert estimate.accuracies == pytest.approx(worths, rel=1e-9)
 
 
 # Class weights and recall floors

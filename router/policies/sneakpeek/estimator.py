@@ -2,7 +2,10 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from math import exp, hypot, log
+from math import hypot
+
+import numpy as np
+import numpy.typing as npt
 
 from router.core.events import Estimate
 from router.policies.sneakpeek.classes import (
@@ -10,10 +13,12 @@ from router.policies.sneakpeek.classes import (
     TINY,
     Classes,
     misses,
-    sharpened,
     standard_error,
 )
-from router.policies.sneakpeek.frequencies import Frequencies
+from router.policies.sneakpeek.frequencies import Frequencies, Shares
+
+Numbers = npt.NDArray[np.intp]
+"""Of classes."""
 
 ROUNDING = 1e-6
 """Probabilities that differ by less, relatively, come of the same votes."""
@@ -26,10 +31,9 @@ dropped is missed, so in overload the others have to give way, and an answer at 
 that class than misses it."""
 
 
-def dirichlet(prior: Sequence[float], votes: Sequence[float]) -> list[float]:
+def dirichlet(prior: Sequence[float], votes: Sequence[float]) -> Shares:
     """Mean of the posterior on raw votes (Eqs. 10 and 11)."""
-    total = sum(prior) + sum(votes)
-    return [(alpha + count) / total for alpha, count in zip(prior, votes, strict=True)]
+    return _shares(np.asarray(prior, float) + np.asarray(votes, float))
 
 
 class Estimator:
@@ -40,28 +44,30 @@ class Estimator:
     def __init__(self, classes: Classes, accuracy: Sequence[float]) -> None:
         self.classes = classes
         count = classes.count
-        self.weights = classes.weights or (1.0,) * count
+        self.weights = np.array(classes.weights or (1.0,) * count)
         self.floors = classes.recall_floors or (0.0,) * count
-        self.barred_by = [misses(classes, variant) for variant in range(len(classes.recall))]
-        """By variant: the classes whose floor it may not be able to keep."""
-        self.floored = [number for number, floor in enumerate(self.floors) if floor]
-        even = [1.0 / count] * count
+        self.recall = np.array(classes.recall)
+        self.bars = np.zeros(self.recall.shape, bool)
+        """[variant][class]: whether it may not be able to keep the class's floor."""
+        for variant in range(len(classes.recall)):
+            self.bars[variant, misses(classes, variant)] = True
+        self.floored = np.flatnonzero(self.floors)
+        even = np.full(count, 1.0 / count)
         self.frequencies = Frequencies(even)
         self.calibrated = classes.prior in ("online", "even")
-        self.profiled = Estimate((), self._worths(even, self.floored), -1, 0.0, -1)
+        gains = self._gains(even, self.floored)
+        self.profiled = Estimate((), self._worths(gains, self.floored), -1, 0.0, -1)
         """What holds while there is no evidence."""
         if not any(self.floors) and not classes.weights and accuracy:
             self.profiled.accuracies = tuple(accuracy)
         if classes.peek is not None:
             peek = classes.peek
-            self.log_votes = [
-                [peek.sharpness * log((1 - TINY) * share + TINY / count) for share in row]
-                for row in peek.confusion
-            ]
-            self.profiled_peek = sum(
-                right * weight for right, weight in zip(peek.recall, self.weights, strict=True)
-            ) / sum(self.weights)
+            blurred = (1 - TINY) * np.array(peek.confusion) + TINY / count
+            self.log_votes = np.ascontiguousarray(peek.sharpness * np.log(blurred).T)
+            """[voted class][true class]: a request has few votes, so few of the rows are read."""
+            self.profiled_peek = float(np.average(peek.recall, weights=self.weights))
             self.unseen = [self._unseen(number) for number in range(count)]
+            self.edges = np.array([self.unseen[number][0] for number in self.floored])
             self.credit = [0.0] * count
             """By class: requests on the edge of `unseen` that may yet be taken not to be of it."""
 
@@ -78,7 +84,7 @@ class Estimator:
         if not hidden:
             return 0.0, 0.0
         variants = range(len(self.classes.recall))
-        kept = [variant for variant in variants if number not in self.barred_by[variant]]
+        kept = [variant for variant in variants if not self.bars[variant, number]]
         allowed = 0
         while allowed < len(hidden[number]) and all(
             self._seen_recall(variant, number, allowed + 1) >= floor for variant in kept
@@ -103,22 +109,21 @@ class Estimator:
         share_error = standard_error(share, samples) * recall
         return recall * (1.0 - share) - hypot(recall_error, share_error)
 
-    def likelihoods(self, votes: Sequence[float]) -> list[float]:
+    def likelihoods(self, votes: Sequence[float]) -> Shares:
         """Of these votes, for each class, up to a factor."""
-        logs = [
-            sum(count * each for count, each in zip(votes, row, strict=True) if count)
-            for row in self.log_votes
-        ]
-        highest = max(logs)
-        return [exp(each - highest) for each in logs]
+        given = np.asarray(votes, float)
+        voted = np.flatnonzero(given)
+        # Not a product of BLAS: that would wake threads of its own, on the router's loop.
+        logs = np.einsum("v,vc->c", given[voted], self.log_votes[voted])
+        found: Shares = np.exp(logs - logs.max())
+        return found
 
     def on_votes(self, votes: Sequence[float]) -> Estimate:
         """The estimate for one request; also teaches how often classes come."""
         peek = self.classes.peek
         assert peek is not None, "votes for an application without a SneakPeek model"
         likelihoods = self.likelihoods(votes)
-        total = sum(likelihoods)
-        even = [each / total for each in likelihoods]
+        even = _shares(likelihoods)
         prior = self.classes.prior
         if prior == "jeffreys":
             theta = dirichlet([JEFFREYS] * len(even), votes)
@@ -128,64 +133,69 @@ class Estimator:
             theta = even
         else:
             self.frequencies.observe(likelihoods)
-            theta = normalised(self.frequencies.settled, likelihoods)
-        likely = max(range(len(theta)), key=theta.__getitem__)
-        possible = [number for number in self.floored if not self._ruled_out(number, even)]
-        label, instant = self._short_circuit(theta, possible)
+            theta = _shares(self.frequencies.settled * likelihoods)
+        likely = int(theta.argmax())
+        possible = self._possible(even)
+        gains = self._gains(theta, possible)
+        label, instant = self._short_circuit(gains, possible)
         if prior == "online" and self.frequencies.seen < KNOWN_FROM:
             # While nobody knows how often classes come, a look knows less than it seems to.
             instant = 0.0
         return Estimate(
-            tuple(theta),
-            self._worths(theta, possible),
+            tuple(theta.tolist()),
+            self._worths(gains, possible),
             label,
             instant,
             likely if theta[likely] > 0.5 else -1,
         )
 
-    def _ruled_out(self, number: int, even: Sequence[float]) -> bool:
-        """Whether the request is taken not to be of this class."""
-        edge, share = self.unseen[number]
-        if abs(even[number] - edge) > ROUNDING * edge:
-            return even[number] < edge
-        # Votes are few, so many requests are on the edge: some of them, evenly spread.
-        self.credit[number] += share
+    def _possible(self, even: Shares) -> Numbers:
+        """The classes with a recall floor that this request is not taken not to be of."""
+        if not len(self.floored):
+            return self.floored
+        apart = even[self.floored] - self.edges
+        ruled_out = apart < 0
+        for place in np.flatnonzero(np.abs(apart) <= ROUNDING * self.edges).tolist():
+            ruled_out[place] = self._let_off(int(self.floored[place]))
+        possible: Numbers = self.floored[~ruled_out]
+        return possible
+
+    def _let_off(self, number: int) -> bool:
+        """Votes are few, so many requests are on a class's edge: some of them, evenly spread, are
+        taken not to be of it."""
+        self.credit[number] += self.unseen[number][1]
         if self.credit[number] < 1.0:
             return False
         self.credit[number] -= 1.0
         return True
 
-    def _weighted(self, theta: Sequence[float], possible: Sequence[int]) -> list[float]:
-        """What each class counts for in this request; `possible` are the classes with a recall
+    def _gains(self, theta: Shares, possible: Numbers) -> Shares:
+        """What naming each class is worth in this request; `possible` are the classes with a recall
         floor that are not ruled out."""
-        weighted = [share * weight for share, weight in zip(theta, self.weights, strict=True)]
-        for number in possible:
-            weighted[number] *= FLOORED
-        return weighted
+        gains: Shares = theta * self.weights
+        if len(possible):
+            gains[possible] *= FLOORED
+        return gains
 
-    def _worths(self, theta: Sequence[float], possible: Sequence[int]) -> tuple[float, ...]:
+    def _worths(self, gains: Shares, possible: Numbers) -> tuple[float, ...]:
         """Eq. 9 with class weights; 0 for variants that a recall floor bars."""
-        weighted = self._weighted(theta, possible)
-        worths: list[float] = []
-        for variant, recall in enumerate(self.classes.recall):
-            barred = any(number in possible for number in self.barred_by[variant])
-            worths.append(0.0 if barred else sharpened(recall, weighted))
-        return tuple(worths)
+        worths = np.einsum("vc,c->v", self.recall, gains)
+        if len(possible):
+            worths[self.bars[:, possible].any(axis=1)] = 0.0
+        return tuple(worths.tolist())
 
-    def _short_circuit(self, theta: Sequence[float], possible: Sequence[int]) -> tuple[int, float]:
+    def _short_circuit(self, gains: Shares, possible: Numbers) -> tuple[int, float]:
         """The answer that is worth most, and its worth. Raw votes do not know how good they are,
         so there the profiled accuracy judges (section 5.3.1); a calibrated posterior is made of
         profiled accuracies already."""
-        gains = self._weighted(theta, possible)
-        label = max(range(len(gains)), key=gains.__getitem__)
-        if any(label != number for number in possible):
+        label = int(gains.argmax())
+        if len(possible) and (possible != label).any():
             # However good looks are as a rule, here this answer would miss the class.
             return label, 0.0
-        return label, gains[label] if self.calibrated else self.profiled_peek
+        return label, float(gains[label]) if self.calibrated else self.profiled_peek
 
 
-def normalised(prior: Sequence[float], likelihoods: Sequence[float]) -> list[float]:
-    """Bayes: posterior of each class."""
-    joint = [share * each for share, each in zip(prior, likelihoods, strict=True)]
-    total = sum(joint)
-    return [each / total for each in joint]
+def _shares(counts: Shares) -> Shares:
+    """The same, so that they sum to 1."""
+    shares: Shares = counts / counts.sum()
+    return shares

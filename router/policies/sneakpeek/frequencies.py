@@ -1,7 +1,12 @@
 """How often each class comes, learnt from evidence alone: nobody tells true labels."""
 
-from collections.abc import Sequence
 from math import log
+
+import numpy as np
+import numpy.typing as npt
+
+Shares = npt.NDArray[np.float64]
+"""By class."""
 
 GAIN_MIN = 1 / 400
 """Of the settled estimate: how much one more request moves it in the long run."""
@@ -27,19 +32,20 @@ class Frequencies:
 
     __slots__ = ("alarms", "fast", "score", "seen", "settled")
 
-    def __init__(self, start: Sequence[float]) -> None:
-        total = sum(start)
-        self.settled = [share / total for share in start]
-        self.fast = self.settled[:]
+    def __init__(self, start: npt.ArrayLike) -> None:
+        shares = np.asarray(start, float)
+        self.settled: Shares = shares / shares.sum()
+        self.fast = self.settled.copy()
         self.seen = WARM_UP
         """Requests behind the settled estimate."""
         self.score = 0.0
         self.alarms = 0
 
-    def observe(self, likelihoods: Sequence[float]) -> None:
+    def observe(self, likelihoods: npt.ArrayLike) -> None:
         """Evidence that each class would have given with these probabilities, up to a factor."""
-        told = _learn(self.settled, likelihoods, max(GAIN_MIN, float(self.seen**-GAIN_FALL)))
-        told_fast = _learn(self.fast, likelihoods, GAIN_FAST)
+        given = np.asarray(likelihoods, float)
+        told = _learn(self.settled, given, max(GAIN_MIN, float(self.seen**-GAIN_FALL)))
+        told_fast = _learn(self.fast, given, GAIN_FAST)
         self.seen += 1
         self.score = max(0.0, self.score + log(told_fast / told) - SLACK)
         if self.score > ALARM:
@@ -49,10 +55,9 @@ class Frequencies:
             self.alarms += 1
 
 
-def _learn(shares: list[float], likelihoods: Sequence[float], gain: float) -> float:
+def _learn(shares: Shares, likelihoods: Shares, gain: float) -> float:
     """Move the shares towards the posterior; returns how likely the evidence was before."""
-    joint = [share * each for share, each in zip(shares, likelihoods, strict=True)]
-    told = sum(joint)
-    for number, each in enumerate(joint):
-        shares[number] += gain * (each / told - shares[number])
+    joint = shares * likelihoods
+    told = float(joint.sum())
+    shares += gain * (joint / told - shares)
     return told

@@ -8,6 +8,9 @@ BITS_PER_PIXEL = 4.0
 """Of a small JPEG, until one has been made."""
 SETTLING = 0.25
 """Weight of a frame in the moving average for its side."""
+SIDES_MAX = 64
+"""Sides that are remembered; a server takes a client's word for the side of its frames, and there
+are as many words as integers."""
 
 
 class FrameBits:
@@ -17,11 +20,14 @@ class FrameBits:
 
     def __init__(self) -> None:
         self.by_side: dict[int, float] = {}
+        """In the order of their last frames."""
 
     def add(self, side: int, bits: float) -> None:
         """A frame of that side had so many bits."""
-        known = self.by_side.get(side, bits)
+        known = self.by_side.pop(side, bits)
         self.by_side[side] = known + SETTLING * (bits - known)
+        if len(self.by_side) > SIDES_MAX:
+            del self.by_side[next(iter(self.by_side))]
 
     def of(self, side: int) -> float:
         """Bits of a frame of that side, judged by the nearest side that is known."""

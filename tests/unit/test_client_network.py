@@ -6,6 +6,7 @@ import pytest
 from clients.adaptation import Adaptation, original_boxes, shrink
 from clients.bandwidth import BandwidthEstimator
 from clients.clock import time_left_ns
+from clients.frame_bits import SIDES_MAX, FrameBits
 from clients.frame_size import FrameSizer
 from clients.uplink import Uplink
 from clients.wire import open_inference_pb2 as pb
@@ -91,6 +92,15 @@ def test_throughput_alone_ignores_how_long_a_frame_takes() -> None:
     sizer.asked = 256
     assert sizer.choose_for_throughput(7.5e6, 25) == 256
     assert sizer.choose_for_throughput(6e6, 25) == 128
+
+
+def test_sides_that_came_long_ago_are_forgotten() -> None:
+    bits = FrameBits()
+    for side in range(1, 10 * SIDES_MAX):
+        bits.add(side, 100.0)
+        bits.add(1000, 7.0)
+    assert len(bits.by_side) == SIDES_MAX
+    assert (bits.of(1000), bits.of(10 * SIDES_MAX - 1)) == (7.0, 100.0)
 
 
 def test_time_left_is_the_slo_less_the_network() -> None:

@@ -66,6 +66,16 @@ def test_advice_is_given_once() -> None:
     assert decide(made, ms(600)) == []
 
 
+def test_clients_that_fell_silent_are_forgotten_though_nobody_plans() -> None:
+    made, source = engine(backends=0)
+    for number in range(1000):
+        made.on_report(ms(10 * number), 0, report(number, 50))
+        made.on_report(ms(10 * number), 0, report(10_000, 50))
+    # Those heard in the last two seconds.
+    assert len(source.clients) == 202
+    assert 10_000 in source.clients
+
+
 def test_fall_of_bandwidth_is_planned_for_at_once() -> None:
     made, _ = engine()
     made.on_report(0, 0, report(1, 50))

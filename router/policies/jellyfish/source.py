@@ -82,6 +82,7 @@ class Jellyfish(Source):
         self.rng = rng
         self.decider: Decider | None = None
         self.clients: dict[int, KnownClient] = {}
+        """In the order of their last reports."""
         self.planned_bps: dict[int, float] = {}
         self.mapped: dict[int, int] = {}
         """The backend of each client that is served."""
@@ -104,16 +105,27 @@ class Jellyfish(Source):
     # Clients
 
     def on_report(self, now_ns: int, report: ClientReport) -> Sequence[int]:
-        known = self.clients.get(report.client)
+        self._forget_silent(now_ns)
+        known = self.clients.pop(report.client, None)
         if known is None:
             self.clients[report.client] = KnownClient(now_ns, report)
             self._decide_by(now_ns, 0)
         else:
             known.hear(now_ns, report)
+            self.clients[report.client] = known
             planned_bps = self.planned_bps.get(report.client, 0.0)
             if report.bandwidth_bps < COLLAPSED * planned_bps or planned_bps <= 0.0:
                 self._decide_by(now_ns, SOON_NS)
         return NO_LANES
+
+    def _forget_silent(self, now_ns: int) -> None:
+        """Clients come and go for months, also while there is no backend to plan for."""
+        while self.clients:
+            number, known = next(iter(self.clients.items()))
+            if known.heard_at_ns + GONE_AFTER_NS >= now_ns:
+                return
+            del self.clients[number]
+            self.advised.pop(number, None)
 
     def _decide_by(self, now_ns: int, gap_ns: int) -> None:
         self.urgent = self.urgent or gap_ns <= SOON_NS
@@ -198,10 +210,7 @@ class Jellyfish(Source):
 
     def question(self, now_ns: int) -> Question:
         """Zoo, clients and workers as they are now."""
-        for number, known in list(self.clients.items()):
-            if known.heard_at_ns + GONE_AFTER_NS < now_ns:
-                del self.clients[number]
-                self.advised.pop(number, None)
+        self._forget_silent(now_ns)
         self._doubt_the_idle()
         self.decided_at_ns = now_ns
         self.urgent = False

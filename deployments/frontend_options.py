@@ -25,6 +25,7 @@ def frontend_options(config: DeploymentConfig, number: int) -> FrontendOptions:
         traces=_traces(config),
         tenants=tenants(config),
         repository_open=config.repository == "open",
+        to_zero=scales_to_zero(config),
         table=TableLimits(
             payload_bytes_max=int(given.payload_mb * 2**20), reply_ns=ms(given.reply_ms)
         ),
@@ -40,6 +41,12 @@ def frontend_options(config: DeploymentConfig, number: int) -> FrontendOptions:
         ),
         links=link_options(config),
     )
+
+
+def scales_to_zero(config: DeploymentConfig) -> bool:
+    """Whether there may be no backend although nothing is wrong."""
+    spec = config.autoscaler
+    return spec is not None and spec.to_zero and not spec.dry_run
 
 
 def client_tls(config: DeploymentConfig) -> ServerTls | None:

@@ -8,6 +8,7 @@ from faults.system import System
 from faults.world import BrokenError, VirtualLoop
 from router.core.events import Dispatch
 from router.core.units import ms
+from router.links.messages import Fleet
 from router.live import LiveRouter
 
 LOOK_NS = ms(5)
@@ -117,6 +118,10 @@ class Invariants:
         wanted = {each.board.options.number for each in system.frontends}
         if set(live.frontends) != wanted:
             raise BrokenError(f"the router has frontends {sorted(live.frontends)}, not {wanted}")
+        fleet = Fleet(len(live.frontends), len(live.backends))
+        for frontend in system.frontends:
+            if frontend.board.readiness.fleet != fleet:
+                raise BrokenError(f"{frontend.loop.name} has not heard of {fleet}")
         for number in live.backends:
             state = live.engine.backend_rank[number].backends[number]
             if state.running is not None or state.queued is not None:

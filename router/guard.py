@@ -64,6 +64,7 @@ class Guard:
     def on_gone(self, backend: int, reason: str) -> None:
         """A backend is gone; `reason` says why, with what it had to do."""
         self.losses.append((backend, reason))
+        self.word.outdated = True
         self.watch.end(backend)
         self.quarantine.on_gone(backend)
         self.retired.pop(backend, None)
@@ -92,6 +93,7 @@ class Guard:
             self.retired[backend] = reason
             LOG.warning("backend retired", extra=fields(backend=backend, reason=reason))
             self.spare(now_ns, backend)
+            self.word.outdated = True
             self.word.say(self.backends[backend].link, Retire(reason))
 
     def on_crash(self, now_ns: int, backend: int, batch: Batch) -> None:

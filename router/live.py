@@ -103,7 +103,9 @@ class LiveRouter:
         self.clients = MappedClients(built)
         self.trouble: dict[int, str] = {}
         """By application: how the last computation failed that was not made good since."""
-        self.word = Word(built, self.presence, self.clients, self.frontends, self._say)
+        self.word = Word(
+            built, self.presence, self.clients, self.frontends, self.backends, self._say
+        )
         self.guard = Guard(built, self.backends, self.presence, self.word, self._lose, self._spare)
         self.touched: dict[Speaker, None] = {}
         """Links that have something to say; in order, so that one seed is one story."""
@@ -124,14 +126,10 @@ class LiveRouter:
     def on_up(self, link: Speaker) -> None:
         number, role = link.peer.number, link.peer.role
         if role == "frontend":
-            before = self.frontends.get(number)
-            self.frontends[number] = link
             for backend in self.backends.values():
                 backend.met.discard(number)
-            if before is not None:
-                before.close(f"frontend {number} has come anew")
-            if self.presence.absent:
-                self.word.absent(link)
+            self.word.on_frontend_up(link)
+            self._settle_soon()
         elif role != "backend":
             link.close(f"a router takes frontends and backends, not a {role}")
 
@@ -139,7 +137,7 @@ class LiveRouter:
         number, role = link.peer.number, link.peer.role
         now_ns = self.clock()
         if role == "frontend" and self.frontends.get(number) is link:
-            del self.frontends[number]
+            self.word.on_frontend_down(number)
             self.meters.on_gone(role, number)
             queued = self.engine.outbox.queued
             for rid in [rid for rid in queued if rid >> RID_BITS == number]:
@@ -251,6 +249,7 @@ class LiveRouter:
             whole = frozenset()
         known = self.backends.get(number)
         serves = bool(names) or ready.empty
+        self.word.outdated = True
         if serves and self.presence.on_ready(number, names, dict(ready.trouble)):
             self.word.absent()
         here = known is not None and known.link is link
@@ -378,6 +377,7 @@ class LiveRouter:
         self.engine.on_time(now_ns)
         if self.engine.outbox.effects:
             self._carry_out(now_ns)
+        self.word.fleet()
         for link in self.touched:
             link.flush()
         self.touched.clear()

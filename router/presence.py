@@ -1,6 +1,6 @@
 """Which applications somebody can serve at all, as backends announce what they have loaded."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 UNLOADED = "it is not loaded"
 LOADING = "it is being loaded"
@@ -77,6 +77,15 @@ class Presence:
             else:
                 self.absent.setdefault(application, UNLOADED)
         return self.absent != before
+
+    def unheld(self, backends: Iterable[int]) -> list[str]:
+        """Applications that none of these backends could run now."""
+        held = [self.held.get(each, frozenset()) for each in backends]
+        return [
+            application
+            for application, wanted in self.variants.items()
+            if not any(each.issuperset(wanted) for each in held)
+        ]
 
     def on_backend_down(self, backend: int) -> None:
         """It holds nothing any more; who was served is not called absent for that."""

@@ -1,4 +1,4 @@
-"""What frontends hear of their requests."""
+"""What frontends hear of their requests, and of who is there to serve them."""
 
 from collections.abc import Callable
 
@@ -9,11 +9,12 @@ from router.links.messages import (
     Absent,
     Dropped,
     Estimated,
+    Fleet,
     Message,
     ShortCircuit,
 )
 from router.mapped_clients import MappedClients
-from router.peers import Speaker
+from router.peers import BackendPeer, Speaker
 from router.presence import Presence
 from router.retry import retry_after_ns
 
@@ -27,13 +28,46 @@ class Word:
         presence: Presence,
         clients: MappedClients,
         frontends: dict[int, Speaker],
+        backends: dict[int, BackendPeer],
         say: Callable[[Speaker, Message], None],
     ) -> None:
         self.built = built
         self.presence = presence
         self.clients = clients
         self.frontends = frontends
+        self.backends = backends
         self.say = say
+        self.outdated = False
+        """Somebody has come or gone, or holds other models, since frontends heard of it."""
+        self.told: Fleet | None = None
+
+    def on_frontend_up(self, link: Speaker) -> None:
+        number = link.peer.number
+        before = self.frontends.get(number)
+        self.frontends[number] = link
+        if before is not None:
+            before.close(f"frontend {number} has come anew")
+        if self.presence.absent:
+            self.absent(link)
+        self.outdated, self.told = True, None
+
+    def on_frontend_down(self, number: int) -> None:
+        del self.frontends[number]
+        self.outdated = True
+
+    def fleet(self) -> None:
+        """Tell every frontend who is there, where that is news."""
+        if not self.outdated:
+            return
+        self.outdated = False
+        ranks = self.built.engine.backend_rank
+        serving = [each for each in self.backends if not ranks[each].backends[each].draining]
+        unheld = tuple(self.presence.unheld(serving))
+        fleet = Fleet(len(self.frontends), len(serving), unheld)
+        if fleet != self.told:
+            self.told = fleet
+            for link in self.frontends.values():
+                self.say(link, fleet)
 
     def absent(self, link: Speaker | None = None) -> None:
         """Which applications nobody serves; to one frontend, or to all."""

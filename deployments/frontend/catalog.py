@@ -72,7 +72,7 @@ def _data_type(datatype: str) -> int:
 
 def repository_index(
     registry: Registry,
-    ready: bool,
+    trouble: Callable[[str], str],
     ready_only: bool = False,
     may_use: Callable[[str], bool] = lambda name: True,
 ) -> pb.RepositoryIndexResponse:
@@ -81,9 +81,8 @@ def repository_index(
     for model, version in registry.every():
         if not may_use(model.name):
             continue
-        reason = registry.absent.get(model.application(version), "")
-        if not ready:
-            reason = reason or "no router is linked, or this frontend drains"
+        application = model.application(version)
+        reason = registry.absent.get(application) or trouble(application)
         if reason and ready_only:
             continue
         state = "UNAVAILABLE" if reason else "READY"

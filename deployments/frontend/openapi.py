@@ -12,7 +12,7 @@ def document() -> Json:
     paths: Json = {
         "/v2": {"get": _get("What this server is", "server", "Server")},
         "/v2/health/live": {"get": _health("Whether the process runs", "live")},
-        "/v2/health/ready": {"get": _health("Whether requests can be scheduled", "ready")},
+        "/v2/health/ready": {"get": _health("Whether requests can be served", "ready")},
     }
     for path, parts in (
         ("/v2/models/{model}", ("model",)),

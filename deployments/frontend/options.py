@@ -25,6 +25,8 @@ class FrontendOptions:
     shared_memory: bool = True
     repository_open: bool = False
     """Clients may load and unload models."""
+    to_zero: bool = False
+    """There may be no backend until a request comes."""
     pixels_max: int = 64_000_000
     tenants: tuple[TenantSpec, ...] = ()
     """Who may ask; empty: everybody."""

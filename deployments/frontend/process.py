@@ -85,6 +85,7 @@ class FrontendProcess(Switchboard):
                 self.registry,
                 options.streams,
                 self.repository,
+                self.readiness,
                 Tenants(options.tenants),
             )
             self.server = FrontendServer(self.service, options.server, self.routes)

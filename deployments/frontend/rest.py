@@ -85,14 +85,12 @@ class Rest:
         return PlainTextResponse("live\n")
 
     async def ready(self, request: Request) -> Response:
-        if self.service.ready:
-            return PlainTextResponse("ready\n")
-        return PlainTextResponse("no router is linked, or draining\n", 503)
+        return _health(self.service.readiness.trouble())
 
     async def model_ready(self, request: Request) -> Response:
         version = request.path_params.get("version", "")
-        self.service.registry.find(request.path_params["model"], version)
-        return await self.ready(request)
+        model, version = self.service.registry.find(request.path_params["model"], version)
+        return _health(self.service.readiness.trouble(model.application(version)))
 
     async def model(self, request: Request) -> Response:
         version = request.path_params.get("version", "")
@@ -184,6 +182,12 @@ async def _while_connected(request: Request, serving: Awaitable[Outcome]) -> Out
         return task.result()
     finally:
         gone.cancel()
+
+
+def _health(trouble: str) -> Response:
+    if trouble:
+        return PlainTextResponse(f"{trouble}\n", 503)
+    return PlainTextResponse("ready\n")
 
 
 def _refusal(refusal: Refusal) -> Response:

@@ -20,6 +20,7 @@ from deployments.frontend.models import (
     UnloadedModelError,
 )
 from deployments.frontend.outcomes import Refusal, RefusalReason
+from deployments.frontend.readiness import Readiness
 from deployments.frontend.replies import response_of
 from deployments.frontend.repository import Repository
 from deployments.frontend.streams import Stream, StreamLimits
@@ -41,11 +42,13 @@ class InferenceService:
         registry: Registry,
         limits: StreamLimits,
         repository: Repository,
+        readiness: Readiness,
         tenants: Tenants,
     ) -> None:
         self.desk = desk
         self.registry = registry
         self.repository = repository
+        self.readiness = readiness
         self.limits = limits
         self.tenants = tenants
         self.crowds: Counter[str] = Counter()
@@ -53,12 +56,6 @@ class InferenceService:
         self.streams: dict[Stream, asyncio.Task[Any]] = {}
         self.stalled = 0
         """Streams cut because their client did not read."""
-
-    @property
-    def ready(self) -> bool:
-        """Requests that come now can be scheduled."""
-        table = self.desk.table
-        return table.epoch >= 0 and not table.draining
 
     async def _who(self, context: Any, model: str | None = None) -> Tenant:
         """Whose call this is, once it may use the model; others' calls end here."""
@@ -146,7 +143,7 @@ class InferenceService:
         return pb.ServerLiveResponse(live=True)
 
     async def ServerReady(self, request: Any, context: Any) -> pb.ServerReadyResponse:  # noqa: N802
-        return pb.ServerReadyResponse(ready=self.ready)
+        return pb.ServerReadyResponse(ready=not self.readiness.trouble())
 
     async def ServerMetadata(self, request: Any, context: Any) -> pb.ServerMetadataResponse:  # noqa: N802
         await self._who(context)
@@ -157,12 +154,14 @@ class InferenceService:
     ) -> pb.ModelReadyResponse:
         await self._who(context, request.name)
         try:
-            self.registry.find(request.name, request.version)
+            model, version = self.registry.find(request.name, request.version)
         except UnloadedModelError:
             return pb.ModelReadyResponse(ready=False)
         except UnknownModelError as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-        return pb.ModelReadyResponse(ready=self.ready)
+            raise
+        trouble = self.readiness.trouble(model.application(version))
+        return pb.ModelReadyResponse(ready=not trouble)
 
     async def ModelMetadata(  # noqa: N802
         self, request: pb.ModelMetadataRequest, context: Any
@@ -189,7 +188,8 @@ class InferenceService:
         self, request: pb.RepositoryIndexRequest, context: Any
     ) -> pb.RepositoryIndexResponse:
         tenant = await self._who(context)
-        return catalog.repository_index(self.registry, self.ready, request.ready, tenant.may_use)
+        trouble = self.readiness.trouble
+        return catalog.repository_index(self.registry, trouble, request.ready, tenant.may_use)
 
     async def RepositoryModelLoad(  # noqa: N802
         self, request: pb.RepositoryModelLoadRequest, context: Any

@@ -10,6 +10,7 @@ from deployments.frontend.memory import Arena
 from deployments.frontend.models import Registry
 from deployments.frontend.options import FrontendOptions
 from deployments.frontend.peeker import Peeker
+from deployments.frontend.readiness import Readiness
 from deployments.frontend.repository import Repository
 from deployments.frontend.table import RequestTable
 from router.links.heart import Heart
@@ -22,6 +23,7 @@ from router.links.messages import (
     Estimated,
     Evidence,
     Fetch,
+    Fleet,
     Hello,
     Message,
     Payload,
@@ -54,6 +56,7 @@ class Switchboard:
         self.routers = (resolve_router,) if standby is None else (resolve_router, standby)
         self.node = node
         self.table = RequestTable(options.number, options.table)
+        self.readiness = Readiness(self.table, options.to_zero)
         self.epoch = 0
         """The highest one met: an older router is refused."""
         self.address = ""
@@ -104,6 +107,7 @@ class Switchboard:
             self.epoch = max(self.epoch, peer.epoch)
             self.router = link
             self.repository.on_router_up()
+            self.readiness.on_router_up()
             self.desk.on_router_up(peer.epoch)
             LOG.info("router linked", extra=fields(epoch=peer.epoch, address=peer.address))
         elif peer.role == "backend":
@@ -142,6 +146,8 @@ class Switchboard:
                 desk.on_dropped(message)
             elif isinstance(message, Absent):
                 self.repository.on_absent(message)
+            elif isinstance(message, Fleet):
+                self.readiness.on_fleet(message)
             elif isinstance(message, Estimated):
                 desk.on_estimated(message)
             elif isinstance(message, ShortCircuit):

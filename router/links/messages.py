@@ -6,7 +6,7 @@ known by `rid`, unique in the cluster: the frontend's number in the upper bits, 
 
 import msgspec
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised when a message changes its meaning; peers of another number are refused by name."""
 RID_BITS = 40
 """A frontend's own counter; its number stands above."""
@@ -187,6 +187,17 @@ class Estimated(msgspec.Struct, tag=24, array_like=True, frozen=True):
     estimate: float
 
 
+class Fleet(msgspec.Struct, tag=25, array_like=True, frozen=True):
+    """Who else is there; said first on a link, and whenever it changes."""
+
+    frontends: int
+    """Linked to this router, whoever hears this among them."""
+    backends: int
+    """That may be given batches."""
+    unheld: tuple[str, ...] = ()
+    """Applications that none of those holds all variants of."""
+
+
 # Router -> backend
 
 
@@ -340,6 +351,7 @@ Message = (
     | Advice
     | ShortCircuit
     | Estimated
+    | Fleet
     | Run
     | Frontend
     | LoadVariant

@@ -31,6 +31,7 @@ from router.links.messages import (
     Cancel,
     Dropped,
     Fetch,
+    Fleet,
     Hello,
     Message,
     Payload,
@@ -86,6 +87,11 @@ class StandIn:
         self.inline = 0
         self.epoch = 1
 
+    async def tell(self, fleet: Fleet) -> None:
+        """Have the frontend hear who is there."""
+        self.router_side.send(fleet)
+        self.router_side.flush()
+
     def _router_hello(self) -> Hello:
         return Hello(PROTOCOL, "router", 0, self.epoch, "", self.node)
 
@@ -101,6 +107,9 @@ class StandIn:
             segment.close()
 
     def on_up(self, link: Link) -> None:
+        if link.peer.role == "frontend":
+            self.router_side = link
+            link.send(Fleet(1, 1))
         if link.peer.role == "frontend" and self.backend is None:
             self.joining = asyncio.ensure_future(self._join(link.peer.address))
 

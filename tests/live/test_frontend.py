@@ -35,6 +35,7 @@ from clients.wire.tensors import (
     to_array,
 )
 from deployments.frontend.rest import LOOP_BYTES_MAX
+from router.links.messages import Fleet
 
 pytestmark = pytest.mark.live
 
@@ -275,6 +276,27 @@ def test_rest_serves_the_same(running: Running) -> None:
             post(running, path, data)
         assert caught.value.code == status
         caught.value.close()
+
+
+def test_who_cannot_be_served_is_told_so(running: Running, stub: InferenceStub) -> None:
+    def ready(name: str) -> bool:
+        return bool(stub.ModelReady(pb.ModelReadyRequest(name=name)).ready)
+
+    running.call(running.stand_in.tell(Fleet(1, 2, ("bytes",))))
+    wait_for(lambda: not ready("bytes"))
+    assert ready("sum")
+    assert stub.ServerReady(pb.ServerReadyRequest()).ready
+    index = stub.RepositoryIndex(pb.RepositoryIndexRequest())
+    assert {each.name for each in index.models if each.state == "UNAVAILABLE"} == {"bytes"}
+    running.call(running.stand_in.tell(Fleet(1, 0, ("bytes", "sum"))))
+    wait_for(lambda: not stub.ServerReady(pb.ServerReadyRequest()).ready)
+    assert stub.ServerLive(pb.ServerLiveRequest()).live
+    for path in ("/v2/health/ready", "/v2/models/sum/ready"):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            get(running, path)
+        assert (caught.value.code, caught.value.read()) == (503, b"no backend is there\n")
+    running.call(running.stand_in.tell(Fleet(1, 1)))
+    wait_for(lambda: stub.ServerReady(pb.ServerReadyRequest()).ready)
 
 
 def test_description_and_statistics(stub: InferenceStub) -> None:

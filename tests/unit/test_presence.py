@@ -28,6 +28,17 @@ def test_a_lost_backend_takes_nothing_away() -> None:
     assert presence.absent == {"b": UNLOADED}
 
 
+def test_what_no_backend_could_run_now_is_unheld_though_not_absent() -> None:
+    presence = two()
+    presence.on_ready(1, {"a1", "a2", "b1"})
+    presence.on_ready(2, {"a1", "b1"})
+    assert presence.unheld([1, 2]) == []
+    assert presence.unheld([2]) == ["a"]
+    presence.on_backend_down(1)
+    assert presence.unheld([1]) == ["a", "b"]
+    assert presence.absent == {}
+
+
 def test_loading_ends_when_a_backend_has_it() -> None:
     presence = two()
     presence.on_ready(1, {"a1", "a2"})

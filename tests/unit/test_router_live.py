@@ -19,6 +19,7 @@ from router.links.messages import (
     Done,
     Drained,
     Dropped,
+    Fleet,
     Frontend,
     Hello,
     LoadVariant,
@@ -147,6 +148,30 @@ def test_who_pins_another_variant_is_refused_by_name() -> None:
     assert [each for each in world.backend.said if isinstance(each, Run)]
 
 
+def test_frontends_hear_who_is_there_whenever_that_changes() -> None:
+    world = World()
+    assert world.frontend.take(Fleet) == [Fleet(1, 1)]
+    second = world.link("backend", 6)
+    world.hear(second, Ready("emulated", ("v",)))
+    world.hear(second, Ready("emulated", ("v",)))
+    other = world.link("frontend", 3)
+    world.settle()
+    assert world.frontend.take(Fleet) == [Fleet(1, 2), Fleet(2, 2)]
+    assert other.take(Fleet) == [Fleet(2, 2)]
+    # One that drains gets nothing more, and counts no more.
+    world.hear(second, Ready("emulated", ()))
+    world.router.on_down(world.backend, "lost: end of file")
+    world.settle()
+    assert other.take(Fleet) == [Fleet(2, 1), Fleet(2, 0, ("cats",))]
+    world.router.on_down(world.frontend, "lost: end of file")
+    world.settle()
+    assert other.take(Fleet) == [Fleet(1, 0, ("cats",))]
+    # Whoever comes anew has not heard what was said before.
+    anew = world.link("frontend", 3)
+    world.settle()
+    assert anew.take(Fleet) == [Fleet(1, 0, ("cats",))]
+
+
 def test_tables_that_cannot_be_made_are_told_of_and_tried_again() -> None:
     asked: list[tuple[Work, Then]] = []
     variants = (ServedVariant("v", TABLE, accuracy=0.7), ServedVariant("w", TABLE, accuracy=0.8))
@@ -239,6 +264,7 @@ def test_unknown_application_is_told_at_once() -> None:
 
 def test_cancel_frees_the_place_without_a_word() -> None:
     world = World()
+    world.frontend.take(Fleet)
     world.submit(1, 2)
     world.hear(world.frontend, Cancel(rid(1)))
     world.advance(ms(20))

@@ -1,4 +1,4 @@
-"""Jellyfish's decisions in the control plane: off the request path, every half second, and at once
+"""Jellyfish's decisions in the control plane: off the request path, as often as each application asks, and at once
 where a client's network has collapsed."""
 
 import asyncio

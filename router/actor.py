@@ -149,13 +149,14 @@ class RouterActor:
 
     @led
     async def questions(self, wait_s: float) -> dict[int, Question]:
-        """What mappings of clients are to be decided from, in so many seconds or as soon as what
-        was decided last holds no more; see `MappedClients`."""
+        """What mappings of clients are to be decided from, once one is due or what was decided
+        last holds no more, within so many seconds; see `MappedClients`."""
         clients, urgent = self.live.clients, asyncio.Event()
         clients.on_urgent = urgent.set
-        if not clients.urgent:
+        due_in_s = (clients.due_at_ns() - self.live.clock()) / 1e9
+        if not clients.urgent and due_in_s > 0:
             with suppress(TimeoutError):
-                await asyncio.wait_for(urgent.wait(), wait_s)
+                await asyncio.wait_for(urgent.wait(), min(wait_s, due_in_s))
         return clients.questions(self.live.clock())
 
     @led

@@ -165,7 +165,7 @@ class LiveRouter:
                 elif isinstance(message, Cancel):
                     self.engine.on_cancel(now_ns, message.rid)
                 elif isinstance(message, Report):
-                    self.clients.on_report(now_ns, link.peer.number, message)
+                    self.clients.on_report(now_ns, link, message)
                 elif isinstance(message, Evidence):
                     self._look(now_ns, message)
                 elif isinstance(message, Place):

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from router.assembly import Assembly
 from router.client_wishes import ClientWishes
 from router.core.events import Advise, ClientReport
+from router.core.units import NEVER
 from router.links.messages import Advice, Report
+from router.peers import Speaker
 from router.policies.jellyfish.question import Assignment, Question
 from router.policies.jellyfish.source import Jellyfish
 
 CLIENTS_MAX = 100_000
 """Whose frontend is remembered, to tell them which input size to send."""
-NOBODY = -1
 
 
 def nothing() -> None:
@@ -26,8 +27,8 @@ class MappedClients:
         self.built = built
         self.wishes = ClientWishes(built.families, built.variants)
         self.names = {number: name for name, number in built.applications.items()}
-        self.frontends: dict[tuple[int, int], int] = {}
-        """By application and client, in the order of their last reports."""
+        self.frontends: dict[tuple[int, int], Speaker] = {}
+        """By application and client: the link of its last report, in the order of those."""
         self.on_urgent: Callable[[], None] = nothing
         """Called when what was decided holds no more: whoever decides should do so soon."""
         self.sources = {
@@ -38,11 +39,9 @@ class MappedClients:
         for source in self.sources.values():
             source.plan_elsewhere()
 
-    def advice(self, advise: Advise) -> tuple[int, Advice]:
-        """The message, and the frontend that the client last reported through; `NOBODY` where it
-        never did."""
-        frontend = self.frontends.get((advise.application, advise.client), NOBODY)
-        return frontend, Advice(
+    def advice(self, advise: Advise) -> tuple[Speaker | None, Advice]:
+        """The message, and the link that the client last reported on; None where it never did."""
+        return self.frontends.get((advise.application, advise.client)), Advice(
             self.names[advise.application],
             advise.client,
             advise.input_size,
@@ -50,13 +49,13 @@ class MappedClients:
             advise.served,
         )
 
-    def on_report(self, now_ns: int, frontend: int, said: Report) -> None:
+    def on_report(self, now_ns: int, frontend: Speaker, said: Report) -> None:
         application = self.built.applications.get(said.application)
         if application is None:
             return
         # The latest last, so that the first is the one to forget.
         who = (application, said.client)
-        self.frontends.pop(who, None)
+        before = self.frontends.pop(who, None)
         self.frontends[who] = frontend
         if len(self.frontends) > CLIENTS_MAX:
             del self.frontends[next(iter(self.frontends))]
@@ -80,6 +79,9 @@ class MappedClients:
                 pinned,
             ),
         )
+        if before is not frontend and application in self.sources:
+            # Advice is told when it changes, and this frontend has not heard it.
+            self.sources[application].advise_again(said.client)
         if self.urgent:
             self.on_urgent()
 
@@ -88,12 +90,16 @@ class MappedClients:
         """Whether what was decided last holds no more."""
         return any(source.urgent and source.clients for source in self.sources.values())
 
+    def due_at_ns(self) -> int:
+        """When the mapping of an application's clients is to be decided next."""
+        return min((source.plan_due_at_ns for source in self.sources.values()), default=NEVER)
+
     def questions(self, now_ns: int) -> dict[int, Question]:
-        """What the mapping of each application's clients is to be decided from now."""
+        """What the mappings that are due are to be decided from now."""
         return {
             number: source.question(now_ns)
             for number, source in self.sources.items()
-            if source.clients
+            if source.plan_due_at_ns <= now_ns
         }
 
     def take_plans(self, now_ns: int, plans: dict[int, Assignment]) -> None:

@@ -76,9 +76,9 @@ class Word:
             self.say(each, absent)
 
     def advise(self, advise: Advise) -> None:
-        number, advice = self.clients.advice(advise)
-        if number in self.frontends:
-            self.say(self.frontends[number], advice)
+        link, advice = self.clients.advice(advise)
+        if link is not None and self.frontends.get(link.peer.number) is link:
+            self.say(link, advice)
 
     def short_circuit(self, answer: Answer) -> None:
         request, estimate = answer.request, answer.request.estimate

@@ -43,7 +43,7 @@ INLINE_BYTES_MAX = 256 << 10
 """A tensor up to this size is checked and copied at once: a thread would cost more."""
 LOOK_AGAIN_NS = ms(1)
 ADVICE_MAX = 10_000
-"""Clients whose advice is kept; the oldest is forgotten first."""
+"""Clients whose advice is kept; who was silent for longest is forgotten first."""
 
 OnAnswer = Callable[[int, Outcome], None]
 
@@ -83,7 +83,8 @@ class Desk:
         self.loop = asyncio.get_running_loop()
         self.waiters: dict[int, OnAnswer] = {}
         self.advice: dict[tuple[str, int], Advice] = {}
-        """The last word of the router to each client that reports, by application."""
+        """The last word of the router to each client that reports, by application, in the order of
+        their last requests."""
         self.decoding = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ns = NEVER
@@ -190,7 +191,11 @@ class Desk:
 
     def advice_for(self, arrival: Arrival) -> Advice | None:
         """What the client of this request should hear."""
-        return self.advice.get((arrival.application, arrival.client))
+        who = (arrival.application, arrival.client)
+        advice = self.advice.pop(who, None)
+        if advice is not None:
+            self.advice[who] = advice
+        return advice
 
     def on_dropped(self, dropped: Dropped) -> None:
         self.table.on_dropped(self.clock(), dropped)

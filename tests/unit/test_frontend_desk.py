@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from clients.wire.tensors import RawTensor
-from deployments.frontend.desk import Desk
+from deployments.frontend.desk import ADVICE_MAX, Desk
 from deployments.frontend.entry import Arrival
 from deployments.frontend.intake import Intake
 from deployments.frontend.memory import Arena
@@ -16,7 +16,7 @@ from deployments.frontend.models import ServedModel, TensorSpec
 from deployments.frontend.outcomes import Outcome, Refusal
 from deployments.frontend.table import RequestTable
 from router.core.units import seconds
-from router.links.messages import Cancel, Evidence, Payload, Report, Result, Submit
+from router.links.messages import Advice, Cancel, Evidence, Payload, Report, Result, Submit
 
 BYTES = ServedModel("bytes", TensorSpec("input", "UINT8", (4,)), seconds(1), seconds(1))
 SIZED = ServedModel(
@@ -95,3 +95,22 @@ def test_a_header_is_not_believed_to_the_last_gigabyte() -> None:
     assert isinstance(refused, Refusal)
     assert refused.status == "INVALID_ARGUMENT"
     assert "65535x65535" in refused.message
+
+
+async def _advised(clients: int) -> tuple[int, list[Advice | None]]:
+    def of(client: int) -> Arrival:
+        return Arrival("bytes", seconds(1), seconds(1), 4, client=client)
+
+    with a_desk() as desk:
+        for client in range(clients):
+            desk.on_advice(Advice("bytes", client, 128, 0, True))
+            desk.advice_for(of(0))
+        found = [desk.advice_for(of(client)) for client in (0, 1, clients - 1)]
+        desk.close()
+        return len(desk.advice), found
+
+
+def test_clients_that_still_send_keep_their_advice() -> None:
+    kept, (first, second, last) = asyncio.run(_advised(2 * ADVICE_MAX))
+    assert kept == ADVICE_MAX
+    assert (first is None, second is None, last is None) == (False, True, False)

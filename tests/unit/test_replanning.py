@@ -53,7 +53,7 @@ class Wake:
 class World:
     """A live router of two applications with the same clients, in virtual time."""
 
-    def __init__(self) -> None:
+    def __init__(self, replan_ms: tuple[int, int] = (500, 500)) -> None:
         self.now_ns = SECOND
         self.soon: list[Callable[[], None]] = []
         applications = tuple(
@@ -64,8 +64,10 @@ class World:
                     ServedVariant(f"{name}-{size}", table, accuracy=share, input_size=size)
                     for size, table, share in zip(SIZES, TABLES, (0.3, 0.5, 0.6), strict=True)
                 ),
+                policy="jellyfish",
+                policy_options={"replan_ms": each_ms},
             )
-            for name in ("faces", "cars")
+            for name, each_ms in zip(("faces", "cars"), replan_ms, strict=True)
         )
         config = RouterConfig(applications, "jellyfish", {}, lead_ns=0)
         self.router = LiveRouter(config, 1, lambda: self.now_ns, self.soon.append, lambda _: Wake())
@@ -130,6 +132,42 @@ def test_decision_is_urgent_where_a_network_collapses() -> None:
     assert world.router.clients.urgent
     world.replan()
     assert not world.router.clients.urgent
+
+
+def test_client_that_comes_back_elsewhere_hears_at_once() -> None:
+    world = World()
+    world.report("faces", 50, frontend=0)
+    world.replan()
+    world.report("faces", 50, frontend=1)
+    assert world.advised(1) == [("faces", 320)]
+    world.report("faces", 50, frontend=1)
+    assert world.advised(1) == [("faces", 320)], "once is enough"
+
+
+def test_frontend_that_lost_its_link_hears_again() -> None:
+    world = World()
+    world.report("faces", 50)
+    world.replan()
+    lost = world.frontends[0]
+    world.router.on_down(lost, "lost")
+    world.frontends[0] = Link("frontend", 1)
+    world.router.on_up(world.frontends[0])
+    world.report("faces", 50)
+    assert world.advised(0) == [("faces", 320)]
+
+
+def test_each_application_is_planned_as_often_as_it_asks() -> None:
+    world = World((200, 1000))
+    for name in ("faces", "cars"):
+        world.report(name, 50)
+    clients, asked = world.router.clients, []
+    until_ns = world.now_ns + SECOND
+    while world.now_ns < until_ns:
+        asked.append(sorted(clients.questions(world.now_ns)))
+        world.now_ns = clients.due_at_ns()
+        world.report("faces", 50)
+        world.report("cars", 50)
+    assert asked == [[0, 1], [0], [0], [0], [0]]
 
 
 def test_question_is_a_copy_of_plain_values() -> None:

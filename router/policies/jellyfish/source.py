@@ -208,6 +208,13 @@ class Jellyfish(Source):
 
     # The decision
 
+    @property
+    def plan_due_at_ns(self) -> int:
+        """When its clients should be mapped anew, for whoever decides elsewhere."""
+        if not self.clients:
+            return NEVER
+        return self.decided_at_ns + (0 if self.urgent else self.options.replan_ns)
+
     def question(self, now_ns: int) -> Question:
         """Zoo, clients and workers as they are now."""
         self._forget_silent(now_ns)
@@ -278,6 +285,11 @@ class Jellyfish(Source):
         if self.advised.get(client) != advice:
             self.advised[client] = advice
             self.outbox.effects.append(Advise(self.application, client, *advice))
+
+    def advise_again(self, client: int) -> None:
+        """Whoever told this client may not have reached it."""
+        if client in self.advised:
+            self.outbox.effects.append(Advise(self.application, client, *self.advised[client]))
 
     def figures(self) -> dict[str, float]:
         return {

@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from clients.wire.dtypes import NAMES
 from deployments.backend.loaders import ModelSpec
-from deployments.backend.tensors import NAMES, OUTPUT
+from deployments.backend.tensors import OUTPUT
 from deployments.config import (
     ApplicationConfig,
     BackendConfig,
@@ -240,7 +243,7 @@ def input_of(application: ApplicationConfig) -> InputConfig:
     if application.input is not None or card is None:
         return application.input or InputConfig()
     return InputConfig(
-        dtype=NAMES[card.input_dtype],  # type: ignore[arg-type]
+        dtype=NAMES[np.dtype(card.input_dtype)],  # type: ignore[arg-type]
         shape=list(card.input_shape),
         image=bool(card.fit),
         fit=card.fit or "stretch",  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
-"""Jellyfish's decisions in the control plane: off the request path, as often as each application asks, and at once
-where a client's network has collapsed."""
+"""Jellyfish's decisions in the control plane: off the request path, as often as each application
+asks, and at once where a client's network has collapsed."""
 
 import asyncio
 import random

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from clients.wire.dtypes import NAMES, NUMPY
 from clients.wire.errors import BadRequestError
 from clients.wire.open_inference_pb2 import (
     InferTensorContents,
@@ -18,24 +19,9 @@ from clients.wire.open_inference_pb2 import (
 
 Array = npt.NDArray[Any]
 
-DTYPES: dict[str, np.dtype[Any]] = {
-    "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype("u1"),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "INT8": np.dtype("i1"),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "FP16": np.dtype("<f2"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-    # numpy has no bfloat16: its bits travel as two bytes, and `to_array` widens them to FP32.
-    "BF16": np.dtype("<u2"),
-}
+# numpy has no bfloat16: its bits travel as two bytes, and `to_array` widens them to FP32.
+DTYPES: dict[str, np.dtype[Any]] = {**NUMPY, "BF16": np.dtype("<u2")}
 """How each data type but BYTES lies in raw contents."""
-NAMES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",

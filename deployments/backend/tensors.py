@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.wire.dtypes import NAMES, NUMPY
 from deployments.backend.segments import Segments
 from deployments.backend.slot import Tensors
 from profiles.errors import ServingError
@@ -20,24 +21,9 @@ Outputs = Any
 """What a model returns: an array with one row a request, a sequence with one array a request, or
 a mapping of names to either."""
 
-DTYPES = {
-    "BOOL": "bool",
-    "UINT8": "uint8",
-    "UINT16": "uint16",
-    "UINT32": "uint32",
-    "UINT64": "uint64",
-    "INT8": "int8",
-    "INT16": "int16",
-    "INT32": "int32",
-    "INT64": "int64",
-    "FP16": "float16",
-    "FP32": "float32",
-    "FP64": "float64",
-}
+DTYPES = {name: dtype.name for name, dtype in NUMPY.items()}
 """The Open Inference Protocol's names, and numpy's."""
-NAMES = {numpy_name: name for name, numpy_name in DTYPES.items()}
-BY_DTYPE = {np.dtype(numpy_name): name for name, numpy_name in DTYPES.items()}
-"""The same by type: asking numpy for a type's name takes 4 us, once for every request."""
+NUMPY_NAMES = frozenset(DTYPES.values())
 OUTPUT = "output"
 
 
@@ -54,7 +40,7 @@ class OutputError(ServingError):
 def numpy_dtype(name: str) -> str:
     """numpy's name of a type that is written either way."""
     found = DTYPES.get(name.upper(), name)
-    if found not in NAMES:
+    if found not in NUMPY_NAMES:
         raise InputError(f"dtype {name!r} is unknown; one of BYTES, {', '.join(DTYPES)}")
     return found
 
@@ -114,11 +100,17 @@ def split(outputs: Outputs, count: int) -> list[Tensors]:
 def tensor(name: str, value: Any) -> tuple[str, str, tuple[int, ...], bytes]:
     """One output of one request."""
     array = np.asarray(value)
-    dtype = BY_DTYPE.get(array.dtype) or NAMES.get(array.dtype.name)
+    dtype = NAMES.get(array.dtype)
+    if dtype is None and array.dtype.name in NUMPY_NAMES:
+        # Of the other byte order.
+        array = array.astype(array.dtype.name)
+        dtype = NAMES[array.dtype]
     if dtype is not None:
         return name, dtype, array.shape, array.tobytes()
     if array.dtype.kind not in "OSU":
-        raise OutputError(f"{name} is {array.dtype.name}; return one of {', '.join(NAMES)} or text")
+        raise OutputError(
+            f"{name} is {array.dtype.name}; return one of {', '.join(DTYPES.values())} or text"
+        )
     items = [each if isinstance(each, bytes) else str(each).encode() for each in array.flat]
     data = b"".join(len(item).to_bytes(4, "little") + item for item in items)
     return name, "BYTES", array.shape, data

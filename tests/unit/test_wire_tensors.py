@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from clients.wire import open_inference_pb2 as pb
+from clients.wire.dtypes import NUMPY
 from clients.wire.errors import BadRequestError
 from clients.wire.tensors import (
     DTYPES,
@@ -18,6 +19,7 @@ from clients.wire.tensors import (
     split_bytes,
     to_array,
 )
+from deployments.backend.tensors import tensor
 
 
 def raw(datatype: str, shape: list[int], data: bytes) -> pb.ModelInferRequest:
@@ -47,6 +49,15 @@ def test_every_dtype_survives_a_request_and_a_response(datatype: str) -> None:
     for (back,) in (request_tensors(request), response_tensors(response)):
         assert back.datatype == datatype
         assert np.array_equal(to_array(back), array)
+
+
+@pytest.mark.parametrize("datatype", NUMPY)
+def test_every_output_of_a_model_travels_as_clients_read_it(datatype: str) -> None:
+    given = np.array([0, 1, 3]).astype(NUMPY[datatype])
+    for array in (given, given.astype(given.dtype.newbyteorder(">"))):
+        sent = RawTensor(*tensor("output", array))
+        assert sent.datatype == datatype
+        assert to_array(sent).tolist() == given.tolist()
 
 
 def test_bf16_is_rounded_to_even_and_widened() -> None:

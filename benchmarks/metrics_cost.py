@@ -25,6 +25,7 @@ from router.live import LiveRouter
 from router.logs import LOG, LogOptions, debugging, start_logs
 from router.meters import Meters
 from router.snapshot import snapshot
+from router.streams import HALF_NS, REQUESTS_MIN, STREAMS_MAX, StreamCounts
 from router.wake import Wake
 
 RATE_RPS = 10_000
@@ -85,6 +86,16 @@ def router_share(tries: int, clients: int = 0, kind: type[Meters] = Meters) -> f
         write_lines()
 
     return cpu_share(work, tries)
+
+
+def streams_share(tries: int) -> float:
+    """Of the router: one look at an application with as many streams as are ever counted."""
+    counts = StreamCounts()
+    for half in (0, 1):
+        for client in range(STREAMS_MAX):
+            for number in range(REQUESTS_MIN):
+                counts.count(half * 2 * HALF_NS, 1 + half * STREAMS_MAX + client, number > 0)
+    return cpu_share(lambda: void(counts.worst(2 * HALF_NS)), tries)
 
 
 def frontend_share(tries: int) -> float:
@@ -184,6 +195,8 @@ def measure(quick: bool) -> Iterator[Figure]:
     rate = f"{RATE_RPS:,} req/s in batches of {BATCH}"
     yield _share(f"router, {rate}", router_share(tries))
     yield _share(f"router, {rate}, of 200 streams", router_share(tries, clients=200))
+    most = f"router, one look a second at {2 * STREAMS_MAX:,} streams of one model"
+    yield _share(most, streams_share(tries))
     yield _share(f"frontend, {RATE_RPS:,} req/s", frontend_share(tries))
     router = busy_router()
     read = cpu_share(lambda: void(snapshot(router)), tries)

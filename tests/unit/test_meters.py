@@ -1,12 +1,14 @@
 """What a router counts of batches, streams and of what others tell it; l(b) = 4 + b ms."""
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from test_router_live import FakeLink, World, rid
 
 from router.core.units import ms, seconds
 from router.histogram import LATENCY_NS
 from router.links.messages import Answered, BackendStats, Done, FrontendStats, Ready, Run, Submit
 from router.snapshot import snapshot
-from router.streams import StreamCounts
+from router.streams import HALF_NS, REQUESTS_MIN, StreamCounts
 
 BUCKETS = len(LATENCY_NS) + 1
 
@@ -122,6 +124,26 @@ def test_streams_are_forgotten_after_a_minute() -> None:
     assert one.worst(seconds(110)) == (1, 8, 1.0)
     assert one.worst(seconds(131)) == (1, 8, 1.0)
     assert one.worst(seconds(162)) == (0, 0, 0.0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(1, 4), st.booleans()), max_size=80))
+def test_the_worst_stream_is_the_plain_walk_s(told: list[tuple[int, int, bool]]) -> None:
+    one, now_ns, turned_at_ns = StreamCounts(), seconds(100), 0
+    now: dict[int, list[bool]] = {}
+    before: dict[int, list[bool]] = {}
+    for gap_s, client, good in told:
+        now_ns += seconds(gap_s)
+        one.count(now_ns, client, good)
+        if now_ns - turned_at_ns > HALF_NS:
+            before = now if now_ns - turned_at_ns <= 2 * HALF_NS else {}
+            now, turned_at_ns = {}, now_ns
+        now.setdefault(client, []).append(not good)
+    bads = {who: [*now.get(who, ()), *before.get(who, ())] for who in range(1, 5)}
+    rates = {who: sum(bad) / len(bad) for who, bad in bads.items() if len(bad) >= REQUESTS_MIN}
+    seen, worst, rate = one.worst(now_ns)
+    assert seen == len(rates)
+    assert (worst, rate) == (0, 0.0) if not rates else rate == max(rates.values()) == rates[worst]
 
 
 def test_a_snapshot_names_where_backends_are_and_what_they_hold() -> None:

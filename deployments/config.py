@@ -173,7 +173,8 @@ class ApplicationConfig(Section):
     fair_share: Positive = 1
     """Its part of the backends, relative to others, when not everyone can be served."""
     accuracy_floor: Fraction = 0
-    """Policies that choose never take a variant below it."""
+    """Variants below it never run; refused at the start where the only one that may does not
+    reach it."""
     classes: ClassesConfig | None = None
     """Its classes, for policies that look at what a request holds; see docs/data-aware.md."""
 

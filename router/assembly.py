@@ -269,6 +269,7 @@ def _check_policy(config: RouterConfig, application: ServedApplication) -> None:
         where = f"application {application.name!r}: classes."
         check_classes(where, application.classes, len(application.variants))
     if not POLICIES[policy].chooses:
+        _check_serving(application, policy)
         return
     for variant in application.variants:
         if variant.accuracy is None and application.classes is None:
@@ -277,6 +278,24 @@ def _check_policy(config: RouterConfig, application: ServedApplication) -> None:
                 f"policy {policy} chooses by it, so give one"
             )
     _check_floor(application, options)
+
+
+def _check_serving(application: ServedApplication, policy: str) -> None:
+    """Refuse an accuracy floor that the one variant that runs does not reach."""
+    names = [variant.name for variant in application.variants]
+    place = names.index(application.serving) if application.serving else 0
+    accuracy = application.variants[place].accuracy
+    if accuracy is None and application.classes is not None:
+        accuracy = _family(0, application, 0).accuracy[place]
+    floor = application.accuracy_floor
+    if floor <= 0.0 or (accuracy is not None and accuracy >= floor):
+        return
+    found = "has no accuracy" if accuracy is None else f"has {accuracy:g}"
+    raise ConfigError(
+        f"application {application.name!r}: accuracy_floor={floor:g}, but {names[place]!r} {found} "
+        f"and policy {policy} runs no other; lower it, serve a better variant, or let a policy "
+        "choose (central-queue)"
+    )
 
 
 def _check_floor(application: ServedApplication, options: Mapping[str, object]) -> None:

@@ -91,3 +91,23 @@ def test_a_floor_above_the_variant_that_is_pinned_is_refused() -> None:
         assemble(RouterConfig((one,), "central-queue", {"pinned": True}))
     assemble(RouterConfig((replace(one, serving="large"),), "central-queue", {"pinned": True}))
     assemble(RouterConfig((one,), "central-queue"))
+
+
+def test_a_floor_above_the_one_variant_that_runs_is_refused() -> None:
+    variants = (
+        ServedVariant("small", (ms(5),), accuracy=0.7),
+        ServedVariant("large", (ms(9),), accuracy=0.9),
+    )
+    one = ServedApplication("a", ms(50), variants, accuracy_floor=0.8)
+    with pytest.raises(ConfigError, match=r"'a': accuracy_floor=0.8, but 'small' has 0.7 and pol"):
+        assemble(RouterConfig((one,)))
+    assemble(RouterConfig((replace(one, serving="large"),)))
+    assemble(RouterConfig((replace(one, policy="central-queue"),)))
+
+
+def test_a_floor_that_nobody_can_judge_is_refused() -> None:
+    one = replace(application("a"), accuracy_floor=0.8)
+    with pytest.raises(ConfigError, match=r"accuracy_floor=0.8, but 'a-model' has no accuracy"):
+        assemble(RouterConfig((one,)))
+    known = replace(one, classes=Classes(recall=((0.7, 0.9),)))
+    assemble(RouterConfig((known,)))

@@ -221,6 +221,15 @@ class FrontendConfig(Section):
     """A picture whose header claims more is refused before anything is decoded."""
     streams_per_client_max: Annotated[int, Field(ge=1)] = 1024
     """Streams that one tenant, or where there are none one address, may have open in a process."""
+    connections_max: Annotated[int, Field(ge=1)] = 4096
+    """gRPC connections that a process keeps open, and as many of HTTP; more are refused."""
+    connections_per_client_max: Annotated[int, Field(ge=1)] = 1024
+    """Of HTTP, from one address."""
+    receive_s: Positive = 30
+    """A request over HTTP has to come within this, an answer has to be read, and a handshake to
+    end."""
+    idle_s: Positive = 120
+    """A stream without a request, or a gRPC connection without a call, is ended after this."""
     tls: ClientTlsConfig | None = None
     """Absent: plain connections."""
     reply_ms: Annotated[float, Field(ge=0)] = 2

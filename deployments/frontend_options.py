@@ -4,6 +4,7 @@ lie."""
 from pathlib import Path
 
 from deployments.config import DeploymentConfig
+from deployments.frontend.connections import ConnectionLimits
 from deployments.frontend.options import FrontendOptions
 from deployments.frontend.server import ServerOptions
 from deployments.frontend.streams import StreamLimits
@@ -29,7 +30,9 @@ def frontend_options(config: DeploymentConfig, number: int) -> FrontendOptions:
         table=TableLimits(
             payload_bytes_max=int(given.payload_mb * 2**20), reply_ns=ms(given.reply_ms)
         ),
-        streams=StreamLimits(per_client_max=given.streams_per_client_max),
+        streams=StreamLimits(
+            per_client_max=given.streams_per_client_max, idle_ns_max=ms(given.idle_s * 1000)
+        ),
         pixels_max=int(given.picture_megapixels_max * 1e6),
         server=ServerOptions(
             host=given.host,
@@ -38,6 +41,12 @@ def frontend_options(config: DeploymentConfig, number: int) -> FrontendOptions:
             reuse_port=given.processes > 1,
             message_bytes_max=int(given.message_mb * 2**20),
             tls=client_tls(config),
+            connections=ConnectionLimits(
+                total_max=given.connections_max,
+                per_address_max=given.connections_per_client_max,
+                idle_ns=ms(given.idle_s * 1000),
+                receive_ns=ms(given.receive_s * 1000),
+            ),
         ),
         links=link_options(config),
     )

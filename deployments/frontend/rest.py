@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -145,6 +145,9 @@ class Rest:
                 return await handler(request)
             except UNSOUND as error:
                 return _refusal(refusal_of(error))
+            except ClientDisconnect:
+                # It has gone, or was cut since its request did not come; nobody reads this.
+                return Response(status_code=STATUSES["CANCELLED"])
 
         return guarded
 

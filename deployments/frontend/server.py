@@ -2,15 +2,19 @@
 
 import asyncio
 import socket
-from collections.abc import Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 import uvicorn
 from starlette.routing import Route
 
 from clients.wire.service import handler
+from deployments.frontend.connections import (
+    CALLS_PER_CONNECTION_MAX,
+    ConnectionLimits,
+    Doors,
+    HttpServer,
+)
 from deployments.frontend.rest import Rest
 from deployments.frontend.service import InferenceService
 from deployments.frontend.tls import ServerTls
@@ -36,6 +40,7 @@ class ServerOptions:
     """None: plain connections."""
     connection_age_ns_max: int = seconds(600)
     """Then clients are told to connect anew (GOAWAY), so that they spread over new frontends."""
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     drain_ns: int = seconds(5)
     """What is under way at shutdown may take so long."""
 
@@ -51,7 +56,8 @@ class FrontendServer:
         self.extra = extra
         self.grpc_port = 0
         self.http_port = 0
-        self._http: uvicorn.Server | None = None
+        self.doors = Doors(options.connections)
+        self._http: HttpServer | None = None
         self._http_task: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
 
@@ -88,6 +94,7 @@ class FrontendServer:
             log_config=None,
             log_level="warning",
             lifespan="off",
+            ws="none",
             access_log=False,
             **(options.tls.http_options() if options.tls is not None else {}),
         )
@@ -95,7 +102,7 @@ class FrontendServer:
             config.load()
             assert config.ssl is not None
             options.tls.renew(config.ssl)
-        self._http = _Http(config)
+        self._http = HttpServer(config, self.doors)
         self._http_task = asyncio.ensure_future(self._http.serve(sockets=[listener]))
 
     async def stop(self) -> None:
@@ -113,15 +120,9 @@ class FrontendServer:
         await self._grpc.stop(self.options.drain_ns / 1e9)
 
 
-class _Http(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        # Ctrl-C belongs to whoever runs this process.
-        yield
-
-
 def grpc_options(options: ServerOptions) -> list[tuple[str, int]]:
     """Channel arguments of the gRPC server."""
+    limits = options.connections
     age_ms = options.connection_age_ns_max // 1_000_000
     return [
         ("grpc.max_receive_message_length", options.message_bytes_max),
@@ -136,6 +137,11 @@ def grpc_options(options: ServerOptions) -> list[tuple[str, int]]:
         # Streaming clients may ping as often as this without being cut.
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.max_allowed_incoming_connections", limits.total_max),
+        ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION_MAX),
+        # Whoever comes has to say within this that it speaks HTTP/2, and TLS where that is asked.
+        ("grpc.server_handshake_timeout_ms", limits.receive_ns // 1_000_000),
+        ("grpc.max_connection_idle_ms", limits.idle_ns // 1_000_000),
     ]
 
 

@@ -128,7 +128,7 @@ class InferenceService:
             stream.retire("this frontend shuts down")
 
     async def watch(self) -> None:
-        """Cut clients that do not read, for as long as the server runs."""
+        """Cut clients that do not read and end idle streams, for as long as the server runs."""
         while True:
             await asyncio.sleep(LOOK_S)
             now_ns = time.monotonic_ns()
@@ -136,6 +136,8 @@ class InferenceService:
                 if stream.stalled(now_ns):
                     self.stalled += 1
                     task.cancel()
+                else:
+                    stream.rest(now_ns)
 
     # Health and description
 

@@ -36,6 +36,8 @@ class StreamLimits:
     """Then the stream is ended with UNAVAILABLE, so that it may reconnect elsewhere."""
     stall_ns_max: int = seconds(10)
     """A client that takes no answer for so long is cut."""
+    idle_ns_max: int = seconds(120)
+    """A stream without a request for so long, and without one open, is ended like an old one."""
     per_client_max: int = 1024
     """Streams that one tenant, or where there are none one address, may have open here."""
 
@@ -64,6 +66,7 @@ class Stream:
         self.open: set[int] = set()
         self.ready: deque[ModelStreamInferResponse] = deque()
         self.writing_since_ns = NEVER
+        self.heard_at_ns = time.monotonic_ns()
         self.finished = False
         """No more requests will come."""
         self.retired = ""
@@ -111,6 +114,7 @@ class Stream:
             self._take(request)
 
     def _take(self, request: ModelInferRequest) -> None:
+        now_ns = self.heard_at_ns = time.monotonic_ns()
         try:
             self.tenant.check(self.registry, request.model_name)
             intake = take_in(
@@ -128,7 +132,6 @@ class Stream:
             said = stream_acknowledgement(intake.model.name, intake.request_id)
             advise(said, 0, self.desk.advice_for(intake.arrival))
             self._answer(said)
-        now_ns = time.monotonic_ns()
         rid = self.desk.open(intake, partial(self._on_answer, intake, now_ns), self.tenant)
         if isinstance(rid, Refusal):
             self._answer(stream_refusal(intake.model.name, intake.request_id, rid))
@@ -162,6 +165,11 @@ class Stream:
                 return
             self.answerable.clear()
             await self.answerable.wait()
+
+    def rest(self, now_ns: int) -> None:
+        """End it where nothing has come for long: its client reconnects when it has something."""
+        if not self.open and now_ns - self.heard_at_ns > self.limits.idle_ns_max:
+            self.retire(f"no request came for {self.limits.idle_ns_max / 1e9:g} s")
 
     def stalled(self, now_ns: int) -> bool:
         """Whether its client has stopped to read."""

@@ -3,6 +3,7 @@
 import argparse
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -16,6 +17,7 @@ ROLES = (
     "backend",
     "router",
     "router with standby",
+    "router that waits",
     "frontend",
     "control plane",
     "Serve controller",
@@ -33,9 +35,9 @@ PARTS = {
 
 
 def simulated(first: int, count: int) -> Iterator[Figure]:
-    """Seeds in order, on every core."""
+    """Seeds in order, on every core that it may use."""
     broken: list[int] = []
-    with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
+    with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
         seeds = range(first, first + count)
         for done, story in enumerate(pool.imap_unordered(play, seeds, chunksize=8), 1):
             if story.broken:
@@ -55,9 +57,11 @@ def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
     # Not above: what needs no server must not need what a server does.
     for role in ROLES:
         if "live" in parts or f"live {role}" in parts:
+            from benchmarks.kills import BOTH
             from benchmarks.kills import measure as measure_live
 
-            yield from measure_live(role, given.times or (1 if quick else 20))
+            signs = [signal.Signals[given.signal]] if given.signal else BOTH
+            yield from measure_live(role, given.times or (1 if quick else 20), signs)
     if "overload-simulated" in parts:
         from benchmarks.overload import simulated as overload_simulated
 
@@ -81,6 +85,9 @@ if __name__ == "__main__":
     parser.add_argument("--first", type=int, default=0, help="the first simulated seed")
     parser.add_argument("--seeds", type=int, help="how many of them")
     parser.add_argument("--times", type=int, help="how often each process is killed")
+    parser.add_argument(
+        "--signal", choices=("SIGKILL", "SIGSTOP"), help="of the two that processes get"
+    )
     parser.add_argument("--minutes", type=float, help="how long the soak lasts")
     arguments = parser.parse_known_args()[0]
     run("Faults", lambda quick: measure(arguments, quick), parser)

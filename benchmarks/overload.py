@@ -37,6 +37,9 @@ SLOW = {"alpha_ms": 40, "beta_ms": 100, "batch_size_max": 16}
 SLOW_SLO_MS = 1_500.0
 SLOW_RPS = 64.0
 """Three backends with batches of 16 in 740 ms."""
+STEADY_SHARES = (0.9, 0.95, 1.0, 1.1)
+STEADY_S = 30.0
+"""Live: loads among which the peak is looked for, and how long each lasts."""
 REFUSED = "shed"
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -165,15 +168,17 @@ def live(quick: bool) -> Iterator[Figure]:
     flood_s = 2 * STEP_S if quick else 60
     given = scenario(SLOW, SLOW_SLO_MS, 3, SLOW_RPS, flood_s)
     with fermata(**_deployment()) as server:
-        steady_s = 2 * STEP_S
-        peaks = [
-            float(_play(server, at_peak(given, share * SLOW_RPS, steady_s)).good.sum()) / steady_s
-            for share in (0.95, 1.1)
-        ]
-        yield Figure("live: peak", max(peaks), "req/s", 0.0)
+        steady_s = STEADY_S / 3 if quick else STEADY_S
+        peak_rps = 0.0
+        for share in STEADY_SHARES:
+            seen = _play(server, at_peak(given, share * SLOW_RPS, steady_s))
+            # As the flood is judged: not the first ones, which find empty queues.
+            held = seen.good & (seen.due_s >= SLOW_SLO_MS / 1e3)
+            peak_rps = max(peak_rps, float(held.sum()) / (steady_s - SLOW_SLO_MS / 1e3))
+        yield Figure("live: peak", peak_rps, "req/s", 0.0)
         with _memory(server) as grown_mb:
             seen = _play(server, given)
-        yield from judge("live", seen, max(peaks), SLOW_SLO_MS, STEP_S + flood_s)
+        yield from judge("live", seen, peak_rps, SLOW_SLO_MS, STEP_S + flood_s)
         name = f"live, {FLOOD:g} times the capacity: memory of router and frontend, growth"
         yield Figure(name, grown_mb[-1], "MB", 64, at_most=True)
 

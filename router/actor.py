@@ -137,8 +137,8 @@ class RouterActor:
     @led
     async def snapshot(self) -> dict[str, Any]:
         """Counters and signals; see `router.snapshot`."""
-        watched = bool(self.seat.watchers)
-        return {**snapshot(self.live), "pid": os.getpid(), "standby": watched}
+        watched, tasks = bool(self.seat.watchers), len(asyncio.all_tasks())
+        return {**snapshot(self.live), "pid": os.getpid(), "standby": watched, "tasks": tasks}
 
     @led
     async def observe(self) -> dict[str, Any]:

@@ -124,6 +124,7 @@ def _processes(live: LiveRouter) -> dict[str, Any]:
                 "payload_bytes": stats.payload_bytes,
                 "memory_bytes": stats.memory_bytes,
                 "loop_late_ns": stats.loop_late_ns,
+                "tasks": stats.tasks,
             }
             for number, stats in sorted(frontends.items())
             if number in live.frontends

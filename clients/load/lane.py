@@ -20,7 +20,9 @@ AGAIN_S = 0.05
 BUFFER_BYTES = 256 << 10
 """More than this in the socket's queue, and requests wait where their age is looked at."""
 OK = "OK"
-UNAVAILABLE = "UNAVAILABLE"
+CUT = "CUT"
+"""Its connection ended before its answer: what gRPC calls UNAVAILABLE, and the client sees without
+a word of the server."""
 
 
 class LoadError(WireError):
@@ -165,9 +167,8 @@ class Lane(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.stream = None
-        # As gRPC tells whoever waits on a connection that ends.
         for index in sorted(self.under_way):
-            self.desk.answer(str(index), UNAVAILABLE, "the connection ended", 0)
+            self.desk.answer(str(index), CUT, "the connection ended", 0)
         self.under_way.clear()
         self.ended.set()
 

@@ -18,6 +18,8 @@ from clients.wire.tensors import RawTensor, add_input
 ID_FIELD = b"\x1a"
 """Tag of `id` in a ModelInferRequest. Fields may follow one another in any order, so a message is
 a part that all requests share, serialized once, and its own id behind it."""
+LINGER_S = 0.2
+"""After the last answer: whatever came twice has come by then."""
 TAIL_NS = 1_000_000_000
 """How long after its deadline an answer is waited for."""
 
@@ -104,6 +106,7 @@ class Sender:
         if self.open:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.settled.wait(), self.tail_s)
+        await asyncio.sleep(LINGER_S)
         for lane in self.lanes:
             await lane.close()
         self.ledger.close()

@@ -30,6 +30,8 @@ from router.links.transport import Resolve
 from router.logs import LOG, debugging, fields
 
 RENEW_S = 5.0
+TASKS_EVERY = 5
+"""Of the times that it tells the router what it holds."""
 ReadTenants = Callable[[], tuple[TenantSpec, ...]]
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -63,6 +65,7 @@ class FrontendProcess(Switchboard):
         self.export = export
         self.read_tenants = read_tenants
         self.traces: Traces | None = None
+        self.told = self.tasks = 0
 
     async def start(self) -> None:
         """Up and listening when it returns; the router's link comes when it comes."""
@@ -124,6 +127,13 @@ class FrontendProcess(Switchboard):
         self.desk.close()
         await self._undo.aclose()
 
+    def _tasks(self) -> int:
+        """Counting takes a microsecond for each, so it is done now and then."""
+        if self.told % TASKS_EVERY == 0:
+            self.tasks = len(asyncio.all_tasks())
+        self.told += 1
+        return self.tasks
+
     def _tell(self, late_ns: int) -> None:
         """What there is to count is kept for a router that is away."""
         if self.traces is not None:
@@ -136,6 +146,7 @@ class FrontendProcess(Switchboard):
             payload_bytes=self.table.payload_bytes,
             memory_bytes=resident_bytes(),
             loop_late_ns=late_ns,
+            tasks=self._tasks(),
         )
         self.router.send(stats)
         if self.export is not None:

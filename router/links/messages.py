@@ -140,6 +140,8 @@ class FrontendStats(msgspec.Struct, tag=15, array_like=True, frozen=True):
     """Of the whole process."""
     loop_late_ns: int = 0
     """How late its event loop came to this."""
+    tasks: int = 0
+    """Of its event loop, as counted a few seconds ago at most."""
 
 
 # Router -> frontend

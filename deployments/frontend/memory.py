@@ -1,7 +1,9 @@
 """Shared memory for payloads: a backend on this node reads an input where the frontend wrote it."""
 
+import fcntl
 import os
 import secrets
+import time
 from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -13,6 +15,26 @@ PREFIX = "fermata-"
 STEP_BYTES = 4 << 20
 """Pages are reserved in steps of this size, as the arena grows."""
 FOLDER = Path("/dev/shm")
+NEW_S = 10.0
+"""A segment this young may be one whose owner has yet to lock it."""
+
+
+def sweep() -> None:
+    """Unlink what frontends left behind that were killed together with their resource tracker.
+
+    A living owner holds a lock on its segment, which tells it apart also where its process id is
+    of another container.
+    """
+    for path in FOLDER.glob(PREFIX + "*"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime < NEW_S:
+                continue
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+            finally:
+                os.close(file)
 
 
 class Arena:
@@ -29,12 +51,14 @@ class Arena:
         self._reserved = 0
         self._file = -1
         if self.extents.capacity:
+            sweep()
             # Python's resource tracker unlinks it, should this process be killed.
             name = f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
             self.segment = SharedMemory(name, create=True, size=self.extents.capacity)
             self.name = name
             if FOLDER.is_dir():
-                self._file = os.open(FOLDER / name, os.O_RDWR)
+                self._file = os.open(FOLDER / name, os.O_RDWR | os.O_CLOEXEC)
+                fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def take(self, size: int) -> tuple[int, memoryview] | None:
         """A slot to write to: its offset and its bytes. None when full: send inputs inline."""

@@ -1,5 +1,6 @@
 """The arena: slots never overlap, come back whole, and leave nothing behind."""
 
+import os
 import random
 from itertools import pairwise
 from multiprocessing.shared_memory import SharedMemory
@@ -7,7 +8,7 @@ from multiprocessing.shared_memory import SharedMemory
 import pytest
 
 from deployments.frontend.extents import ALIGN, Extents
-from deployments.frontend.memory import Arena
+from deployments.frontend.memory import FOLDER, PREFIX, Arena
 from router.links.messages import Payload
 
 
@@ -61,3 +62,20 @@ def test_without_capacity_everything_is_inline() -> None:
     assert payload.data == b"abc"
     arena.free(payload)
     arena.close()
+
+
+def test_what_a_killed_frontend_left_is_swept_and_what_a_living_one_holds_is_not() -> None:
+    living = Arena(ALIGN)
+    left, young = (FOLDER / f"{PREFIX}test-{name}" for name in ("left", "young"))
+    try:
+        for path in (left, young):
+            path.write_bytes(b"x")
+        for path in (left, FOLDER / living.name):
+            os.utime(path, (0, 0))
+        Arena(ALIGN).close()
+        assert not left.exists()
+        assert young.exists()
+        assert (FOLDER / living.name).exists()
+    finally:
+        living.close()
+        young.unlink(missing_ok=True)

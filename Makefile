@@ -9,10 +9,11 @@ NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|torchvision|transformers):[
 # The live tests meet real deadlines on a machine that others use too: what fails twice has failed.
 # LONG=1 also runs those that start servers of their own, which take the whole past six minutes.
 LIVE := timeout -k 10 1500 $(BIN)/python -m pytest -m 'live$(if $(LONG),, and not long)' tests/live
+SOAK := timeout -k 10 900 $(BIN)/python -m pytest -m soak tests/live
 
 SECONDS ?= 600
 
-.PHONY: help serve models tools test lint fuzz bench compiled clean
+.PHONY: help serve models tools test soak unhurried lint fuzz bench compiled clean
 
 help:
 	@echo "make serve     set up, then serve deployments/local.yaml; CONFIG=FILE for another"
@@ -50,9 +51,16 @@ tools:
 				apt-get install --quiet=2 --yes --no-install-recommends prometheus chromium >/dev/null; \
 		fi || echo "no Prometheus or no Chromium here: tests that need them are skipped"
 
+# Five minutes of load and kills go on beside the tests that have no deadlines, which yield to it.
 test: $(MODELS) tools
-	$(BIN)/python -m pytest -n 2
+	$(MAKE) --no-print-directory --jobs=2 soak unhurried
 	$(LIVE) || $(LIVE) --last-failed
+
+soak: $(MODELS)
+	$(SOAK) || $(SOAK)
+
+unhurried: $(MODELS)
+	nice -n 19 $(BIN)/python -m pytest -n 2
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -14,7 +14,7 @@ from benchmarks.kills import CONFIG, LEADS, is_good, loaded, recovered, unanswer
 from benchmarks.live_server import ROLES, SHARED, Running, fermata
 
 CYCLE_S = 120.0
-"""From one kill to the next."""
+"""From one kill to the next, as far as the minutes can be cut so."""
 STRUCK_AT_S = 20.0
 WINDOW_S = 12.0
 """After a kill: what is bad then is the kill's."""
@@ -88,13 +88,14 @@ def resident_mb(pid: int) -> float:
 
 def measure(minutes: float) -> Iterator[Figure]:
     cycles = max(WARM_CYCLES + 1, round(60 * minutes / CYCLE_S))
+    cycle_s = 60 * minutes / cycles
     bad = asked = lost = twice = 0
     held = Held()
     with fermata(**CONFIG, router={"standby": True}, frontend={"processes": FRONTENDS}) as server:
         recovered(server, standby=True, frontends=FRONTENDS)
         for number in range(cycles):
             role = VICTIMS[number % len(VICTIMS)]
-            with loaded(server, CYCLE_S) as found:
+            with loaded(server, cycle_s) as found:
                 time.sleep(STRUCK_AT_S)
                 os.kill(victim_of(server, role), signal.SIGKILL)
             ledger, again = found[0]
@@ -117,7 +118,7 @@ def measure(minutes: float) -> Iterator[Figure]:
         if len(each.memory_mb) > WARM_CYCLES:
             told = " ".join(f"{mb:.1f}" for mb in each.memory_mb)
             print(f"{each.role} {pid}: {told} MB; {each.files} files", file=sys.stderr)
-    name = f"soak, {cycles * CYCLE_S / 60:g} minutes, {cycles} kills: "
+    name = f"soak, {minutes:g} minutes, {cycles} kills: "
     yield Figure(name + "bad beside them", bad / asked, "", 0.01, at_most=True)
     yield Figure(name + "requests without an answer", lost, "", 0, at_most=True)
     yield Figure(name + "answered twice", twice, "", 0, at_most=True)

@@ -3,11 +3,13 @@
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from commands.cluster import RAYLET, OwnCluster
 from deployments.config import DeploymentConfig, load_config
 from deployments.plan import check_gpus, registry
 from profiles.errors import ConfigError
@@ -17,6 +19,10 @@ ConfigPath = Annotated[
 ]
 ROOT = Path(__file__).parent.parent
 LOOK_S = 0.3
+LOST = 3
+"""Exit code where the cluster is gone: whoever supervises this starts it again."""
+LAST_S = 45.0
+"""Requests need no GCS; but without one Ray ends all its processes after a minute."""
 
 
 def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
@@ -50,6 +56,7 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
     if os.environ.get("RAY_ADDRESS", "local") == "local":
         # A cluster of one's own gets no more GPUs; Ray would wait for them without a word.
         check_gpus(loaded.backend, gpus_in_cluster())
+    cluster = OwnCluster()
     control = loaded.control
     tls = control.tls
     files = {"ssl_certfile": tls.certificate_file, "ssl_keyfile": tls.key_file} if tls else {}
@@ -61,12 +68,29 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
         handle = _run(ray_serve, build({"config": loaded.model_dump()}), loaded.name)
         _wait_until_ready(handle)
         typer.echo(_where(loaded))
-        while True:
-            time.sleep(3600)
+        _serve_until_lost(cluster.lost)
     finally:
         # Replicas drain and give back what they hold before Ray ends their processes.
-        ray_serve.shutdown()
+        if not cluster.lost():
+            ray_serve.shutdown()
         ray.shutdown()
+
+
+def _serve_until_lost(lost: Callable[[], set[str]]) -> None:
+    """Until Ctrl-C, or until too little is left of a cluster that nobody else would mend."""
+    while not (gone := lost()):
+        time.sleep(LOOK_S)
+    if RAYLET not in gone:
+        typer.echo(
+            f"fermata: Ray's {', '.join(sorted(gone))} has ended: requests are served for"
+            f" {LAST_S:g} s more, then this ends and wants to be started again",
+            err=True,
+        )
+        end_s = time.monotonic() + LAST_S
+        while RAYLET not in lost() and time.monotonic() < end_s:
+            time.sleep(LOOK_S)
+    typer.echo("fermata: the Ray cluster of this machine is lost", err=True)
+    raise typer.Exit(LOST)
 
 
 def _run(ray_serve: Any, application: Any, name: str) -> Any:

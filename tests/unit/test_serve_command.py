@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+import typer
 
 from commands import serve as command
 from deployments.health import cause_of, check_start
@@ -40,6 +41,23 @@ def test_a_model_that_cannot_be_loaded_ends_the_command() -> None:
         command._wait_until_ready(
             Handle(("loading", "x"), ("failed", "v: notes.pt is no TorchScript file"))
         )
+
+
+def test_it_ends_with_its_cluster_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    gone = {"gcs_server"}
+    looks: list[set[str]] = [set(), gone, gone, {"gcs_server", "raylet"}]
+    with pytest.raises(typer.Exit) as end:
+        command._serve_until_lost(lambda: looks.pop(0))
+    assert end.value.exit_code == command.LOST
+    first, last = capsys.readouterr().err.splitlines()
+    assert "gcs_server has ended" in first
+    assert "the Ray cluster of this machine is lost" in last
+
+
+def test_it_ends_by_itself_before_ray_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "LAST_S", 0.0)
+    with pytest.raises(typer.Exit):
+        command._serve_until_lost(lambda: {"gcs_server"})
 
 
 class Wrapped(Exception):  # noqa: N818

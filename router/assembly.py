@@ -191,7 +191,7 @@ def _what_runs(
 def _estimator(family: Family) -> Estimator | None:
     if family.classes is None or family.classes.peek is None:
         return None
-    return Estimator(family.classes, family.accuracy)
+    return Estimator(family.classes, family.accuracy, family.accuracy_floor)
 
 
 def _family(number: int, application: ServedApplication, first: int) -> Family:

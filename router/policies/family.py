@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from router.policies.sneakpeek.classes import Classes, misses
+from router.policies.sneakpeek.classes import Classes, shortfalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Family:
     def __post_init__(self) -> None:
         classes = self.classes
         if classes is not None and classes.recall_floors:
-            weak = [place for place in range(len(self.variants)) if misses(classes, place)]
+            weak = [place for place in range(len(self.variants)) if any(shortfalls(classes, place))]
             object.__setattr__(self, "weak", frozenset(weak))
 
     def choices(self) -> list[int]:

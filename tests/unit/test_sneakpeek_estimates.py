@@ -148,7 +148,7 @@ def plain(classes: Classes, shares: list[float], votes: list[int]) -> tuple[list
     return theta, worths
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_estimates_are_the_plain_formula_s(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 6))
@@ -250,6 +250,21 @@ def test_nothing_is_short_circuited_before_frequencies_are_known() -> None:
     worths = [estimator.on_votes((5, 0)).label_accuracy for _ in range(100)]
     assert worths[:40] == [0.0] * 40
     assert min(worths[60:]) > 0.9
+
+
+TORN = Classes(((0.98, 0.2), (0.7, 0.9)), recall_floors=(0.9, 0.8), peek=GOOD, prior="even")
+"""Each floor is kept by one of the variants, both by none."""
+
+
+def test_where_no_variant_keeps_all_floors_the_one_that_misses_by_least_runs() -> None:
+    estimator = Estimator(TORN, ())
+    assert [each > 0 for each in estimator.profiled.accuracies] == [False, True]
+    assert [each > 0 for each in estimator.on_votes((2, 3)).accuracies] == [False, True]
+
+
+def test_what_misses_a_recall_floor_by_least_still_reaches_the_accuracy_floor() -> None:
+    floored = Estimator(TORN, (0.95, 0.75), accuracy_floor=0.9)
+    assert [each > 0 for each in floored.profiled.accuracies] == [True, False]
 
 
 def test_floor_that_no_variant_is_sure_to_keep_is_refused() -> None:

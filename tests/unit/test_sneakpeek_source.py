@@ -1,6 +1,7 @@
 """Window scheduling on a real engine: two applications with two variants each, one backend."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from router.core.events import Answer, Dispatch, Drop, DropReason, Estimate, Req
 from router.core.source import own_lane
 from router.core.units import NEVER, ms
 from router.policies.family import Family
+from router.policies.sneakpeek.classes import Classes
 from router.policies.sneakpeek.options import (
     GROUPED,
     LO_EDF,
@@ -326,3 +328,13 @@ def test_hopeless_is_who_no_backend_that_is_up_could_serve_as_planned_now() -> N
 def test_unknown_penalty_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"policy_options\.penalty='steep'"):
         WindowScheduler(FAMILIES, SneakPeekOptions(penalty="steep"))
+
+
+def test_request_without_evidence_runs_though_no_variant_keeps_all_floors() -> None:
+    # The second misses the first floor by 0.2, the first the second by 0.6.
+    torn = Classes(((0.98, 0.2), (0.7, 0.9)), recall_floors=(0.9, 0.8))
+    families = (replace(FAMILIES[0], classes=torn),)
+    engine, _ = make(families=families)
+    send(engine, 1, at_ms=10)
+    advance(engine, to_ms=101)
+    assert effects(engine) == [(1, [1])]

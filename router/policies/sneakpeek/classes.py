@@ -96,10 +96,13 @@ def lower_recall(classes: Classes, variant: int, number: int) -> float:
     return max(0.0, recall - standard_error(recall, classes.counts[number]))
 
 
-def misses(classes: Classes, variant: int) -> list[int]:
-    """The classes whose recall floor a variant may not be able to keep."""
-    floors = enumerate(classes.recall_floors)
-    return [number for number, floor in floors if lower_recall(classes, variant, number) < floor]
+def shortfalls(classes: Classes, variant: int) -> list[float]:
+    """By class: by how much a variant may miss its recall floor; 0 where it keeps it."""
+    floors = classes.recall_floors or (0.0,) * classes.count
+    return [
+        max(0.0, floor - lower_recall(classes, variant, number))
+        for number, floor in enumerate(floors)
+    ]
 
 
 def standard_error(share: float, count: int) -> float:

@@ -12,7 +12,7 @@ from router.policies.sneakpeek.classes import (
     JEFFREYS,
     TINY,
     Classes,
-    misses,
+    shortfalls,
     standard_error,
 )
 from router.policies.sneakpeek.frequencies import Frequencies, Shares
@@ -41,16 +41,21 @@ class Estimator:
     SneakPeek model is to vote like that on it, and by how often it comes. Raw votes with a
     Jeffreys prior, as the paper has it, take a poor SneakPeek model at its word."""
 
-    def __init__(self, classes: Classes, accuracy: Sequence[float]) -> None:
+    def __init__(
+        self, classes: Classes, accuracy: Sequence[float], accuracy_floor: float = 0.0
+    ) -> None:
         self.classes = classes
         count = classes.count
         self.weights = np.array(classes.weights or (1.0,) * count)
         self.floors = classes.recall_floors or (0.0,) * count
         self.recall = np.array(classes.recall)
-        self.bars = np.zeros(self.recall.shape, bool)
-        """[variant][class]: whether it may not be able to keep the class's floor."""
-        for variant in range(len(classes.recall)):
-            self.bars[variant, misses(classes, variant)] = True
+        self.shortfalls = np.array(
+            [shortfalls(classes, variant) for variant in range(len(classes.recall))]
+        )
+        """[variant][class]: by how much it may miss the class's floor; 0 where it keeps it."""
+        enough = np.array([each >= accuracy_floor for each in accuracy], bool)
+        self.fallback = enough if enough.any() else np.ones(len(self.recall), bool)
+        """Variants of which one runs where each of them may miss a floor."""
         self.floored = np.flatnonzero(self.floors)
         even = np.full(count, 1.0 / count)
         self.frequencies = Frequencies(even)
@@ -84,7 +89,7 @@ class Estimator:
         if not hidden:
             return 0.0, 0.0
         variants = range(len(self.classes.recall))
-        kept = [variant for variant in variants if not self.bars[variant, number]]
+        kept = [variant for variant in variants if not self.shortfalls[variant, number]]
         allowed = 0
         while allowed < len(hidden[number]) and all(
             self._seen_recall(variant, number, allowed + 1) >= floor for variant in kept
@@ -178,10 +183,15 @@ class Estimator:
         return gains
 
     def _worths(self, gains: Shares, possible: Numbers) -> tuple[float, ...]:
-        """Eq. 9 with class weights; 0 for variants that a recall floor bars."""
+        """Eq. 9 with class weights; 0 for variants that a recall floor bars. Where floors bar all
+        of them, whoever misses one by least stays: an answer that may miss a class still is one."""
         worths = np.einsum("vc,c->v", self.recall, gains)
         if len(possible):
-            worths[self.bars[:, possible].any(axis=1)] = 0.0
+            worst = self.shortfalls[:, possible].max(axis=1)
+            barred = worst > 0.0
+            if barred.all():
+                barred = (worst > worst[self.fallback].min()) | ~self.fallback
+            worths[barred] = 0.0
         return tuple(worths.tolist())
 
     def _short_circuit(self, gains: Shares, possible: Numbers) -> tuple[int, float]:

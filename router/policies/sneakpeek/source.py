@@ -282,7 +282,7 @@ def _profiled(family: Family) -> tuple[float, ...]:
     accuracy = family.accuracy or (1.0,) * len(family.variants)
     if family.classes is None:
         return accuracy
-    return Estimator(family.classes, accuracy).profiled.accuracies
+    return Estimator(family.classes, accuracy, family.accuracy_floor).profiled.accuracies
 
 
 def _barred(family: Family) -> list[bool]:

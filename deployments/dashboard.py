@@ -8,7 +8,7 @@ WIDTH, HEIGHT, COLUMNS = 8, 7, 3
 SOURCE = {"type": "prometheus", "uid": "${source}"}
 SPAN = "$__rate_interval"
 OF = 'application=~"$application"'
-OWN = "cancelled|bad-input|not-found"
+OWN = "cancelled|bad-input|not-found|rate"
 """Outcomes that are the client's own doing."""
 
 
@@ -61,6 +61,21 @@ PANELS = (
                 "{{application}}: {{outcome}}",
             ),
         ),
+    ),
+    Panel(
+        "Refused, by tenant",
+        "reqps",
+        (
+            (
+                _rate(
+                    "tenant_answered_total",
+                    "tenant, outcome",
+                    'outcome!~"good|ran-late|cancelled"',
+                ),
+                "{{tenant}}: {{outcome}}",
+            ),
+        ),
+        "Who is noisy: `rate` is above what the tenant may, `shed` above its fair share.",
     ),
     Panel(
         "Latency and SLO",

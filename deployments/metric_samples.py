@@ -40,6 +40,12 @@ def answered(snapshot: Snapshot) -> Iterator[Sample]:
             yield {"application": name, "outcome": outcome}, count
 
 
+def tenants(snapshot: Snapshot) -> Iterator[Sample]:
+    for name, told in snapshot["tenants"].items():
+        for outcome, count in {GOOD: 0, LATE: 0, **told}.items():
+            yield {"tenant": name, "outcome": outcome}, count
+
+
 def slo(snapshot: Snapshot) -> Iterator[Sample]:
     for name, told in snapshot["applications"].items():
         yield {"application": name}, told["slo_ns"] / SECOND

@@ -22,6 +22,14 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
                 samples.answered,
             ),
             Family(
+                "tenant_answered_total",
+                "counter",
+                "The same by who asked, of all applications together; denied and too-many also "
+                "count who was turned away before asking. Only tenants that are configured.",
+                ("tenant", "outcome"),
+                samples.tenants,
+            ),
+            Family(
                 "latency_seconds",
                 "histogram",
                 "From a request's arrival at the frontend to its result, of those that got one.",

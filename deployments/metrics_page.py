@@ -26,16 +26,23 @@ OUTCOMES = """
 `good`: the result was there before the SLO had passed. `ran-late`: it came after. Every other
 outcome names why there was no result: `late`, `window`, `shed`, `superseded`, `full`, `floor`,
 `failed` and `backend-lost` are the router's (`router.core.events.DropReason`), `expired`,
-`memory`, `too-many`, `no-router`, `draining`, `bad-input` and `not-found` the frontend's
-(`deployments.frontend.outcomes.RefusalReason`). `cancelled`, `bad-input` and `not-found` are the
-client's own doing and count neither as good nor as bad.
+`memory`, `too-many`, `no-router`, `draining`, `bad-input`, `not-found`, `rate` and `denied` the
+frontend's (`deployments.frontend.outcomes.RefusalReason`). `cancelled`, `bad-input`, `not-found`
+and `rate` are the client's own doing and count neither as good nor as bad.
 
 Share of good answers of the last five minutes, by application:
 
 ```promql
 sum by (application) (rate(fermata_answered_total{outcome="good"}[5m]))
   / sum by (application)
-      (rate(fermata_answered_total{outcome!~"cancelled|bad-input|not-found"}[5m]))
+      (rate(fermata_answered_total{outcome!~"cancelled|bad-input|not-found|rate"}[5m]))
+```
+
+Who asks for more than they may, and whose requests are refused for the load that there is:
+
+```promql
+topk(5, sum by (tenant) (rate(fermata_tenant_answered_total{outcome="rate"}[5m])))
+topk(5, sum by (tenant) (rate(fermata_tenant_answered_total{outcome=~"shed|window|full"}[5m])))
 ```
 
 99th percentile of latency:

@@ -67,6 +67,8 @@ class Meters:
         self.recent: dict[int, deque[RecentBatch]] = {}
         self.frontends: dict[int, FrontendStats] = {}
         """The last word of each."""
+        self.tenants: dict[str, dict[str, int]] = {}
+        """What frontends told clients of each tenant that is configured and has asked."""
         self.backends: dict[int, BackendStats] = {}
         self.loads: dict[str, list[int]] = {}
         """By variant: loads and the time they took, over all backends."""
@@ -136,6 +138,8 @@ class Meters:
                 meter = self.applications[application]
                 add_counts(meter.answered, told.outcomes)
                 meter.latency.merge(told.latency, told.latency_ns)
+        for tenant, outcomes in stats.tenants:
+            add_counts(self.tenants.setdefault(tenant, {}), outcomes)
         return True
 
     def on_backend(self, number: int, stats: BackendStats) -> None:

@@ -35,6 +35,7 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
         "loads": {name: list(counts) for name, counts in sorted(live.meters.loads.items())},
         "failures": live.meters.failures,
         "applications": _applications(live, now_ns),
+        "tenants": {name: dict(told) for name, told in sorted(live.meters.tenants.items())},
         "absent": dict(live.presence.absent),
         "policies": _policies(live),
         "variants": _variants(live),

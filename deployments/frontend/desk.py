@@ -15,12 +15,13 @@ from deployments.frontend.decoding import payload_bytes, payload_spec, write_pay
 from deployments.frontend.entry import Answer, Arrival, ToBackend, ToRouter
 from deployments.frontend.following import Follower
 from deployments.frontend.images import check_pixels
-from deployments.frontend.intake import Intake
+from deployments.frontend.intake import Intake, tenant_number
 from deployments.frontend.memory import Arena
+from deployments.frontend.models import Registry
 from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
 from deployments.frontend.peeker import Peeker
 from deployments.frontend.table import RequestTable
-from deployments.frontend.tenants import ANYBODY, Tenant
+from deployments.frontend.tenants import ANYBODY, ForbiddenError, Tenant
 from router.core.units import NEVER, ms
 from router.links.heart import Clock
 from router.links.messages import (
@@ -96,8 +97,7 @@ class Desk:
         now_ns = self.clock()
         refusal = tenant.admit(now_ns)
         if refusal is not None:
-            self.table.tally.refuse(intake.arrival.application, refusal.reason)
-            return self._refused(intake, refusal)
+            return self._turn_away(intake, refusal)
         raw = None if intake.encoded else intake.tensor
         inline = raw is not None and len(raw.data) <= INLINE_BYTES_MAX
         # Before it is admitted: an input that is no input takes no place in any queue, and no
@@ -107,9 +107,8 @@ class Desk:
             if raw is not None and inline and not intake.model.allow_nan:
                 check_finite(raw)
         except BadRequestError as error:
-            self.table.tally.refuse(intake.arrival.application, RefusalReason.BAD_INPUT)
             refusal = Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, str(error))
-            return self._refused(intake, refusal)
+            return self._turn_away(intake, refusal)
         rid = self.table.admit(now_ns, intake.arrival)
         if isinstance(rid, Refusal):
             return self._refused(intake, rid)
@@ -128,6 +127,20 @@ class Desk:
             self._decode(rid, intake)
         self.pump()
         return rid
+
+    def check(self, tenant: Tenant, registry: Registry, model: str) -> None:
+        """As `Tenant.check`, and counted."""
+        try:
+            tenant.check(registry, model)
+        except ForbiddenError:
+            self.table.tally.of_tenant(tenant_number(tenant.name), RefusalReason.DENIED)
+            raise
+
+    def _turn_away(self, intake: Intake, refusal: Refusal) -> Refusal:
+        """Refuse what the table has not seen."""
+        arrival = intake.arrival
+        self.table.tally.refuse(arrival.application, refusal.reason, arrival.tenant)
+        return self._refused(intake, refusal)
 
     def _refused(self, intake: Intake, refusal: Refusal) -> Refusal:
         if self.follower is not None:

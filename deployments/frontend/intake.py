@@ -103,7 +103,7 @@ def take_in(
         left_ns,
         floor,
         pinned,
-        _client(tenant, tenant) if tenant else 0,
+        tenant_number(tenant),
     )
     classes = _classes(model, request) if request.outputs else ()
     report = _report(arrival, given, len(tensor.data)) if names.FPS in given else None
@@ -240,6 +240,11 @@ def _priority(given: int | None) -> int:
 
 
 @lru_cache(maxsize=4096)
+def tenant_number(name: str) -> int:
+    """What the router and the counters know a tenant by; 0 where nobody has to say who they are."""
+    return _client(name, name) if name else 0
+
+
 def _client(given: str, tenant: str) -> int:
     """The number of a tenant's stream that is known by a number or a name; 0 for none."""
     if given in ("", "0"):

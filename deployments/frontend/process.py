@@ -19,7 +19,7 @@ from deployments.frontend.request_log import RequestLog
 from deployments.frontend.server import FrontendServer
 from deployments.frontend.service import InferenceService
 from deployments.frontend.switchboard import Switchboard
-from deployments.frontend.tenants import Tenants, TenantSpec
+from deployments.frontend.tenants import TenantSpec
 from deployments.frontend.trace_file import Traces
 from deployments.reporting import EverySecond, resident_bytes
 from deployments.sneakpeek.store import SneakPeekModel
@@ -89,7 +89,7 @@ class FrontendProcess(Switchboard):
                 options.streams,
                 self.repository,
                 self.readiness,
-                Tenants(options.tenants),
+                self.tenants,
             )
             self.server = FrontendServer(self.service, options.server, self.routes)
             await self.server.start()
@@ -119,7 +119,7 @@ class FrontendProcess(Switchboard):
                 # Somebody is at it. Those of before are good until there are others.
                 LOG.warning("tokens stay as they were: %s", error)
                 continue
-            self.service.tenants.renew(specs)
+            self.tenants.renew(specs)
 
     async def stop(self) -> None:
         """Drain, then leave nothing behind."""
@@ -147,6 +147,7 @@ class FrontendProcess(Switchboard):
             memory_bytes=resident_bytes(),
             loop_late_ns=late_ns,
             tasks=self._tasks(),
+            tenants=self.table.tally.take_tenants(),
         )
         self.router.send(stats)
         if self.export is not None:

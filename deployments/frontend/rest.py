@@ -140,7 +140,7 @@ class Rest:
             try:
                 tenant = self.service.tenants.find(request.headers.get(AUTHORIZATION, ""))
                 if model := request.path_params.get("model"):
-                    tenant.check(self.service.registry, model)
+                    self.service.desk.check(tenant, self.service.registry, model)
                 request.state.tenant = tenant
                 return await handler(request)
             except UNSOUND as error:

@@ -12,7 +12,7 @@ from clients.wire import open_inference_pb2 as pb
 from clients.wire.parameters import TRACEPARENT
 from deployments.frontend import catalog
 from deployments.frontend.desk import Desk
-from deployments.frontend.intake import CLIENT_BITS, take_in
+from deployments.frontend.intake import CLIENT_BITS, take_in, tenant_number
 from deployments.frontend.models import (
     Registry,
     ServedModel,
@@ -62,7 +62,7 @@ class InferenceService:
         try:
             tenant = self.tenants.find(_header(context, AUTHORIZATION) if self.tenants else "")
             if model is not None:
-                tenant.check(self.registry, model)
+                self.desk.check(tenant, self.registry, model)
             return tenant
         except UNSOUND as error:
             await refuse(context, refusal_of(error))
@@ -109,6 +109,7 @@ class InferenceService:
         # Of an address all but the port: a client may connect as often as it likes.
         client = tenant.name or context.peer().rpartition(":")[0]
         if self.crowds[client] >= self.limits.per_client_max:
+            self.desk.table.tally.of_tenant(tenant_number(tenant.name), RefusalReason.TOO_MANY)
             await refuse(context, _crowded(client, self.limits.per_client_max))
             return
         self.crowds[client] += 1

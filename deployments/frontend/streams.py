@@ -116,7 +116,7 @@ class Stream:
     def _take(self, request: ModelInferRequest) -> None:
         now_ns = self.heard_at_ns = time.monotonic_ns()
         try:
-            self.tenant.check(self.registry, request.model_name)
+            self.desk.check(self.tenant, self.registry, request.model_name)
             intake = take_in(
                 request,
                 self.registry,

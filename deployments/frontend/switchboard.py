@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 
 from deployments.frontend.desk import Desk
 from deployments.frontend.following import Follower
+from deployments.frontend.intake import tenant_number
 from deployments.frontend.memory import Arena
 from deployments.frontend.models import Registry
 from deployments.frontend.options import FrontendOptions
@@ -13,6 +14,7 @@ from deployments.frontend.peeker import Peeker
 from deployments.frontend.readiness import Readiness
 from deployments.frontend.repository import Repository
 from deployments.frontend.table import RequestTable
+from deployments.frontend.tenants import Tenants
 from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
@@ -56,6 +58,8 @@ class Switchboard:
         self.routers = (resolve_router,) if standby is None else (resolve_router, standby)
         self.node = node
         self.table = RequestTable(options.number, options.table)
+        self.tenants = Tenants(options.tenants)
+        self.table.tally.know({tenant_number(name): name for name in self.tenants.names})
         self.readiness = Readiness(self.table, options.to_zero)
         self.epoch = 0
         """The highest one met: an older router is refused."""

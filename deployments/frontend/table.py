@@ -90,7 +90,7 @@ class RequestTable:
         """The new request's id, or why it may not enter; a refusal is its answer."""
         refusal = self._refusal(now_ns, arrival)
         if refusal is not None:
-            self.tally.refuse(arrival.application, refusal.reason)
+            self.tally.refuse(arrival.application, refusal.reason, arrival.tenant)
             return refusal
         rid = self._next_rid
         self._next_rid += 1
@@ -361,6 +361,6 @@ class RequestTable:
         if entry.payload is not None:
             self._effects.append(Release(entry.payload))
         if isinstance(outcome, Refusal):
-            self.tally.refuse(entry.application, outcome.reason)
+            self.tally.refuse(entry.application, outcome.reason, entry.tenant)
         else:
             self.tally.serve(now_ns, entry, outcome)

@@ -1,5 +1,6 @@
 """What a frontend counts: how requests ended, how long they took, in what batches."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from deployments.frontend.entry import Entry
@@ -57,11 +58,28 @@ class ApplicationTally:
         return {GOOD: self.good, LATE: self.late, **self.refused}
 
 
+class TenantTally:
+    """How requests of one tenant ended, of whatever application."""
+
+    __slots__ = ("name", "outcomes", "told")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.outcomes: dict[str, int] = {}
+        self.told: dict[str, int] = {}
+        """Of those, what the router has been told of."""
+
+    def count(self, outcome: str) -> None:
+        self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
+
+
 class Tally:
-    """Counters of all applications."""
+    """Counters of all applications, and of the tenants that are configured."""
 
     def __init__(self) -> None:
         self.applications: dict[str, ApplicationTally] = {}
+        self.tenants: dict[int, TenantTally] = {}
+        """By number."""
         self.stale_results = 0
         """Results of requests that had ended before."""
 
@@ -71,16 +89,31 @@ class Tally:
             found = self.applications[application] = ApplicationTally()
         return found
 
-    def refuse(self, application: str, reason: str) -> None:
+    def know(self, tenants: Mapping[int, str]) -> None:
+        """Count by these tenants too, named by number."""
+        self.tenants = {number: TenantTally(name) for number, name in tenants.items()}
+
+    def of_tenant(self, number: int, outcome: str) -> None:
+        """One more of a tenant's ended; one that got no further than the door has no application.
+        Where nobody has to say who they are, there are none."""
+        if self.tenants:
+            tenant = self.tenants.get(number)
+            if tenant is not None:
+                tenant.count(outcome)
+
+    def refuse(self, application: str, reason: str, tenant: int = 0) -> None:
         refused = self.of(application).refused
         refused[reason] = refused.get(reason, 0) + 1
+        self.of_tenant(tenant, reason)
 
     def serve(self, now_ns: int, entry: Entry, result: Result) -> None:
         tally = self.of(entry.application)
         if now_ns <= entry.deadline_ns:
             tally.good += 1
+            self.of_tenant(entry.tenant, GOOD)
         else:
             tally.late += 1
+            self.of_tenant(entry.tenant, LATE)
         latency_ns = now_ns - entry.arrived_at_ns
         tally.latency_ns += latency_ns
         tally.latency.add(latency_ns)
@@ -95,12 +128,24 @@ class Tally:
         found: list[Answered] = []
         for name, tally in self.applications.items():
             outcomes = tally.outcomes()
-            grown = {
-                key: count - tally.told.get(key, 0)
-                for key, count in outcomes.items()
-                if count > tally.told.get(key, 0)
-            }
+            grown = _grown(outcomes, tally.told)
             if grown:
                 tally.told = outcomes
                 found.append(Answered(name, grown, *tally.latency.take()))
         return tuple(found)
+
+    def take_tenants(self) -> tuple[tuple[str, dict[str, int]], ...]:
+        """The same by tenant, of those who have asked for anything since the last call."""
+        found: list[tuple[str, dict[str, int]]] = []
+        for tenant in self.tenants.values():
+            grown = _grown(tenant.outcomes, tenant.told)
+            if grown:
+                tenant.told = dict(tenant.outcomes)
+                found.append((tenant.name, grown))
+        return tuple(found)
+
+
+def _grown(counts: Mapping[str, int], told: Mapping[str, int]) -> dict[str, int]:
+    return {
+        key: count - told.get(key, 0) for key, count in counts.items() if count > told.get(key, 0)
+    }

@@ -104,6 +104,10 @@ class Tenants:
         self._known: list[tuple[bytes, Tenant]] = []
         self.renew(specs)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tenants)
+
     def renew(self, specs: Sequence[TenantSpec]) -> None:
         """The same tenants with these tokens: those of before are nobody's any more."""
         self._known = [

@@ -142,6 +142,8 @@ class FrontendStats(msgspec.Struct, tag=15, array_like=True, frozen=True):
     """How late its event loop came to this."""
     tasks: int = 0
     """Of its event loop, as counted a few seconds ago at most."""
+    tenants: tuple[tuple[str, dict[str, int]], ...] = ()
+    """How requests of each tenant ended, of all applications together."""
 
 
 # Router -> frontend

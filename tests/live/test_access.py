@@ -119,6 +119,14 @@ def test_above_its_rate_a_tenant_is_refused_and_others_are_not(channel: grpc.Cha
     assert numbers(stub(channel, ROBOTS).ModelInfer(ask("sum"))) == [6, 0, 3]
 
 
+def test_what_became_of_a_tenants_requests_is_counted(guarded: Running) -> None:
+    told = {each.name: each.outcomes for each in guarded.frontend.table.tally.tenants.values()}
+    assert told["busy"]["good"] >= 2
+    assert told["busy"]["rate"] >= 8
+    assert told["cameras"]["denied"] > 0
+    assert set(told) == {"cameras", "robots", "busy"}
+
+
 def test_streams_of_one_tenant_are_counted(guarded: Running, channel: grpc.Channel) -> None:
     cameras = stub(channel, CAMERAS)
     calls = [cameras.ModelStreamInfer(idle()) for _ in range(3)]

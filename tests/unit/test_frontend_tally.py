@@ -43,3 +43,19 @@ def test_run_times_are_kept_by_batch_size() -> None:
     assert found.batches[2].requests == 4
     assert found.run_ns == ms(20)
     assert found.queue_ns == 4 * ms(7)
+
+
+def test_tenants_that_are_known_are_counted_over_all_applications() -> None:
+    tally = Tally()
+    tally.know({7: "cameras", 8: "robots"})
+    for tenant, latency_ms in ((7, 3), (7, 30), (9, 3)):
+        arrival = Arrival("cats", ms(20), ms(20), 100, tenant=tenant)
+        entry = Entry(1, arrival, 0, ms(20), ms(20))
+        tally.serve(ms(latency_ms), entry, Result(1, "v", 1, 0, ms(5)))
+    tally.refuse("cats", "rate", 7)
+    tally.refuse("dogs", "rate", 7)
+    tally.refuse("dogs", "shed")
+    assert tally.take_tenants() == (("cameras", {"good": 1, "ran-late": 1, "rate": 2}),)
+    tally.of_tenant(8, "denied")
+    assert tally.take_tenants() == (("robots", {"denied": 1}),)
+    assert tally.take_tenants() == ()

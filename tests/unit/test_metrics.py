@@ -34,7 +34,10 @@ def busy_world() -> World:
     world.hear(world.backend, Done(1, ms(5), 0))
     latency = (0, 0, 1) + (0,) * (len(LATENCY_NS) - 2)
     answered = Answered("cats", {"good": 1, "expired": 1, "cancelled": 5}, latency, ms(5))
-    world.hear(world.frontend, FrontendStats((answered,), memory_bytes=123))
+    tenants = (("cameras", {"good": 3, "rate": 2}),)
+    stats = FrontendStats((answered,), memory_bytes=123, tenants=tenants)
+    world.hear(world.frontend, stats)
+    world.hear(world.frontend, FrontendStats((), memory_bytes=123, tenants=tenants))
     gpu = BackendStats((("v", 1, ms(30)),), 1, 10, 20, 30, 40, 0.5)
     world.hear(world.backend, gpu)
     return world
@@ -69,6 +72,8 @@ def test_figures_are_those_of_the_snapshot() -> None:
     found = samples(prometheus_text(told(busy_world())))
     assert found["fermata_requests_total{application=cats}"] == 1
     assert found["fermata_answered_total{application=cats,outcome=good}"] == 1
+    assert found["fermata_tenant_answered_total{outcome=good,tenant=cameras}"] == 6
+    assert found["fermata_tenant_answered_total{outcome=rate,tenant=cameras}"] == 4
     # The client's own doing is not bad; the one that expired is, of two.
     assert found["fermata_bad_rate{application=cats}"] == 0.5
     assert found["fermata_latency_seconds_bucket{application=cats,le=0.002}"] == 0

@@ -29,7 +29,9 @@ RATE_RPS = 170.0
 BACKENDS = 3
 BATCH_MAX = 16
 STREAMS = 8
-"""Connections of the generator; requests take them in turn."""
+"""Connections of the generator; requests take them in turn, or by their clients."""
+CAMERAS = ("--arrivals", "cameras", "--fps", "10")
+"""In place of nameless requests at random: shares are by client."""
 LOAD_S = 9.0
 KILL_AFTER_S = 2.0
 """From the first request on."""
@@ -125,7 +127,9 @@ def victim_of(server: Running, role: str) -> int:
 
 
 @contextmanager
-def loaded(server: Running, duration_s: float) -> Iterator[list[tuple[Ledger, int]]]:
+def loaded(
+    server: Running, duration_s: float, arrivals: Sequence[str] = ()
+) -> Iterator[list[tuple[Ledger, int]]]:
     """Send a load, from its first request on; in the end the list holds the client's ledger and
     how many answers were none that it waited for."""
     found: list[tuple[Ledger, int]] = []
@@ -134,7 +138,7 @@ def loaded(server: Running, duration_s: float) -> Iterator[list[tuple[Ledger, in
         command = [sys.executable, "-m", "commands.main", "load", "--model", "emulated"]
         command += ["--server", server.address, "--rate", str(RATE_RPS), "--warmup-s", "0"]
         command += ["--duration-s", str(duration_s), "--streams", str(STREAMS)]
-        command += ["--ledger", str(kept), "--json"]
+        command += ["--ledger", str(kept), "--json", *arrivals]
         before = _received(server)
         loading = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         end_s = time.monotonic() + BEGIN_S
@@ -156,7 +160,7 @@ def _received(server: Running) -> int:
 
 def strike(server: Running, role: str, sign: signal.Signals) -> Verdict:
     """One fault in the middle of a load."""
-    with loaded(server, LOAD_S) as found:
+    with loaded(server, LOAD_S, CAMERAS if role in FRONTENDS else ()) as found:
         time.sleep(KILL_AFTER_S)
         victim = victim_of(server, role)
         os.kill(victim, sign)
@@ -180,7 +184,8 @@ def judge(ledger: Ledger, twice: int) -> Verdict:
     outcome, due = ledger["outcome"], ledger["scheduled_ns"]
     bad = ~is_good(ledger)
     late = ledger["answered_ns"] - due > (SLO_MS + GRACE_MS) * 1e6
-    stream = np.arange(len(bad)) % STREAMS
+    client = ledger["client"]
+    stream = np.where(client > 0, client, np.arange(len(bad))) % STREAMS
     hit = np.unique(stream[late | (outcome == CUT)])
     names, counts = np.unique(outcome[bad], return_counts=True)
     return Verdict(

@@ -26,8 +26,8 @@ OUTCOMES = """
 `good`: the result was there before the SLO had passed. `ran-late`: it came after. Every other
 outcome names why there was no result: `late`, `window`, `shed`, `superseded`, `full`, `floor`,
 `failed` and `backend-lost` are the router's (`router.core.events.DropReason`), `expired`,
-`memory`, `too-many`, `no-router`, `draining`, `bad-input`, `not-found`, `rate` and `denied` the
-frontend's (`deployments.frontend.outcomes.RefusalReason`). `cancelled`, `bad-input`, `not-found`
+`memory`, `too-many`, `no-router`, `draining`, `stalled`, `bad-input`, `not-found`, `rate` and
+`denied` the frontend's (`deployments.frontend.outcomes.RefusalReason`). `cancelled`, `bad-input`, `not-found`
 and `rate` are the client's own doing and count neither as good nor as bad.
 
 Share of good answers of the last five minutes, by application:

@@ -18,8 +18,9 @@ from deployments.frontend.images import check_pixels
 from deployments.frontend.intake import Intake, tenant_number
 from deployments.frontend.memory import Arena
 from deployments.frontend.models import Registry
-from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
+from deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal, RefusalReason
 from deployments.frontend.peeker import Peeker
+from deployments.frontend.stalls import Stalls
 from deployments.frontend.table import RequestTable
 from deployments.frontend.tenants import ANYBODY, ForbiddenError, Tenant
 from router.core.units import NEVER, ms
@@ -82,6 +83,7 @@ class Desk:
         """Follows requests; None where nobody asked for it."""
         self.clock = clock
         self.loop = asyncio.get_running_loop()
+        self.stalls = Stalls(self.loop, clock)
         self.waiters: dict[int, OnAnswer] = {}
         self.advice: dict[tuple[str, int], Advice] = {}
         """The last word of the router to each client that reports, by application, in the order of
@@ -95,7 +97,7 @@ class Desk:
     def open(self, intake: Intake, on_answer: OnAnswer, tenant: Tenant = ANYBODY) -> int | Refusal:
         """Admit a request: its id, and `on_answer` once; or a refusal, and no call."""
         now_ns = self.clock()
-        refusal = tenant.admit(now_ns)
+        refusal = tenant.admit(now_ns) or self._outdated(now_ns, intake.arrival)
         if refusal is not None:
             return self._turn_away(intake, refusal)
         raw = None if intake.encoded else intake.tensor
@@ -141,6 +143,14 @@ class Desk:
         arrival = intake.arrival
         self.table.tally.refuse(arrival.application, refusal.reason, arrival.tenant)
         return self._refused(intake, refusal)
+
+    def _outdated(self, now_ns: int, arrival: Arrival) -> Refusal | None:
+        """Why a request is refused that lay unread for as long as it may take."""
+        unread_ns = self.stalls.unread_ns(now_ns)
+        if unread_ns < min(arrival.hard_limit_ns, arrival.left_ns) or not unread_ns:
+            return None
+        message = f"stalled: the frontend did not run for {unread_ns / 1e6:.0f} ms"
+        return Refusal("UNAVAILABLE", RefusalReason.STALLED, message, RETRY_AFTER_NS)
 
     def _refused(self, intake: Intake, refusal: Refusal) -> Refusal:
         if self.follower is not None:
@@ -281,6 +291,7 @@ class Desk:
         """Answer whoever still waits; nothing may be asked of the desk afterwards."""
         for rid in list(self.waiters):
             self.cancel(rid)
+        self.stalls.close()
         if self._timer is not None:
             self._timer.cancel()
 

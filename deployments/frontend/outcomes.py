@@ -26,6 +26,8 @@ class RefusalReason:
     """Its caller is nobody, or may not use the model."""
     FAILED: Final = "failed"
     """The model raised an error."""
+    STALLED: Final = "stalled"
+    """The frontend did not run for so long that its time may have been over before it was read."""
     INPUT_LATE: Final = "input-late"
     """Its input was still being decoded, or on its way, when its batch could wait no longer."""
 

@@ -15,13 +15,22 @@ from deployments.frontend.memory import Arena
 from deployments.frontend.models import ServedModel, TensorSpec
 from deployments.frontend.outcomes import Outcome, Refusal
 from deployments.frontend.table import RequestTable
-from router.core.units import seconds
+from router.core.units import ms, seconds
 from router.links.messages import Advice, Cancel, Evidence, Payload, Report, Result, Submit
 
 BYTES = ServedModel("bytes", TensorSpec("input", "UINT8", (4,)), seconds(1), seconds(1))
 SIZED = ServedModel(
     "sized", TensorSpec("input", "UINT8", (8, 8, 3)), seconds(1), seconds(1), sides={"small": 8}
 )
+
+
+class Watch:
+    """Shows what it is set to."""
+
+    now_ns = seconds(5)
+
+    def __call__(self) -> int:
+        return self.now_ns
 
 
 class Nowhere:
@@ -114,3 +123,31 @@ def test_clients_that_still_send_keep_their_advice() -> None:
     kept, (first, second, last) = asyncio.run(_advised(2 * ADVICE_MAX))
     assert kept == ADVICE_MAX
     assert (first is None, second is None, last is None) == (False, True, False)
+
+
+def test_what_lay_unread_while_the_process_was_stopped_is_refused() -> None:
+    async def play() -> None:
+        watch = Watch()
+        with ThreadPoolExecutor(1) as pool:
+            desk = Desk(RequestTable(1), Arena(0), pool, Nowhere(), clock=watch)
+            desk.table.on_router_up(0, 1)
+
+            def ask() -> int | Refusal:
+                return desk.open(asking(BYTES), lambda *_: None)
+
+            watch.now_ns += ms(600)
+            # Half a second: there is time left.
+            assert isinstance(ask(), int)
+            watch.now_ns += seconds(2)
+            for _ in range(2):
+                refused = ask()
+                assert isinstance(refused, Refusal)
+                assert refused.status == "UNAVAILABLE"
+                assert refused.message.startswith("stalled: the frontend did not run for 2")
+                # Before the loop comes to its clock, and while it still reads what lay there.
+                desk.stalls._on_tick()
+            watch.now_ns += ms(150)
+            assert isinstance(ask(), int)
+            desk.close()
+
+    asyncio.run(play())

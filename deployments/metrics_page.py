@@ -27,8 +27,8 @@ OUTCOMES = """
 outcome names why there was no result: `late`, `window`, `shed`, `superseded`, `full`, `floor`,
 `failed` and `backend-lost` are the router's (`router.core.events.DropReason`), `expired`,
 `memory`, `too-many`, `no-router`, `draining`, `stalled`, `bad-input`, `not-found`, `rate` and
-`denied` the frontend's (`deployments.frontend.outcomes.RefusalReason`). `cancelled`, `bad-input`, `not-found`
-and `rate` are the client's own doing and count neither as good nor as bad.
+`denied` the frontend's (`deployments.frontend.outcomes.RefusalReason`). `cancelled`, `bad-input`,
+`not-found` and `rate` are the client's own doing and count neither as good nor as bad.
 
 Share of good answers of the last five minutes, by application:
 

@@ -1,6 +1,7 @@
 """`fermata policy ramsis`: solve and inspect tables, and plan workers."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -15,7 +16,9 @@ from router.policies.catalog import read_options
 from router.policies.ramsis.ladder import peak_rps, solve_ladder
 from router.policies.ramsis.options import RamsisOptions
 from router.policies.ramsis.problem import WorkerProblem
+from router.policies.ramsis.slo_classes import share_out, slos_of
 from router.policies.ramsis.solve import Solution, solve
+from router.policies.ramsis.variable import VariableSolution, solve_variable
 from simulator.scenario import Scenario, load_scenario
 from simulator.worker_plan import (
     Fleet,
@@ -89,26 +92,51 @@ def solve_tables(
     reward: Reward = None,
     balancing: Balancing = None,
     bins: Bins = None,
+    queue_max: Annotated[
+        int | None, typer.Option(help="Longest queue that the table knows.")
+    ] = None,
     law: Law = None,
     burst_ms: BurstMs = None,
+    slo_ms: Annotated[
+        float, typer.Option(help="Which of the scenario's slos_ms; 0: the tightest.")
+    ] = 0.0,
+    variable_batching: Annotated[
+        bool,
+        typer.Option(
+            "--variable-batching",
+            help="A worker may leave part of its queue for later. For comparison, with few "
+            "--bins and a short --queue-max: routers always take the whole queue.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Solve the table of one load, and say what accuracy and violation rate it promises.
 
-    The scenario names the variants, their run times and accuracies, the SLO and the backends. With
-    --json the whole table is printed: the variant for each queue length and slack bin.
+    The scenario names the variants, their run times and accuracies, the SLO and the backends. Where
+    clients differ in SLO (slos_ms) the table is that of one of them, with its part of workers and
+    load. With --json the whole table is printed: the variant, and with --variable-batching the
+    batch size, for each queue length and slack bin.
     """
     read, rate_rps = _scenario(scenario, application, load)
     workers = workers or read.backends
     check_number("--workers", workers, low=1)
+    if every_load and variable_batching:
+        refuse("--every-load", True, "goes without --variable-batching")
     options = _options(
-        read, reward=reward, balancing=balancing, bins=bins, law=law, burst_ms=burst_ms
+        read,
+        reward=reward,
+        balancing=balancing,
+        bins=bins,
+        queue_max=queue_max,
+        law=law,
+        burst_ms=burst_ms,
     )
-    problem, names = worker_problem(read, workers, rate_rps, options)
+    slo_ns, workers, rate_rps = _part(read, options, slo_ms, workers, rate_rps)
+    problem, names = worker_problem(read, workers, rate_rps, options, slo_ns)
     if every_load:
         _print_ladder(problem, as_json)
         return
-    solution = solve(problem)
+    solution = solve_variable(problem) if variable_batching else solve(problem)
     if as_json:
         print(json.dumps(_table_of(problem, names, solution)))
         return
@@ -120,8 +148,25 @@ def solve_tables(
     console.print(_slack_table(problem, names, solution))
 
 
+def _part(
+    scenario: Scenario, options: RamsisOptions, slo_ms: float, workers: int, rate_rps: float
+) -> tuple[int, int, float]:
+    """One SLO, and the workers and the load that are its part."""
+    slos = slos_of(options, scenario.applications[0].slo_ns)
+    known = [slo_ns for slo_ns, _ in slos]
+    slo_ns = round(1e6 * slo_ms) or known[0]
+    if slo_ns not in known:
+        told = ", ".join(f"{each / 1e6:g}" for each in known)
+        refuse("--slo-ms", slo_ms, f"must be one of {told}")
+    place = known.index(slo_ns)
+    own = share_out(workers, [share for _, share in slos])[place]
+    if own == 0:
+        refuse("--workers", workers, f"leaves none for the SLO of {slo_ns / 1e6:g} ms")
+    return slo_ns, own, slos[place][1] * rate_rps
+
+
 def _table_of(
-    problem: WorkerProblem, names: tuple[str, ...], solution: Solution
+    problem: WorkerProblem, names: tuple[str, ...], solution: Solution | VariableSolution
 ) -> dict[str, object]:
     return {
         "load_rps": problem.rate_rps,
@@ -134,16 +179,25 @@ def _table_of(
     }
 
 
-def _slack_table(problem: WorkerProblem, names: tuple[str, ...], solution: Solution) -> Table:
+def _label(names: tuple[str, ...], choice: int | tuple[int, int]) -> str:
+    if isinstance(choice, int):
+        return names[choice]
+    return f"{names[choice[0]]} x {choice[1]}"
+
+
+def _slack_table(
+    problem: WorkerProblem, names: tuple[str, ...], solution: Solution | VariableSolution
+) -> Table:
     """One row for each queue length: from which slack on each variant runs."""
     table = Table(title="variant by queue length and slack")
     table.add_column("queue", justify="right")
     table.add_column("from slack (ms)")
-    for length, row in enumerate(solution.choice, 1):
+    rows: Sequence[Sequence[int | tuple[int, int]]] = solution.choice
+    for length, row in enumerate(rows, 1):
         changes: list[str] = []
-        for slack, variant in enumerate(row):
-            if slack == 0 or variant != row[slack - 1]:
-                changes.append(f"{problem.slack_ns[slack] / 1e6:.4g}: {names[variant]}")
+        for slack, choice in enumerate(row):
+            if slack == 0 or choice != row[slack - 1]:
+                changes.append(f"{problem.slack_ns[slack] / 1e6:.4g}: {_label(names, choice)}")
         table.add_row(str(length), ", ".join(changes))
         if len(changes) == 1 and length > 1:
             break

@@ -8,6 +8,7 @@ from router.core.units import seconds
 from router.policies.family import Family
 from router.policies.ramsis.options import RamsisOptions
 from router.policies.ramsis.problem import WorkerProblem
+from router.policies.ramsis.slo_classes import share_out, slos_of
 from router.policies.ramsis.solve import solve
 from router.policies.ramsis.tables import job_for
 from simulator.assembly import assemble
@@ -82,9 +83,10 @@ def under(scenario: Scenario, policy: str) -> Scenario:
 
 
 def worker_problem(
-    scenario: Scenario, workers: int, rate_rps: float, options: RamsisOptions
+    scenario: Scenario, workers: int, rate_rps: float, options: RamsisOptions, slo_ns: int = 0
 ) -> tuple[WorkerProblem, tuple[str, ...]]:
-    """RAMSIS' problem for the scenario's application, with the names of the variants in it."""
+    """RAMSIS' problem for the scenario's application, with the names of the variants in it; for
+    its own SLO, unless another is given."""
     (application,) = scenario.applications
     lead_ns = scenario.dispatch_ns
     # The router's own tables, so that what is planned is what serves.
@@ -92,7 +94,7 @@ def worker_problem(
     family = Family(
         application=0,
         name=application.name,
-        slo_ns=application.slo_ns,
+        slo_ns=slo_ns or application.slo_ns,
         variants=tuple(range(len(application.variants))),
         serving=0,
         accuracy=tuple(variant.accuracy or 0.0 for variant in application.variants),
@@ -107,12 +109,26 @@ def worker_problem(
 
 
 def promised_fleet(scenario: Scenario, wish: Wish, options: RamsisOptions) -> Try:
-    """What RAMSIS promises with so many workers."""
+    """What RAMSIS promises with so many workers. Where clients differ in SLO (`slos_ms`), each
+    class brings that part of the load which it has of the workers, and the least and the largest
+    of their promises count: every class has to meet the wish."""
+    (application,) = scenario.applications
+    classes = slos_of(options, application.slo_ns)
 
     def attempt(workers: int) -> Fleet:
-        problem, _ = worker_problem(scenario, workers, wish.rate_rps, options)
-        solution = solve(problem)
-        return Fleet(workers, solution.accuracy, solution.violation)
+        counts = share_out(workers, [share for _, share in classes])
+        if 0 in counts:
+            return Fleet(workers, 0.0, 1.0)
+        solutions = []
+        for (slo_ns, share), count in zip(classes, counts, strict=True):
+            rate_rps = share * wish.rate_rps
+            problem, _ = worker_problem(scenario, count, rate_rps, options, slo_ns)
+            solutions.append(solve(problem))
+        return Fleet(
+            workers,
+            min(solution.accuracy for solution in solutions),
+            max(solution.violation for solution in solutions),
+        )
 
     return attempt
 

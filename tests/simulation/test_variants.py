@@ -143,6 +143,24 @@ def test_the_planner_finds_the_smallest_fleet() -> None:
     assert fewest_workers(promised_fleet(start, wish, RamsisOptions()), wish, 2) is None
 
 
+def test_the_planner_keeps_every_slo_of_an_application() -> None:
+    wish = Wish(300.0, 0.7, 0.001)
+    start = only_application(scenario("ramsis", 300))
+    tight = RamsisOptions(bins=20, slos_ms=(150.0, 75.0), slo_shares=(1.0, 2.0))
+    attempt = promised_fleet(start, wish, tight)
+    fleet = fewest_workers(attempt, wish, 64)
+    assert fleet is not None
+    assert not attempt(fleet.workers - 1).meets(wish)
+    assert not attempt(1).meets(wish), "a class has no backend"
+    # Two thirds of the load and of the workers are the tight SLO's, which promises less.
+    own = round(fleet.workers * 2 / 3)
+    alone = solve(worker_problem(start, own, 200.0, RamsisOptions(bins=20), 75 * 10**6)[0])
+    assert fleet.accuracy == pytest.approx(alone.accuracy, abs=0.02)
+    loose = fewest_workers(promised_fleet(start, wish, RamsisOptions(bins=20)), wish, 64)
+    assert loose is not None
+    assert loose.workers < fleet.workers
+
+
 def test_the_planner_compares_what_it_says_whatever_serves_now() -> None:
     wish = Wish(300.0, 0.75, 0.001)
     start = only_application(scenario("central-queue", 300))

@@ -65,11 +65,8 @@ class SloClasses(Source):
 
     def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
         if up and backend not in self.home:
-            poorest = min(
-                range(len(self.members)),
-                key=lambda each: (1 + len(self.members[each].order)) / self.shares[each],
-            )
-            self.home[backend] = self.members[poorest]
+            held = [len(member.order) for member in self.members]
+            self.home[backend] = self.members[poorest(held, self.shares)]
         member = self.home.get(backend)
         if member is None:
             return NO_LANES
@@ -114,11 +111,34 @@ class SloClasses(Source):
         return self.home[slot.backend].grant(now_ns, slot)
 
 
+def poorest(held: Sequence[int], shares: Sequence[float]) -> int:
+    """Which class the next backend goes to."""
+    return min(range(len(shares)), key=lambda each: (1 + held[each]) / shares[each])
+
+
+def share_out(backends: int, shares: Sequence[float]) -> list[int]:
+    """How many of the backends each class has once all have come."""
+    held = [0] * len(shares)
+    for _ in range(backends):
+        held[poorest(held, shares)] += 1
+    return held
+
+
+def slos_of(options: RamsisOptions, slo_ns: int) -> list[tuple[int, float]]:
+    """Each SLO that the options name, ascending, with its share of the backends; the application's
+    own where they name none."""
+    if not options.slos_ms:
+        return [(slo_ns, 1.0)]
+    slos_ns = [round(1e6 * slo_ms) for slo_ms in options.slos_ms]
+    shares = options.slo_shares or (1.0,) * len(slos_ns)
+    return sorted(
+        (slo_ns, share / sum(shares)) for slo_ns, share in zip(slos_ns, shares, strict=True)
+    )
+
+
 def classes_of(family: Family, options: RamsisOptions) -> Source:
     """RAMSIS for the application's own SLO, or for each that the options name."""
     if not options.slos_ms:
         return Ramsis(family, options)
-    slos_ns = [round(1e6 * slo_ms) for slo_ms in options.slos_ms]
-    shares = options.slo_shares or (1.0,) * len(slos_ns)
-    ordered = sorted(zip(slos_ns, shares, strict=True))
-    return SloClasses(family, options, [each[0] for each in ordered], [each[1] for each in ordered])
+    slos_ns, shares = zip(*slos_of(options, family.slo_ns), strict=True)
+    return SloClasses(family, options, slos_ns, shares)

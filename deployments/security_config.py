@@ -91,7 +91,7 @@ class TenantConfig(TokenConfig):
     applications: list[str] = []
     """What it may use; empty: everything."""
     rate_rps: Positive | None = None
-    """Requests a second that each frontend process takes from it; absent: any."""
+    """Requests a second that all frontends together take from it; absent: any."""
     burst: Annotated[int, Field(ge=1)] = 32
     """Of those, how many at once."""
     operator: bool = False

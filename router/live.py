@@ -170,9 +170,11 @@ class LiveRouter:
                     self._look(now_ns, message)
                 elif isinstance(message, Place):
                     self._place(message)
-                elif not isinstance(message, FrontendStats) or not self.meters.on_frontend(
+                elif isinstance(message, FrontendStats) and self.meters.on_frontend(
                     link.peer.number, message
                 ):
+                    self.word.shares(link, message)
+                else:
                     self._stray(link, message)
         else:
             for message in messages:
@@ -306,6 +308,11 @@ class LiveRouter:
         self.placement.set_target(self.clock(), target, wanted)
         self._settle_soon()
 
+    def take_plans(self, plans: dict[int, Assignment]) -> None:
+        """Map the clients as decided."""
+        self.clients.take_plans(self.clock(), plans)
+        self._settle_soon()
+
     def _state(self, backend: int) -> BackendState:
         return self.engine.backend_rank[backend].backends[backend]
 
@@ -436,13 +443,6 @@ class LiveRouter:
         self._say(backend.link, Run(batch.batch_id, name, rids, start_in_ns, batch.plan_ns))
         if self.built.estimators[batch.requests[0].application] is not None:
             self.word.estimates(batch)
-
-    # Plans that are made elsewhere
-
-    def take_plans(self, plans: dict[int, Assignment]) -> None:
-        """Map the clients as decided."""
-        self.clients.take_plans(self.clock(), plans)
-        self._settle_soon()
 
     def stop(self) -> None:
         self.wake.close()

@@ -10,13 +10,16 @@ from router.links.messages import (
     Dropped,
     Estimated,
     Fleet,
+    FrontendStats,
     Message,
+    Shares,
     ShortCircuit,
 )
 from router.mapped_clients import MappedClients
 from router.peers import BackendPeer, Speaker
 from router.presence import Presence
 from router.retry import retry_after_ns
+from router.tenant_shares import TenantShares
 
 
 class Word:
@@ -40,6 +43,7 @@ class Word:
         self.outdated = False
         """Somebody has come or gone, or holds other models, since frontends heard of it."""
         self.told: Fleet | None = None
+        self.tenants = TenantShares()
 
     def on_frontend_up(self, link: Speaker) -> None:
         number = link.peer.number
@@ -53,7 +57,17 @@ class Word:
 
     def on_frontend_down(self, number: int) -> None:
         del self.frontends[number]
+        self.tenants.on_gone(number)
         self.outdated = True
+
+    def shares(self, link: Speaker, stats: FrontendStats) -> None:
+        """Tell a frontend how much of tenants' rates is its part, by what it has been asked."""
+        number = link.peer.number
+        counts = {tenant: sum(outcomes.values()) for tenant, outcomes in stats.tenants}
+        self.tenants.on_asked(number, counts)
+        shares = self.tenants.of(number, self.frontends)
+        if shares and len(self.frontends) > 1:
+            self.say(link, Shares(shares))
 
     def fleet(self) -> None:
         """Tell every frontend who is there, where that is news."""

@@ -4,12 +4,20 @@
 class RateLimit:
     """So many a second, and so many at once. Pure: the time is given."""
 
-    __slots__ = ("full_at_ns", "gap_ns", "room_ns")
+    __slots__ = ("burst", "full_at_ns", "gap_ns", "rate_rps", "room_ns")
 
     def __init__(self, rate_rps: float, burst: int) -> None:
-        self.gap_ns = max(1, round(1e9 / rate_rps))
-        self.room_ns = (burst - 1) * self.gap_ns
+        self.rate_rps = rate_rps
+        self.burst = burst
         self.full_at_ns = 0
+        self.set_share(1.0)
+
+    def set_share(self, share: float) -> None:
+        """Give this part of the rate and of the burst, though always one at once: others give the
+        rest. What is owed by now is a time and stays the same: a whole burst comes back in as
+        long."""
+        self.gap_ns = max(1, round(1e9 / (self.rate_rps * share)))
+        self.room_ns = round((max(1.0, self.burst * share) - 1) * self.gap_ns)
 
     def take(self, now_ns: int) -> int:
         """0 where one more may pass now; else how long until one may, and nothing is taken."""

@@ -33,6 +33,7 @@ from router.links.messages import (
     Report,
     Result,
     Returned,
+    Shares,
     ShortCircuit,
     Submit,
 )
@@ -152,6 +153,9 @@ class Switchboard:
                 self.repository.on_absent(message)
             elif isinstance(message, Fleet):
                 self.readiness.on_fleet(message)
+                self.tenants.share_with(message.frontends)
+            elif isinstance(message, Shares):
+                self.tenants.set_shares(message.tenants)
             elif isinstance(message, Estimated):
                 desk.on_estimated(message)
             elif isinstance(message, ShortCircuit):

@@ -1,7 +1,7 @@
 """Tenants: who somebody is by a bearer token, what they may use, and how often."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from hmac import compare_digest
@@ -102,11 +102,33 @@ class Tenants:
         self._key = secrets.token_bytes(32)
         self._tenants = {spec.name: _tenant(spec) for spec in specs}
         self._known: list[tuple[bytes, Tenant]] = []
+        self.frontends = 1
+        """That share each tenant's rate, this one among them."""
+        self.shares: Mapping[str, float] = {}
+        """Of this one, by tenant; where it is not known yet, all have the same."""
         self.renew(specs)
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._tenants)
+
+    def share_with(self, frontends: int) -> None:
+        """So many frontends are there."""
+        self.frontends = max(1, frontends)
+        self._share_out()
+
+    def set_shares(self, shares: Mapping[str, float]) -> None:
+        """How much of tenants' rates is this frontend's to give, as the router has worked it
+        out."""
+        self.shares = shares
+        self._share_out()
+
+    def _share_out(self) -> None:
+        if self.frontends == 1:
+            self.shares = {}
+        for name, tenant in self._tenants.items():
+            if tenant.limit is not None:
+                tenant.limit.set_share(self.shares.get(name) or 1 / self.frontends)
 
     def renew(self, specs: Sequence[TenantSpec]) -> None:
         """The same tenants with these tokens: those of before are nobody's any more."""

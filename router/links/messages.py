@@ -6,7 +6,7 @@ known by `rid`, unique in the cluster: the frontend's number in the upper bits, 
 
 import msgspec
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised when a message changes its meaning; peers of another number are refused by name."""
 RID_BITS = 40
 """A frontend's own counter; its number stands above."""
@@ -202,6 +202,13 @@ class Fleet(msgspec.Struct, tag=25, array_like=True, frozen=True):
     """Applications that none of those holds all variants of."""
 
 
+class Shares(msgspec.Struct, tag=26, array_like=True, frozen=True):
+    """How much of each tenant's rate the frontend that hears this may give; those left out are
+    shared evenly. In answer to `FrontendStats`, where there are several frontends."""
+
+    tenants: dict[str, float]
+
+
 # Router -> backend
 
 
@@ -356,6 +363,7 @@ Message = (
     | ShortCircuit
     | Estimated
     | Fleet
+    | Shares
     | Run
     | Frontend
     | LoadVariant

@@ -87,9 +87,9 @@ class StandIn:
         self.inline = 0
         self.epoch = 1
 
-    async def tell(self, fleet: Fleet) -> None:
-        """Have the frontend hear who is there."""
-        self.router_side.send(fleet)
+    async def tell(self, message: Message) -> None:
+        """Have the frontend hear this from its router."""
+        self.router_side.send(message)
         self.router_side.flush()
 
     def _router_hello(self) -> Hello:

@@ -27,6 +27,8 @@ from clients.wire.service import InferenceStub
 from clients.wire.tensors import from_array
 from deployments.frontend.streams import StreamLimits
 from deployments.frontend.tenants import TenantSpec
+from router.core.units import ms
+from router.links.messages import Fleet, Shares
 
 pytestmark = pytest.mark.live
 
@@ -117,6 +119,19 @@ def test_above_its_rate_a_tenant_is_refused_and_others_are_not(channel: grpc.Cha
     status, said = refused(stub(channel, BUSY).ModelInfer, ask("sum"))
     assert (status, "has had its rate" in said) == ("RESOURCE_EXHAUSTED", True)
     assert numbers(stub(channel, ROBOTS).ModelInfer(ask("sum"))) == [6, 0, 3]
+
+
+def test_a_rate_is_shared_with_other_frontends(guarded: Running) -> None:
+    limit = guarded.frontend.tenants.find(f"Bearer {BUSY}").limit
+    assert limit is not None
+    for message, gap_ms in (
+        (Fleet(4, 1), 4000),
+        (Shares({"busy": 0.8}), 1250),
+        (Fleet(3, 1), 1250),
+        (Fleet(1, 1), 1000),
+    ):
+        guarded.call(guarded.stand_in.tell(message))
+        wait_for(lambda wanted=gap_ms: limit.gap_ns == ms(wanted))
 
 
 def test_what_became_of_a_tenants_requests_is_counted(guarded: Running) -> None:

@@ -21,12 +21,14 @@ from router.links.messages import (
     Dropped,
     Fleet,
     Frontend,
+    FrontendStats,
     Hello,
     LoadVariant,
     Message,
     Place,
     Ready,
     Run,
+    Shares,
     Submit,
     UnloadVariant,
 )
@@ -170,6 +172,20 @@ def test_frontends_hear_who_is_there_whenever_that_changes() -> None:
     anew = world.link("frontend", 3)
     world.settle()
     assert anew.take(Fleet) == [Fleet(1, 0, ("cats",))]
+
+
+def test_a_report_is_answered_with_parts_of_tenants_rates_where_they_are_shared() -> None:
+    world = World()
+    stats = FrontendStats((), tenants=(("cameras", {"good": 40, "rate": 60}),))
+    world.hear(world.frontend, stats)
+    assert world.frontend.take(Shares) == []
+    other = world.link("frontend", 3)
+    world.hear(other, FrontendStats(()))
+    (shares,) = other.take(Shares)
+    assert shares.tenants == {"cameras": pytest.approx(0.01 / 1.02)}
+    world.hear(world.frontend, stats)
+    (shares,) = world.frontend.take(Shares)
+    assert shares.tenants == {"cameras": pytest.approx(1.01 / 1.02)}
 
 
 def test_tables_that_cannot_be_made_are_told_of_and_tried_again() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.experimental import internal_kv
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -45,6 +46,7 @@ from router.assembly import RouterConfig
 from router.core.units import seconds
 from router.links.transport import Resolve
 from router.logs import LogOptions, start_logs
+from router.numbers import take_number
 
 NAMESPACE = "fermata"
 GENERATION = 1
@@ -54,14 +56,20 @@ ADOPT_S = 5.0
 GOES_ON = ("DEPLOYING", "RUNNING", "UNHEALTHY")
 """States of an application in which Serve replaces a replica that ends."""
 STATUS_S = 2.0
-NUMBER_BITS = 20
-"""Of a frontend's or backend's number: a digest of its replica's name, which Ray keeps unique."""
 
 
-def _number() -> int:
-    name = serve.get_replica_context().replica_tag
-    digest = hashlib.blake2s(name.encode(), digest_size=4).digest()
-    return int.from_bytes(digest) >> (32 - NUMBER_BITS)
+def _number(config: DeploymentConfig) -> int:
+    """Of this frontend or backend. The cluster remembers whose each is, for good: what a process
+    of long ago has left in others' memory must not be taken for another's."""
+    context = serve.get_replica_context()
+    name = context.replica_tag
+
+    def claim(number: int) -> str:
+        key = f"fermata-number-{config.name}-{context.deployment}-{number}".encode()
+        internal_kv._internal_kv_put(key, name.encode(), overwrite=False)
+        return str(internal_kv._internal_kv_get(key), "utf-8")
+
+    return take_number(name, claim)
 
 
 def _mark(config: DeploymentConfig) -> str:
@@ -239,7 +247,8 @@ class Backend:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = read_config(config)
-        start_logs(f"backend-{_number()}", _logs(self.config))
+        self.number = _number(self.config)
+        start_logs(f"backend-{self.number}", _logs(self.config))
         self.at = "starting"
         loop = asyncio.get_running_loop()
         self.loading = loop.create_task(self._load())
@@ -273,7 +282,7 @@ class Backend:
         tune()
         loaded = await asyncio.shield(self.loading)
         settings = BackendSettings(
-            _number(),
+            self.number,
             kind=self.stock.kind,
             costs=measured_costs(self.config, loaded.profiles),
             node=node_name(),
@@ -316,12 +325,13 @@ class Frontend:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = read_config(config)
-        start_logs(f"frontend-{_number()}", _logs(self.config))
+        self.number = _number(self.config)
+        start_logs(f"frontend-{self.number}", _logs(self.config))
         self.starting = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
         config = self.config
-        options = frontend_options(config, _number())
+        options = frontend_options(config, self.number)
         resolve = find_router(_router_name(config), NAMESPACE)
         looks = await asyncio.to_thread(peeks, config)
         export = FrontendExport(options.number)

@@ -112,11 +112,11 @@ class Invariants:
 
     def _check_known(self, live: LiveRouter) -> None:
         system = self.system
-        wanted = {each.process.settings.number for each in system.backends}
-        if set(live.backends) != wanted:
+        wanted = system.backend_numbers()
+        if sorted(live.backends) != wanted:
             raise BrokenError(f"the router has backends {sorted(live.backends)}, not {wanted}")
-        wanted = {each.board.options.number for each in system.frontends}
-        if set(live.frontends) != wanted:
+        wanted = system.frontend_numbers()
+        if sorted(live.frontends) != wanted:
             raise BrokenError(f"the router has frontends {sorted(live.frontends)}, not {wanted}")
         fleet = Fleet(len(live.frontends), len(live.backends))
         for frontend in system.frontends:

@@ -2,14 +2,17 @@
 not find ours."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from deployments.backend.slot import Job, Report
 from faults.processes import BackendHost, FrontendHost
+from faults.system import NUMBER_BITS
 from router.core.units import ms
 from router.links.messages import Hello, Message, Submit
 from router.links.routers import RouterLinks
 from router.links.transport import Link
 from router.live import LiveRouter
+from router.numbers import take_number
 from router.peers import Speaker
 
 Plant = Callable[[object], None]
@@ -106,12 +109,20 @@ def _follow_anybody(links: RouterLinks) -> None:
     links._follow = follow  # type: ignore[method-assign]
 
 
+def shared_number(what: object) -> None:
+    """A process is known by a digest of its name, whoever else is."""
+    if isinstance(what, BackendHost):
+        number = take_number(what.loop.name, lambda _: what.loop.name, NUMBER_BITS)
+        what.process.settings = replace(what.process.settings, number=number)
+
+
 PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "lost acknowledgement": (lost_acknowledgement, ()),
     "double grant": (double_grant, ("cut", "delay", "flap")),
     "stale epoch": (stale_epoch, ("flap", "usurp")),
     "leaked slot": (leaked_slot, ("clock-step", "flap", "kill")),
     "forgotten answer": (forgotten_answer, ()),
+    "shared number": (shared_number, ("drain-backend", "kill")),
     "two leaders": (two_leaders, ("cut", "part", "stop")),
 }
 """With the faults that bring each out soonest; none: any."""

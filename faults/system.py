@@ -21,6 +21,7 @@ from router.core.units import ms, seconds
 from router.links.messages import Result
 from router.links.session import LinkError
 from router.links.transport import Resolve
+from router.numbers import take_number
 
 PROMISE_NS = ms(50)
 """After a request has expired: by then its client has an answer."""
@@ -36,6 +37,8 @@ LOOK_NS = ms(100)
 HEALTH_NS = seconds(1)
 OUTDATED = 0.2
 """Of the answers to where the router is."""
+NUMBER_BITS = 6
+"""Few, so that two processes often want the same number."""
 REST_NS = seconds(3)
 """For backends that try to reach a frontend, or have given up just now."""
 POLICIES: tuple[tuple[str, dict[str, object]], ...] = (
@@ -106,6 +109,8 @@ class System:
             fair_shares=True,
         )
         self.counts: dict[str, int] = {}
+        self.owners: dict[tuple[str, int], str] = {}
+        """Of the numbers of each kind of process, as the cluster remembers them."""
         self.standby = self.rng.random() < 0.5 if standby is None else standby
         self.seats: list[RouterHost | None] = [None, None] if self.standby else [None]
         """The routers that the cluster names when asked."""
@@ -147,9 +152,17 @@ class System:
                     self.lose_backend(host)
         self.world.after(HEALTH_NS, self._check_health)
 
-    def _name(self, kind: str) -> tuple[str, int]:
-        number = self.counts[kind] = self.counts.get(kind, 0) + 1
-        return f"{kind}-{number}", number
+    def _name(self, kind: str) -> str:
+        count = self.counts[kind] = self.counts.get(kind, 0) + 1
+        return f"{kind}-{count}"
+
+    def _name_and_number(self, kind: str) -> tuple[str, int]:
+        name = self._name(kind)
+
+        def claim(number: int) -> str:
+            return self.owners.setdefault((kind, number), name)
+
+        return name, take_number(name, claim, NUMBER_BITS)
 
     # Processes
 
@@ -162,7 +175,7 @@ class System:
         return max(leading, key=lambda each: each.epoch, default=None)
 
     def start_router(self, seat: int = 0) -> None:
-        name, _ = self._name("router")
+        name = self._name("router")
         other = self.resolvers[1 - seat] if self.standby else None
         host = RouterHost(
             self.world, name, self.config, self.last_epoch, self._stand_down, seat, other
@@ -183,7 +196,7 @@ class System:
         self._started(host.live)
 
     def start_frontend(self) -> None:
-        name, number = self._name("frontend")
+        name, number = self._name_and_number("frontend")
         options = FrontendOptions(number, link_host="world", node="world", shared_memory=False)
         host = FrontendHost(
             self.world, name, options, Registry.of((PLAIN, ENCODED)), self.resolvers
@@ -193,7 +206,7 @@ class System:
         host.loop.start(host.run())
 
     def start_backend(self) -> None:
-        name, number = self._name("backend")
+        name, number = self._name_and_number("backend")
         host = BackendHost(self.world, name, number, TABLES, self.resolvers, self.lose_backend)
         host.machine.poison = self.poison
         self.backends.append(host)
@@ -271,9 +284,15 @@ class System:
         )
         return (
             linked
-            and set(live.backends) == {each.process.settings.number for each in self.backends}
-            and set(live.frontends) == {each.board.options.number for each in self.frontends}
+            and sorted(live.backends) == self.backend_numbers()
+            and sorted(live.frontends) == self.frontend_numbers()
         )
+
+    def backend_numbers(self) -> list[int]:
+        return sorted(each.process.settings.number for each in self.backends)
+
+    def frontend_numbers(self) -> list[int]:
+        return sorted(each.board.options.number for each in self.frontends)
 
     def _seated(self, host: RouterHost) -> bool:
         """It leads and is the only one, or watches the one that does."""

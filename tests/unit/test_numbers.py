@@ -1,0 +1,16 @@
+"""Numbers of processes: each has one, and no two the same."""
+
+from router.numbers import take_number
+
+
+def test_a_process_keeps_its_number_and_shares_it_with_nobody() -> None:
+    owners: dict[int, str] = {}
+    names = [f"replica-{count}" for count in range(16)]
+
+    def number(name: str) -> int:
+        return take_number(name, lambda number: owners.setdefault(number, name), bits=4)
+
+    taken = [number(name) for name in names]
+    # As many as there are: most of them found that of their digest taken.
+    assert sorted(taken) == list(range(16))
+    assert [number(name) for name in names] == taken

@@ -1,10 +1,12 @@
 """Heartbeats from a thread of their own: a loop that is busy must not be taken for dead."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
 
+LOG = logging.getLogger("fermata")
 Clock = Callable[[], int]
 """Nanoseconds of a clock that never goes back."""
 
@@ -45,7 +47,17 @@ class Heart:
 
     def _run(self) -> None:
         while not self.stopped.wait(self.every_ns / 1e9):
-            with self.lock:
-                links = tuple(self.links)
-            for link in links:
+            self.pulse()
+
+    def pulse(self) -> None:
+        """Beat once for every link; what ails one is no matter of the others."""
+        with self.lock:
+            links = tuple(self.links)
+        for link in links:
+            try:
                 link.beat()
+            # This is the thread's outermost loop.
+            except Exception:
+                LOG.exception("a link has no heartbeat any more")
+                # Its peer hears nothing, and cuts it; then it is made anew.
+                self.leave(link)

@@ -68,7 +68,8 @@ class Seal:
         self.made = False
 
     def wrap(self, data: bytes) -> bytes:
-        """What to send for this; it waits for the handshake, which the first call begins."""
+        """What to send for this; it waits for the handshake, which the first call begins. Raises
+        SealError, as `unwrap` does, once the peer has refused."""
         if self.made:
             self._write(data)
         else:
@@ -114,8 +115,11 @@ class Seal:
 
     def _write(self, data: bytes) -> None:
         left = memoryview(data)
-        while left:
-            left = left[self._tls.write(left) :]
+        try:
+            while left:
+                left = left[self._tls.write(left) :]
+        except ssl.SSLError as error:
+            raise self._error(error) from None
 
     def _error(self, error: ssl.SSLError) -> SealError:
         return SealError(getattr(error, "verify_message", "") or str(error), self._out.read())

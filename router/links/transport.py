@@ -168,9 +168,18 @@ class Link(asyncio.Protocol):
             if self.wire is None:
                 return
             self.spoke = True
-            waiting = self._put(frame if self.seal is None else self.seal.wrap(frame))
+            waiting = self._put(self._sealed(frame))
         if waiting > self.options.buffer_bytes_max:
             self.close(f"cut: the peer does not read, {waiting} bytes wait for it", at_once=True)
+
+    def _sealed(self, frame: bytes) -> bytes:
+        """As it goes out; nothing, once the peer has ended its TLS: the connection ends soon."""
+        if self.seal is None:
+            return frame
+        try:
+            return self.seal.wrap(frame)
+        except SealError as error:
+            return error.last
 
     def _put(self, data: bytes) -> int:
         """Send these bytes behind all others; how many now wait. The lock is held."""
@@ -201,7 +210,7 @@ class Link(asyncio.Protocol):
                 if not self.seal.made:
                     return
                 # What is sealed has its place among all that is: from here on it must go out.
-                self.tail = frame = self.seal.wrap(frame)
+                self.tail = frame = self._sealed(frame)
             sent = self.wire.push(frame)
             if sent > 0 or self.tail:
                 self.tail = frame[sent:]
@@ -414,8 +423,11 @@ class Reconnecting:
             try:
                 address = await self.resolve()
                 link = await connect(address, self.me, self.events, self.heart, self.options)
-            except LinkError as error:
-                self.trouble = str(error)
+            # Whatever it was: a process that stops trying never meets a router again.
+            except Exception as error:
+                if not isinstance(error, LinkError):
+                    LOG.exception("an attempt to link failed")
+                self.trouble = str(error) or type(error).__name__
                 await asyncio.sleep(wait_ns / 1e9)
                 wait_ns = min(2 * wait_ns, self.options.backoff_ns_max)
                 continue

@@ -78,6 +78,21 @@ def test_a_certificate_of_another_authority_is_refused_on_both_sides(
         talk(tls(other, trusted=authority).seal(False), ours.seal(True))
 
 
+def test_whoever_was_refused_can_say_nothing_more(
+    authority: Authority, ours: LinkTls, tmp_path: Path
+) -> None:
+    client = tls(Authority(tmp_path, "other"), trusted=authority).seal(False)
+    server = ours.seal(True)
+    _, reply = server.unwrap(client.wrap(b"hello"))
+    _, finished = client.unwrap(reply)
+    with pytest.raises(SealError) as refused:
+        server.unwrap(finished)
+    with pytest.raises(SealError):
+        client.unwrap(refused.value.last)
+    with pytest.raises(SealError):
+        client.wrap(b"a heartbeat")
+
+
 def test_another_name_of_the_same_authority_is_refused_on_both_sides(
     authority: Authority, ours: LinkTls
 ) -> None:

@@ -1,0 +1,63 @@
+"""The heart of a process: one sick link is no matter of the others, nor is one bad attempt."""
+
+import asyncio
+
+from router.core.units import ms
+from router.links.heart import Heart
+from router.links.messages import PROTOCOL, Hello, Message
+from router.links.session import LinkError
+from router.links.transport import Link, LinkOptions, Reconnecting
+
+NEVER_BEATS = ms(1_000_000)
+
+
+class Pulse:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.beats = 0
+
+    def beat(self) -> None:
+        self.beats += 1
+        if self.error is not None:
+            raise self.error
+
+
+def test_a_link_that_cannot_beat_keeps_no_other_from_it() -> None:
+    heart = Heart(NEVER_BEATS)
+    links = [Pulse(RuntimeError("its TLS has ended")), Pulse(), Pulse()]
+    for link in links:
+        heart.join(link)
+    for _ in range(3):
+        heart.pulse()
+    heart.stop()
+    # The sick one is left to its peer, who hears nothing any more and cuts it.
+    assert [link.beats for link in links] == [1, 3, 3]
+
+
+class Nobody:
+    def on_up(self, link: Link) -> None: ...
+    def on_messages(self, link: Link, messages: list[Message]) -> None: ...
+    def on_down(self, link: Link, reason: str) -> None: ...
+    def on_refused(self, link: Link, reason: str) -> None: ...
+
+
+def test_whatever_an_attempt_fails_of_another_follows() -> None:
+    asked: list[Exception] = []
+
+    async def resolve() -> str:
+        asked.append(LinkError("not there") if len(asked) % 2 else KeyError("the cluster's own"))
+        raise asked[-1]
+
+    async def test() -> None:
+        heart = Heart(NEVER_BEATS)
+        options = LinkOptions(backoff_ns_min=1, backoff_ns_max=1)
+        kept = Reconnecting(resolve, lambda: Hello(PROTOCOL, "x", 0, 0), Nobody(), heart, options)
+        kept.start()
+        while len(asked) < 4:
+            await asyncio.sleep(0)
+            assert not kept.task.done()
+        await asyncio.sleep(0)
+        assert kept.trouble
+        await kept.stop("done")
+
+    asyncio.run(test())

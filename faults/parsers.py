@@ -4,21 +4,34 @@ A function returns where its bytes were taken or refused by name, and raises wha
 have raised: a fuzzer keeps the bytes that made it.
 """
 
+import resource
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from clients.wire import open_inference_pb2 as pb
 from clients.wire.errors import BadRequestError
+from clients.wire.tensors import DTYPES
 from deployments.config import load_config
 from deployments.frontend.decoding import payload_bytes, write_payload
-from deployments.frontend.images import check_pixels, decode
+from deployments.frontend.images import (
+    PIXEL_BYTES_MAX,
+    check_pixels,
+    decode,
+    fit,
+    frame_size,
+    write,
+)
 from deployments.frontend.intake import take_in
 from deployments.frontend.json_tensors import read_request
 from deployments.frontend.models import (
+    Fit,
     ImageSpec,
     Registry,
     ServedModel,
@@ -35,27 +48,49 @@ from router.links.session import Session, encode
 PIXELS_MAX = 1 << 20
 CONFIG_BYTES_MAX = 4096
 """A configuration is the operator's own: its size is not what is tried here."""
+SLACK_BYTES = 16 << 20
+"""What Python and its allocator may take beside a picture."""
+SIDE = 16
+
+
+def _pictures(name: str, fit: Fit, **given: Any) -> ServedModel:
+    """A model of small pictures."""
+    spec = ImageSpec(SIDE, SIDE, fit=fit, resize=18, **given)
+    shape = (SIDE, SIDE, 3) if spec.channels_last else (3, SIDE, SIDE)
+    datatype = "UINT8" if fit == "whole" else "FP32" if fit == "stretch" else "FP16"
+    return ServedModel(
+        name, TensorSpec("input", datatype, shape), ms(100), ms(100), image=spec, boxes=True
+    )
+
+
+FITTED = (
+    _pictures("stretched", "stretch"),
+    _pictures("cropped", "crop", bicubic=True),
+    _pictures("centred", "centre", channels_last=True),
+    _pictures("whole", "whole"),
+)
+"""Every way in which a picture becomes an input."""
 REGISTRY = Registry.of(
     (
         ServedModel("numbers", TensorSpec("input", "FP32", (4,)), ms(100), ms(100)),
         ServedModel(
             "any", TensorSpec("input", "INT64", (-1,)), ms(50), ms(50), versions=("1", "2")
         ),
-        ServedModel(
-            "picture",
-            TensorSpec("input", "FP32", (3, 16, 16)),
-            ms(100),
-            ms(100),
-            image=ImageSpec(16, 16),
-            boxes=True,
-        ),
+        *FITTED,
         ServedModel(
             "sized",
-            TensorSpec("input", "UINT8", (3, 16, 16)),
+            TensorSpec("input", "UINT8", (3, SIDE, SIDE)),
             ms(100),
             ms(100),
-            image=ImageSpec(16, 16, fit="whole"),
-            sides={"small": 16, "large": 32},
+            image=ImageSpec(SIDE, SIDE, fit="whole"),
+            sides={"small": SIDE, "large": 2 * SIDE},
+        ),
+        ServedModel(
+            "words",
+            TensorSpec("input", "INT64", (1,)),
+            ms(100),
+            ms(100),
+            read=lambda data: np.array([len(data.decode())]),
         ),
     )
 )
@@ -107,24 +142,42 @@ def rest(data: bytes) -> None:
 
 def _serve(request: pb.ModelInferRequest) -> None:
     try:
-        intake = take_in(request, REGISTRY, stream=1, tenant="somebody")
-        check_pixels(*intake.frame, PIXELS_MAX)
-        size = payload_bytes(intake)
-        assert size <= len(intake.tensor.data) + 4 * PIXELS_MAX
-        write_payload(intake, memoryview(bytearray(size)), PIXELS_MAX)
+        with bounded_memory(len(request.SerializeToString())):
+            intake = take_in(request, REGISTRY, stream=1, tenant="somebody")
+            check_pixels(*intake.frame, PIXELS_MAX)
+            size = payload_bytes(intake)
+            assert size <= len(intake.tensor.data) + 4 * PIXELS_MAX
+            write_payload(intake, memoryview(bytearray(size)), PIXELS_MAX)
     except (BadRequestError, UnknownModelError) as error:
         _say(error)
 
 
 def pictures(data: bytes) -> None:
-    """An encoded picture, whatever it claims to be."""
+    """An encoded picture, whatever it claims to be, decoded and made the input of every model."""
     try:
-        pixels = decode(data, PIXELS_MAX)
+        with bounded_memory(len(data)):
+            pixels = decode(data, PIXELS_MAX)
+            assert pixels.shape == (*frame_size(data), 3)
+            for model in FITTED:
+                assert model.image is not None
+                out = np.empty(model.input.shape, DTYPES[model.input.datatype])
+                write(fit(pixels, model.image), model.image, out)
     except BadRequestError as error:
         _say(error)
-        return
-    assert pixels.ndim == 3
-    assert pixels.size <= 3 * PIXELS_MAX
+
+
+@contextmanager
+def bounded_memory(given: int) -> Iterator[None]:
+    """Whatever is read of so many bytes takes no more memory than the largest picture may."""
+    before = _peak_bytes()
+    yield
+    grown = _peak_bytes() - before
+    most = PIXEL_BYTES_MAX * PIXELS_MAX + 4 * given + SLACK_BYTES
+    assert grown <= most, f"{grown} bytes were taken, at most {most} may be"
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def configuration(data: bytes) -> None:

@@ -4,6 +4,7 @@ import io
 import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -30,6 +31,8 @@ from router.links.messages import (
 from router.links.session import encode
 
 ROOT = Path(__file__).parents[1]
+FITS = ("stretched", "cropped", "centred", "whole")
+"""Models of pictures, as `faults.parsers` calls them."""
 SAID: tuple[Message, ...] = (
     Submit(1, "camera", 50_000_000, 50_000_000, 7, 1, 0.5, "large"),
     Cancel(1),
@@ -57,9 +60,10 @@ def messages() -> list[bytes]:
         ("numbers", from_array("input", np.arange(4, dtype=np.float32))),
         ("any", from_array("input", np.arange(7, dtype=np.int64)[None])),
         ("any@2", from_array("input", np.arange(2, dtype=np.int64))),
-        *(("picture", _encoded(each)) for each in pictures()),
+        *((fit, _encoded(each)) for fit in FITS for each in pictures()),
+        *((fit, from_array("input", np.zeros((8, 9, 3), np.uint8))) for fit in FITS),
         *(("sized", _encoded(each)) for each in pictures()[:2]),
-        ("picture", from_array("input", np.zeros((8, 9, 3), np.uint8))),
+        ("words", _encoded(b"a sentence")),
     )
     found: list[bytes] = []
     for model, tensor in given:
@@ -116,12 +120,21 @@ def _body(given: dict[str, object], raw: bytes = b"") -> bytes:
 
 
 def pictures() -> list[bytes]:
-    found: list[bytes] = []
-    for kind in ("JPEG", "PNG", "WEBP", "BMP"):
-        out = io.BytesIO()
-        Image.linear_gradient("L").resize((24, 16)).convert("RGB").save(out, kind)
-        found.append(out.getvalue())
+    """Of every format and way to write it, and some of a shape that nobody has in mind."""
+    plain = Image.linear_gradient("L").resize((24, 16)).convert("RGB")
+    found = [_saved(plain, kind) for kind in ("JPEG", "PNG", "WEBP", "BMP")]
+    found += [_saved(plain, "JPEG", progressive=True), _saved(plain, "WEBP", lossless=True)]
+    found += [_saved(plain.convert(mode), "PNG") for mode in ("1", "L", "LA", "P", "RGBA", "I;16")]
+    found += [_saved(plain.convert(mode), "JPEG") for mode in ("L", "CMYK")]
+    for size in ((1, 65_535), (65_535, 1)):
+        found.append(_saved(Image.new("RGB", size), "PNG"))
     return found
+
+
+def _saved(picture: Image.Image, kind: str, **given: Any) -> bytes:
+    out = io.BytesIO()
+    picture.save(out, kind, **given)
+    return out.getvalue()
 
 
 def configurations() -> list[bytes]:

@@ -4,7 +4,7 @@ import numpy as np
 
 from clients.wire.errors import BadRequestError
 from clients.wire.tensors import DTYPES, Array, check_finite, split_bytes, to_array
-from deployments.frontend.images import Pixels, decode, fit, write
+from deployments.frontend.images import Pixels, check_pixels, decode, fit, write
 from deployments.frontend.intake import Intake, input_bytes
 from deployments.frontend.models import TensorSpec
 
@@ -49,4 +49,7 @@ def _pixels(intake: Intake, pixels_max: int) -> Pixels:
     tensor = intake.tensor
     if tensor.datatype == "BYTES":
         return decode(split_bytes(tensor.data)[0], pixels_max)
-    return to_array(tensor)[0] if intake.batched else to_array(tensor)
+    pixels = to_array(tensor)[0] if intake.batched else to_array(tensor)
+    height, width, _ = pixels.shape
+    check_pixels(height, width, pixels_max)
+    return pixels

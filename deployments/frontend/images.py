@@ -1,6 +1,7 @@
 """Pictures to tensors: a limit on their size before any pixel is decoded, then decode and scale."""
 
 import io
+import math
 from typing import Any
 
 import numpy as np
@@ -19,19 +20,28 @@ except ImportError:
 
 Pixels = npt.NDArray[np.uint8]
 JPEG_MAGIC = b"\xff\xd8\xff"
+JPEG_SCAN = b"\xff\xda"
+SCANS_MAX = 32
+"""Of a JPEG: encoders write ten, and each more is one more look at every pixel."""
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+SIDE_MAX = 65_535
+"""Of a picture, as JPEG has it; scaling takes memory for each pixel of a side too."""
+PIXEL_BYTES_MAX = 24
+"""What a pixel takes at most while its picture is decoded and fitted; most of it for WebP."""
 # Pillow would warn of pictures that are refused here anyway, once for each size that they claim.
 Image.MAX_IMAGE_PIXELS = None
 
 
 def decode(data: bytes, pixels_max: int) -> Pixels:
     """Rows x columns x 3 of a picture; BadRequestError where it is none, cut off or too large."""
-    if simplejpeg is not None and data.startswith(JPEG_MAGIC):
-        return _decode_jpeg(data, pixels_max)
+    if data.startswith(JPEG_MAGIC):
+        _check_scans(data)
+        if simplejpeg is not None:
+            return _decode_jpeg(data, pixels_max)
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             check_pixels(image.height, image.width, pixels_max)
-            return np.asarray(image.convert("RGB"))
+            return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
     except UnidentifiedImageError:
         raise BadRequestError(
             f"{len(data)} bytes that begin with {data[:4].hex()} are no picture: "
@@ -39,6 +49,15 @@ def decode(data: bytes, pixels_max: int) -> Pixels:
         ) from None
     except (OSError, SyntaxError, ValueError) as error:
         raise BadRequestError(f"the picture cannot be decoded: {error}") from None
+
+
+def _check_scans(data: bytes) -> None:
+    """Refuse a small file that would keep a decoder for seconds, pass after pass."""
+    scans = data.count(JPEG_SCAN)
+    if scans > SCANS_MAX:
+        raise BadRequestError(
+            f"the JPEG has {scans} scans, at most {SCANS_MAX} are decoded: save it anew"
+        )
 
 
 def _decode_jpeg(data: bytes, pixels_max: int) -> Pixels:
@@ -66,10 +85,10 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
 
 def check_pixels(height: int, width: int, pixels_max: int) -> None:
     """Refuse what nobody has the memory to decode."""
-    if height * width > pixels_max:
+    if height * width > pixels_max or max(height, width) > SIDE_MAX:
         raise BadRequestError(
-            f"the picture has {width}x{height} pixels, at most {pixels_max} are decoded: "
-            "send a smaller one"
+            f"the picture has {width}x{height} pixels, at most {pixels_max}, and {SIDE_MAX} a "
+            "side, are decoded: send a smaller one"
         )
 
 
@@ -91,21 +110,33 @@ def fit(pixels: Pixels, spec: ImageSpec) -> Pixels:
     if spec.fit == "whole":
         return whole_frame(pixels, spec.height).transpose(1, 2, 0)
     height, width = pixels.shape[:2]
-    image = Image.fromarray(pixels)
+    size = (spec.width, spec.height)
     how = Image.Resampling.BICUBIC if spec.bicubic else Image.Resampling.BILINEAR
     if spec.fit == "stretch":
-        if (height, width) == (spec.height, spec.width):
+        if (width, height) == size:
             return pixels
-        return np.asarray(image.resize((spec.width, spec.height), how))
-    # As torchvision does: the longer side rounded down, the corner rounded to even.
-    if height < width:
-        size = (int(spec.resize * width / height), spec.resize)
-    else:
-        size = (spec.resize, int(spec.resize * height / width))
-    image = image.resize(size, how)
-    left = round((size[0] - spec.width) / 2)
-    top = round((size[1] - spec.height) / 2)
-    return np.asarray(image.crop((left, top, left + spec.width, top + spec.height)))
+        return np.asarray(Image.fromarray(pixels).resize(size, how))
+    # As torchvision does: the longer side rounded down, the corner rounded to even. But no more is
+    # scaled than is shown: of 4000x1 pixels the whole would be a million wide.
+    short = max(spec.resize, spec.height, spec.width)
+    scaled = [int(short * side / min(height, width)) for side in (height, width)]
+    rows, top, bottom = _middle(height, scaled[0], spec.height)
+    columns, left, right = _middle(width, scaled[1], spec.width)
+    image = Image.fromarray(pixels[rows, columns])
+    return np.asarray(image.resize(size, how, box=(left, top, right, bottom)))
+
+
+def _middle(length: int, scaled: int, wanted: int) -> tuple[slice, float, float]:
+    """Which of `length` pixels, scaled to `scaled`, fill the `wanted` ones in the middle, and
+    where among them those begin and end."""
+    scale = length / scaled
+    corner = round((scaled - wanted) / 2)
+    begin, end = corner * scale, (corner + wanted) * scale
+    # Bicubic looks two scaled pixels to either side.
+    margin = 2 * max(scale, 1.0) + 1
+    first = max(0, math.floor(begin - margin))
+    last = min(length, math.ceil(end + margin))
+    return slice(first, last), begin - first, min(end, length) - first
 
 
 def write(pixels: Pixels, spec: ImageSpec, out: npt.NDArray[Any]) -> None:

@@ -11,7 +11,7 @@ from clients.wire.open_inference_pb2 import InferParameter, ModelInferRequest
 from clients.wire.parameters import integer, number, text, truth
 from clients.wire.tensors import DTYPES, RawTensor, request_tensors, split_bytes
 from deployments.frontend.entry import Arrival
-from deployments.frontend.images import frame_size
+from deployments.frontend.images import SIDE_MAX, frame_size
 from deployments.frontend.models import Registry, ServedModel, TensorSpec
 from router.core.units import NEVER
 from router.links.messages import Report
@@ -19,8 +19,6 @@ from router.links.messages import Report
 CLIENT_BITS = 63
 LASTS_US_MAX = 600_000_000
 """Ten minutes: what clients say of time is no more."""
-SIDE_MAX = 65_535
-"""Of a picture, as JPEG has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """From messages to requests, pictures to tensors, outcomes to messages."""
 
 import io
+import resource
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,10 +18,12 @@ from clients.wire.tensors import (
     response_tensors,
     to_array,
 )
+from deployments.frontend.decoding import payload_bytes, write_payload
 from deployments.frontend.images import decode, fit, write
 from deployments.frontend.intake import Intake, take_in
 from deployments.frontend.json_tensors import read_request, write_response
 from deployments.frontend.models import (
+    Fit,
     ImageSpec,
     Registry,
     ServedModel,
@@ -160,6 +164,45 @@ def test_pixels_are_scaled_cropped_and_normalised() -> None:
     write(fit(pixels, stretched), stretched, flat)
     assert flat[4, 4].tolist() == [0, 128, 255]
     assert flat[4, 0].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 20), (20, 41), (30, 30), (300, 7), (1, 9)])
+def test_the_middle_alone_is_scaled_and_is_the_same(width: int, height: int) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    spec = ImageSpec(6, 8, fit="crop", resize=10)
+    short = min(width, height)
+    size = (int(10 * width / short), int(10 * height / short))
+    whole = np.asarray(Image.fromarray(pixels).resize(size, Image.Resampling.BILINEAR))
+    left, top = round((size[0] - 8) / 2), round((size[1] - 6) / 2)
+    wanted = whole[top : top + 6, left : left + 8].astype(int)
+    assert np.abs(fit(pixels, spec) - wanted).max() <= 1
+
+
+def test_a_thin_picture_takes_no_more_than_it_shows() -> None:
+    """65,535 x 1 would be 17 GB where all of it is scaled before it is cropped."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for shape in ((1, 65_535, 3), (65_535, 1, 3)):
+        for how in get_args(Fit):
+            out = fit(np.full(shape, 7, np.uint8), ImageSpec(224, 224, fit=how))
+            assert out.shape == (224, 224, 3)
+            assert out.max() == 7
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
+    with pytest.raises(BadRequestError, match="and 65535 a side"):
+        decode(encoded("PNG", 65_536, 1), 10**6)
+    long = from_array("input", np.zeros((65_536, 1, 3), np.uint8))
+    intake = ask("resnet", long)
+    with pytest.raises(BadRequestError, match="and 65535 a side"):
+        write_payload(intake, memoryview(bytearray(payload_bytes(intake))), 10**6)
+
+
+def test_a_jpeg_is_looked_at_only_so_often() -> None:
+    out = io.BytesIO()
+    Image.new("RGB", (64, 64), (0, 128, 255)).save(out, "JPEG", progressive=True)
+    whole = out.getvalue()
+    assert decode(whole, 4096).shape == (64, 64, 3)
+    last = whole.rindex(b"\xff\xda")
+    with pytest.raises(BadRequestError, match="49 scans, at most 32"):
+        decode(whole[:last] + whole[last:-2] * 40 + whole[-2:], 4096)
 
 
 def test_boxes_come_back_in_pixels_of_the_clients_frame() -> None:

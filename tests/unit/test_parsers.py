@@ -1,11 +1,15 @@
 """The fuzzers themselves: their beginnings are taken, and a little chance breaks nothing."""
 
+import io
 import random
 
+import numpy as np
 import pytest
+from PIL import Image
 
+from deployments.frontend.images import PIXEL_BYTES_MAX
 from faults.fuzzing import INPUT_BYTES, by_chance, mutated
-from faults.parsers import PARSERS, REGISTRY
+from faults.parsers import PARSERS, PIXELS_MAX, REGISTRY, SLACK_BYTES, bounded_memory
 from profiles.errors import ConfigError
 from profiles.store import load_file
 
@@ -35,6 +39,15 @@ def test_every_seed_is_taken_and_short_chance_breaks_nothing(name: str) -> None:
     for seed in seeds:
         PARSERS[name].read(seed)
     assert by_chance(name, seconds=0.5)
+
+
+def test_a_picture_takes_no_more_memory_than_is_said() -> None:
+    # All of this one, its shorter side as long as a model wants it, would be 85 MB.
+    out = io.BytesIO()
+    Image.new("RGB", (65_535, 1)).save(out, "PNG")
+    PARSERS["pictures"].read(out.getvalue())
+    with pytest.raises(AssertionError, match="bytes were taken"), bounded_memory(0):
+        np.ones(PIXEL_BYTES_MAX * PIXELS_MAX + SLACK_BYTES + (1 << 28), np.uint8)
 
 
 def test_seeds_reach_every_model() -> None:

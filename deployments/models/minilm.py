@@ -20,6 +20,8 @@ LAYERS, HEADS, WIDTH = 6, 12, 384
 NORM_EPSILON = 1e-12
 PADDING = 0
 POSITIONS = 512
+CHARACTERS_MAX = 128
+"""Of a sentence, for each token that is read: a word of more than 100 is one token, unknown."""
 
 
 class Tokens:
@@ -30,11 +32,14 @@ class Tokens:
 
         self._tokenizer = Tokenizer.from_file(str(weights_folder() / "tokenizer.json"))
         self._tokenizer.enable_truncation(length)
+        self._characters_max = CHARACTERS_MAX * length
         self._tokenizer.enable_padding(length=length, pad_id=PADDING)
 
     def __call__(self, sentences: Sequence[str]) -> NDArray[np.int64]:
         """Ids [b, length], cut or padded with zeros."""
-        encoded = self._tokenizer.encode_batch(list(sentences))
+        # It would read to the end before it cuts: 2 s and 300 MB for each megabyte.
+        cut = [sentence[: self._characters_max] for sentence in sentences]
+        encoded = self._tokenizer.encode_batch(cut)
         return np.array([each.ids for each in encoded], dtype=np.int64)
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,15 @@ def test_text_finds_topics() -> None:
         for found, (topic, _) in zip(labels_of(model, tokens), SENTENCES, strict=True)
     ]
     assert sum(right) >= 0.8 * len(SENTENCES)
+
+
+def test_no_more_of_a_text_is_read_than_there_are_tokens_for() -> None:
+    tokens = Tokens(8)
+    began_s = time.process_time()
+    found = tokens(["a word " * 1_000_000, "a word " * 4])
+    # All of it would take ten seconds.
+    assert time.process_time() - began_s < 1.0
+    assert found[0].tolist()[:-1] == found[1].tolist()[:-1]
 
 
 def test_text_equals_the_reference_implementation() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import ray
@@ -24,7 +23,7 @@ from deployments.config import DeploymentConfig, load_config, read_config
 from deployments.control_gate import ControlGate
 from deployments.exporter import BackendExport, FrontendExport
 from deployments.frontend.process import FrontendProcess, node_name
-from deployments.frontend_options import frontend_options, tenants
+from deployments.frontend_options import frontend_options
 from deployments.health import cause_of, check_start
 from deployments.link_options import link_options
 from deployments.metrics import prometheus_text
@@ -39,6 +38,7 @@ from deployments.plan import (
 )
 from deployments.replanning import Replanner, mapping_options
 from deployments.scaling import ScalingLoop
+from deployments.token_reader import TokenReader, Tokens
 from deployments.watch import Watch
 from profiles.profile import Profile
 from router.actor import create_router, find_router, standby_name
@@ -99,6 +99,8 @@ class ControlPlane:
         control = self.config.control
         tokens = control.tokens() if control.is_given else ()
         self.gate = ControlGate(tokens, control.reading == "open")
+        reader = TokenReader({"the control plane": control} if control.is_given else {})
+        self.renewing = asyncio.get_running_loop().create_task(reader.keep(self._renew))
         self.backends = backends
         self.router: Any = None
         self.routers: list[Any] = []
@@ -106,6 +108,10 @@ class ControlPlane:
         self.scaling: ScalingLoop | None = None
         self.watch: Watch | None = None
         self.starting = asyncio.get_running_loop().create_task(self._start())
+
+    def _renew(self, found: Tokens) -> None:
+        for tokens in found.values():
+            self.gate.renew(tokens)
 
     async def _start(self) -> None:
         kind, profiles = await self.backends.profiles.remote()
@@ -210,6 +216,7 @@ class ControlPlane:
         return PlainTextResponse("fermata: see /, /status and /metrics\n", status_code=404)
 
     async def __del__(self) -> None:
+        self.renewing.cancel()
         if self.scaling is not None:
             self.scaling.stop()
         if self.watch is not None:
@@ -341,7 +348,7 @@ class Frontend:
             resolve,
             peeks=looks,
             export=export,
-            read_tenants=partial(tenants, config) if config.tenants else None,
+            tokens=TokenReader({each.name: each for each in config.tenants}),
             standby=_standby(config),
         )
         await self.process.start()

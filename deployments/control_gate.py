@@ -13,18 +13,19 @@ class ControlGate:
     the password and any name."""
 
     def __init__(self, tokens: Sequence[str], reading_open: bool) -> None:
-        self._tokens = [token.encode() for token in tokens]
         self.reading_open = reading_open
+        self.renew(tokens)
+
+    def renew(self, tokens: Sequence[str]) -> None:
+        """Those of before are nobody's any more."""
+        self._tokens = [token.encode() for token in tokens]
 
     def refusal(self, method: str, authorization: str) -> tuple[int, str] | None:
         """An HTTP status and why; None where the call may pass."""
-        reads = method in READING
-        if not self._tokens:
-            if reads:
-                return None
-            return 403, "nothing can be changed here: set control.token_file or token_env"
-        if reads and self.reading_open:
+        if method in READING and self.reading_open:
             return None
+        if not self._tokens:
+            return 403, "nobody has a token here: set control.token_file or token_env"
         given = presented(authorization)
         if not given:
             return 401, "no token: send `authorization: Bearer TOKEN`"

@@ -19,20 +19,17 @@ from deployments.frontend.request_log import RequestLog
 from deployments.frontend.server import FrontendServer
 from deployments.frontend.service import InferenceService
 from deployments.frontend.switchboard import Switchboard
-from deployments.frontend.tenants import TenantSpec
 from deployments.frontend.trace_file import Traces
 from deployments.reporting import EverySecond, resident_bytes
 from deployments.sneakpeek.store import SneakPeekModel
-from profiles.errors import ConfigError
+from deployments.token_reader import TokenReader
 from router.links.heart import Heart
 from router.links.messages import FrontendStats
 from router.links.transport import Resolve
 from router.logs import LOG, debugging, fields
 
-RENEW_S = 5.0
 TASKS_EVERY = 5
 """Of the times that it tells the router what it holds."""
-ReadTenants = Callable[[], tuple[TenantSpec, ...]]
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -54,16 +51,16 @@ class FrontendProcess(Switchboard):
         routes: tuple[Route, ...] = (),
         peeks: Mapping[str, SneakPeekModel] | None = None,
         export: Callable[[FrontendStats], None] | None = None,
-        read_tenants: ReadTenants | None = None,
+        tokens: TokenReader | None = None,
         standby: Resolve | None = None,
     ) -> None:
         """`peeks` are the SneakPeek models, by application; `export` hears what is counted;
-        `read_tenants` looks which tokens they have now."""
+        `tokens` looks which ones tenants have now."""
         super().__init__(options, registry, resolve_router, options.node or node_name(), standby)
         self.routes = routes
         self.peeks = peeks or {}
         self.export = export
-        self.read_tenants = read_tenants
+        self.tokens = tokens
         self.traces: Traces | None = None
         self.told = self.tasks = 0
 
@@ -95,8 +92,9 @@ class FrontendProcess(Switchboard):
             await self.server.start()
             LOG.info("frontend listens", extra=fields(links=self.address))
             self.reach_router(undo)
-            if self.read_tenants is not None:
-                undo.callback(asyncio.ensure_future(self._renew(self.read_tenants)).cancel)
+            if self.tokens is not None:
+                renewing = asyncio.ensure_future(self.tokens.keep(self.tenants.renew))
+                undo.callback(renewing.cancel)
             telling = EverySecond(asyncio.get_running_loop(), self._tell)
             undo.callback(telling.close)
             self._undo = undo.pop_all()
@@ -108,18 +106,6 @@ class FrontendProcess(Switchboard):
     def _followers(self) -> list[Follower]:
         found: list[Follower] = [] if self.traces is None else [self.traces.tracer]
         return [*found, RequestLog()] if debugging() else found
-
-    async def _renew(self, read: ReadTenants) -> None:
-        """Take new tokens as they come, and forget those that are gone."""
-        while True:
-            await asyncio.sleep(RENEW_S)
-            try:
-                specs = await asyncio.to_thread(read)
-            except ConfigError as error:
-                # Somebody is at it. Those of before are good until there are others.
-                LOG.warning("tokens stay as they were: %s", error)
-                continue
-            self.tenants.renew(specs)
 
     async def stop(self) -> None:
         """Drain, then leave nothing behind."""

@@ -106,7 +106,7 @@ class Tenants:
         """That share each tenant's rate, this one among them."""
         self.shares: Mapping[str, float] = {}
         """Of this one, by tenant; where it is not known yet, all have the same."""
-        self.renew(specs)
+        self.renew({spec.name: spec.tokens for spec in specs})
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -130,12 +130,13 @@ class Tenants:
             if tenant.limit is not None:
                 tenant.limit.set_share(self.shares.get(name) or 1 / self.frontends)
 
-    def renew(self, specs: Sequence[TenantSpec]) -> None:
-        """The same tenants with these tokens: those of before are nobody's any more."""
-        self._known = [
-            (self._digest(token), self._tenants[spec.name])
-            for spec in specs
-            for token in spec.tokens
+    def renew(self, tokens: Mapping[str, Sequence[str]]) -> None:
+        """These tenants have these tokens: those of before are nobody's any more."""
+        kept = [each for each in self._known if each[1].name not in tokens]
+        self._known = kept + [
+            (self._digest(token), self._tenants[name])
+            for name, theirs in tokens.items()
+            for token in theirs
         ]
 
     def __bool__(self) -> bool:

@@ -1,5 +1,7 @@
 """Tokens, what they open, and how often."""
 
+from pathlib import Path
+
 import pytest
 
 from deployments.config import read_config
@@ -15,6 +17,7 @@ from deployments.frontend.tenants import (
 )
 from deployments.frontend_options import tenants
 from deployments.security_config import TokenConfig
+from deployments.token_reader import TokenReader
 from profiles.errors import ConfigError
 from router.core.units import ms, seconds
 
@@ -96,7 +99,7 @@ def test_above_its_rate_a_tenant_is_told_when_to_come_again() -> None:
 def test_new_tokens_take_the_place_of_old_ones_and_rates_go_on() -> None:
     known = Tenants((TenantSpec("cameras", (CAMERAS,), rate_rps=10, burst=1),))
     assert known.find(f"Bearer {CAMERAS}").admit(0) is None
-    known.renew((TenantSpec("cameras", (ROBOTS,), rate_rps=10, burst=1),))
+    known.renew({"cameras": (ROBOTS,)})
     with pytest.raises(UnauthenticatedError):
         known.find(f"Bearer {CAMERAS}")
     assert known.find(f"Bearer {ROBOTS}").admit(0) is not None
@@ -128,6 +131,29 @@ def test_tokens_come_from_files_and_the_environment(
     monkeypatch.setenv("CAMERAS_TOKEN", CAMERAS)
     (found,) = tenants(read_config(config(token_env="CAMERAS_TOKEN")))
     assert found.tokens == (CAMERAS,)
+
+
+def test_a_token_whose_file_is_gone_is_nobodys_and_others_are_renewed(tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("cameras", "robots")}
+    for name, path in files.items():
+        path.write_text(f"{name}-{'1' * 16}")
+    places = {name: TokenConfig(token_file=str(path)) for name, path in files.items()}
+    known = Tenants([TenantSpec(name, place.tokens()) for name, place in places.items()])
+    reader = TokenReader(places)
+    files["robots"].write_text(f"robots-{'2' * 16}")
+    for gone in (Path.unlink, lambda path: path.write_text("\n")):
+        files["cameras"].write_text(f"cameras-{'1' * 16}")
+        known.renew(reader.look())
+        gone(files["cameras"])
+        # Somebody may be writing it just now.
+        known.renew(reader.look())
+        assert known.find(f"Bearer cameras-{'1' * 16}").name == "cameras"
+        assert known.find(f"Bearer robots-{'2' * 16}").name == "robots"
+        known.renew(reader.look())
+        for token in (f"cameras-{'1' * 16}", f"robots-{'1' * 16}"):
+            with pytest.raises(UnauthenticatedError):
+                known.find(f"Bearer {token}")
+        assert known.find(f"Bearer robots-{'2' * 16}").name == "robots"
 
 
 @pytest.mark.parametrize(
@@ -170,6 +196,10 @@ def test_operators_look_freely_or_with_a_token_and_change_with_one_alone() -> No
         assert gate.refusal("POST", "") is not None
         assert gate.refusal("POST", f"Bearer {CAMERAS}") == (401, "the token is nobody's")
         assert gate.refusal("POST", f"Bearer {ROBOTS}") is None
+        # Its file is gone: that opens nothing.
+        gate.renew(())
+        assert (gate.refusal("GET", f"Bearer {ROBOTS}") is None) == reading_open
+        assert gate.refusal("POST", f"Bearer {ROBOTS}") is not None
 
 
 def test_a_browser_sends_the_token_as_a_password() -> None:

@@ -63,7 +63,7 @@ def plain() -> Iterator[tuple[Running, Way]]:
 def cost(quick: bool) -> Iterator[Figure]:
     """Both servers are up, and are measured in turn, more than once: what else the machine does
     meets both, and what each does at its best is compared."""
-    rounds, seconds_s, precision, probes = (2, 2.0, 0.08, 5) if quick else (4, 5.0, 0.03, 10)
+    rounds, seconds_s, precision, probes = (2, 2.0, 0.08, 5) if quick else (3, 5.0, 0.03, 10)
     with plain() as without, secured() as both:
         servers = {PLAIN: without, SECURED: both}
         cpu_us = dict.fromkeys(servers, float("inf"))

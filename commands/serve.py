@@ -4,6 +4,8 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +54,8 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
     check_secrets(loaded)
     # Parts of Serve come without types.
     ray_serve: Any = ray.serve
+    # It tells of every step, in words about itself; what goes wrong it still says.
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     ray.init(logging_level=logging.WARNING, log_to_driver=False)
     if os.environ.get("RAY_ADDRESS", "local") == "local":
         # A cluster of one's own gets no more GPUs; Ray would wait for them without a word.
@@ -70,10 +74,13 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
         typer.echo(_where(loaded))
         _serve_until_lost(cluster.lost)
     finally:
-        # Replicas drain and give back what they hold before Ray ends their processes.
-        if not cluster.lost():
-            ray_serve.shutdown()
-        ray.shutdown()
+        # Replicas drain and give back what they hold before Ray ends their processes. Serve's
+        # controller ends itself when asked to, and Ray prints on standard output that this failed;
+        # what really goes wrong is logged, and so on standard error.
+        with redirect_stdout(StringIO()):
+            if not cluster.lost():
+                ray_serve.shutdown()
+            ray.shutdown()
 
 
 def _serve_until_lost(lost: Callable[[], set[str]]) -> None:

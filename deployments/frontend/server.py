@@ -83,7 +83,7 @@ class FrontendServer:
         self._watch = asyncio.ensure_future(self.service.watch())
 
     def _start_http(self) -> None:
-        options = self.options
+        options, tls = self.options, self.options.tls
         listener = listen(options.host, options.http_port, options.reuse_port)
         self.http_port = listener.getsockname()[1]
         app = Rest(self.service, options.message_bytes_max).app(self.extra)
@@ -96,12 +96,8 @@ class FrontendServer:
             lifespan="off",
             ws="none",
             access_log=False,
-            **(options.tls.http_options() if options.tls is not None else {}),
+            ssl_context_factory=None if tls is None else lambda *_: tls.http_context(),
         )
-        if options.tls is not None:
-            config.load()
-            assert config.ssl is not None
-            options.tls.renew(config.ssl)
         self._http = HttpServer(config, self.doors)
         self._http_task = asyncio.ensure_future(self._http.serve(sockets=[listener]))
 

@@ -30,15 +30,20 @@ class ServerTls:
             bool(self.client_ca_file),
         )
 
-    def renew(self, context: ssl.SSLContext) -> None:
-        """Have HTTP's context look at each handshake too; the next one gets what is new."""
+    def http_context(self) -> ssl.SSLContext:
+        """HTTP looks at each handshake too: what is new, clients' authority among it, is a context
+        of its own, which takes the place of the first."""
+        first = newest = self._context()
         changed = self._watch()
 
         def look(connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+            nonlocal newest
             if changed():
-                context.load_cert_chain(self.certificate_file, self.key_file)
+                newest = self._context()
+            connection.context = newest
 
-        context.sni_callback = look
+        first.sni_callback = look
+        return first
 
     def _watch(self) -> Callable[[], bool]:
         """Whether there are new files, and good ones, since the last call."""
@@ -72,23 +77,20 @@ class ServerTls:
         roots = Path(self.client_ca_file).read_bytes() if self.client_ca_file else None
         return grpc.ssl_server_certificate_configuration([pair], roots)
 
-    def http_options(self) -> dict[str, Any]:
-        """What uvicorn takes."""
-        found: dict[str, Any] = {
-            "ssl_certfile": self.certificate_file,
-            "ssl_keyfile": self.key_file,
-        }
-        if self.client_ca_file:
-            found |= {"ssl_ca_certs": self.client_ca_file, "ssl_cert_reqs": ssl.CERT_REQUIRED}
-        return found
-
     def check(self) -> None:
         """ConfigError where the files are no good: gRPC itself would say so to nobody."""
+        self._context()
+
+    def _context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             context.load_cert_chain(self.certificate_file, self.key_file)
             if self.client_ca_file:
                 context.load_verify_locations(self.client_ca_file)
+                context.verify_mode = ssl.CERT_REQUIRED
+                # Who comes again with a ticket is not asked for a certificate.
+                context.num_tickets = 0
+                context.options |= ssl.OP_NO_TICKET
         except OSError as error:
             files = ", ".join(
                 filter(None, (self.certificate_file, self.key_file, self.client_ca_file))
@@ -96,3 +98,4 @@ class ServerTls:
             raise ConfigError(
                 f"frontend.tls: {files} do not work together ({error.strerror or error})"
             ) from None
+        return context

@@ -135,6 +135,25 @@ def test_a_certificate_is_replaced_under_way(tmp_path: Path) -> None:
     site.running.close()
 
 
+def test_the_authority_of_clients_is_replaced_under_way(tmp_path: Path) -> None:
+    site = Site(tmp_path, mutual=True)
+    servers = tmp_path / "servers.crt"
+    servers.write_bytes(site.authority.file.read_bytes())
+    later = Authority(tmp_path, "later")
+    old = site.known(site.authority.vouch("old"), servers)
+    new = site.known(later.vouch("new"), servers)
+    health = site.running.url.replace("http:", "https:") + "/v2/health/live"
+    for known, other in ((old, new), (new, old)):
+        assert urllib.request.urlopen(health, context=known.context()).status == 200
+        assert describe(site.running.target, "sum", known).shape == (1, 4)
+        with pytest.raises((OSError, http.client.HTTPException)):
+            urllib.request.urlopen(health, context=other.context())
+        with pytest.raises(RefusedError):
+            describe(site.running.target, "sum", other)
+        site.authority.file.write_bytes(later.file.read_bytes())
+    site.running.close()
+
+
 def test_files_that_do_not_fit_are_refused_at_the_start(tmp_path: Path) -> None:
     one, other = (Authority(tmp_path, name).vouch(name) for name in ("one", "other"))
     tls = ServerTls(str(one.certificate), str(other.key))

@@ -183,10 +183,15 @@ class Registry:
     def known(self, name: str, version: str = "") -> tuple[ServedModel, str]:
         """The same, loaded or not; the highest version where none is named."""
         versions = self.models.get(name)
-        if versions is None and not version:
+        if versions is None:
+            # Whatever version is asked for: who may use a model is known by the stem, and may hear
+            # of no other.
             stem = self.stem(name)
-            version = name[len(stem) + 1 :]
+            named = name[len(stem) + 1 :]
             versions = self.models.get(stem)
+            if versions is not None and version not in ("", named):
+                raise UnknownModelError(f"{name!r} and version {version!r}: say one of the two")
+            version = named
         if versions is None:
             known = ", ".join(sorted(self.models)[:10]) or "none"
             raise UnknownModelError(f"model {name!r} is not served here: use one of {known}")

@@ -17,6 +17,8 @@ PREFIX = 4
 STALE = "this router's epoch"
 """In what a router hears that must not go on."""
 SILENCE_NS = ms(300)
+LOOKS = 4
+"""How often the transport asks within a peer's allowed silence."""
 FRAME_BYTES_MAX = 64 << 20
 HELLO_BYTES_MAX = 64 << 10
 """Of whoever has not said who they are: strangers get no memory."""
@@ -74,6 +76,7 @@ class Session:
         "closed",
         "frame_bytes_max",
         "heard_at_ns",
+        "late",
         "me",
         "needed",
         "peer",
@@ -99,6 +102,8 @@ class Session:
         """Bytes the buffer must hold before it is worth looking at."""
         self.heard_at_ns = now_ns
         self.checked_at_ns = now_ns
+        self.late = False
+        """The last look came late."""
 
     def greeting(self) -> bytes:
         """What to send first."""
@@ -196,16 +201,23 @@ class Session:
     # Silence
 
     def check(self, now_ns: int) -> bool:
-        """Whether the peer still counts as alive; ask a few times within its allowed silence.
+        """Whether the peer still counts as alive; to be asked `LOOKS` times within its allowed
+        silence.
 
-        Who asks late was itself not listening, and may find words in the socket that are older
-        than the question: then the peer gets another period.
+        Who asks late was itself not running, as where all of a machine is starved: that time is
+        not the peer's silence. The first time it gives no verdict either, since words may lie in
+        the socket that are older than the question; by the next look they have been read. However
+        late all looks are, so, a dead peer is noticed after a few of them.
         """
-        if now_ns - self.checked_at_ns > self.silence_ns // 2:
-            self.heard_at_ns = max(self.heard_at_ns, now_ns - self.silence_ns // 2)
+        every_ns = self.silence_ns // LOOKS
+        late_ns = now_ns - self.checked_at_ns - every_ns
         self.checked_at_ns = now_ns
+        was_late, self.late = self.late, late_ns > every_ns // 2
+        if self.late:
+            self.heard_at_ns = min(now_ns, self.heard_at_ns + late_ns)
         silent_ns = now_ns - self.heard_at_ns
-        if self.closed is None and silent_ns > self.silence_ns:
+        waits = self.late and not was_late
+        if self.closed is None and silent_ns > self.silence_ns and not waits:
             self.close(f"silent: nothing heard for {silent_ns // 1_000_000} ms")
         return self.closed is None
 

@@ -16,6 +16,7 @@ from router.links.heart import Heart
 from router.links.messages import Heartbeat, Hello, Message
 from router.links.session import (
     FRAME_BYTES_MAX,
+    LOOKS,
     SILENCE_NS,
     LinkError,
     Session,
@@ -49,7 +50,7 @@ class LinkOptions:
 
     @property
     def beat_ns(self) -> int:
-        return self.silence_ns // 4
+        return self.silence_ns // LOOKS
 
 
 class LinkEvents(Protocol):

@@ -160,12 +160,38 @@ def test_peer_is_dead_after_silence_but_not_while_it_beats() -> None:
     assert link.closed == "silent: nothing heard for 301 ms"
 
 
-def test_who_did_not_listen_gives_another_period() -> None:
+def test_time_in_which_one_did_not_run_oneself_is_not_the_peers_silence() -> None:
     link = session()
-    assert link.check(ms(100))
+    assert link.check(ms(75))
+    # 4,850 ms late: of five seconds, 75 and 75 ms were listened to.
     assert link.check(ms(5000))
+    assert link.check(ms(5075))
     assert link.check(ms(5150))
     assert not link.check(ms(5151))
+    assert link.closed == "silent: nothing heard for 301 ms"
+
+
+def test_whoever_starves_together_with_its_peer_does_not_give_it_up() -> None:
+    link = session()
+    # Both run for a moment every 130 ms: each look is late, and each time something was said.
+    for tick in range(1, 100):
+        link.receive(ms(130 * tick - 129), frame(hello() if tick == 1 else Heartbeat(0)))
+        assert link.check(ms(130 * tick))
+
+
+def test_a_late_look_gives_no_verdict_before_the_socket_has_been_read() -> None:
+    link = session()
+    for look in (75, 150, 225, 300):
+        assert link.check(ms(look))
+    assert link.check(ms(2000)), "words may be waiting"
+    assert not link.check(ms(2075))
+
+
+def test_a_dead_peer_is_noticed_although_every_look_is_late() -> None:
+    link = session()
+    looks = [look for look in range(1, 20) if link.check(ms(1000 * look))]
+    # 75 ms count of each; four of them are allowed.
+    assert looks == [1, 2, 3, 4]
 
 
 def test_goodbye_ends_it_with_the_reason() -> None:

@@ -51,7 +51,10 @@ def read_request(model: str, version: str, body: bytes, header_bytes: int) -> pb
         request.raw_input_contents.append(tensor.data)
     if len(rest):
         raise BadRequestError(f"{len(rest)} bytes follow the last tensor: give binary_data_size")
-    for each in given.get("outputs") or ():
+    outputs = given.get("outputs") or []
+    if not isinstance(outputs, list):
+        raise BadRequestError('the outputs are no list: send {"outputs": [{"name": "..."}]}')
+    for each in outputs:
         if not isinstance(each, dict) or not isinstance(each.get("name"), str):
             raise BadRequestError('an output has no name: send {"name": "..."}')
         output = request.outputs.add(name=each["name"])

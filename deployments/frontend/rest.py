@@ -114,7 +114,8 @@ class Rest:
     async def infer(self, request: Request) -> Response:
         body = await self._body(request)
         header = request.headers.get(BINARY_HEADER, str(len(body)))
-        if not header.isdecimal() or int(header) > len(body):
+        # Of more digits Python makes no number.
+        if not header.isdecimal() or len(header) > 18 or int(header) > len(body):
             raise BadRequestError(f"{BINARY_HEADER}={header}, the body has {len(body)} bytes")
         parts = request.path_params
         given = parts["model"], parts.get("version", ""), body, int(header)

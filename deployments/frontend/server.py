@@ -8,13 +8,13 @@ import grpc
 import uvicorn
 from starlette.routing import Route
 
-from clients.wire.service import handler
 from deployments.frontend.connections import (
     CALLS_PER_CONNECTION_MAX,
     ConnectionLimits,
     Doors,
     HttpServer,
 )
+from deployments.frontend.gate import Gate
 from deployments.frontend.rest import Rest
 from deployments.frontend.service import InferenceService
 from deployments.frontend.tls import ServerTls
@@ -22,6 +22,8 @@ from profiles.errors import ConfigError
 from router.core.units import seconds
 
 BACKLOG = 1024
+CALLS_MAX = 65_536
+"""Of gRPC, of all connections together; more are refused with RESOURCE_EXHAUSTED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,10 @@ class FrontendServer:
     async def start(self) -> None:
         """Listen; afterwards `grpc_port` and `http_port` say where."""
         options = self.options
-        self._grpc = grpc.aio.server(options=grpc_options(options))
-        self._grpc.add_generic_rpc_handlers((handler(self.service),))
+        self._grpc = grpc.aio.server(
+            options=grpc_options(options), maximum_concurrent_rpcs=CALLS_MAX
+        )
+        self._grpc.add_generic_rpc_handlers((Gate(self.service),))
         address = f"{options.host}:{options.grpc_port}"
         try:
             if options.tls is None:

@@ -60,7 +60,8 @@ class InferenceService:
     async def _who(self, context: Any, model: str | None = None) -> Tenant:
         """Whose call this is, once it may use the model; others' calls end here."""
         try:
-            tenant = self.tenants.find(_header(context, AUTHORIZATION) if self.tenants else "")
+            metadata = context.invocation_metadata() if self.tenants else ()
+            tenant = self.tenants.find(header_of(metadata, AUTHORIZATION))
             if model is not None:
                 self.desk.check(tenant, self.registry, model)
             return tenant
@@ -83,7 +84,7 @@ class InferenceService:
                 tenant=tenant.name,
             )
         except UNSOUND as error:
-            await context.abort(grpc.StatusCode[error.grpc_status], str(error))
+            await refuse(context, refusal_of(error))
             return None
         arrived_at_ns = time.monotonic_ns()
         outcome = await self.desk.infer(intake, tenant)
@@ -97,7 +98,7 @@ class InferenceService:
         """The caller's trace in a call's headers; nobody looks where nothing is traced."""
         if self.desk.follower is None:
             return ""
-        return _header(context, TRACEPARENT)
+        return header_of(context.invocation_metadata(), TRACEPARENT)
 
     async def ModelStreamInfer(self, requests: object, context: Any) -> None:  # noqa: N802
         tenant = await self._who(context)
@@ -197,21 +198,22 @@ class InferenceService:
     async def RepositoryModelLoad(  # noqa: N802
         self, request: pb.RepositoryModelLoadRequest, context: Any
     ) -> pb.RepositoryModelLoadResponse:
+        tenant = await self._who(context, request.model_name)
         if request.parameters:
             given = ", ".join(sorted(request.parameters))
             message = f"{given} cannot be given here: models are described by the configuration"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
-        await self._place(request.model_name, True, context)
+        await self._place(tenant, request.model_name, True, context)
         return pb.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(  # noqa: N802
         self, request: pb.RepositoryModelUnloadRequest, context: Any
     ) -> pb.RepositoryModelUnloadResponse:
-        await self._place(request.model_name, False, context)
+        tenant = await self._who(context, request.model_name)
+        await self._place(tenant, request.model_name, False, context)
         return pb.RepositoryModelUnloadResponse()
 
-    async def _place(self, name: str, load: bool, context: Any) -> None:
-        tenant = await self._who(context, name)
+    async def _place(self, tenant: Tenant, name: str, load: bool, context: Any) -> None:
         try:
             tenant.check_operator()
             await self.repository.place(name, load)
@@ -230,9 +232,9 @@ class InferenceService:
             raise
 
 
-def _header(context: Any, name: str) -> str:
-    """Metadata of a call; empty where there is none, or it is not text."""
-    for key, value in context.invocation_metadata() or ():
+def header_of(metadata: Any, name: str) -> str:
+    """Of a call's metadata; empty where there is none, or it is not text."""
+    for key, value in metadata or ():
         if key == name:
             return value if isinstance(value, str) else ""
     return ""

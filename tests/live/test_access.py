@@ -4,6 +4,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,29 @@ def test_nobody_without_a_token_gets_in(channel: grpc.Channel) -> None:
     # Probes have none.
     assert nobody.ServerLive(pb.ServerLiveRequest()).live
     assert nobody.ServerReady(pb.ServerReadyRequest()).ready
+
+
+def test_nothing_of_a_strangers_message_is_read(guarded: Running) -> None:
+    """It is refused, or answered, by its headers: no message has to come, nor is one kept."""
+    with grpc.insecure_channel(guarded.target) as one:
+        for method, wanted in (
+            ("ModelInfer", "UNAUTHENTICATED"),
+            ("RepositoryModelLoad", "UNAUTHENTICATED"),
+            ("Strange", "UNAUTHENTICATED"),
+            ("ServerLive", "OK"),
+            ("ServerReady", "OK"),
+        ):
+            call = one.stream_stream(f"/inference.GRPCInferenceService/{method}")
+            # A client that opens a call and sends no message.
+            begun = call(unsent(), timeout=5)
+            with suppress(grpc.RpcError):
+                list(begun)
+            assert begun.code().name == wanted, method
+
+
+def unsent() -> Iterator[bytes]:
+    wait_for(lambda: False, 8)
+    yield b""
 
 
 def test_a_tenant_uses_its_own_models_and_hears_of_no_others(channel: grpc.Channel) -> None:

@@ -91,6 +91,18 @@ BODIES = {
 }
 
 
+@pytest.mark.parametrize("size", ["9" * 5000, "-1", "1e3", "99999999", "", "\xb2"])
+def test_a_length_of_the_json_that_is_none(
+    running: Running, stub: InferenceStub, size: str
+) -> None:
+    url = f"{running.url}/v2/models/sum/infer"
+    headers = {"Inference-Header-Content-Length": size}
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(urllib.request.Request(url, b"{}", headers), timeout=10)
+    assert caught.value.code == 400
+    assert json.loads(caught.value.read())["status"] == "INVALID_ARGUMENT"
+
+
 @pytest.mark.parametrize("case", BODIES)
 def test_json_that_is_meant_to_hurt(running: Running, stub: InferenceStub, case: str) -> None:
     text = BODIES[case]

@@ -244,6 +244,9 @@ def test_json_becomes_the_same_message_and_back() -> None:
     ):
         with pytest.raises(BadRequestError, match=says):
             read_request("m", "", body % bad, 1000)
+    for outputs in (b"5", b"true", b'"y"', b'{"name": "y"}', b"[5]"):
+        with pytest.raises(BadRequestError, match="output"):
+            read_request("m", "", b'{"inputs": [], "outputs": %s}' % outputs, 1000)
     response = pb.ModelInferResponse(model_name="m")
     response.outputs.add(name="y", datatype="FP32", shape=[2])
     response.raw_output_contents.append(np.array([1.5, np.nan], "<f4").tobytes())

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from deployments.backend.loaders import ModelSpec
+from deployments.backend.out_of_memory import give_memory_back, is_out_of_memory, let_go
 from deployments.backend.runner import FittingRunner, Runner
 from deployments.backend.tensors import numpy_dtype
 from deployments.models.cache import cached
@@ -17,7 +18,7 @@ from deployments.models.catalog import FAMILIES
 from deployments.models.model import Card
 from profiles.devices import Cpu, Cuda
 from profiles.errors import ConfigError
-from profiles.measure import Device, Effort, measure
+from profiles.measure import Columns, Device, Effort, measure
 from profiles.profile import Profile, ms
 from profiles.store import Table, load_file, save_file
 
@@ -53,7 +54,11 @@ def profile_runner(
         return fresh()
     try:
         cached(path, lambda part: save_file(part, _table(fresh())))
-        return load_file(path).profiles[0]
+        found = load_file(path).profiles[0]
+        if found.batches[-1] < runner.batch_size_max:
+            # Memory was short, which the next start need not hear of.
+            path.unlink(missing_ok=True)
+        return found
     except OSError:
         # The folder cannot be written.
         return fresh()
@@ -83,8 +88,18 @@ def measure_runner(
             inputs[size] = list(about.make_batch(size))
         return runner.stage(inputs[size])
 
+    columns: Columns | None = None
     sizes = powers_of_two(runner.batch_size_max)
-    columns = measure(runner.run, stage, sizes, device, clock, effort, renew=True)
+    while columns is None:
+        try:
+            columns = measure(runner.run, stage, sizes, device, clock, effort, renew=True)
+        except Exception as error:
+            if len(sizes) == 1 or not is_out_of_memory(error):
+                raise
+            # Batches of that size would be halved.
+            let_go(error)
+            sizes.pop()
+            give_memory_back()
     card = getattr(getattr(runner, "model", None), "card", None)
     return Profile(
         spec.name,

@@ -5,12 +5,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from deployments.backend.emulated import sharpen_sleep
+from deployments.backend.out_of_memory import give_memory_back, is_out_of_memory, let_go
 from deployments.backend.runner import Runner
 from deployments.backend.slot import Job
 from deployments.backend.tensors import Array, Outputs
@@ -18,8 +19,6 @@ from deployments.backend.tensors import Array, Outputs
 INLINE_BYTES = 1 << 18
 """Less than this is staged by the thread that runs it: another one would take longer to wake."""
 SWITCH_S = 0.0005
-NO_ROOM = object()
-"""In place of inputs for which memory does not suffice all at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Group:
     places: list[int]
     items: list[Array]
     staged: Callable[[], tuple[Any, int]]
-    """Waits for the staged inputs; with the time when they were."""
+    """Waits for the staged inputs, once; with the time when they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ class Executor:
         if sum(array.nbytes for array in arrays) < INLINE_BYTES:
             # As part of the run; its time says nothing about when the inputs were there.
             return lambda: (runner.stage(arrays), 0)
-        return self.stager.submit(stage, runner, arrays).result
+        return partial(take_result, [self.stager.submit(stage, runner, arrays)])
 
     def stop(self) -> None:
         """End both threads, after what they have been given."""
@@ -129,10 +128,10 @@ class Executor:
         for group in order.groups:
             from_ns = time.monotonic_ns()
             try:
-                staged, staged_at_ns = stage_or_not(group.staged, len(group.places))
+                box, staged_at_ns = stage_or_not(group.staged, len(group.places))
                 from_ns = time.monotonic_ns()
                 started_at_ns = started_at_ns or from_ns
-                parts = run_or_halve(order.runner, staged, group.places, group.items)
+                parts = run_or_halve(order.runner, box, group.places, group.items)
                 if len(parts) > 1:
                     fits = max(fits, *(len(places) for places, _ in parts))
                 outputs += parts
@@ -140,6 +139,7 @@ class Executor:
             except Exception as error:
                 failed = f"{type(error).__name__}: {error}"
                 errors.update(dict.fromkeys(group.places, failed))
+                let_go(error)
             run_ns += time.monotonic_ns() - from_ns
         failed = "" if outputs else failed
         return Outcome(
@@ -147,29 +147,38 @@ class Executor:
         )
 
 
-def stage_or_not(staged: Callable[[], tuple[Any, int]], count: int) -> tuple[Any, int]:
-    """So many staged inputs, or `NO_ROOM` in their place where memory does not suffice."""
+def take_result(staging: "list[Future[tuple[Any, int]]]") -> tuple[Any, int]:
+    """What a thread has staged, kept by nobody else: a future would hold it, or its error with all
+    that it had allocated, until the whole batch has ended."""
+    return staging.pop().result()
+
+
+def stage_or_not(staged: Callable[[], tuple[Any, int]], count: int) -> tuple[list[Any], int]:
+    """So many inputs, staged, in a box that `run_or_halve` empties; it is empty where memory does
+    not suffice for all of them at once."""
     try:
-        return staged()
+        found, staged_at_ns = staged()
+        return [found], staged_at_ns
     except Exception as error:
         if count == 1 or not is_out_of_memory(error):
             raise
-    return NO_ROOM, 0
+        let_go(error)
+    return [], 0
 
 
 def run_or_halve(
-    runner: Runner, staged: Any, places: list[int], items: list[Array]
+    runner: Runner, box: list[Any], places: list[int], items: list[Array]
 ) -> list[tuple[list[int], Outputs]]:
-    """Run these together; where the memory does not suffice, one half after the other."""
+    """Run what is in the box together; where memory does not suffice, one half after the other."""
     try:
-        if staged is not NO_ROOM:
-            return [(places, runner.run(staged))]
+        if box:
+            return [(places, runner.run(box.pop()))]
     # Every library has an error of its own for that.
     except Exception as error:
         if len(places) == 1 or not is_out_of_memory(error):
             raise
-    # Out of the handler: the error holds on to what the run had allocated.
-    del staged
+        let_go(error)
+    # Out of the handler, which holds the error.
     give_memory_back()
     middle = len(places) // 2
     found: list[tuple[list[int], Outputs]] = []
@@ -178,17 +187,6 @@ def run_or_halve(
         staged, _ = stage_or_not(partial(stage, runner, half), len(half))
         found += run_or_halve(runner, staged, places[part], half)
     return found
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-
-
-def give_memory_back() -> None:
-    """What torch keeps for later would not do for another size."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def stage(runner: Runner, arrays: list[Array]) -> tuple[Any, int]:

@@ -7,12 +7,13 @@ with a graph and 5.7 ms without. A batch is padded to the next captured size.
 import queue
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from deployments.backend.out_of_memory import give_memory_back, is_out_of_memory, let_go
 from deployments.backend.runner import check_item
 from deployments.backend.tensors import Array, Outputs
 from deployments.models.model import TorchModel
@@ -23,6 +24,8 @@ Tensor = Any
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Padding costs at most a third; each captured size costs load time and a little memory."""
 WARM_UPS = 3
+STAGED = 2
+"""Batches that are here at a time: one that runs, and the one behind it."""
 
 
 def captured_sizes(batch_size_max: int, ladder: Sequence[int] = LADDER) -> list[int]:
@@ -46,6 +49,8 @@ class Staged:
     device: Tensor
     there: Any
     size: int
+    kept: bool
+    """For the next batch; one that was made for want of memory is no larger than its own."""
 
 
 class GraphRunner:
@@ -71,21 +76,59 @@ class GraphRunner:
         self.copying = torch.cuda.Stream()
         self.running = torch.cuda.Stream()
         self.free: queue.SimpleQueue[Staged] = queue.SimpleQueue()
-        self.input = self._buffer(on_device=True)
+        self.input: Tensor = None
         """What every graph reads: its first rows."""
         self.graphs: dict[int, tuple[Any, Tensor]] = {}
         """By size: the graph and where it leaves its output; empty where none can be captured."""
         self.eager = ""
         """Why its kernels are launched one by one; empty where graphs run."""
-        output = self._capture()
-        self.answers = torch.empty(output.shape, dtype=output.dtype, pin_memory=True)
+        while not self._fits():
+            self._shrink()
 
-    def _buffer(self, on_device: bool) -> Tensor:
+    @property
+    def room(self) -> int:
+        """The largest batch that memory sufficed for when it was loaded."""
+        return self.sizes[-1]
+
+    def _fits(self) -> bool:
+        """Take all memory that is needed for good; false where the largest size does not fit."""
         torch = self.torch
-        shape = (self.batch_size_max, *self.shape)
+        try:
+            self.input = self._buffer(self.room, on_device=True)
+            output = self._capture()
+            self.answers = torch.empty(output.shape, dtype=output.dtype, pin_memory=True)
+            for _ in range(STAGED):
+                self.free.put(self._staging(self.room, kept=True))
+        except Exception as error:
+            if len(self.sizes) == 1 or not is_out_of_memory(error):
+                raise
+            let_go(error)
+            return False
+        return True
+
+    def _shrink(self) -> None:
+        """Go without the largest size, and give back what was taken for it."""
+        about = fields(model=self.model.card.name, size=self.sizes.pop(), room=self.room)
+        LOG.warning("a batch size does not fit the memory", extra=about)
+        self.graphs.clear()
+        self.eager = ""
+        self.free = queue.SimpleQueue()
+        self.input = self.answers = None
+        give_memory_back()
+
+    def _staging(self, size: int, kept: bool) -> Staged:
+        host, device = self._buffer(size, on_device=False), self._buffer(size, on_device=True)
+        return Staged(host, host.numpy(), device, self.torch.cuda.Event(), 0, kept)
+
+    def _buffer(self, size: int, on_device: bool) -> Tensor:
+        torch = self.torch
+        shape = (size, *self.shape)
         kind = getattr(torch, self.dtype)
         if on_device:
-            return torch.zeros(shape, dtype=kind, device=self.model.device)
+            found = torch.zeros(shape, dtype=kind, device=self.model.device)
+            # Other streams do not wait for this one: they could be overwritten with zeros.
+            torch.cuda.current_stream().synchronize()
+            return found
         return torch.zeros(shape, dtype=kind, pin_memory=True)
 
     def _capture(self) -> Tensor:
@@ -113,6 +156,8 @@ class GraphRunner:
                     ):
                         output = self._forward(size)
                 except RuntimeError as error:
+                    if is_out_of_memory(error):
+                        raise
                     self.eager = str(error).splitlines()[0]
                     about = fields(model=self.model.card.name, reason=self.eager)
                     LOG.warning("runs without graphs", extra=about)
@@ -137,33 +182,45 @@ class GraphRunner:
         return item.dtype, item.shape
 
     def stage(self, items: Sequence[Array]) -> Staged:
-        torch = self.torch
+        torch, size = self.torch, len(items)
+        if size > self.room:
+            # Whoever runs batches halves them then, as for every other want of memory.
+            raise MemoryError(f"{size} at once, {self.room} fitted when the model was loaded")
         try:
             spare = self.free.get_nowait()
-            host, rows, device, there = spare.host, spare.rows, spare.device, spare.there
         except queue.Empty:
-            host, device = self._buffer(on_device=False), self._buffer(on_device=True)
-            rows, there = host.numpy(), torch.cuda.Event()
-        size = len(items)
-        np.stack(items, out=rows[:size])
-        with torch.cuda.stream(self.copying):
-            device[:size].copy_(host[:size], non_blocking=True)
-            there.record()
-        return Staged(host, rows, device, there, size)
+            # A third one: of its own size, so that half of it takes half as much.
+            spare = self._staging(size, kept=False)
+        try:
+            np.stack(items, out=spare.rows[:size])
+            with torch.cuda.stream(self.copying):
+                spare.device[:size].copy_(spare.host[:size], non_blocking=True)
+                spare.there.record()
+        except BaseException:
+            self._take_back(spare)
+            raise
+        return replace(spare, size=size)
+
+    def _take_back(self, staged: Staged) -> None:
+        if staged.kept:
+            self.free.put(staged)
 
     def run(self, staged: Staged) -> Outputs:
         torch, size = self.torch, staged.size
-        with torch.inference_mode(), torch.cuda.stream(self.running):
-            self.running.wait_event(staged.there)
-            self.input[:size].copy_(staged.device[:size])
-            if self.eager:
-                output = self._forward(size)
-            else:
-                graph, output = self.graphs[padded_size(self.sizes, size)]
-                graph.replay()
-            self.answers[:size].copy_(output[:size], non_blocking=True)
-        self.running.synchronize()
-        self.free.put(staged)
+        try:
+            with torch.inference_mode(), torch.cuda.stream(self.running):
+                self.running.wait_event(staged.there)
+                self.input[:size].copy_(staged.device[:size])
+                if self.eager:
+                    output = self._forward(size)
+                else:
+                    graph, output = self.graphs[padded_size(self.sizes, size)]
+                    graph.replay()
+                self.answers[:size].copy_(output[:size], non_blocking=True)
+        finally:
+            # Also where it failed: its inputs are read by then, and their place is free again.
+            self.running.synchronize()
+            self._take_back(staged)
         return self.model.finish(self.answers[:size].numpy().copy())
 
     def close(self) -> None:

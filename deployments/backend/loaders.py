@@ -9,6 +9,12 @@ from typing import Any
 import numpy as np
 
 from deployments.backend.emulated import EmulatedGpu, EmulatedModel
+from deployments.backend.out_of_memory import (
+    NoRoomError,
+    give_memory_back,
+    is_out_of_memory,
+    let_go,
+)
 from deployments.backend.runner import FittingRunner, PlainRunner, Runner
 from deployments.backend.tensors import Array, Outputs, numpy_dtype
 from deployments.models.catalog import open_model
@@ -88,6 +94,23 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool =
         model = EmulatedModel(EmulatedGpu(spec.gpu_lock), spec.table_ns)
         plain = PlainRunner(model, min(spec.batch_size_max, len(spec.table_ns)))
         return _fitting(spec, plain, spec.input_shape or (3, 1, 1))
+    try:
+        return _load(spec, device, budget, warm)
+    # Every library has an error of its own for that.
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        let_go(error)
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    budget.give(spec.name)
+    give_memory_back()
+    raise NoRoomError(
+        f"{spec.name} does not fit the memory that is left ({reason}): serve fewer models here, or "
+        "see who else uses the accelerator"
+    )
+
+
+def _load(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool) -> Runner:
     before = _device_bytes(device)
     opened = _open(spec, device)
     runner = _make_runner(spec, opened, device)
@@ -228,5 +251,11 @@ def _warm_up(spec: ModelSpec, card: Card, runner: Runner) -> None:
     dtype = numpy_dtype(spec.input_dtype) if spec.input_dtype else card.input_dtype
     for size in sorted({1, min(4, runner.batch_size_max), runner.batch_size_max}):
         batch = card.make_batch(size).astype(np.dtype(dtype), copy=False)
-        outputs: Outputs = runner.run(runner.stage(list(batch)))
-        del outputs
+        try:
+            outputs: Outputs = runner.run(runner.stage(list(batch)))
+            del outputs
+        except Exception as error:
+            if size == 1 or not is_out_of_memory(error):
+                raise
+            # Such batches will be halved; the model is good for smaller ones.
+            let_go(error)

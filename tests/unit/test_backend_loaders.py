@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner, pick_device
+from deployments.backend.out_of_memory import NoRoomError
 from deployments.backend.runner import Runner
 from deployments.backend.tensors import Array, InputError
 from profiles.errors import ConfigError
@@ -179,6 +180,31 @@ def test_a_function_by_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "users_own", module)
     found = run(load(spec("users_own:load")), batch())
     np.testing.assert_array_equal(found["twice"], 2 * batch())
+
+
+def test_a_model_without_room_is_refused_by_name_and_one_with_little_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = 0
+    seen: list[int] = []
+
+    def model(batch: Array) -> Array:
+        seen.append(len(batch))
+        if len(batch) > room:
+            raise MemoryError("no room")
+        return 2 * batch
+
+    module = types.ModuleType("users_own")
+    module.load = lambda: model  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "users_own", module)
+    budget = MemoryBudget()
+    with pytest.raises(NoRoomError, match=r"v does not fit the memory that is left \(no room\)"):
+        load(spec("users_own:load"), budget)
+    assert not budget.held
+    room = 2
+    seen.clear()
+    np.testing.assert_array_equal(run(load(spec("users_own:load")), batch(2)), 2 * batch(2))
+    assert seen == [1, 4, 2], "warm-ups, then the batch"
 
 
 def test_an_emulated_model_needs_run_times() -> None:

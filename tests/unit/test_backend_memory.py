@@ -1,6 +1,7 @@
 """Batches for which the memory does not suffice; a hung accelerator."""
 
 import queue
+import weakref
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from deployments.backend.executor import Executor, Outcome, run_or_halve
 from deployments.backend.limits import BatchLimits
+from deployments.backend.out_of_memory import NoRoomError, is_out_of_memory
 from deployments.backend.runner import PlainRunner
 from deployments.backend.slot import Slot
 from deployments.backend.tensors import Array
@@ -33,11 +35,79 @@ def runner(room: int, error: type[Exception]) -> tuple[PlainRunner, list[int]]:
     return PlainRunner(model, 16), sizes
 
 
+class FakeJob:
+    """All that an executor needs to know of one."""
+
+
+class Held:
+    """Something that a run had allocated."""
+
+
+def test_nothing_of_a_run_that_failed_is_held_when_its_halves_run() -> None:
+    """Neither what was staged, by this thread or another, nor what the run itself had made."""
+    made: list[weakref.ref[Held]] = []
+
+    class Greedy(PlainRunner):
+        def stage(self, items: Any) -> Any:
+            assert not [ref for ref in made if ref() is not None]
+            staged = Held()
+            made.append(weakref.ref(staged))
+            if len(items) > 8:
+                raise OutOfMemoryError("no room to stage")
+            return staged, np.stack(items)
+
+        def run(self, staged: Any) -> Any:
+            within = Held()
+            made.append(weakref.ref(within))
+            if len(staged[1]) > 2:
+                try:
+                    raise OutOfMemoryError("no room")
+                except OutOfMemoryError:
+                    raise RuntimeError("the library's own handler failed too") from None
+            return staged[1][:, 0] * 2
+
+    heard: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    executor = Executor(heard.put)
+    job: Any = FakeJob()
+    for size, width in ((16, 1), (16, 1 << 15), (8, 1 << 15)):
+        made.clear()
+        items = [(place, np.full(width, place)) for place in range(size)]
+        executor.begin(job, Greedy(lambda batch: batch, 16), items, {})
+        outcome = heard.get(timeout=10)
+        assert (outcome.fits, outcome.failed, outcome.errors) == (2, "", {})
+    executor.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "is_one"),
+    [
+        (MemoryError(), True),
+        (OutOfMemoryError("CUDA out of memory. Tried to allocate"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), True),
+        (RuntimeError("The shapes of memory and target do not fit"), False),
+        (ValueError("out of memory"), False),
+        (NoRoomError("v does not fit (out of memory)"), False),
+    ],
+)
+def test_libraries_say_in_different_words_that_memory_does_not_suffice(
+    error: Exception, is_one: bool
+) -> None:
+    assert is_out_of_memory(error) is is_one
+
+
+def test_what_was_raised_in_place_of_it_counts_too() -> None:
+    error = RuntimeError("capture has ended in error")
+    error.__context__ = OutOfMemoryError("CUDA out of memory")
+    assert is_out_of_memory(error)
+
+
 @pytest.mark.parametrize("error", [MemoryError, OutOfMemoryError])
 def test_a_batch_without_room_is_halved_until_it_fits(error: type[Exception]) -> None:
     plain, sizes = runner(3, error)
     items = [np.array([value]) for value in range(8)]
-    found = run_or_halve(plain, plain.stage(items), list(range(8)), items)
+    found = run_or_halve(plain, [plain.stage(items)], list(range(8)), items)
     assert sizes == [8, 4, 2, 2, 4, 2, 2]
     values = {
         place: int(row) for places, rows in found for place, row in zip(places, rows, strict=True)
@@ -49,14 +119,14 @@ def test_what_fits_not_even_alone_fails() -> None:
     plain, _ = runner(0, MemoryError)
     items = [np.array([value]) for value in range(2)]
     with pytest.raises(MemoryError):
-        run_or_halve(plain, plain.stage(items), [0, 1], items)
+        run_or_halve(plain, [plain.stage(items)], [0, 1], items)
 
 
 def test_other_errors_are_not_tried_again() -> None:
     plain, sizes = runner(0, ValueError)
     items = [np.array([value]) for value in range(4)]
     with pytest.raises(ValueError, match="no room"):
-        run_or_halve(plain, plain.stage(items), [0, 1, 2, 3], items)
+        run_or_halve(plain, [plain.stage(items)], [0, 1, 2, 3], items)
     assert sizes == [4]
 
 
@@ -84,10 +154,6 @@ def test_a_limit_holds_for_a_minute_and_then_for_two() -> None:
     limits.set(seconds(200), "v", 4)
     assert not limits.lift(seconds(200 + 119))
     assert limits.lift(seconds(200 + 120))
-
-
-class FakeJob:
-    """All that an executor needs to know of one."""
 
 
 def test_an_outcome_tells_what_fitted_even_where_staging_did_not() -> None:

@@ -119,3 +119,17 @@ def test_a_damaged_profile_is_measured_again(tmp_path: Path) -> None:
 def test_never_refuses_a_model_without_run_times(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="small has no run times and measure=never"):
         profile_runner(SPEC, Metered(), "cpu", 1, tmp_path, "never")
+
+
+def test_sizes_that_memory_does_not_suffice_for_are_left_out_and_tried_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    class Crowded(Metered):
+        def stage(self, items: Any) -> Any:
+            if len(items) > 2:
+                raise MemoryError("no room")
+            return super().stage(items)
+
+    short = profile_runner(SPEC, Crowded(), "cpu", 1, tmp_path)
+    assert short.batches == (1, 2)
+    assert profile_runner(SPEC, Metered(), "cpu", 1, tmp_path).batches[-1] == SPEC.batch_size_max

@@ -74,7 +74,7 @@ def _tensors(
     found: list[RawTensor] = []
     for index, tensor in enumerate(tensors):
         name, datatype = tensor.name, tensor.datatype
-        shape = tuple(tensor.shape)
+        shape = shape_of(tensor)
         count = check_shape(name, datatype, shape)
         if not raw:
             data = _typed(name, datatype, count, tensor.contents)
@@ -87,15 +87,25 @@ def _tensors(
     return found
 
 
+def shape_of(
+    tensor: ModelInferRequest.InferInputTensor | ModelInferResponse.InferOutputTensor,
+) -> tuple[int, ...]:
+    """The shape that it claims."""
+    _check_dims(tensor.name, len(tensor.shape))
+    return tuple(tensor.shape)
+
+
+def _check_dims(name: str, count: int) -> None:
+    if count > DIMS_MAX:
+        raise BadRequestError(f"tensor {name!r} has {count} dimensions: use at most {DIMS_MAX}")
+
+
 def check_shape(name: str, datatype: str, shape: tuple[int, ...]) -> int:
     """How many elements a tensor of this shape has."""
     if datatype not in DTYPES and datatype != "BYTES":
         known = ", ".join((*DTYPES, "BYTES"))
         raise BadRequestError(f"tensor {name!r} has datatype {datatype!r}: use one of {known}")
-    if len(shape) > DIMS_MAX:
-        raise BadRequestError(
-            f"tensor {name!r} has {len(shape)} dimensions: use at most {DIMS_MAX}"
-        )
+    _check_dims(name, len(shape))
     for dim in shape:
         if dim < 0:
             raise BadRequestError(

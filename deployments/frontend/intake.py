@@ -9,7 +9,7 @@ from clients.wire import parameters as names
 from clients.wire.errors import BadRequestError
 from clients.wire.open_inference_pb2 import InferParameter, ModelInferRequest
 from clients.wire.parameters import integer, number, text, truth
-from clients.wire.tensors import DTYPES, RawTensor, request_tensors, split_bytes
+from clients.wire.tensors import DTYPES, RawTensor, request_tensors, shape_of, split_bytes
 from deployments.frontend.entry import Arrival
 from deployments.frontend.images import SIDE_MAX, frame_size
 from deployments.frontend.models import Registry, ServedModel, TensorSpec
@@ -17,6 +17,7 @@ from router.core.units import NEVER
 from router.links.messages import Report
 
 CLIENT_BITS = 63
+OUTPUTS_MAX = 64
 LASTS_US_MAX = 600_000_000
 """Ten minutes: what clients say of time is no more."""
 
@@ -60,19 +61,22 @@ def take_in(
     none. Clients of two tenants are two, whatever they call themselves.
     """
     model, version = registry.find(request.model_name, request.model_version)
-    tensors = request_tensors(request)
-    if len(tensors) != 1:
+    # How much there is comes before what it is: a million elements take seconds to look at.
+    if len(request.inputs) != 1:
         raise BadRequestError(
-            f"model {model.name!r} takes one input, {model.input.name!r}, not {len(tensors)}"
+            f"model {model.name!r} takes one input, {model.input.name!r}, not {len(request.inputs)}"
         )
-    tensor = tensors[0]
-    if tensor.name != model.input.name:
+    if len(request.outputs) > OUTPUTS_MAX:
+        raise BadRequestError(f"{len(request.outputs)} outputs: ask for at most {OUTPUTS_MAX}")
+    declared = request.inputs[0]
+    if declared.name != model.input.name:
         raise BadRequestError(
-            f"model {model.name!r} has no input {tensor.name!r}: send {model.input.name!r}"
+            f"model {model.name!r} has no input {declared.name!r}: send {model.input.name!r}"
         )
-    if request.inputs[0].parameters:
-        _refuse_shared_memory(request.inputs[0])
-    encoded, batched = _check_input(model, tensor)
+    if declared.parameters:
+        _refuse_shared_memory(declared)
+    encoded, batched = _check_input(model, declared)
+    (tensor,) = request_tensors(request)
     if model.sides and not encoded:
         raise BadRequestError(f"model {model.name!r} takes pictures: send a JPEG as BYTES[1]")
     given = request.parameters
@@ -157,9 +161,11 @@ def _frame(tensor: RawTensor, batched: bool) -> tuple[int, int]:
     return height, width
 
 
-def _check_input(model: ServedModel, tensor: RawTensor) -> tuple[bool, bool]:
+def _check_input(
+    model: ServedModel, tensor: ModelInferRequest.InferInputTensor
+) -> tuple[bool, bool]:
     """Whether the input is still a picture, and whether it has a batch dimension."""
-    spec, shape = model.input, tensor.shape
+    spec, shape = model.input, shape_of(tensor)
     if model.takes_bytes and tensor.datatype == "BYTES":
         if shape not in ((), (1,), (1, 1)):
             raise BadRequestError(

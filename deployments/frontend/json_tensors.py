@@ -22,6 +22,8 @@ from clients.wire.tensors import (
     to_array,
 )
 
+TENSORS_MAX = 64
+
 
 def read_request(model: str, version: str, body: bytes, header_bytes: int) -> pb.ModelInferRequest:
     """The message in a JSON body; what lies behind `header_bytes` are raw tensors, if any.
@@ -39,6 +41,12 @@ def read_request(model: str, version: str, body: bytes, header_bytes: int) -> pb
         raise BadRequestError(f"the body is not JSON: {error}") from None
     if not isinstance(given, dict) or not isinstance(given.get("inputs"), list):
         raise BadRequestError('the body has no list of inputs: send {"inputs": [...]}')
+    outputs = given.get("outputs") or []
+    if not isinstance(outputs, list):
+        raise BadRequestError('the outputs are no list: send {"outputs": [{"name": "..."}]}')
+    for side, tensors in (("inputs", given["inputs"]), ("outputs", outputs)):
+        if len(tensors) > TENSORS_MAX:
+            raise BadRequestError(f"{len(tensors)} {side}: send at most {TENSORS_MAX}")
     request = pb.ModelInferRequest(
         model_name=model, model_version=version, id=str(given.get("id", ""))
     )
@@ -51,9 +59,6 @@ def read_request(model: str, version: str, body: bytes, header_bytes: int) -> pb
         request.raw_input_contents.append(tensor.data)
     if len(rest):
         raise BadRequestError(f"{len(rest)} bytes follow the last tensor: give binary_data_size")
-    outputs = given.get("outputs") or []
-    if not isinstance(outputs, list):
-        raise BadRequestError('the outputs are no list: send {"outputs": [{"name": "..."}]}')
     for each in outputs:
         if not isinstance(each, dict) or not isinstance(each.get("name"), str):
             raise BadRequestError('an output has no name: send {"name": "..."}')

@@ -1,7 +1,10 @@
 """From messages to requests, pictures to tensors, outcomes to messages."""
 
 import io
+import json
 import resource
+import time
+from collections.abc import Iterator
 from typing import get_args
 
 import numpy as np
@@ -121,6 +124,43 @@ def test_a_picture_may_come_as_bytes_pixels_or_tensor() -> None:
         ask("resnet", two)
     with pytest.raises(BadRequestError, match="or a picture: BYTES"):
         ask("resnet", from_array("input", np.zeros((3, 8, 9), np.float32)))
+
+
+def elements(count: int) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(model_name="resnet")
+    request.inputs.add(name="input", datatype="BYTES", shape=[count])
+    return request
+
+
+def hostile() -> Iterator[tuple[str, pb.ModelInferRequest]]:
+    """Megabytes of next to nothing, each of which was counted once."""
+    many = pb.ModelInferRequest(model_name="resnet")
+    for _ in range(200_000):
+        many.inputs.add(name="i", datatype="FP32", shape=[0])
+    yield "takes one input, 'input', not 200000", many
+    typed = elements(1_000_000)
+    typed.inputs[0].contents.bytes_contents.extend([b""] * 1_000_000)
+    yield "send one element", typed
+    raw = elements(1_000_000)
+    raw.raw_input_contents.append(bytes(4_000_000))
+    yield "send one element", raw
+    deep = pb.ModelInferRequest(model_name="resnet")
+    deep.inputs.add(name="input", datatype="FP32", shape=[1] * 4_000_000)
+    yield "4000000 dimensions", deep
+    wide = pb.ModelInferRequest(model_name="words")
+    add_input(wide, WORDS)
+    for _ in range(300_000):
+        wide.outputs.add(name="o")
+    yield "300000 outputs", wide
+
+
+def test_how_much_there_is_is_asked_before_what() -> None:
+    for says, request in hostile():
+        began_s = time.process_time()
+        with pytest.raises(BadRequestError, match=says):
+            take_in(request, REGISTRY)
+        # Everybody else's answers wait for the loop that does this.
+        assert time.process_time() - began_s < 0.05, says
 
 
 def test_priorities_and_shared_memory_are_checked() -> None:
@@ -247,6 +287,10 @@ def test_json_becomes_the_same_message_and_back() -> None:
     for outputs in (b"5", b"true", b'"y"', b'{"name": "y"}', b"[5]"):
         with pytest.raises(BadRequestError, match="output"):
             read_request("m", "", b'{"inputs": [], "outputs": %s}' % outputs, 1000)
+    for side in ("inputs", "outputs"):
+        many = json.dumps({"inputs": [], side: [{}] * 65}).encode()
+        with pytest.raises(BadRequestError, match=f"65 {side}: send at most 64"):
+            read_request("m", "", many, len(many))
     response = pb.ModelInferResponse(model_name="m")
     response.outputs.add(name="y", datatype="FP32", shape=[2])
     response.raw_output_contents.append(np.array([1.5, np.nan], "<f4").tobytes())

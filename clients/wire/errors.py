@@ -1,6 +1,12 @@
 """What can be wrong with a message; each exception carries the gRPC status a client sees."""
 
+from reprlib import Repr
 from typing import ClassVar
+
+TEXT_MAX = 1024
+"""Characters of a name or an id; who writes more means harm, or is mistaken."""
+_short = Repr()
+_short.maxstring = _short.maxother = 100
 
 
 class WireError(Exception):
@@ -23,3 +29,8 @@ class RefusedError(WireError):
         self.status = status
         self.retry_after_ns = retry_after_ns
         """When it makes sense to come again; 0 when the server gave no hint."""
+
+
+def shown(value: object) -> str:
+    """A value as errors quote it: however large it is, no more than a line."""
+    return _short.repr(value)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from clients.wire.errors import BadRequestError
+from clients.wire.errors import TEXT_MAX, BadRequestError, shown
 from clients.wire.open_inference_pb2 import InferParameter
 
 TIMEOUT = "timeout"
@@ -82,7 +82,7 @@ def integer(parameters: Mapping[str, InferParameter], name: str) -> int | None:
         return None
     value = value_of(parameters[name])
     if isinstance(value, bool) or not isinstance(value, int):
-        raise BadRequestError(f"parameter {name}={value!r} is no integer: use int64_param")
+        raise BadRequestError(f"parameter {name}={shown(value)} is no integer: use int64_param")
     return value
 
 
@@ -92,13 +92,17 @@ def number(parameters: Mapping[str, InferParameter], name: str) -> float | None:
         return None
     value = value_of(parameters[name])
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise BadRequestError(f"parameter {name}={value!r} is no number of 0 or more")
+        raise BadRequestError(f"parameter {name}={shown(value)} is no number of 0 or more")
     return float(value)
 
 
 def text(parameters: Mapping[str, InferParameter], name: str) -> str:
     """A parameter as text; empty when absent."""
-    return str(value_of(parameters[name])) if name in parameters else ""
+    value = value_of(parameters[name]) if name in parameters else None
+    said = "" if value is None else str(value)
+    if len(said) > TEXT_MAX:
+        raise BadRequestError(f"parameter {name} has {len(said)} characters: use up to {TEXT_MAX}")
+    return said
 
 
 def truth(parameters: Mapping[str, InferParameter], name: str) -> bool:
@@ -108,6 +112,6 @@ def truth(parameters: Mapping[str, InferParameter], name: str) -> bool:
     value = value_of(parameters[name])
     if not isinstance(value, bool):
         raise BadRequestError(
-            f"parameter {name}={value!r} is neither true nor false: use bool_param"
+            f"parameter {name}={shown(value)} is neither true nor false: use bool_param"
         )
     return value

@@ -6,7 +6,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from clients.wire import parameters as names
-from clients.wire.errors import BadRequestError
+from clients.wire.errors import TEXT_MAX, BadRequestError, shown
 from clients.wire.open_inference_pb2 import InferParameter, ModelInferRequest
 from clients.wire.parameters import integer, number, text, truth
 from clients.wire.tensors import DTYPES, RawTensor, request_tensors, shape_of, split_bytes
@@ -68,10 +68,12 @@ def take_in(
         )
     if len(request.outputs) > OUTPUTS_MAX:
         raise BadRequestError(f"{len(request.outputs)} outputs: ask for at most {OUTPUTS_MAX}")
+    if len(request.id) > TEXT_MAX:
+        raise BadRequestError(f"the id has {len(request.id)} characters: use up to {TEXT_MAX}")
     declared = request.inputs[0]
     if declared.name != model.input.name:
         raise BadRequestError(
-            f"model {model.name!r} has no input {declared.name!r}: send {model.input.name!r}"
+            f"model {model.name!r} has no input {shown(declared.name)}: send {model.input.name!r}"
         )
     if declared.parameters:
         _refuse_shared_memory(declared)
@@ -265,7 +267,7 @@ def _classes(model: ServedModel, request: ModelInferRequest) -> tuple[tuple[str,
     for output in request.outputs:
         if known and output.name not in known:
             raise BadRequestError(
-                f"model {model.name!r} has no output {output.name!r}: "
+                f"model {model.name!r} has no output {shown(output.name)}: "
                 f"ask for one of {', '.join(sorted(known))}"
             )
         count = integer(output.parameters, "classification") or 0

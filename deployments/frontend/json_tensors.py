@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from clients.wire import open_inference_pb2 as pb
-from clients.wire.errors import BadRequestError
+from clients.wire.errors import BadRequestError, shown
 from clients.wire.parameters import parameter, value_of
 from clients.wire.tensors import (
     DTYPES,
@@ -71,24 +71,28 @@ def _read_parameters(given: object, into: Any) -> None:
     if given is None:
         return
     if not isinstance(given, dict):
-        raise BadRequestError(f"parameters={given!r} is no object")
+        raise BadRequestError(f"parameters={shown(given)} is no object")
     for name, value in given.items():
         if not isinstance(value, bool | int | float | str):
-            raise BadRequestError(f"parameter {name}={value!r}: use a number, text or a boolean")
+            raise BadRequestError(
+                f"parameter {name}={shown(value)}: use a number, text or a boolean"
+            )
         try:
             into[name].CopyFrom(parameter(value))
         except ValueError:
-            raise BadRequestError(f"parameter {name}={value} does not fit 64 bits") from None
+            raise BadRequestError(f"parameter {name}={shown(value)} does not fit 64 bits") from None
 
 
 def _read_input(given: object, rest: memoryview) -> tuple[RawTensor, int]:
     """A tensor, and how many of the binary bytes it took."""
     if not isinstance(given, dict):
-        raise BadRequestError(f"input {given!r} is no object with name, datatype, shape and data")
+        raise BadRequestError(
+            f"input {shown(given)} is no object with name, datatype, shape and data"
+        )
     name, datatype, dims = given.get("name"), given.get("datatype"), given.get("shape")
     whole = isinstance(dims, list) and all(type(dim) is int for dim in dims)
     if not isinstance(name, str) or not isinstance(datatype, str) or not whole:
-        raise BadRequestError(f"input {name!r} needs name, datatype and a shape of integers")
+        raise BadRequestError(f"input {shown(name)} needs name, datatype and a shape of integers")
     shape = tuple(dims or ())
     count = check_shape(name, datatype, shape)
     options = given.get("parameters")

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt
 
+from clients.wire.errors import shown
 from profiles.errors import ConfigError, ServingError
 
 Reader = Callable[[bytes], npt.NDArray[Any]]
@@ -190,16 +191,18 @@ class Registry:
             named = name[len(stem) + 1 :]
             versions = self.models.get(stem)
             if versions is not None and version not in ("", named):
-                raise UnknownModelError(f"{name!r} and version {version!r}: say one of the two")
+                raise UnknownModelError(
+                    f"{shown(name)} and version {shown(version)}: say one of the two"
+                )
             version = named
         if versions is None:
             known = ", ".join(sorted(self.models)[:10]) or "none"
-            raise UnknownModelError(f"model {name!r} is not served here: use one of {known}")
+            raise UnknownModelError(f"model {shown(name)} is not served here: use one of {known}")
         version = version or next(reversed(versions))
         if version not in versions:
             known = ", ".join(versions)
             stem = next(iter(versions.values())).name
             raise UnknownModelError(
-                f"model {stem!r} has no version {version!r}: use one of {known}"
+                f"model {stem!r} has no version {shown(version)}: use one of {known}"
             )
         return versions[version], version

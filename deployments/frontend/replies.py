@@ -3,6 +3,7 @@
 import numpy as np
 
 from clients.wire import parameters as names
+from clients.wire.errors import TEXT_MAX
 from clients.wire.open_inference_pb2 import (
     InferParameter,
     ModelInferResponse,
@@ -47,7 +48,10 @@ def stream_refusal(model: str, request_id: str, refusal: Refusal) -> ModelStream
     if refusal.retry_after_ns:
         retry_after_us = refusal.retry_after_ns // 1000
         given[names.RETRY_AFTER_US] = InferParameter(int64_param=retry_after_us)
-    response = ModelInferResponse(model_name=model, id=request_id, parameters=given)
+    # What is longer was refused for it: it is kept until its client reads.
+    response = ModelInferResponse(
+        model_name=model[:TEXT_MAX], id=request_id[:TEXT_MAX], parameters=given
+    )
     return ModelStreamInferResponse(
         error_message=f"{refusal.status}: {refusal.message}", infer_response=response
     )

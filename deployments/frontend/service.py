@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 
 from clients.wire import open_inference_pb2 as pb
+from clients.wire.errors import shown
 from clients.wire.parameters import TRACEPARENT
 from deployments.frontend import catalog
 from deployments.frontend.desk import Desk
@@ -200,7 +201,7 @@ class InferenceService:
     ) -> pb.RepositoryModelLoadResponse:
         tenant = await self._who(context, request.model_name)
         if request.parameters:
-            given = ", ".join(sorted(request.parameters))
+            given = shown(sorted(request.parameters))
             message = f"{given} cannot be given here: models are described by the configuration"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         await self._place(tenant, request.model_name, True, context)

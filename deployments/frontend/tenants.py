@@ -7,6 +7,7 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import ClassVar
 
+from clients.wire.errors import shown
 from deployments.frontend.models import Registry
 from deployments.frontend.outcomes import Refusal, RefusalReason
 from deployments.frontend.rate_limit import RateLimit
@@ -70,7 +71,7 @@ class Tenant:
         """
         if self.applications and registry.stem(model) not in self.applications:
             raise ForbiddenError(
-                f"tenant {self.name!r} may not use model {model!r}: ask the operator for it"
+                f"tenant {self.name!r} may not use model {shown(model)}: ask the operator for it"
             )
 
     def check_operator(self) -> None:

@@ -8,6 +8,9 @@ from deployments.frontend.tenants import ForbiddenError, UnauthenticatedError
 UNSOUND = (BadRequestError, UnknownModelError, UnauthenticatedError, ForbiddenError)
 """What a client can do wrong, and nobody else."""
 
+SAID_MAX = 500
+"""Characters: gRPC's clients take no status of more than 8 KB, and nobody reads more."""
+
 
 def refusal_of(
     error: BadRequestError | UnknownModelError | UnauthenticatedError | ForbiddenError,
@@ -15,4 +18,5 @@ def refusal_of(
     """What to tell whoever sent it."""
     denied = isinstance(error, UnauthenticatedError | ForbiddenError)
     reason = RefusalReason.DENIED if denied else RefusalReason.BAD_INPUT
-    return Refusal(error.grpc_status, reason, str(error))
+    said = str(error)
+    return Refusal(error.grpc_status, reason, said if len(said) <= SAID_MAX else said[:SAID_MAX])

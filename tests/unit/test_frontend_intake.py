@@ -5,7 +5,9 @@ import json
 import resource
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import get_args
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -33,7 +35,8 @@ from deployments.frontend.models import (
     TensorSpec,
     UnknownModelError,
 )
-from deployments.frontend.replies import best_classes, response_of
+from deployments.frontend.replies import best_classes, response_of, stream_refusal
+from deployments.frontend.unsound import refusal_of
 from profiles.errors import ConfigError
 from router.core.units import ms
 from router.links.messages import Result
@@ -161,6 +164,41 @@ def test_how_much_there_is_is_asked_before_what() -> None:
             take_in(request, REGISTRY)
         # Everybody else's answers wait for the loop that does this.
         assert time.process_time() - began_s < 0.05, says
+
+
+def test_words_have_limits_and_refusals_quote_little() -> None:
+    long = "\u4e2d" * 1_000_000
+    for name in ("client", "sequence_id", "pinned_variant", "traceparent"):
+        with pytest.raises(BadRequestError, match=f"{name} has 1000000 characters: use up to"):
+            ask("words", WORDS, **{name: long})
+    request = pb.ModelInferRequest(model_name="words", id=long)
+    add_input(request, WORDS)
+    with pytest.raises(BadRequestError, match="the id has 1000000 characters"):
+        take_in(request, REGISTRY)
+    nothing: dict[str, list[object]] = {"inputs": []}
+    one = {"name": "i", "datatype": "FP32", "shape": [1], "data": [long]}
+    bodies = ({"inputs": [one]}, {"inputs": [[long]]}, nothing | {"parameters": [long]})
+    bodies += (nothing | {"parameters": {long: []}}, nothing | {"parameters": {"a": [long]}})
+    refused = []
+    for body in bodies:
+        data = json.dumps(body, ensure_ascii=False).encode()
+        with pytest.raises(BadRequestError) as bad:
+            read_request("m", "", data, len(data))
+        refused.append(bad.value)
+    for model, tensor, version in (
+        (long, WORDS, ""),
+        ("words", WORDS, long),
+        ("words", replace(WORDS, name=long), ""),
+        ("words", replace(WORDS, datatype=long), ""),
+    ):
+        with pytest.raises((BadRequestError, UnknownModelError)) as unsound:
+            ask(model, tensor, version)
+        refused.append(unsound.value)
+    for error in refused:
+        # As gRPC sends it: each byte that is no plain text as three.
+        assert len(quote(refusal_of(error).message)) < 8000
+        said = stream_refusal(long, long, refusal_of(error))
+        assert said.ByteSize() < 20_000
 
 
 def test_priorities_and_shared_memory_are_checked() -> None:

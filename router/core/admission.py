@@ -1,6 +1,6 @@
 """The one hook before the queue: who may enter when not everyone can be served."""
 
-from router.core.events import DropReason, Request
+from router.core.events import HIGHEST, DropReason, Request
 from router.core.pool import Pool
 from router.core.source import Outbox
 
@@ -13,6 +13,8 @@ EASE = 0.95
 CREDIT_MAX = 2.0
 """A stream spared this many turns and still losing frames is starving."""
 SHED_MAX = 0.95
+OWED_MAX = 8
+"""Frames of the highest priority that others of the same tenant may still have to go for."""
 STREAM_ENDED_NS = 30_000_000_000
 STREAMS_KEPT = 1024
 START_WITHIN = 0.8
@@ -80,6 +82,9 @@ class StreamAdmission(Admission):
         self.streams: dict[int, Stream] = {}
         self.shed = 0.0
         """Share of frames refused on arrival."""
+        self.owed: dict[int, int] = {}
+        """By tenant, or by client where there are none: frames of the highest priority that were
+        spared. Others of the same tenant go in their place."""
         self.window_ends_at_ns = 0
         self.offered = 0
         self.admitted = 0
@@ -105,14 +110,26 @@ class StreamAdmission(Admission):
         self.offered += 1
         if self.newest and stream.period_ns and request.client != NO_STREAM:
             request.start_by_ns = now_ns + int(START_WITHIN * stream.period_ns)
-        # Triton's 1 is the highest priority and is never refused here; 0 is the default.
-        if self.shed > 0.0 and request.priority != 1:
-            stream.debt += min(1.0, self.shed / stream.weight)
-            if stream.debt >= 1.0:
-                stream.debt -= 1.0
-                return DropReason.SHED
+        if self.shed > 0.0 and self._has_to_go(stream, request):
+            return DropReason.SHED
         self.admitted += 1
         return None
+
+    def _has_to_go(self, stream: Stream, request: Request) -> bool:
+        """Whether it is this frame's turn, or it takes the turn of a more important one."""
+        party = request.tenant or request.client
+        owed = self.owed.get(party, 0)
+        stream.debt += min(1.0, self.shed / stream.weight)
+        if stream.debt < 1.0:
+            if owed == 0 or request.priority == HIGHEST:
+                return False
+            self.owed[party] = owed - 1
+            return True
+        stream.debt -= 1.0
+        if request.priority != HIGHEST or owed >= OWED_MAX:
+            return True
+        self.owed[party] = owed + 1
+        return False
 
     def superseded(self, request: Request) -> Request | None:
         if not self.newest or request.client == NO_STREAM:
@@ -135,6 +152,7 @@ class StreamAdmission(Admission):
 
     def _sweep(self, now_ns: int) -> None:
         """Forget streams that have ended; doubling the mark keeps the cost per stream constant."""
+        self.owed.clear()
         since_ns = now_ns - STREAM_ENDED_NS
         self.streams = {
             client: stream
@@ -156,6 +174,8 @@ class StreamAdmission(Admission):
         elif self.shed > 0.0:
             excess = 1.0 - self.capacity * elapsed_ns / self.offered if self.offered else 0.0
             self.shed = max(0.0, min(EASE * self.shed, excess))
+        if self.shed == 0.0:
+            self.owed.clear()
         self.offered = 0
         self.admitted = 0
         self.lost = 0

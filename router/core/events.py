@@ -5,6 +5,9 @@ from typing import Final
 
 from router.core.units import NEVER
 
+HIGHEST: Final = 1
+"""The highest priority, as in Triton; all others, with 0 the default, are alike."""
+
 
 class DropReason:
     """Why a request ended without a result; the text travels to clients and metrics as it is."""
@@ -97,7 +100,7 @@ class Request:
         self.tenant = 0
         """Who shares with others as one, whatever its clients; 0: each client does for itself."""
         self.priority = priority
-        """As in Triton: 1 is highest, 0 the default."""
+        """`HIGHEST` goes first within what its tenant, or its client, may have."""
         self.start_by_ns = NEVER
         """When its successor in the stream will take its place: it should have started by then."""
         self.accuracies: tuple[float, ...] | None = None

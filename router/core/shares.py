@@ -12,7 +12,7 @@ from bisect import bisect_right
 from math import exp
 
 from router.core.admission import Admission
-from router.core.events import DropReason, Request
+from router.core.events import HIGHEST, DropReason, Request
 from router.core.pool import LOOK_NS, MEMORY_NS, RESCALE, Pool
 from router.core.source import Source
 
@@ -48,6 +48,8 @@ class FairAdmission(Admission):
         """Backends kept busy by requests that were let in lately, on the pool's scale."""
         self.clients: dict[int, float] = {}
         """The same by tenant, or by client where there are none."""
+        self.urgent: dict[int, float] = {}
+        """Of that, what went to requests of the highest priority."""
         self.turn = 0
         """Of the pool's scale."""
         self.queued = 0
@@ -76,17 +78,19 @@ class FairAdmission(Admission):
         self.used += given
         party = request.tenant or request.client
         self.clients[party] = self.clients.get(party, 0.0) + given
+        if request.priority == HIGHEST:
+            self.urgent[party] = self.urgent.get(party, 0.0) + given
         self.on_queued(request)
         return None
 
     def _fits(self, pool: Pool, request: Request) -> bool:
         room = WIDE * self.weight * pool.left(ALONE) - self.used
-        # Triton's 1, the highest priority, goes before other clients, not before applications.
-        if request.priority == 1:
-            return room > 0.0
         party = request.tenant or request.client
         weight = self.weights.get(party, 1.0) / self.lightest
-        return self.clients.get(party, 0.0) < WIDE * weight * room
+        # The highest priority meets a limit only of its own kind, and what it takes counts for
+        # all: it goes first within what its client may have, and takes nothing from others.
+        used = self.urgent if request.priority == HIGHEST else self.clients
+        return used.get(party, 0.0) < WIDE * weight * room
 
     def on_queued(self, request: Request) -> None:
         self.queued += 1
@@ -110,16 +114,16 @@ class FairAdmission(Admission):
         pool.spoken += waiting
         self.used, self.turn = 0.0, pool.turn
         self.clients.clear()
+        self.urgent.clear()
 
     def _rescale(self, pool: Pool) -> None:
         """The pool's scale has begun anew; a good time to forget clients that have left."""
         faded = exp(-RESCALE)
         self.used *= faded
-        self.clients = {
-            client: used * faded
-            for client, used in self.clients.items()
-            if used * faded > FORGOTTEN
-        }
+        self.clients, self.urgent = (
+            {party: used * faded for party, used in each.items() if used * faded > FORGOTTEN}
+            for each in (self.clients, self.urgent)
+        )
         self.turn = pool.turn
 
     def _look(self, now_ns: int, slo_ns: int) -> None:

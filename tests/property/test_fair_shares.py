@@ -1,6 +1,7 @@
 """Fair shares, whoever asks for how much: nobody below the share pays for those above it."""
 
 import random
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import pytest
@@ -45,15 +46,17 @@ def test_every_policy_keeps_the_rules_with_shares(name: str, load: Workload) -> 
         assert admission.queued == 0
 
 
+@dataclass
 class Tenant:
     """A client of an application, and what became of its requests."""
 
-    def __init__(self, application: int, client: int, weight: float, rps: float) -> None:
-        self.application = application
-        self.client = client
-        self.weight = weight
-        self.rps = rps
-        self.served = 0
+    application: int
+    client: int
+    weight: float
+    rps: float
+    priority: int = 0
+    tenant: int = 0
+    served: int = 0
 
 
 def play(tenants: list[Tenant], weights: list[float], seed: int) -> None:
@@ -88,7 +91,9 @@ def play(tenants: list[Tenant], weights: list[float], seed: int) -> None:
             heappush(arrivals, (now_ns + int(rng.expovariate(tenant.rps) * SECOND), number, tenant))
             application, client = tenant.application, tenant.client
             deadline_ns = now_ns + ms(200)
-            engine.on_request(now_ns, Request(rid, application, now_ns, deadline_ns, client=client))
+            request = Request(rid, application, now_ns, deadline_ns, client=client)
+            request.priority, request.tenant = tenant.priority, tenant.tenant
+            engine.on_request(now_ns, request)
             rid += 1
         else:
             engine.on_time(now_ns)
@@ -152,3 +157,27 @@ def test_everyone_gets_most_of_the_fair_share(
         share = shares[tenant.application, tenant.client] * (PLAY_S - 2)
         # Chance alone takes a few of those who send little.
         assert tenant.served >= 0.75 * share - 2.0 * share**0.5, vars(tenant)
+
+
+def is_served(tenant: Tenant) -> bool:
+    """Whether it got nearly all it asked for; chance alone takes some of it."""
+    asked = tenant.rps * (PLAY_S - 2)
+    return tenant.served >= 0.95 * asked - 2.0 * asked**0.5
+
+
+@pytest.mark.parametrize("priority", [0, 1])
+def test_flood_of_whatever_priority_takes_nobody_elses_share(priority: int) -> None:
+    flood = Tenant(0, 1, 1.0, 10 * CAPACITY_RPS, priority)
+    quiet = [Tenant(0, 2, 1.0, 0.1 * CAPACITY_RPS), Tenant(0, 3, 1.0, 0.2 * CAPACITY_RPS)]
+    play([*quiet, flood], [1.0], seed=7)
+    assert all(is_served(each) for each in quiet)
+
+
+def test_highest_priority_goes_first_within_the_share_of_its_tenant() -> None:
+    rest = Tenant(0, 1, 1.0, 10 * CAPACITY_RPS, tenant=9)
+    urgent = Tenant(0, 2, 1.0, 0.3 * CAPACITY_RPS, priority=1, tenant=9)
+    other = Tenant(0, 3, 1.0, 0.4 * CAPACITY_RPS, tenant=8)
+    play([rest, urgent, other], [1.0], seed=7)
+    assert is_served(urgent)
+    assert is_served(other)
+    assert rest.served >= 0.15 * CAPACITY_RPS * (PLAY_S - 2)

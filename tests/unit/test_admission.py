@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.core.admission import WINDOW_NS, Admission, StreamAdmission
+from router.core.admission import OWED_MAX, WINDOW_NS, Admission, StreamAdmission
 from router.core.costs import Costs
 from router.core.engine import Engine
 from router.core.events import Dispatch, Drop, DropReason, Request
@@ -145,12 +145,42 @@ def test_streams_are_refused_in_turn_not_all_at_once() -> None:
     assert max(rounds) <= 13
 
 
-def test_highest_priority_is_never_shed() -> None:
+def test_others_of_its_stream_go_in_place_of_the_highest_priority() -> None:
     _, admission = make()
-    admission.shed = 0.95
+    admission.shed = 0.25
     admission.window_ends_at_ns = NEVER
-    assert shed_of(admission, 1, frames=100, priority=1) == 0
-    assert shed_of(admission, 2, frames=100, priority=2) >= 94
+    urgent = rest = 0
+    for _ in range(100):
+        urgent += shed_of(admission, 1, frames=1, priority=1)
+        rest += shed_of(admission, 1, frames=1)
+    assert urgent == 0
+    assert 45 <= rest <= 50
+
+
+def test_other_streams_of_its_tenant_go_in_place_of_the_highest_priority() -> None:
+    _, admission = make()
+    admission.shed = 0.25
+    admission.window_ends_at_ns = NEVER
+    lost = dict.fromkeys((1, 2, 3), 0)
+    for rid in range(300):
+        client = 1 + rid % 3
+        request = frame(rid, 0, client, priority=1 if client == 1 else 2)
+        request.tenant = 9 if client < 3 else 8
+        lost[client] += admission.admit(0, request) is not None
+    assert lost == {1: 0, 2: pytest.approx(50, abs=2), 3: pytest.approx(25, abs=2)}
+
+
+def test_stream_of_nothing_but_the_highest_priority_bears_its_share() -> None:
+    _, admission = make()
+    admission.shed = 0.25
+    admission.window_ends_at_ns = NEVER
+    lost = shed_of(admission, 1, frames=200, priority=1)
+    assert lost == 50 - OWED_MAX
+    assert shed_of(admission, 2, frames=200) == 50
+    # Once nobody has to go any more, what is owed is forgiven.
+    admission.window_ends_at_ns = 0
+    admission.admit(seconds(60), frame(0, seconds(60), client=1))
+    assert admission.owed == {}
 
 
 def test_twice_the_weight_is_half_the_loss() -> None:

@@ -115,16 +115,26 @@ def test_heavier_client_may_have_more() -> None:
     assert send(engine, 1, client=2) == 0
 
 
-def test_highest_priority_goes_before_other_clients_of_its_application() -> None:
+def test_highest_priority_goes_before_others_of_its_client() -> None:
     engine, (door,) = make()
     crowd(engine, door)
     before = door.queued
     assert send(engine, 1, client=1) == 1
     assert send(engine, 2, client=1, priority=1) == 0
     assert door.queued == before + 2
-    # It is not above the application's own share.
-    door.used = engine.ranks[0].pool.left(ALONE)
+    # Not above what the client may have.
+    room = engine.ranks[0].pool.left(ALONE) - door.used
+    door.urgent[1] = room
     assert send(engine, 1, client=1, priority=1) == 1
+    # Nor is it above the application's own share.
+    door.used = engine.ranks[0].pool.left(ALONE)
+    assert send(engine, 1, client=2, priority=1) == 1
+
+
+def test_flood_of_the_highest_priority_leaves_room_for_other_clients() -> None:
+    engine, _ = make()
+    assert send(engine, 100, client=1, priority=1) > 0
+    assert send(engine, 4, client=2) == 0
 
 
 def test_what_was_given_is_forgotten() -> None:

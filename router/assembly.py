@@ -171,7 +171,8 @@ def _admission(
         places = family.choices() if POLICIES[policy].chooses else []
         lightest = min(each.fair_share for each in config.applications)
         variants = tuple(family.variants[place] for place in places) or (family.serving,)
-        return FairAdmission(source, variants, application.fair_share / lightest, weights)
+        weight = application.fair_share / lightest
+        return FairAdmission(source, variants, application.slo_ns, weight, weights)
     return StreamAdmission(outbox, False, weights) if application.streams else None
 
 

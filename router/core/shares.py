@@ -33,13 +33,15 @@ class FairAdmission(Admission):
         self,
         source: Source,
         variants: tuple[int, ...],
+        slo_ns: int,
         weight: float = 1.0,
         weights: dict[int, float] | None = None,
     ) -> None:
-        """`variants` are those that may serve it: the cheapest says what a request costs. `weight`
-        is relative to the lightest application."""
+        """`variants` are those that may serve it: the cheapest says what a request costs within
+        its SLO, whatever a client asks for. `weight` is relative to the lightest application."""
         self.source = source
         self.variants = variants
+        self.slo_ns = slo_ns
         self.weight = weight
         self.weights = weights or {}
         """Of clients; 1 where absent."""
@@ -52,7 +54,8 @@ class FairAdmission(Admission):
         """Of that, what went to requests of the highest priority."""
         self.turn = 0
         """Of the pool's scale."""
-        self.queued = 0
+        self.queued = 0.0
+        """Those who wait; who may wait for ten times the SLO counts as a tenth."""
         self.cost_ns = 0.0
         """Backend time that one request takes in a batch as large as the SLO allows."""
         self.slack_ns = 1
@@ -62,7 +65,7 @@ class FairAdmission(Admission):
     def admit(self, now_ns: int, request: Request) -> str | None:
         pool = self.source.pool
         if now_ns >= self.look_at_ns:
-            self._look(now_ns, request.deadline_ns - request.arrived_at_ns)
+            self._look(now_ns)
         pool.review(now_ns)
         pool.at(now_ns)
         if self.turn != pool.turn:
@@ -93,17 +96,28 @@ class FairAdmission(Admission):
         return used.get(party, 0.0) < WIDE * weight * room
 
     def on_queued(self, request: Request) -> None:
-        self.queued += 1
-        self.source.pool.spoken += self.cost_ns / self.slack_ns
+        hurry = self._hurry(request)
+        self.queued += hurry
+        self.source.pool.spoken += hurry * self.cost_ns / self.slack_ns
 
     def on_left(self, request: Request, reason: str) -> None:
         pool = self.source.pool
         if not reason:
             pool.served += 1
-        elif reason in LOSSES:
+        elif reason in LOSSES and self._had_a_chance(request):
             pool.on_lost()
-        self.queued -= 1
-        pool.spoken -= self.cost_ns / self.slack_ns
+        hurry = self._hurry(request)
+        self.queued -= hurry
+        pool.spoken -= hurry * self.cost_ns / self.slack_ns
+
+    def _hurry(self, request: Request) -> float:
+        """Who asks for less time than the SLO is in no more of a hurry than others: that would
+        be at their cost."""
+        return min(1.0, self.slo_ns / max(1, request.deadline_ns - request.arrived_at_ns))
+
+    def _had_a_chance(self, request: Request) -> bool:
+        """Whether its loss says that too many were let in, not that it asked for too much."""
+        return 2 * (request.deadline_ns - request.arrived_at_ns) > self.slo_ns
 
     def on_move(self, before: Pool) -> None:
         """Its source has another pool now; what it was given elsewhere does not count there."""
@@ -126,13 +140,13 @@ class FairAdmission(Admission):
         )
         self.turn = pool.turn
 
-    def _look(self, now_ns: int, slo_ns: int) -> None:
+    def _look(self, now_ns: int) -> None:
         """What one request costs when backends take turns with batches as large as the SLO
         allows (Symphony Eqn 2), and how long it may wait for its own."""
         self.look_at_ns = now_ns + LOOK_NS
         source = self.source
         pool, backends = source.pool, max(1, source.pool.backends)
-        slo_ns -= source.desk.lead_ns(1)
+        slo_ns = self.slo_ns - source.desk.lead_ns(1)
         pool.spoken -= self.queued * self.cost_ns / self.slack_ns
         self.cost_ns = 0.0
         for variant in self.variants:

@@ -116,7 +116,9 @@ class World:
         self.engine = Engine(costs)
         sources = SOURCES[self.name](range(load.applications), random.Random(load.seed))
         for application, source in enumerate(sources):
-            admission = FairAdmission(source, (application,)) if self.fair else None
+            admission = (
+                FairAdmission(source, (application,), SLOS_US[0] * US) if self.fair else None
+            )
             self.engine.add_application(source, admission=admission)
         self.rank = self.engine.ranks[0]
         self.rank.lead_start_ns = load.lead_us * US

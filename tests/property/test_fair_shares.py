@@ -12,13 +12,14 @@ from small_world import WORKLOADS, Workload, World
 
 from router.core.costs import Costs
 from router.core.engine import Engine
-from router.core.events import Dispatch, Request
+from router.core.events import Dispatch, Drop, DropReason, Request
 from router.core.shares import FairAdmission
 from router.core.units import NEVER, SECOND, ms
 from router.policies.deferred import ModelThread
 from router.policies.deferred_options import DeferredOptions
 
 PLAY_S = 8
+SLO_NS = ms(200)
 CAPACITY_RPS = 160.0
 """Two backends of 20 + 5 b ms within 200 ms: 31 requests in 175 ms each, less what turns cost."""
 
@@ -43,7 +44,7 @@ def test_every_policy_keeps_the_rules_with_shares(name: str, load: Workload) -> 
     assert sum(pool.backends for pool in pools) <= world.rank.signals.backends
     for admission in world.engine.admissions:
         assert isinstance(admission, FairAdmission)
-        assert admission.queued == 0
+        assert admission.queued == pytest.approx(0.0, abs=1e-6)
 
 
 @dataclass
@@ -56,7 +57,9 @@ class Tenant:
     rps: float
     priority: int = 0
     tenant: int = 0
+    slo_ns: int = SLO_NS
     served: int = 0
+    refused: int = 0
 
 
 def play(tenants: list[Tenant], weights: list[float], seed: int) -> None:
@@ -67,7 +70,7 @@ def play(tenants: list[Tenant], weights: list[float], seed: int) -> None:
         costs.add(application, [ms(20 + 5 * size) for size in range(1, 40)])
         source = ModelThread(application, DeferredOptions())
         shares = {each.client: each.weight for each in tenants if each.application == application}
-        admission = FairAdmission(source, (application,), weight / min(weights), shares)
+        admission = FairAdmission(source, (application,), SLO_NS, weight / min(weights), shares)
         engine.add_application(source, admission=admission)
     for backend in range(2):
         engine.on_backend_up(0, backend)
@@ -90,7 +93,7 @@ def play(tenants: list[Tenant], weights: list[float], seed: int) -> None:
             heappop(arrivals)
             heappush(arrivals, (now_ns + int(rng.expovariate(tenant.rps) * SECOND), number, tenant))
             application, client = tenant.application, tenant.client
-            deadline_ns = now_ns + ms(200)
+            deadline_ns = now_ns + tenant.slo_ns
             request = Request(rid, application, now_ns, deadline_ns, client=client)
             request.priority, request.tenant = tenant.priority, tenant.tenant
             engine.on_request(now_ns, request)
@@ -101,6 +104,9 @@ def play(tenants: list[Tenant], weights: list[float], seed: int) -> None:
             if isinstance(effect, Dispatch):
                 run_ns = effect.batch.expect_ns
                 heappush(ends, (effect.batch.start_at_ns + run_ns, effect.backend, run_ns))
+            elif isinstance(effect, Drop) and effect.reason == DropReason.SHED:
+                refused = effect.request
+                by_client[refused.application, refused.client].refused += 1
 
 
 def fair_share_rps(tenants: list[Tenant], weights: list[float]) -> dict[tuple[int, int], float]:
@@ -181,3 +187,20 @@ def test_highest_priority_goes_first_within_the_share_of_its_tenant() -> None:
     assert is_served(urgent)
     assert is_served(other)
     assert rest.served >= 0.15 * CAPACITY_RPS * (PLAY_S - 2)
+
+
+@pytest.mark.parametrize("slo_ns", [ms(2), ms(40), ms(2_000), 600 * SECOND])
+@pytest.mark.parametrize("rps", [0.1 * CAPACITY_RPS, 10 * CAPACITY_RPS])
+def test_odd_deadlines_of_one_are_no_reason_to_refuse_another(slo_ns: int, rps: float) -> None:
+    odd = Tenant(0, 1, 1.0, rps, slo_ns=slo_ns)
+    usual = Tenant(0, 2, 1.0, 0.6 * CAPACITY_RPS)
+    play([odd, usual], [1.0], seed=7)
+    assert usual.refused == 0
+
+
+@pytest.mark.parametrize("slo_ns", [ms(2), ms(20), ms(40)])
+def test_hopeless_requests_of_one_do_not_lower_what_another_may_have(slo_ns: int) -> None:
+    odd = Tenant(0, 1, 1.0, 10 * CAPACITY_RPS, slo_ns=slo_ns)
+    usual = Tenant(0, 2, 1.0, 1.6 * CAPACITY_RPS)
+    play([odd, usual], [1.0], seed=7)
+    assert is_served(usual)

@@ -27,7 +27,7 @@ def make(
     for application in range(applications):
         costs.add(application, [ms(10 + 5 * size) for size in range(1, 17)])
         source = ModelThread(application, DeferredOptions())
-        doors.append(FairAdmission(source, (application,), weights=weights))
+        doors.append(FairAdmission(source, (application,), SLO_NS, weights=weights))
         engine.add_application(source, admission=doors[-1])
     for backend in range(backends):
         engine.on_backend_up(0, backend)
@@ -65,6 +65,36 @@ def test_request_costs_its_part_of_the_largest_batch_that_lets_another_run_too()
     assert door.cost_ns == ms(50) / 8
     assert door.slack_ns == ms(50)
     assert engine.ranks[0].pool.spoken == pytest.approx(1 / 8)
+
+
+def test_cost_and_slack_are_those_of_the_slo_whatever_a_client_asks_for() -> None:
+    engine, (door,) = make()
+    for rid, slo_ns in ((1, ms(2)), (2, 6000 * SLO_NS)):
+        door.look_at_ns = 0
+        engine.on_request(0, Request(rid, 0, 0, slo_ns, client=1))
+        assert (door.cost_ns, door.slack_ns) == (ms(50) / 8, ms(50))
+
+
+def test_who_may_wait_longer_than_the_slo_counts_for_less_in_the_backlog() -> None:
+    engine, (door,) = make()
+    engine.on_request(0, Request(1, 0, 0, 10 * SLO_NS, client=1))
+    assert door.queued == pytest.approx(0.1)
+    assert engine.ranks[0].pool.spoken == pytest.approx(0.1 / 8)
+    engine.on_cancel(ms(1), 1)
+    engine.take_effects()
+    assert door.queued == 0
+    assert engine.ranks[0].pool.spoken == pytest.approx(0.0)
+
+
+def test_loss_of_who_asked_for_half_the_slo_does_not_count() -> None:
+    engine, (door,) = make()
+    pool = engine.ranks[0].pool
+    pool.spoken = 1.0
+    for rid, slo_ns in ((1, SLO_NS // 2), (2, SLO_NS)):
+        request = Request(rid, 0, 0, slo_ns, client=1)
+        door.on_queued(request)
+        door.on_left(request, DropReason.LATE)
+    assert pool.lost == 1
 
 
 def test_nobody_is_refused_before_there_is_a_backend() -> None:

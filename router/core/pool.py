@@ -40,7 +40,6 @@ class Pool:
         "served",
         "sojourn_ns",
         "spoken",
-        "turn",
         "used",
     )
 
@@ -56,8 +55,7 @@ class Pool:
         self.scale = 1.0
         self.scaled_at_ns = 0
         self.began_at_ns = 0
-        self.turn = 0
-        """How often the scale began anew."""
+        """When the scale was 1."""
         self.spoken = 0.0
         """Backends that would be busy with all who wait, until their latest starts."""
         self.gain = GAIN_MAX
@@ -81,7 +79,6 @@ class Pool:
             self.used *= exp(-passed)
             self.missed *= exp(-passed)
             self.began_at_ns, passed = now_ns, 0.0
-            self.turn += 1
         self.scale = exp(passed)
 
     def left(self, share: float) -> float:

@@ -13,7 +13,7 @@ from math import exp
 
 from router.core.admission import Admission
 from router.core.events import HIGHEST, DropReason, Request
-from router.core.pool import LOOK_NS, MEMORY_NS, RESCALE, Pool
+from router.core.pool import LOOK_NS, MEMORY_NS, Pool
 from router.core.source import Source
 
 WIDE = 1.0
@@ -52,8 +52,8 @@ class FairAdmission(Admission):
         """The same by tenant, or by client where there are none."""
         self.urgent: dict[int, float] = {}
         """Of that, what went to requests of the highest priority."""
-        self.turn = 0
-        """Of the pool's scale."""
+        self.began_at_ns = 0
+        """When the scale was 1 that this is written in: the pool's, or the one before it."""
         self.queued = 0.0
         """Those who wait; who may wait for ten times the SLO counts as a tenth."""
         self.cost_ns = 0.0
@@ -68,7 +68,7 @@ class FairAdmission(Admission):
             self._look(now_ns)
         pool.review(now_ns)
         pool.at(now_ns)
-        if self.turn != pool.turn:
+        if self.began_at_ns != pool.began_at_ns:
             self._rescale(pool)
         given = self.cost_ns / MEMORY_NS * pool.scale
         if pool.backends > 0 and not self._fits(pool, request):
@@ -123,22 +123,23 @@ class FairAdmission(Admission):
         """Its source has another pool now; what it was given elsewhere does not count there."""
         waiting = self.queued * self.cost_ns / self.slack_ns
         before.spoken -= waiting
+        self._rescale(before)
         before.used -= self.used
         pool = self.source.pool
         pool.spoken += waiting
-        self.used, self.turn = 0.0, pool.turn
+        self.used, self.began_at_ns = 0.0, pool.began_at_ns
         self.clients.clear()
         self.urgent.clear()
 
     def _rescale(self, pool: Pool) -> None:
         """The pool's scale has begun anew; a good time to forget clients that have left."""
-        faded = exp(-RESCALE)
+        faded = exp((self.began_at_ns - pool.began_at_ns) / MEMORY_NS)
         self.used *= faded
         self.clients, self.urgent = (
             {party: used * faded for party, used in each.items() if used * faded > FORGOTTEN}
             for each in (self.clients, self.urgent)
         )
-        self.turn = pool.turn
+        self.began_at_ns = pool.began_at_ns
 
     def _look(self, now_ns: int) -> None:
         """What one request costs when backends take turns with batches as large as the SLO

@@ -230,6 +230,29 @@ def test_application_that_moves_takes_its_backlog_along() -> None:
     assert new.spoken == pytest.approx(4 * door.cost_ns / door.slack_ns)
 
 
+def test_what_an_application_was_given_fades_as_its_pool_says() -> None:
+    engine, (door, other) = make(applications=2)
+    pool = engine.ranks[0].pool
+    # Just before the scale begins anew it is largest; then a long silence, and a second one that
+    # this application does not see.
+    send(engine, 4, at_ns=int(31.9 * SECOND))
+    send(engine, 1, at_ns=100 * SECOND, application=1)
+    send(engine, 1, at_ns=200 * SECOND, application=1)
+    send(engine, 1, at_ns=200 * SECOND + 1)
+    assert door.used == pytest.approx(pool.used / 2, rel=0.01)
+    assert door.clients[1] == door.used == pytest.approx(other.used, rel=0.01)
+
+
+def test_idle_application_that_moves_takes_nothing_but_its_own_along() -> None:
+    engine, _ = make(applications=2, ranks=2)
+    old = engine.ranks[0].pool
+    send(engine, 4, at_ns=int(31.9 * SECOND))
+    send(engine, 1, at_ns=100 * SECOND, application=1)
+    given = old.used
+    engine.move_application(100 * SECOND, 0, 1)
+    assert old.used == pytest.approx(given)
+
+
 # The gain
 
 

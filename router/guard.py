@@ -57,8 +57,8 @@ class Guard:
         swaps = batch.swap_in_ns > 0
         self.watch.begin(now_ns, backend, batch.start_at_ns, batch.plan_ns, swaps)
 
-    def on_up(self, backend: int) -> None:
-        self.quarantine.on_up(backend)
+    def on_up(self, now_ns: int, backend: int) -> None:
+        self.quarantine.on_up(now_ns, backend)
         LOG.info("backend up", extra=fields(backend=backend))
 
     def on_gone(self, backend: int, reason: str) -> None:
@@ -96,10 +96,13 @@ class Guard:
             self.word.outdated = True
             self.word.say(self.backends[backend].link, Retire(reason))
 
-    def on_crash(self, now_ns: int, backend: int, batch: Batch) -> None:
+    def on_crash(self, now_ns: int, backend: int, node: str, batch: Batch) -> None:
         """A backend died while it ran this; a model that does it again and again is to rest."""
         application = batch.requests[0].application
-        reason = self.quarantine.on_crash(now_ns, backend, application)
+        elsewhere = any(each.link.peer.node != node for each in self.backends.values())
+        # Where there is no other machine, waiting for proof would cost the last of its backends.
+        machine = node if elsewhere else ""
+        reason = self.quarantine.on_crash(now_ns, backend, application, machine)
         if not reason:
             return
         name = self.applications[application]

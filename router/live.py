@@ -148,7 +148,7 @@ class LiveRouter:
                 running = self._state(number).running
                 self._lose(now_ns, number, reason)
                 if running is not None and reason.startswith("lost"):
-                    self.guard.on_crash(now_ns, number, running)
+                    self.guard.on_crash(now_ns, number, link.peer.node, running)
         self._settle_soon()
 
     def on_refused(self, link: Speaker, reason: str) -> None:
@@ -268,7 +268,7 @@ class LiveRouter:
             # It came back before its old link was seen to end.
             self._lose(now_ns, number, "it came anew")
         self.backends[number] = BackendPeer(link)
-        self.guard.on_up(number)
+        self.guard.on_up(now_ns, number)
         owner = self.built.ownership.take(number)
         kind = self.kinds.number_of(ready)
         rank = self.placement.take(number, resident)

@@ -18,6 +18,8 @@ CRASHES = 3
 """Processes that a model has taken with it."""
 CRASH_BATCHES = 10
 """Batches of it that ended well since the first of them; with more it is not the model."""
+TOGETHER_NS = seconds(1)
+"""Within that, losses of one machine are one crash: it may have been switched off."""
 SUSPECTS_MAX = 100
 REST_NS = seconds(60)
 """For which such a model is not served; twice as long each time."""
@@ -39,6 +41,8 @@ class Danger:
     """Of one application."""
 
     crashes: int = 0
+    crashed_at_ns: dict[str, int] = field(default_factory=dict)
+    """By machine: when the losses began there that count as one."""
     good: int = 0
     rest_ns: int = REST_NS
     until_ns: int = 0
@@ -76,21 +80,33 @@ class Quarantine:
             return f"it takes {factor:.1f} times as long as its peers"
         return ""
 
-    def on_up(self, backend: int) -> None:
+    def on_up(self, now_ns: int, backend: int) -> None:
         """A backend is here; if it is one that seemed dead, no model has killed it."""
         application = self.suspects.pop(backend, -1)
         danger = self.applications.get(application)
-        if danger is not None:
-            danger.crashes = max(0, danger.crashes - 1)
+        if danger is None:
+            return
+        danger.crashes = max(0, danger.crashes - 1)
+        if danger.until_ns > now_ns and danger.crashes < CRASHES:
+            danger.until_ns = now_ns
+            danger.rest_ns = max(REST_NS, danger.rest_ns // 2)
 
     def on_gone(self, backend: int) -> None:
         self.backends.pop(backend, None)
 
     # Models
 
-    def on_crash(self, now_ns: int, backend: int, application: int) -> str:
-        """A backend died while it ran this; why it must rest, or nothing."""
+    def on_crash(self, now_ns: int, backend: int, application: int, machine: str = "") -> str:
+        """A backend died while it ran this; why it must rest, or nothing. Without the name of
+        its machine it died alone."""
         danger = self.applications.setdefault(application, Danger())
+        if machine:
+            began = danger.crashed_at_ns
+            for each in [each for each, at_ns in began.items() if at_ns <= now_ns - TOGETHER_NS]:
+                del began[each]
+            if machine in began:
+                return ""
+            began[machine] = now_ns
         if danger.good > CRASH_BATCHES:
             danger.crashes = danger.good = 0
             danger.rest_ns = REST_NS
@@ -98,11 +114,10 @@ class Quarantine:
         self.suspects[backend] = application
         if len(self.suspects) > SUSPECTS_MAX:
             del self.suspects[next(iter(self.suspects))]
-        if danger.crashes < CRASHES:
+        if danger.crashes < CRASHES or danger.until_ns > now_ns:
             return ""
         danger.until_ns = now_ns + danger.rest_ns
         danger.rest_ns = min(2 * danger.rest_ns, REST_NS_MAX)
-        danger.crashes = danger.good = 0
         return f"it has crashed {CRASHES} backends in a row"
 
     def rests(self, now_ns: int, application: int) -> bool:
@@ -120,5 +135,6 @@ class Quarantine:
             number for number, each in self.applications.items() if 0 < each.until_ns <= now_ns
         ]
         for number in found:
-            self.applications[number].until_ns = 0
+            danger = self.applications[number]
+            danger.until_ns = danger.crashes = danger.good = 0
         return found

@@ -7,6 +7,7 @@ from router.quarantine import (
     FAILED_BATCHES,
     REST_NS,
     SLOW_BATCHES,
+    TOGETHER_NS,
     Quarantine,
 )
 from router.watch import GRACE_NS, Watch
@@ -60,11 +61,42 @@ def test_backends_that_die_of_something_else_do_not_blame_the_model() -> None:
             quarantine.on_done(99, 7, 1.0, failed=False)
 
 
+def test_a_machine_that_falls_counts_once_however_many_backends_it_had() -> None:
+    quarantine = Quarantine()
+    for backend in range(10 * CRASHES):
+        assert not quarantine.on_crash(ms(backend), backend, 7, "machine-1")
+    assert not quarantine.on_crash(ms(500), 50, 7, "machine-2")
+    # Another crash there, later, is another crash.
+    assert quarantine.on_crash(TOGETHER_NS + ms(500), 51, 7, "machine-1")
+
+
 def test_a_backend_that_comes_back_had_only_lost_its_link() -> None:
     quarantine = Quarantine()
     for _ in range(10 * CRASHES):
         assert not quarantine.on_crash(0, 1, 7)
-        quarantine.on_up(1)
+        quarantine.on_up(0, 1)
+
+
+def test_backends_that_come_back_end_a_rest() -> None:
+    quarantine = Quarantine()
+    assert [bool(quarantine.on_crash(0, backend, 7)) for backend in range(3)] == [0, 0, 1]
+    quarantine.on_up(ms(20), 1)
+    assert not quarantine.rests(ms(20), 7)
+    assert quarantine.rested(ms(20)) == [7]
+    # The next one is as long as the first.
+    for backend in range(10, 10 + CRASHES):
+        quarantine.on_crash(seconds(1), backend, 7)
+    assert quarantine.wake_at_ns() == seconds(1) + REST_NS
+
+
+def test_those_who_die_while_it_rests_make_it_rest_no_longer() -> None:
+    quarantine = Quarantine()
+    for backend in range(3 * CRASHES):
+        quarantine.on_crash(backend, backend, 7)
+    assert quarantine.wake_at_ns() == CRASHES - 1 + REST_NS
+    # Of so many, one that comes back proves little.
+    quarantine.on_up(ms(20), 1)
+    assert quarantine.rests(ms(20), 7)
 
 
 def test_a_batch_is_overdue_past_its_plan_and_a_grace() -> None:

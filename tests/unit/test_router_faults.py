@@ -1,6 +1,7 @@
 """The live router when backends hang, drag, die or drain; l(b) = 4 + b ms."""
 
-from test_router_live import World, rid
+import pytest
+from test_router_live import FakeLink, World, rid
 
 from router.core.events import DropReason
 from router.core.units import ms
@@ -107,6 +108,27 @@ def test_a_model_that_kills_its_backends_rests_for_a_while() -> None:
     world.submit(99)
     world.advance(1)
     assert (rid(99),) in [run.rids for run in world.backend.take(Run)]
+
+
+@pytest.mark.parametrize(("other_node", "blamed"), [("b", False), ("a", True)])
+def test_a_machine_that_is_lost_is_not_the_models_fault(other_node: str, blamed: bool) -> None:
+    world = World(policy="eager")
+    lost = [FakeLink("backend", number, "a") for number in range(20, 20 + CRASHES)]
+    for link in (*lost, FakeLink("backend", 30, other_node)):
+        world.router.on_up(link)
+        world.hear(link, Ready("emulated", ("v",)))
+    world.router.on_down(world.backend, "goodbye")
+    for counter in range(len(lost)):
+        world.submit(counter, slo_ns=ms(5000))
+        world.advance(1)
+    assert all(link.take(Run) for link in lost)
+    for link in lost:
+        world.router.on_down(link, "lost: end of file")
+        world.settle()
+    world.submit(99, slo_ns=ms(5000))
+    world.advance(ms(100))
+    reasons = [each.reason for each in world.frontend.take(Dropped)]
+    assert (DropReason.QUARANTINED in reasons) == blamed
 
 
 def test_a_router_that_is_told_of_a_newer_one_stands_down() -> None:

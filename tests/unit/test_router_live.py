@@ -42,8 +42,8 @@ TABLE = tuple(ms(4 + size) for size in range(1, 17))
 
 
 class FakeLink:
-    def __init__(self, role: str, number: int) -> None:
-        self.peer = Hello(PROTOCOL, role, number, 0, f"host:{number}", "node")
+    def __init__(self, role: str, number: int, node: str = "node") -> None:
+        self.peer = Hello(PROTOCOL, role, number, 0, f"host:{number}", node)
         self.said: list[Message] = []
         self.closed = ""
 

@@ -27,13 +27,20 @@ REST_NS_MAX = seconds(3600)
 
 
 @dataclass(slots=True)
+class Failures:
+    """Of one application on one backend."""
+
+    merit_before: int
+    count: int = 0
+
+
+@dataclass(slots=True)
 class Conduct:
     """Of one backend."""
 
     slow: int = 0
-    failed: int = 0
-    good_before: int = 0
-    """Batches that had succeeded anywhere when its failures began."""
+    failed: dict[int, Failures] = field(default_factory=dict)
+    """In a row, by application."""
 
 
 @dataclass(slots=True)
@@ -54,7 +61,9 @@ class Quarantine:
 
     backends: dict[int, Conduct] = field(default_factory=dict)
     applications: dict[int, Danger] = field(default_factory=dict)
-    good: int = 0
+    merit: dict[int, int] = field(default_factory=dict)
+    """By application: batches that ended well, less some for each that failed on a backend which
+    then did well. That one was not the backend's fault."""
     suspects: dict[int, int] = field(default_factory=dict)
     """What each lost backend ran; one that comes back had only lost its link."""
 
@@ -63,22 +72,37 @@ class Quarantine:
     def on_done(self, backend: int, application: int, factor: float, failed: bool) -> str:
         """A batch has ended; why its backend should be replaced, or nothing."""
         conduct = self.backends.setdefault(backend, Conduct())
-        if not failed:
-            self.good += 1
-            conduct.failed = 0
-            danger = self.applications.get(application)
-            if danger is not None:
-                danger.good += 1
+        if failed:
+            count = self._failed(conduct, application)
+            if count >= FAILED_BATCHES:
+                return f"{count} batches in a row failed here, and none elsewhere"
         else:
-            if conduct.failed == 0:
-                conduct.good_before = self.good
-            conduct.failed += 1
-            if conduct.failed >= FAILED_BATCHES <= self.good - conduct.good_before:
-                return f"{conduct.failed} batches in a row failed here, and none elsewhere"
+            self._succeeded(conduct, application)
         conduct.slow = conduct.slow + 1 if factor >= SLOW_FACTOR else 0
         if conduct.slow >= SLOW_BATCHES:
             return f"it takes {factor:.1f} times as long as its peers"
         return ""
+
+    def _failed(self, conduct: Conduct, application: int) -> int:
+        """How many have failed there in a row of applications that fare well elsewhere."""
+        merit = self.merit
+        here = conduct.failed.setdefault(application, Failures(merit.get(application, 0)))
+        here.count += 1
+        return sum(
+            each.count
+            for number, each in conduct.failed.items()
+            if merit.get(number, 0) - each.merit_before >= FAILED_BATCHES
+        )
+
+    def _succeeded(self, conduct: Conduct, application: int) -> None:
+        merit = self.merit
+        for number, each in conduct.failed.items():
+            merit[number] = merit.get(number, 0) - FAILED_BATCHES * each.count
+        conduct.failed.clear()
+        merit[application] = merit.get(application, 0) + 1
+        danger = self.applications.get(application)
+        if danger is not None:
+            danger.good += 1
 
     def on_up(self, now_ns: int, backend: int) -> None:
         """A backend is here; if it is one that seemed dead, no model has killed it."""

@@ -137,9 +137,13 @@ class Executor:
                 outputs += parts
             # A model is a user's code and may raise anything; this is the thread's outermost loop.
             except Exception as error:
-                failed = f"{type(error).__name__}: {error}"
+                failed = in_words(error)
                 errors.update(dict.fromkeys(group.places, failed))
+                started_at_ns = started_at_ns or from_ns
+                again = len(group.places) > 1 and not is_out_of_memory(error)
                 let_go(error)
+                if again:
+                    outputs += run_halves(order.runner, group, errors)
             run_ns += time.monotonic_ns() - from_ns
         failed = "" if outputs else failed
         return Outcome(
@@ -187,6 +191,31 @@ def run_or_halve(
         staged, _ = stage_or_not(partial(stage, runner, half), len(half))
         found += run_or_halve(runner, staged, places[part], half)
     return found
+
+
+def run_halves(
+    runner: Runner, group: Group, errors: dict[int, str]
+) -> list[tuple[list[int], Outputs]]:
+    """Run what failed together once more, each half for itself: a bad input is to spoil no more
+    than its own. Not smaller parts, or a batch would take so long as if it hung."""
+    middle = len(group.places) // 2
+    found: list[tuple[list[int], Outputs]] = []
+    for part in (slice(middle), slice(middle, None)):
+        places, items = group.places[part], group.items[part]
+        try:
+            box, _ = stage_or_not(partial(stage, runner, items), len(items))
+            found += run_or_halve(runner, box, places, items)
+            for place in places:
+                del errors[place]
+        # As above: whatever a model raises.
+        except Exception as error:
+            errors.update(dict.fromkeys(places, in_words(error)))
+            let_go(error)
+    return found
+
+
+def in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def stage(runner: Runner, arrays: list[Array]) -> tuple[Any, int]:

@@ -38,6 +38,44 @@ def test_failures_count_only_while_others_succeed() -> None:
     assert "failed here, and none elsewhere" in quarantine.on_done(1, 0, 1.0, failed=True)
 
 
+def test_successes_of_other_models_say_nothing_about_one_that_always_fails() -> None:
+    quarantine = Quarantine()
+    for _ in range(10 * FAILED_BATCHES):
+        quarantine.on_done(2, 1, 1.0, failed=False)
+        assert not quarantine.on_done(1, 0, 1.0, failed=True)
+
+
+def test_failures_are_excused_where_a_model_fails_now_and_then_on_every_backend() -> None:
+    quarantine = Quarantine()
+    for _ in range(20):
+        for _ in range(FAILED_BATCHES):
+            for failed in (True, False):
+                quarantine.on_done(2, 0, 1.0, failed)
+            # By chance, all that go wrong here do so in a row.
+            assert not quarantine.on_done(1, 0, 1.0, failed=True)
+        quarantine.on_done(1, 0, 1.0, failed=False)
+
+
+def test_two_broken_backends_do_not_excuse_each_other() -> None:
+    quarantine = Quarantine()
+    told = ["", ""]
+    for _ in range(FAILED_BATCHES + 1):
+        quarantine.on_done(2, 0, 1.0, failed=False)
+        told = [quarantine.on_done(backend, 0, 1.0, failed=True) for backend in (0, 1)]
+    assert all(told)
+
+
+def test_a_model_that_always_fails_does_not_hide_a_broken_backend() -> None:
+    quarantine = Quarantine()
+    told = ""
+    for _ in range(FAILED_BATCHES + 1):
+        quarantine.on_done(2, 0, 1.0, failed=True)
+        quarantine.on_done(2, 1, 1.0, failed=False)
+        for application in (0, 1):
+            told = quarantine.on_done(1, application, 1.0, failed=True)
+    assert "failed here" in told
+
+
 def test_a_model_that_kills_its_processes_rests_and_may_try_again() -> None:
     quarantine = Quarantine()
     for backend in range(CRASHES - 1):

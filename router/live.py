@@ -258,7 +258,7 @@ class LiveRouter:
         if not serves:
             self._drain(now_ns, link, here)
             return
-        self.room.on_ready(number, ready.limits)
+        self.room.on_ready(number, names, ready.limits)
         if here:
             if not self.config.swap:
                 self.engine.on_resident(now_ns, number, whole)

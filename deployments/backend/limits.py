@@ -15,6 +15,7 @@ class BatchLimits:
         self.until_ns: dict[str, int] = {}
         self.rest_ns: dict[str, int] = {}
         """How long the next limit of a variant holds: twice as long each time."""
+        self.lifted_at_ns: dict[str, int] = {}
 
     def set(self, now_ns: int, variant: str, size: int) -> bool:
         """No more than so many fit at once; whether that is news."""
@@ -22,6 +23,9 @@ class BatchLimits:
             return False
         rest_ns = self.rest_ns.get(variant, REST_NS)
         if variant not in self.sizes:
+            if now_ns - self.lifted_at_ns.get(variant, now_ns) > rest_ns:
+                # All had fitted for longer than that: whatever it was, it is not the same.
+                rest_ns = REST_NS
             self.rest_ns[variant] = min(2 * rest_ns, REST_NS_MAX)
         self.sizes[variant] = size
         self.until_ns[variant] = now_ns + rest_ns
@@ -32,6 +36,7 @@ class BatchLimits:
         over = [variant for variant, until_ns in self.until_ns.items() if until_ns <= now_ns]
         for variant in over:
             del self.sizes[variant], self.until_ns[variant]
+            self.lifted_at_ns[variant] = now_ns
         return bool(over)
 
     def told(self) -> tuple[tuple[str, int], ...]:

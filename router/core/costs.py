@@ -227,6 +227,7 @@ class Costs:
     __slots__ = (
         "backend_factor",
         "backend_ratios",
+        "backend_room",
         "by_kind",
         "margin_quantile",
         "refusals",
@@ -241,6 +242,8 @@ class Costs:
         self.backend_ratios: dict[int, deque[float]] = {}
         self.backend_factor: dict[int, float] = {}
         """Of backends that are slower than their peers; absent means 1."""
+        self.backend_room: dict[int, dict[int, int]] = {}
+        """Of backends that are short of memory, by variant: the largest batch that fits there."""
         self.refusals: dict[int, int] = {}
         """Of those, since the last batch that ran there."""
 
@@ -302,6 +305,13 @@ class Costs:
             if cost is not None and cost.room != size:
                 cost.room = size
                 cost._rewrite()
+
+    def limit_on(self, backend: int, sizes: dict[int, int]) -> None:
+        """Run no larger batches than these on one backend; variants that are absent have room."""
+        if sizes:
+            self.backend_room[backend] = sizes
+        else:
+            self.backend_room.pop(backend, None)
 
     def refuse(self, backend: int, weight: int = 1) -> None:
         """Nothing that waited would fit a slow backend."""

@@ -332,9 +332,9 @@ class RankThread(Desk):
             return
         preference = state.backend
         if state.running is not None:
-            # Backends about to be free come after those that are, slow ones after their peers.
+            # Backends about to be free come after those that are, weak ones after their peers.
             preference += 2 * LAST
-        elif state.backend in self.costs.backend_factor:
+        elif state.backend in self.costs.backend_factor or state.backend in self.costs.backend_room:
             preference += LAST
         if state.offer_stamp == 0:
             state.lane.free_count += 1

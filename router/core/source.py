@@ -42,7 +42,7 @@ class Bid:
 class Slot:
     """The backend offered in a grant."""
 
-    __slots__ = ("backend", "costs", "factor", "kind", "resident", "start_at_ns")
+    __slots__ = ("backend", "costs", "factor", "kind", "resident", "room", "start_at_ns")
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
@@ -52,6 +52,8 @@ class Slot:
         self.factor = 1.0
         self.resident: frozenset[int] | None = None
         """Variants that run without a swap-in; None when all of the plan's do."""
+        self.room: dict[int, int] | None = None
+        """The largest batch of variants for which memory is short; None when it is not."""
 
     def offer(
         self, backend: int, kind: int, start_at_ns: int, resident: frozenset[int] | None
@@ -61,6 +63,7 @@ class Slot:
         self.start_at_ns = start_at_ns
         self.resident = resident
         self.factor = self.costs.backend_factor.get(backend, 1.0)
+        self.room = self.costs.backend_room.get(backend)
 
     def runs(self, variant: int) -> bool:
         """Whether the variant is there, or can be swapped in."""
@@ -68,7 +71,16 @@ class Slot:
 
     def plain(self, variant: int) -> bool:
         """Whether the variant's table for kind 0 holds here as it stands."""
-        return self.kind == 0 and self.factor == 1.0 and self.swap_in_ns(variant) == 0
+        if self.kind != 0 or self.factor != 1.0 or self.room is not None:
+            return False
+        return self.swap_in_ns(variant) == 0
+
+    def size_max(self, variant: int) -> int:
+        """The largest batch that this backend has room for."""
+        size_max = self.costs.of(variant, self.kind).size_max
+        if self.room is None:
+            return size_max
+        return min(size_max, self.room.get(variant, size_max))
 
     def swap_in_ns(self, variant: int) -> int:
         if self.resident is None or variant in self.resident:
@@ -93,7 +105,7 @@ class Slot:
         """The largest batch planned to run within the budget; 0 if not even one request fits."""
         cost = self.costs.of(variant, self.kind)
         budget_ns -= self.swap_in_ns(variant)
-        low, high = 0, cost.size_max
+        low, high = 0, self.size_max(variant)
         while low < high:
             middle = (low + high + 1) // 2
             if int(cost.plan_ns[middle] * self.factor) <= budget_ns:

@@ -114,7 +114,8 @@ class BatchQueues(Source):
         items = self.queue.items
         plan_ns = self.plan_ns
         lead_ns = self.desk.lead_ns
-        low, high = 0, min(len(self.queue), self.cost.size_max)
+        size_max = self.cost.size_max if slot is None else slot.size_max(self.variant)
+        low, high = 0, min(len(self.queue), size_max)
         while low < high:
             size = (low + high + 1) // 2
             if slot is None:

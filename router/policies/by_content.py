@@ -23,8 +23,7 @@ def suited(family: Family, slot: Slot, chosen: int, requests: Sequence[Request])
     for local, variant in enumerate(family.variants):
         if variant == chosen or not _admitted(family, local, place, requests):
             continue
-        size_max = slot.costs.of(variant, slot.kind).size_max
-        if not slot.runs(variant) or len(requests) > size_max:
+        if not slot.runs(variant) or len(requests) > slot.size_max(variant):
             continue
         expected = _expected(family, local, requests)
         if expected > most and slot.plan_ns(variant, len(requests)) <= limit_ns:

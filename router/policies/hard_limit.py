@@ -12,7 +12,7 @@ def size_within_limits(requests: Sequence[Request], slot: Slot, variant: int, si
     even the first would. Requests of one deadline may differ in their limit."""
     limits_ns: list[int] = []
     limit_ns = requests[0].expires_at_ns
-    size_max = min(size_max, len(requests), slot.costs.of(variant, slot.kind).size_max)
+    size_max = min(size_max, len(requests), slot.size_max(variant))
     for request in requests[:size_max]:
         limit_ns = min(limit_ns, request.expires_at_ns)
         limits_ns.append(limit_ns)

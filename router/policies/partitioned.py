@@ -398,6 +398,7 @@ class Partitioned(Source):
         queue = worker.queues[application]
         variant = self.variants[application]
         planned = worker.sizes.get(application, self.sizes[application])
+        planned = min(planned, slot.size_max(variant))
         while len(queue) > 0:
             fits = slot.size_that_fits(variant, queue.first().deadline_ns - slot.start_at_ns)
             if fits >= planned or (fits > 0 and len(queue) < planned):

@@ -211,7 +211,7 @@ class TimeoutBatching(Source):
         """The first requests of a queue that can run together without ending too late."""
         queue = replica.queues[application]
         variant = self.variants[application]
-        size_max = self.size_max[application]
+        size_max = min(self.size_max[application], slot.size_max(variant))
         taken: list[Request] = []
         while queue and not taken:
             size = min(len(queue), size_max)

@@ -97,6 +97,8 @@ class World:
     load: Workload
     fair: bool = False
     """Whoever is above the fair share is refused."""
+    room: int = 0
+    """Of every second backend, the first included: the largest batch; 0: as the profile says."""
     now_ns: int = 0
     wakes: int = 0
     fates: dict[int, Fate] = field(default_factory=dict)
@@ -125,6 +127,9 @@ class World:
         self.rank.lead_per_request_ns = load.lead_per_request_us * US
         self.owner = 0 if sources[0].owns_backends else None
         self.machines = [Machine(index % 2 if load.mixed else 0) for index in range(load.backends)]
+        if self.room:
+            for backend in range(0, load.backends, 2):
+                costs.limit_on(backend, dict.fromkeys(range(load.applications), self.room))
         for backend in range(load.backends):
             self.bring_up(backend)
 
@@ -291,6 +296,7 @@ class World:
         rids = tuple(request.rid for request in batch.requests)
         self.digest.append((self.now_ns, effect.backend, batch.variant, batch.start_at_ns, rids))
         assert 1 <= len(rids) <= SIZE_MAX
+        assert effect.backend % 2 == 1 or not 0 < self.room < len(rids)
         assert machine.up
         assert not machine.draining
         assert machine.waiting is None, "at most one batch beside the running one"

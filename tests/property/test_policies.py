@@ -25,3 +25,18 @@ def test_every_policy_keeps_the_rules(name: str, load: Workload) -> None:
     world = play(name, load)
     world.check_end()
     assert play(name, load).digest == world.digest
+
+
+@pytest.mark.parametrize("name", SOURCES)
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(load=WORKLOADS)
+def test_every_policy_heeds_the_room_of_each_backend(name: str, load: Workload) -> None:
+    world = World(name, load, room=2)
+    world.play()
+    world.check_end()

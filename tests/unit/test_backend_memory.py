@@ -13,7 +13,8 @@ from deployments.backend.out_of_memory import NoRoomError, is_out_of_memory
 from deployments.backend.runner import PlainRunner
 from deployments.backend.slot import Slot
 from deployments.backend.tensors import Array
-from router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from router.assembly import Assembly, RouterConfig, ServedApplication, ServedVariant, assemble
+from router.core.events import Dispatch, Request
 from router.core.units import ms, seconds
 from router.links.messages import Payload, Run
 from router.room import Room
@@ -181,25 +182,52 @@ def test_an_outcome_tells_what_fitted_even_where_staging_did_not() -> None:
 # The router
 
 
-def test_batches_are_formed_as_large_as_fits_everywhere() -> None:
-    config = RouterConfig(
-        (
-            ServedApplication(
-                "a", ms(100), (ServedVariant("v", tuple(ms(10 + n) for n in range(1, 9))),)
-            ),
-        )
-    )
-    built = assemble(config)
+def make_room() -> tuple[Room, Assembly]:
+    variant = ServedVariant("v", tuple(ms(10 + n) for n in range(1, 9)))
+    built = assemble(RouterConfig((ServedApplication("a", ms(100), (variant,)),)))
+    return Room(built), built
+
+
+def test_batches_are_planned_as_large_as_fits_half_of_the_backends() -> None:
+    room, built = make_room()
     plan_ns = built.engine.costs.of(0).plan_ns
     before = list(plan_ns)
-    room = Room(built)
-    room.on_ready(1, (("v", 4), ("unknown", 2)))
-    room.on_ready(2, (("v", 6),))
+    for backend, size in ((1, 4), (2, 6), (3, 2)):
+        room.on_ready(backend, ("v",), (("v", size), ("unknown", 2)))
     assert plan_ns[:5] == before[:5]
     assert plan_ns[5] > seconds(1_000_000)
     assert built.engine.costs.of(0).factor == 1.0
-    room.on_gone(1)
+    room.on_gone(3)
     assert plan_ns[:7] == before[:7]
     assert plan_ns[7] > seconds(1_000_000)
-    room.on_ready(2, ())
+    room.on_ready(2, ("v",), ())
     assert plan_ns == before
+
+
+def test_one_backend_short_of_memory_makes_no_batches_small_but_its_own() -> None:
+    room, built = make_room()
+    engine = built.engine
+    for backend in (1, 2):
+        room.on_ready(backend, ("v",), (("v", 2),) if backend == 1 else ())
+        engine.on_backend_up(0, backend)
+    for rid in range(10):
+        engine.on_request(0, Request(rid, 0, 0, ms(100)))
+    while len(engine.outbox.effects) < 2:
+        engine.on_time(engine.wake_at_ns())
+    sizes = {
+        each.backend: len(each.batch.requests)
+        for each in engine.take_effects()
+        if isinstance(each, Dispatch)
+    }
+    assert sizes == {1: 2, 2: 8}
+    # Once it has room again, or another process in its place, nothing is left of it.
+    room.on_ready(1, ("v",), ())
+    assert engine.costs.backend_room == {}
+
+
+def test_a_limit_after_a_long_time_without_one_holds_for_a_minute_again() -> None:
+    limits = BatchLimits()
+    limits.set(0, "v", 4)
+    assert limits.lift(seconds(60))
+    limits.set(seconds(60 + 121), "v", 4)
+    assert limits.lift(seconds(60 + 121 + 60))

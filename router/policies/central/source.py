@@ -327,7 +327,7 @@ class CentralQueue(Source):
             variant, index = self.variants[number], self.allowed[number]
             if not slot.runs(variant):
                 continue
-            company = self._company(first, variant, slot.costs.of(variant, slot.kind).size_max)
+            company = self._company(first, variant, slot.size_max(variant))
             earned, until_ns = 0.0, NEVER
             for size, request in enumerate(company, 1):
                 until_ns = min(until_ns, request.deadline_ns)
@@ -352,7 +352,8 @@ class CentralQueue(Source):
 
     def _plain(self, slot: Slot) -> bool:
         """Whether the tables hold on this backend as they stand."""
-        return slot.resident is None and slot.kind == 0 and slot.factor == 1.0
+        changed = slot.resident is not None or slot.room is not None
+        return not changed and slot.kind == 0 and slot.factor == 1.0
 
     # Holding and dropping
 

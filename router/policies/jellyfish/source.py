@@ -398,7 +398,8 @@ class Jellyfish(Source):
         spare = worker.spare
         variant = self.variants[dnn]
         until_ns = taken[0].deadline_ns
-        while len(spare) > 0 and len(taken) + len(filling) < worker.batch:
+        planned = min(worker.batch, slot.size_max(variant))
+        while len(spare) > 0 and len(taken) + len(filling) < planned:
             if not self._allows(spare.first(), dnn):
                 break
             until_ns = min(until_ns, spare.first().deadline_ns)

@@ -186,7 +186,7 @@ class SlotRouting(DeadlineRouting):
             return super().grant(now_ns, slot)
         instance.kind = slot.kind
         variant = self.family.variants[instance.tier]
-        size_max = self.costs.of(variant, slot.kind).size_max
+        size_max = slot.size_max(variant)
         while instance.queue:
             size = min(size_max, batch_size(len(instance.queue), self.limits[instance.tier]))
             if size == 0:

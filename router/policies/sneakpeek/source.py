@@ -252,7 +252,8 @@ class WindowScheduler(Source):
         """The jobs of the next batch. Those that it would be too late for are dropped; those that
         may not run on this variant wait for the next plan."""
         table = self.costs.of(segment.variant, slot.kind).plan_ns
-        jobs = segment.jobs[: batch_size(table, len(segment.jobs))]
+        size_max = slot.size_max(segment.variant)
+        jobs = segment.jobs[: min(size_max, batch_size(table, len(segment.jobs)))]
         while jobs:
             end_ns = slot.start_at_ns + slot.plan_ns(segment.variant, len(jobs))
             kept = [job for job in jobs if self._worthy(job, segment, end_ns)]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from deployments.backend.slot import Job, Report
-from faults.processes import BackendHost, FrontendHost
+from faults.processes import BackendHost, FrontendHost, RouterHost
 from faults.system import NUMBER_BITS
 from router.core.units import ms
 from router.links.messages import Hello, Message, Submit
@@ -116,6 +116,12 @@ def shared_number(what: object) -> None:
         what.process.settings = replace(what.process.settings, number=number)
 
 
+def unnoticed_hang(what: object) -> None:
+    """A router's heart does not mind whether its loop turns."""
+    if isinstance(what, RouterHost):
+        what.hang_up = lambda: None  # type: ignore[method-assign]
+
+
 PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "lost acknowledgement": (lost_acknowledgement, ()),
     "double grant": (double_grant, ("cut", "delay", "flap")),
@@ -123,6 +129,7 @@ PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "leaked slot": (leaked_slot, ("clock-step", "flap", "kill")),
     "forgotten answer": (forgotten_answer, ()),
     "shared number": (shared_number, ("drain-backend", "kill")),
+    "unnoticed hang": (unnoticed_hang, ("loop-hangs",)),
     "two leaders": (two_leaders, ("cut", "part", "stop")),
 }
 """With the faults that bring each out soonest; none: any."""

@@ -21,10 +21,10 @@ from faults.world import VirtualLoop, World, new_process
 from router.assembly import RouterConfig
 from router.core.units import ms
 from router.epochs import next_epoch
-from router.links.heart import Beating, Heart
+from router.links.heart import Beating, Heart, LoopWatch
 from router.links.transport import LinkOptions, LinkServer, Resolve
 from router.live import LiveRouter
-from router.seat import BEAT_NS, Seat, Watcher
+from router.seat import BEAT_NS, HUNG_NS, Seat, Watcher
 from router.wake import LoopTimer
 
 LINKS = LinkOptions()
@@ -38,27 +38,25 @@ class VirtualHeart(Heart):
     def __init__(self, loop: VirtualLoop, every_ns: int) -> None:
         super().__init__(every_ns, loop.clock)
         self.loop = loop
-        self.beating: dict[Beating, None] = {}
+        self.due = False
 
     def join(self, link: Beating) -> None:
-        if not self.beating:
+        self.links[link] = None
+        if not self.due:
             self._next()
-        self.beating[link] = None
-
-    def leave(self, link: Beating) -> None:
-        self.beating.pop(link, None)
 
     def stop(self) -> None:
-        self.beating.clear()
+        self.links.clear()
 
     def _next(self) -> None:
         world = self.loop.world
+        self.due = True
         world.enter(world.now_ns + self.every_ns, self._beat, self.loop, thread=True)
 
     def _beat(self) -> None:
-        for link in tuple(self.beating):
-            link.beat()
-        if self.beating:
+        self.due = False
+        self.pulse()
+        if self.links:
             self._next()
 
 
@@ -98,6 +96,7 @@ class RouterHost:
             stand_down=lambda reason: self.stand_down(self),
         )
         heart = VirtualHeart(loop, LINKS.beat_ns if self.other is None else BEAT_NS)
+        heart.watch = LoopWatch(loop.call_soon_threadsafe, HUNG_NS // heart.every_ns, self.hang_up)
         self.seat = Seat(self.live, leads=self.other is None)
         self.server = LinkServer(self.seat.hello, self.seat, heart, LINKS)
         self.address = f"world:{await self.server.start('world')}"
@@ -106,6 +105,11 @@ class RouterHost:
             self.watcher = Watcher(self.seat, self.other(loop), first, heart, LINKS)
             self.watcher.start()
         on_up(self)
+
+    def hang_up(self) -> None:
+        """Its loop does not turn any more."""
+        self.world.say(self.loop.name, "hangs")
+        self.stand_down(self)
 
     @property
     def leads(self) -> bool:

@@ -78,17 +78,17 @@ class Schedule:
 
     def frontend(self) -> FrontendHost | None:
         """Whatever happens to it, any backend may wait for its inputs."""
-        self._excuse_all()
+        self.excuse_all()
         here = [each for each in self.system.frontends if each.up and not each.draining]
         return self.rng.choice(here) if here else None
 
-    def _excuse_all(self) -> None:
+    def excuse_all(self) -> None:
         self.system.excused.update(each.process.settings.number for each in self.system.backends)
 
     def host(self) -> Host | None:
         kind = self.rng.randrange(3)
         if kind == 0:
-            self._excuse_all()
+            self.excuse_all()
             return self.router()
         return self.backend() if kind == 1 else self.frontend()
 
@@ -128,6 +128,14 @@ def _hold(stopped: bool) -> Callable[[Schedule], Heal | None]:
         return host.loop.go_on
 
     return play
+
+
+def _loop_hangs(schedule: Schedule) -> None:
+    """A router's loop does not come back, while its heart goes on."""
+    schedule.excuse_all()
+    host = schedule.router()
+    if host is not None and not host.loop.held:
+        host.loop.hold(stopped=False)
 
 
 def _cut(schedule: Schedule) -> None:
@@ -301,6 +309,7 @@ FAULTS: dict[str, Callable[[Schedule], Heal | None]] = {
     "kill": _kill,
     "stop": _hold(stopped=True),
     "busy": _hold(stopped=False),
+    "loop-hangs": _loop_hangs,
     "cut": _cut,
     "flap": _flap,
     "part": _part,

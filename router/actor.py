@@ -1,6 +1,7 @@
 """The router as a Ray actor: it starts, restarts and names the process; requests pass it by."""
 
 import asyncio
+import faulthandler
 import gc
 import os
 import time
@@ -16,14 +17,14 @@ from router.aside import Aside
 from router.assembly import RouterConfig
 from router.batch_log import LoggedMeters
 from router.epochs import next_epoch
-from router.links.heart import Heart
+from router.links.heart import Heart, LoopWatch
 from router.links.session import LinkError
 from router.links.transport import LinkOptions, LinkServer, Resolve
 from router.live import LiveRouter
 from router.logs import LOG, LogOptions, debugging, fields, start_logs
 from router.meters import Meters
 from router.policies.jellyfish.question import Assignment, Question
-from router.seat import BEAT_NS, Seat, Watcher
+from router.seat import BEAT_NS, HUNG_NS, Seat, Watcher
 from router.snapshot import snapshot
 from router.wake import wake_timer
 
@@ -101,6 +102,8 @@ class RouterActor:
 
     async def _start(self) -> str:
         loop = asyncio.get_running_loop()
+        beats = HUNG_NS // self.heart.every_ns
+        self.heart.watch = LoopWatch(loop.call_soon_threadsafe, beats, hang_up)
         self.live = LiveRouter(
             self.config,
             self.epoch,
@@ -213,6 +216,13 @@ def stand_down(reason: str) -> None:
     anew, with a higher epoch."""
     LOG.error("router stands down", extra=fields(reason=reason))
     os._exit(1)
+
+
+def hang_up() -> None:
+    """The loop hangs: whoever looks at the log sees where, and the cluster starts the router anew.
+    All who are linked notice at once, and one that waits leads."""
+    faulthandler.dump_traceback()
+    stand_down("its event loop hangs")
 
 
 def quiet_gc() -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
-from router.core.units import ms
+from router.core.units import ms, seconds
 from router.links.heart import Heart
 from router.links.messages import PROTOCOL, STANDBY, Hello, Lead, Message
 from router.links.session import STALE
@@ -23,6 +23,8 @@ SILENCE_NS = ms(100)
 harm but to itself."""
 BEAT_NS = ms(20)
 """How often routers say that they live, where one waits."""
+HUNG_NS = seconds(2)
+"""A router whose loop has not turned for so long ends itself."""
 PATIENCE_S = (0.5, 3.0)
 """How long the first and the second look for one that leads, before they lead themselves."""
 

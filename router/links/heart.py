@@ -1,4 +1,5 @@
-"""Heartbeats from a thread of their own: a loop that is busy must not be taken for dead."""
+"""Heartbeats from a thread of their own: a loop that is busy must not be taken for dead. One that
+hangs must be, and nobody else would notice."""
 
 import logging
 import threading
@@ -17,6 +18,41 @@ class Beating(Protocol):
     def beat(self) -> None: ...
 
 
+class LoopWatch:
+    """Whether an event loop still turns, asked at each beat.
+
+    Beats are counted, not time: where the machine, or whoever stopped the process, leaves the loop
+    none to run in, the thread that beats gets none either.
+    """
+
+    def __init__(
+        self,
+        post: Callable[[Callable[[], None]], object],
+        beats_max: int,
+        on_hung: Callable[[], None],
+    ) -> None:
+        """`post` has the loop call something. `on_hung` is called by the thread, after so many
+        beats without a sign of the loop."""
+        self.post = post
+        self.beats_max = beats_max
+        self.on_hung = on_hung
+        # Each is written by one thread alone.
+        self.asked = self.answered = self.unanswered = 0
+
+    def on_beat(self) -> None:
+        if self.answered == self.asked:
+            self.asked += 1
+            self.unanswered = 0
+            self.post(self._answer)
+            return
+        self.unanswered += 1
+        if self.unanswered >= self.beats_max:
+            self.on_hung()
+
+    def _answer(self) -> None:
+        self.answered = self.asked
+
+
 class Heart:
     """One for each process; beats for all of its links, and tells them the time."""
 
@@ -24,21 +60,23 @@ class Heart:
         self.every_ns = every_ns
         self.clock = clock
         self.lock = threading.Lock()
-        self.links: set[Beating] = set()
+        self.links: dict[Beating, None] = {}
+        self.watch: LoopWatch | None = None
+        """None where somebody else would notice that the loop hangs."""
         self.stopped = threading.Event()
         self.thread: threading.Thread | None = None
 
     def join(self, link: Beating) -> None:
         """Beat for this link from now on."""
         with self.lock:
-            self.links.add(link)
+            self.links[link] = None
             if self.thread is None and not self.stopped.is_set():
                 self.thread = threading.Thread(target=self._run, name="heart", daemon=True)
                 self.thread.start()
 
     def leave(self, link: Beating) -> None:
         with self.lock:
-            self.links.discard(link)
+            self.links.pop(link, None)
 
     def stop(self) -> None:
         self.stopped.set()
@@ -53,6 +91,8 @@ class Heart:
         """Beat once for every link; what ails one is no matter of the others."""
         with self.lock:
             links = tuple(self.links)
+        if self.watch is not None:
+            self.watch.on_beat()
         for link in links:
             try:
                 link.beat()

@@ -1,9 +1,10 @@
 """The heart of a process: one sick link is no matter of the others, nor is one bad attempt."""
 
 import asyncio
+from collections.abc import Callable
 
 from router.core.units import ms
-from router.links.heart import Heart
+from router.links.heart import Heart, LoopWatch
 from router.links.messages import PROTOCOL, Hello, Message
 from router.links.session import LinkError
 from router.links.transport import Link, LinkOptions, Reconnecting
@@ -32,6 +33,23 @@ def test_a_link_that_cannot_beat_keeps_no_other_from_it() -> None:
     heart.stop()
     # The sick one is left to its peer, who hears nothing any more and cuts it.
     assert [link.beats for link in links] == [1, 3, 3]
+
+
+def test_a_loop_that_hangs_is_told_from_one_that_is_busy() -> None:
+    posted: list[Callable[[], None]] = []
+    hung: list[bool] = []
+    heart = Heart(NEVER_BEATS)
+    heart.watch = LoopWatch(posted.append, 3, lambda: hung.append(True))
+    for _ in range(4):
+        # Busy for three beats, then it turns.
+        for _ in range(3):
+            heart.pulse()
+        assert len(posted) == 1
+        posted.pop()()
+    assert not hung
+    for _ in range(4):
+        heart.pulse()
+    assert hung
 
 
 class Nobody:

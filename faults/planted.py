@@ -8,7 +8,7 @@ from deployments.backend.slot import Job, Report
 from faults.processes import BackendHost, FrontendHost, RouterHost
 from faults.system import NUMBER_BITS
 from router.core.units import ms
-from router.links.messages import Hello, Message, Submit
+from router.links.messages import Hello, Message, Result, Submit
 from router.links.routers import RouterLinks
 from router.links.transport import Link
 from router.live import LiveRouter
@@ -122,6 +122,28 @@ def unnoticed_hang(what: object) -> None:
         what.hang_up = lambda: None  # type: ignore[method-assign]
 
 
+def last_word_of_the_lost(what: object) -> None:
+    """A failure counts whoever says so, although the request runs elsewhere by now."""
+    if isinstance(what, BackendHost):
+        refuse = what.process.slot._refuse
+
+        def say(now_ns: int, job: Job, rid: int, reason: str) -> None:
+            orphan, job.orphan = job.orphan, False
+            refuse(now_ns, job, rid, reason)
+            job.orphan = orphan
+
+        what.process.slot._refuse = say  # type: ignore[method-assign]
+    elif isinstance(what, FrontendHost):
+        table = what.board.table
+        heed = table.on_result
+
+        def believe(now_ns: int, backend: int, result: Result) -> None:
+            entry = table.entries.get(result.rid)
+            heed(now_ns, backend if entry is None else entry.fetched_by, result)
+
+        table.on_result = believe  # type: ignore[method-assign]
+
+
 PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "lost acknowledgement": (lost_acknowledgement, ()),
     "double grant": (double_grant, ("cut", "delay", "flap")),
@@ -130,6 +152,7 @@ PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "forgotten answer": (forgotten_answer, ()),
     "shared number": (shared_number, ("drain-backend", "kill")),
     "unnoticed hang": (unnoticed_hang, ("loop-hangs",)),
+    "last word of the lost": (last_word_of_the_lost, ("fail", "flap")),
     "two leaders": (two_leaders, ("cut", "part", "stop")),
 }
 """With the faults that bring each out soonest; none: any."""

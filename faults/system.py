@@ -12,7 +12,7 @@ from deployments.frontend.entry import Arrival
 from deployments.frontend.intake import Intake
 from deployments.frontend.models import Registry, ServedModel, TensorSpec
 from deployments.frontend.options import FrontendOptions
-from deployments.frontend.outcomes import Outcome, Refusal
+from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
 from faults.network import Network
 from faults.processes import BackendHost, FrontendHost, RouterHost
 from faults.world import BrokenError, VirtualLoop, World
@@ -342,9 +342,29 @@ class System:
         sent.outcomes.append(outcome)
         sent.answered_at_ns = self.world.now_ns
         if len(sent.outcomes) > 1:
-            raise BrokenError(f"request {sent.number} was answered twice: {sent.outcomes}")
+            self._broken(f"request {sent.number} was answered twice: {sent.outcomes}")
         self.open.pop(sent.number, None)
         if isinstance(outcome, Result):
             value = int(np.frombuffer(outcome.tensors[0][3], np.int64)[0])
             if value != sent.number:
-                raise BrokenError(f"request {sent.number} got the answer of {value}")
+                self._broken(f"request {sent.number} got the answer of {value}")
+        elif outcome.reason == RefusalReason.FAILED:
+            self._check_failed(sent)
+
+    def _broken(self, what: str) -> None:
+        """Said after this step: whoever answers survives what a client raises."""
+        self.world.trouble.append(what)
+
+    def _check_failed(self, sent: Sent) -> None:
+        """Nobody is told of a failure while a backend that does not fail is at it."""
+        live = self.router.live if self.router is not None else None
+        for host in self.backends:
+            number = host.process.settings.number
+            has_it = any(sent.rid in job.inputs for job in host.process.slot.jobs)
+            if live is None or not has_it or host.machine.fails or number not in live.backends:
+                continue
+            state = live.engine.backend_rank[number].backends[number]
+            known = [each for each in (state.running, state.queued) if each is not None]
+            granted = any(sent.rid == each.rid for batch in known for each in batch.requests)
+            if granted and number in sent.frontend.board.backends:
+                self._broken(f"request {sent.number} failed while {host.loop.name} had it")

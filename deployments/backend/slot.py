@@ -1,8 +1,8 @@
 """A backend's slot: which batches it has, what they still wait for, and whom to tell.
 
 Pure: events and a time in, effects out. One batch runs, at most one more waits behind it and has
-its inputs fetched meanwhile. Every request of a batch gets exactly one `Result`, unless its own
-frontend said that it has ended, or is gone.
+its inputs fetched meanwhile. Every request of a batch gets exactly one `Result`, or is given back
+when its router is gone, unless its own frontend said that it has ended, or is gone.
 """
 
 from collections.abc import Sequence
@@ -285,6 +285,10 @@ class Slot:
         self._advance(now_ns)
 
     def _refuse(self, now_ns: int, job: Job, rid: int, reason: str) -> None:
+        if job.orphan:
+            # Others may be about to run it: this is not the last word.
+            self.effects.append(GiveBack(frontend_of(rid), Returned((rid,))))
+            return
         queue_ns = now_ns - job.arrived_at_ns
         result = Result(rid, job.run.variant, len(job.run.rids), queue_ns, 0, error=reason)
         self.effects.append(Reply(frontend_of(rid), result))

@@ -238,9 +238,9 @@ class Desk:
     def on_returned(self, backend: int, returned: Returned) -> None:
         self.table.on_returned(self.clock(), backend, returned)
 
-    def on_result(self, result: Result) -> None:
+    def on_result(self, backend: int, result: Result) -> None:
         now_ns = self.clock()
-        self.table.on_result(now_ns, result)
+        self.table.on_result(now_ns, backend, result)
         if self.follower is not None:
             self.follower.on_result(now_ns, result.rid)
 

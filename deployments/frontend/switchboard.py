@@ -142,7 +142,7 @@ class Switchboard:
         number = link.peer.number
         for message in messages:
             if isinstance(message, Result):
-                desk.on_result(message)
+                desk.on_result(number, message)
             elif isinstance(message, Fetch):
                 desk.on_fetch(number, message)
             elif isinstance(message, Returned):

@@ -199,16 +199,17 @@ class RequestTable:
                 self._effects.append(ToBackend(backend, entry.payload))
 
     def on_returned(self, now_ns: int, backend: int, returned: Returned) -> None:
-        """A backend has let requests go that it had not begun, since its router is gone; one that
-        came since does not know of them."""
+        """A backend has let requests go without a result, and its router is gone; one that came
+        since does not know of them."""
         for rid in returned.rids:
             entry = self.entries.get(rid)
             if entry is not None and entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend)
 
-    def on_result(self, now_ns: int, result: Result) -> None:
+    def on_result(self, now_ns: int, backend: int, result: Result) -> None:
         entry = self.entries.get(result.rid)
-        if entry is None:
+        # What one could not do that was given up is no matter: another is at it.
+        if entry is None or (result.error and entry.fetched_by not in (backend, -1)):
             self.tally.stale_results += 1
         elif result.error == INPUT_LATE:
             message = f"input-late: {result.error}, and its batch could not wait"

@@ -308,7 +308,7 @@ class Fetch(msgspec.Struct, tag=50, array_like=True, frozen=True):
 
 
 class Returned(msgspec.Struct, tag=53, array_like=True, frozen=True):
-    """These do not run here after all: the router that ordered them is gone."""
+    """These got no result here, and the router that ordered them is gone."""
 
     rids: tuple[int, ...]
 

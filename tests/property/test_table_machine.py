@@ -143,11 +143,11 @@ class TableMachine(RuleBasedStateMachine):
         self.table.on_fetch(self.now_ns, backend, Fetch(1, tuple(rids)))
         self.carry_out()
 
-    @rule(data=st.data(), failed=st.booleans())
-    def answer(self, data: st.DataObject, failed: bool) -> None:
+    @rule(data=st.data(), backend=BACKENDS, failed=st.booleans())
+    def answer(self, data: st.DataObject, backend: int, failed: bool) -> None:
         error = "out of memory" if failed else ""
         result = Result(self.some(data), "large", 1, 0, ms(1), error=error)
-        self.table.on_result(self.now_ns, result)
+        self.table.on_result(self.now_ns, backend, result)
         self.carry_out()
 
     @rule(backend=BACKENDS)

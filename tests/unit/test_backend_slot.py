@@ -122,6 +122,19 @@ def test_dead_frontend_is_not_waited_for() -> None:
     assert replied(finish(slot, job, ms(5))) == [1]
 
 
+def test_what_fails_after_its_router_went_is_given_back() -> None:
+    slot = ready()
+    order(slot, 1, 1, FAR + 1)
+    [job] = begun(give(slot, 1, FAR + 1))
+    slot.on_router_down()
+    slot.on_failed(ms(5), job, ms(5), "the kernel failed")
+    # The router runs it elsewhere, or is gone: then the frontend submits it to the next one.
+    assert slot.take_effects() == [
+        GiveBack(0, Returned((1,))),
+        GiveBack(1, Returned((FAR + 1,))),
+    ]
+
+
 def test_input_that_never_comes_is_given_up_with_a_word() -> None:
     slot = ready()
     order(slot, 1, 1, 2, start_in_ns=ms(3))

@@ -73,7 +73,7 @@ async def _answers_to_two(caplog: pytest.LogCaptureFixture) -> list[tuple[str, O
         assert isinstance(first, int)
         assert isinstance(second, int)
         for rid in (first, second):
-            desk.on_result(Result(rid, "v1", 2, 0, 1000))
+            desk.on_result(1, Result(rid, "v1", 2, 0, 1000))
         desk.pump()
         desk.close()
     assert "cannot be said" in caplog.text

@@ -92,11 +92,11 @@ def test_a_result_answers_and_frees_memory_once() -> None:
     rid = admit(table, 0, arrival(size=600))
     table.on_payload(ms(1), rid, payload(rid))
     table.take_effects()
-    table.on_result(ms(20), result(rid))
+    table.on_result(ms(20), 1, result(rid))
     effects = table.take_effects()
     assert effects == [Answer(rid, result(rid)), Release(payload(rid))]
     assert table.payload_bytes == 0
-    table.on_result(ms(21), result(rid))
+    table.on_result(ms(21), 1, result(rid))
     table.on_dropped(ms(21), Dropped(rid, "late"))
     table.on_cancel(ms(21), rid)
     table.on_time(seconds(1))
@@ -181,9 +181,22 @@ def test_each_reason_has_its_status_and_overload_a_retry_hint() -> None:
 def test_a_model_error_and_a_bad_input_are_told_apart() -> None:
     table = make()
     failed, bad = admit(table, 0, arrival()), admit(table, 0, arrival())
-    table.on_result(0, result(failed, "out of memory"))
+    table.on_result(0, 1, result(failed, "out of memory"))
     table.on_bad_payload(0, bad, "no JPEG")
     assert answers(table) == [(failed, "INTERNAL"), (bad, "INVALID_ARGUMENT")]
+
+
+def test_a_failure_where_it_was_given_up_does_not_end_a_request() -> None:
+    table = make()
+    rid = admit(table, 0, arrival())
+    table.on_payload(0, rid, payload(rid))
+    table.on_fetch(0, 1, Fetch(1, (rid,)))
+    # The router has given backend 1 up, and another one has the request.
+    table.on_fetch(ms(5), 2, Fetch(2, (rid,)))
+    table.on_result(ms(6), 1, result(rid, "the kernel failed"))
+    assert answers(table) == []
+    table.on_result(ms(9), 2, result(rid))
+    assert answers(table) == [(rid, "OK")]
 
 
 def test_memory_is_bounded_and_the_excess_told_when_to_come_back() -> None:
@@ -267,7 +280,7 @@ def test_a_draining_table_finishes_what_it_has() -> None:
     refused = table.admit(0, arrival())
     assert isinstance(refused, Refusal)
     assert refused.reason == "draining"
-    table.on_result(ms(1), result(rid))
+    table.on_result(ms(1), 1, result(rid))
     assert answers(table) == [(rid, "OK")]
 
 
@@ -276,7 +289,7 @@ def test_timers_of_answered_requests_do_not_pile_up() -> None:
     first = admit(table, 0, arrival(seconds(500), size=0))
     for _ in range(3000):
         rid = admit(table, 0, arrival(seconds(600), size=0))
-        table.on_result(0, result(rid))
+        table.on_result(0, 1, result(rid))
     assert table.wake_at_ns() == seconds(500) + LIMITS.grace_ns
     assert len(table._timers) == 1
     assert first in table.entries
@@ -332,7 +345,7 @@ class EveryRequestEndsOnce(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 50), error=st.sampled_from(["", "broken"]))
     def answer(self, index: int, error: str) -> None:
-        self.table.on_result(self.now_ns, result(self.pick(index), error))
+        self.table.on_result(self.now_ns, 1, result(self.pick(index), error))
         self.absorb()
 
     @rule(index=st.integers(0, 50), reason=st.sampled_from(["late", "shed", "odd"]))

@@ -129,7 +129,7 @@ def test_answers_carry_variant_estimate_and_short_circuit() -> None:
     given = table.admit(0, Arrival("cats", ms(50), ms(50), 10))
     assert isinstance(given, int)
     table.on_estimated(Estimated(given, 0.875))
-    table.on_result(ms(9), Result(given, "large", 1, 0, ms(2)))
+    table.on_result(ms(9), 1, Result(given, "large", 1, 0, ms(2)))
     (answer,) = [each for each in table.take_effects() if isinstance(each, Answer)]
     assert isinstance(answer.outcome, Result)
     model = ServedModel("cats", TensorSpec("input", "FP32", (2,)), ms(50), ms(50))

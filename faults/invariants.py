@@ -97,6 +97,8 @@ class Invariants:
             board = frontend.board
             if board.table.entries or board.desk.waiters or board.table.payload_bytes:
                 raise BrokenError(f"{frontend.loop.name} keeps requests that have ended")
+            if board.arena.extents.used and not board.table.lent:
+                raise BrokenError(f"{frontend.loop.name} keeps memory of requests that have ended")
         for backend in system.backends:
             process = backend.process
             if process.slot.jobs or process.tasks or not process.slot.announced:

@@ -8,7 +8,7 @@ from deployments.backend.slot import Job, Report
 from faults.processes import BackendHost, FrontendHost, RouterHost
 from faults.system import NUMBER_BITS
 from router.core.units import ms
-from router.links.messages import Hello, Message, Result, Submit
+from router.links.messages import Fetch, Hello, Message, Result, Submit
 from router.links.routers import RouterLinks
 from router.links.transport import Link
 from router.live import LiveRouter
@@ -144,6 +144,21 @@ def last_word_of_the_lost(what: object) -> None:
         table.on_result = believe  # type: ignore[method-assign]
 
 
+def memory_given_back_early(what: object) -> None:
+    """A frontend takes its memory back as soon as a request has ended."""
+    if isinstance(what, FrontendHost):
+        table = what.board.table
+        fetch = table.on_fetch
+
+        def forget(now_ns: int, backend: int, message: Fetch) -> None:
+            fetch(now_ns, backend, message)
+            for rid in message.rids:
+                if rid in table.entries:
+                    table.entries[rid].readers = 0
+
+        table.on_fetch = forget  # type: ignore[method-assign]
+
+
 PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "lost acknowledgement": (lost_acknowledgement, ()),
     "double grant": (double_grant, ("cut", "delay", "flap")),
@@ -153,6 +168,7 @@ PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "shared number": (shared_number, ("drain-backend", "kill")),
     "unnoticed hang": (unnoticed_hang, ("loop-hangs",)),
     "last word of the lost": (last_word_of_the_lost, ("fail", "flap")),
+    "memory given back early": (memory_given_back_early, ("burst",)),
     "two leaders": (two_leaders, ("cut", "part", "stop")),
 }
 """With the faults that bring each out soonest; none: any."""

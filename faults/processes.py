@@ -13,10 +13,10 @@ from deployments.backend.process import BackendProcess, BackendSettings
 from deployments.backend.runner import PlainRunner, Runner
 from deployments.backend.slot import Job
 from deployments.backend.tensors import Array
-from deployments.frontend.memory import Arena
 from deployments.frontend.models import Registry
 from deployments.frontend.options import FrontendOptions
 from deployments.frontend.switchboard import Switchboard
+from faults.memory import VirtualArena, VirtualSegments
 from faults.world import VirtualLoop, World, new_process
 from router.assembly import RouterConfig
 from router.core.units import ms
@@ -137,7 +137,9 @@ class FrontendHost:
         self.undo = AsyncExitStack()
         heart = VirtualHeart(self.loop, LINKS.beat_ns)
         pool: Any = None
-        await self.board.listen(self.undo, Arena(0), pool, heart)
+        arena = VirtualArena(self.loop)
+        self.undo.callback(arena.close)
+        await self.board.listen(self.undo, arena, pool, heart)
         self.board.reach_router(self.undo)
         self.up = True
 
@@ -185,6 +187,8 @@ class VirtualExecutor:
         self.orders: deque[tuple[Job, Runner, Sequence[tuple[int, Array]], dict[int, str]]] = (
             deque()
         )
+        self.given: dict[Job, list[Array]] = {}
+        """What lay in the inputs when each batch was handed over."""
         self.running: Job | None = None
 
     def begin(
@@ -195,6 +199,7 @@ class VirtualExecutor:
         errors: dict[int, str],
     ) -> None:
         self.orders.append((job, runner, items, errors))
+        self.given[job] = [item.copy() for _, item in items]
         if self.running is None:
             self._next()
 
@@ -204,6 +209,10 @@ class VirtualExecutor:
         job, runner, items, errors = self.orders.popleft()
         self.running = job
         machine, world = self.machine, self.loop.world
+        # Here they are read at last, as `Executor` stages them.
+        for before, (_, item) in zip(self.given.pop(job), items, strict=True):
+            if not np.array_equal(before, item):
+                world.trouble.append(f"{self.loop.name} reads {item} where {before} was meant")
         plain_ns = machine.tables[job.run.variant][max(0, len(items) - 1)]
         jitter = 1.0 + abs(self.loop.rng.gauss(0.0, 0.02))
         if 0 < machine.room < len(items):
@@ -296,6 +305,7 @@ class BackendHost:
             make_executor=self._make_executor,
             standby=second,
         )
+        self.process.segments = VirtualSegments(world)
 
     def _make_executor(self, report: Callable[[Outcome], None]) -> VirtualExecutor:
         self.executor = VirtualExecutor(

@@ -42,6 +42,8 @@ class World:
         self.said: list[str] | None = None
         """The story, where someone wants to read it."""
         self.network: Network
+        self.memory: dict[str, memoryview] = {}
+        """That processes share, by name."""
 
     def rng(self, name: str) -> random.Random:
         """A source of chance of its own for everyone, so that one more draw by one does not

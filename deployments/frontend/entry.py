@@ -44,6 +44,7 @@ class Entry:
         "payload",
         "pinned",
         "priority",
+        "readers",
         "rid",
         "size_bytes",
         "tenant",
@@ -74,6 +75,8 @@ class Entry:
         """How likely its answer is thought to be right; negative: unknown."""
         self.fetched_by = -1
         """The backend that has it in a batch; -1 when none has."""
+        self.readers = 0
+        """How often its payload was handed out and has not been answered for."""
 
 
 @dataclass(slots=True)

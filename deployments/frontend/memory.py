@@ -40,8 +40,8 @@ def sweep() -> None:
 class Arena:
     """One segment, cut into slots. All methods are for the loop's thread.
 
-    A slot that is given back may still be read by a backend that was told of it before. What it
-    reads belongs to a request that has ended, so the result is ignored, whatever it is.
+    A slot is given back once no backend reads it any more (`RequestTable.lent`): another's input in
+    its place might be one that brings its model down.
     """
 
     def __init__(self, capacity: int) -> None:

@@ -46,6 +46,8 @@ from router.links.messages import (
 
 SNEAKPEEK = "sneakpeek"
 """The variant that clients see in answers from evidence alone."""
+LENT_NS = seconds(10)
+"""A backend that has not answered by then reads nothing any more: it is gone, or was replaced."""
 STALE_MIN = 1024
 """Timers of answered requests that are too few to be worth clearing."""
 
@@ -80,6 +82,9 @@ class RequestTable:
         self.epoch = -1
         """Of the router that is linked; -1 while there is none."""
         self.router_lost_at_ns = -NEVER
+        self.lent: dict[int, tuple[int, Entry]] = {}
+        """Requests that have ended while a backend may still read their payloads from shared
+        memory, in the order in which they did, with until when that is waited for."""
         self._next_rid = number << RID_BITS
         self._timers: list[tuple[int, int]] = []
         self._effects: list[Effect] = []
@@ -116,6 +121,7 @@ class RequestTable:
         entry.payload = payload
         for backend in entry.waiting:
             self._effects.append(ToBackend(backend, payload))
+        entry.readers += len(entry.waiting)
         entry.waiting.clear()
 
     def on_bad_payload(
@@ -196,6 +202,7 @@ class RequestTable:
             if entry.payload is None:
                 entry.waiting.append(backend)
             else:
+                entry.readers += 1
                 self._effects.append(ToBackend(backend, entry.payload))
 
     def on_returned(self, now_ns: int, backend: int, returned: Returned) -> None:
@@ -203,11 +210,13 @@ class RequestTable:
         since does not know of them."""
         for rid in returned.rids:
             entry = self.entries.get(rid)
+            self._has_read(rid, entry)
             if entry is not None and entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend)
 
     def on_result(self, now_ns: int, backend: int, result: Result) -> None:
         entry = self.entries.get(result.rid)
+        self._has_read(result.rid, entry)
         # What one could not do that was given up is no matter: another is at it.
         if entry is None or (result.error and entry.fetched_by not in (backend, -1)):
             self.tally.stale_results += 1
@@ -246,6 +255,8 @@ class RequestTable:
             entry = self.entries.get(heappop(timers)[1])
             if entry is not None:
                 self._give_up(now_ns, entry, self._expired(now_ns, entry))
+        while self.lent and self._lent_until_ns() <= now_ns:
+            self._release(next(iter(self.lent)))
 
     def wake_at_ns(self) -> int:
         """When `on_time` wants to be called; `NEVER` when nothing is open."""
@@ -255,7 +266,8 @@ class RequestTable:
         if len(timers) > STALE_MIN + 2 * len(self.entries):
             self._timers = timers = [each for each in timers if each[1] in self.entries]
             heapify(timers)
-        return timers[0][0] if timers else NEVER
+        wake_at_ns = timers[0][0] if timers else NEVER
+        return min(wake_at_ns, self._lent_until_ns()) if self.lent else wake_at_ns
 
     def take_effects(self) -> list[Effect]:
         """What the driver has to carry out, in order."""
@@ -345,6 +357,23 @@ class RequestTable:
             "DEADLINE_EXCEEDED", RefusalReason.EXPIRED, f"expired: {why} after {waited_ms:.0f} ms"
         )
 
+    def _has_read(self, rid: int, entry: Entry | None) -> None:
+        """A backend has done with a payload, if it ever had it."""
+        if entry is None and rid in self.lent:
+            entry = self.lent[rid][1]
+        if entry is not None and entry.readers:
+            entry.readers -= 1
+            if not entry.readers and rid in self.lent:
+                self._release(rid)
+
+    def _lent_until_ns(self) -> int:
+        return next(iter(self.lent.values()))[0]
+
+    def _release(self, rid: int) -> None:
+        payload = self.lent.pop(rid)[1].payload
+        assert payload is not None
+        self._effects.append(Release(payload))
+
     def _give_up(self, now_ns: int, entry: Entry, refusal: Refusal) -> None:
         """End a request of which the router may still know."""
         if self.epoch >= 0 and entry.epoch == self.epoch:
@@ -360,7 +389,10 @@ class RequestTable:
             self._effects.append(ToBackend(backend, Payload(entry.rid, "", (), missing=True)))
         self._effects.append(Answer(entry.rid, outcome))
         if entry.payload is not None:
-            self._effects.append(Release(entry.payload))
+            if entry.readers and entry.payload.segment:
+                self.lent[entry.rid] = now_ns + LENT_NS, entry
+            else:
+                self._effects.append(Release(entry.payload))
         if isinstance(outcome, Refusal):
             self.tally.refuse(entry.application, outcome.reason, entry.tenant)
         else:

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from deployments.frontend.entry import Answer, Arrival, Release, ToBackend, ToRouter
 from deployments.frontend.outcomes import Refusal
-from deployments.frontend.table import RequestTable, TableLimits
+from deployments.frontend.table import LENT_NS, RequestTable, TableLimits
 from router.core.units import NEVER, ms
 from router.links.messages import (
     Cancel,
@@ -37,6 +37,10 @@ class TableMachine(RuleBasedStateMachine):
         self.made: set[int] = set()
         """Requests whose payload was handed to the table."""
         self.released: set[int] = set()
+        self.shared: set[int] = set()
+        """Those whose payload lies in shared memory."""
+        self.reading: dict[tuple[int, int], int] = {}
+        """By (backend, rid): until when it may read a shared payload that it has."""
         self.owed: set[tuple[int, int]] = set()
         """(backend, rid) that were fetched and have got neither payload nor `missing`."""
         self.submitted: dict[int, int] = {}
@@ -57,16 +61,22 @@ class TableMachine(RuleBasedStateMachine):
                 assert effect.rid in self.expires, "answered twice, or unasked"
                 assert self.now_ns <= self.expires.pop(effect.rid) + GRACE_NS
                 self.ended.add(effect.rid)
+                for backend, rid in self.reading:
+                    if rid == effect.rid:
+                        self.reading[backend, rid] = self.now_ns + LENT_NS
             elif isinstance(effect, Release):
                 rid = effect.payload.rid
                 assert rid not in self.released, "released twice"
                 assert rid not in self.expires, "released while it is wanted"
+                assert not self.is_read(rid), "released while a backend reads it"
                 self.released.add(rid)
             elif isinstance(effect, ToBackend):
                 payload = effect.payload
                 self.owed.discard((effect.backend, payload.rid))
                 over = payload.rid not in self.expires
                 assert payload.missing == (over or payload.rid not in self.made)
+                if payload.segment:
+                    self.reading[effect.backend, payload.rid] = NEVER
             elif isinstance(effect, ToRouter):
                 assert self.table.epoch >= 0, "said to nobody"
                 if isinstance(effect.message, Submit):
@@ -74,6 +84,10 @@ class TableMachine(RuleBasedStateMachine):
                     self.submitted[effect.message.rid] = self.table.epoch
                 elif isinstance(effect.message, Cancel):
                     assert self.submitted[effect.message.rid] == self.table.epoch
+
+    def is_read(self, rid: int) -> bool:
+        ends = (until_ns for (_, each), until_ns in self.reading.items() if each == rid)
+        return any(until_ns > self.now_ns for until_ns in ends)
 
     # Clients
 
@@ -96,12 +110,15 @@ class TableMachine(RuleBasedStateMachine):
             self.sizes[rid] = size
         self.carry_out()
 
-    @rule(data=st.data())
-    def decode(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), segment=st.sampled_from(["", "shared"]))
+    def decode(self, data: st.DataObject, segment: str) -> None:
         rid = self.some(data)
         if rid in self.sizes and rid not in self.made:
-            self.table.on_payload(self.now_ns, rid, Payload(rid, "UINT8", (1,), b"x"))
+            if segment:
+                self.shared.add(rid)
             self.made.add(rid)
+            payload = Payload(rid, "UINT8", (1,), b"x", segment)
+            self.table.on_payload(self.now_ns, rid, payload)
             self.carry_out()
 
     @rule(data=st.data(), bad=st.booleans())
@@ -139,6 +156,7 @@ class TableMachine(RuleBasedStateMachine):
     @rule(data=st.data(), backend=BACKENDS)
     def fetch(self, data: st.DataObject, backend: int) -> None:
         rids = data.draw(st.lists(st.sampled_from(self.rids()), min_size=1, unique=True))
+        rids = [rid for rid in rids if (backend, rid) not in self.reading]
         self.owed |= {(backend, rid) for rid in rids}
         self.table.on_fetch(self.now_ns, backend, Fetch(1, tuple(rids)))
         self.carry_out()
@@ -146,7 +164,10 @@ class TableMachine(RuleBasedStateMachine):
     @rule(data=st.data(), backend=BACKENDS, failed=st.booleans())
     def answer(self, data: st.DataObject, backend: int, failed: bool) -> None:
         error = "out of memory" if failed else ""
-        result = Result(self.some(data), "large", 1, 0, ms(1), error=error)
+        rid = self.some(data)
+        if rid in self.shared and self.reading.pop((backend, rid), None) is None:
+            return
+        result = Result(rid, "large", 1, 0, ms(1), error=error)
         self.table.on_result(self.now_ns, backend, result)
         self.carry_out()
 
@@ -188,7 +209,8 @@ class TableMachine(RuleBasedStateMachine):
 
     @invariant()
     def payloads_of_ended_requests_are_given_back(self) -> None:
-        assert self.released == {rid for rid in self.made if rid not in self.expires}
+        over = {rid for rid in self.made if rid not in self.expires and not self.is_read(rid)}
+        assert self.released == over
 
     def teardown(self) -> None:
         """Time alone ends everything."""
@@ -199,7 +221,11 @@ class TableMachine(RuleBasedStateMachine):
             self.carry_out()
             assert len(self.expires) < left, "the table woke, and nothing came of it"
         assert self.table.payload_bytes == 0
-        assert self.table.wake_at_ns() == NEVER
+        while (wake_at_ns := self.table.wake_at_ns()) < NEVER:
+            self.now_ns = max(self.now_ns, wake_at_ns)
+            self.table.on_time(self.now_ns)
+            self.carry_out()
+        assert self.released == self.made
 
 
 TestTable = TableMachine.TestCase

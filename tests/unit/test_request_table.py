@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from deployments.frontend.entry import Answer, Arrival, Release, ToBackend, ToRouter
 from deployments.frontend.outcomes import Refusal
-from deployments.frontend.table import RequestTable, TableLimits
+from deployments.frontend.table import LENT_NS, RequestTable, TableLimits
 from router.core.units import NEVER, ms, seconds
 from router.links.messages import (
     RID_BITS,
@@ -197,6 +197,44 @@ def test_a_failure_where_it_was_given_up_does_not_end_a_request() -> None:
     assert answers(table) == []
     table.on_result(ms(9), 2, result(rid))
     assert answers(table) == [(rid, "OK")]
+
+
+def shared(rid: int) -> Payload:
+    return Payload(rid, "UINT8", (4,), b"", "segment", 64, 4)
+
+
+def released(table: RequestTable) -> list[int]:
+    return [each.payload.rid for each in table.take_effects() if isinstance(each, Release)]
+
+
+def test_memory_that_a_backend_may_still_read_is_kept_until_it_answers() -> None:
+    table = make()
+    gone, late, unread = (admit(table, 0, arrival()) for _ in range(3))
+    for rid in (gone, late, unread):
+        table.on_payload(0, rid, shared(rid))
+    table.on_fetch(0, 1, Fetch(1, (gone, late)))
+    for rid in (gone, late, unread):
+        table.on_cancel(ms(1), rid)
+    assert released(table) == [unread]
+    table.on_result(ms(2), 1, result(gone))
+    assert released(table) == [gone]
+    # Backend 1 has died; nobody will say that it reads no more.
+    assert table.wake_at_ns() == ms(1) + LENT_NS
+    table.on_time(table.wake_at_ns())
+    assert released(table) == [late]
+    assert table.wake_at_ns() == NEVER
+
+
+def test_memory_is_kept_for_the_backend_that_was_given_up_too() -> None:
+    table = make()
+    rid = admit(table, 0, arrival())
+    table.on_fetch(0, 1, Fetch(1, (rid,)))
+    table.on_payload(0, rid, shared(rid))
+    table.on_fetch(0, 2, Fetch(2, (rid,)))
+    table.on_result(ms(5), 2, result(rid))
+    assert released(table) == []
+    table.on_returned(ms(6), 1, Returned((rid,)))
+    assert released(table) == [rid]
 
 
 def test_memory_is_bounded_and_the_excess_told_when_to_come_back() -> None:

@@ -148,11 +148,11 @@ def memory_given_back_early(what: object) -> None:
     """A frontend takes its memory back as soon as a request has ended."""
     if isinstance(what, FrontendHost):
         table = what.board.table
-        fetch = table.on_fetch
+        hand_out = table.on_fetch
 
-        def forget(now_ns: int, backend: int, message: Fetch) -> None:
-            fetch(now_ns, backend, message)
-            for rid in message.rids:
+        def forget(now_ns: int, backend: int, fetch: Fetch) -> None:
+            hand_out(now_ns, backend, fetch)
+            for rid in fetch.rids:
                 if rid in table.entries:
                     table.entries[rid].readers = 0
 

@@ -88,6 +88,8 @@ class LiveRouter:
         self.backends: dict[int, BackendPeer] = {}
         self.dispatched: set[int] = set()
         """Requests that a backend has: a frontend that reconnects may submit them once more."""
+        self.asked_again: set[int] = set()
+        """Those of them that were submitted once more: their results may have been lost."""
         self.placement = Placement(built)
         self.lead = LeadTime(config.lead_ns, config.lead_ns_max)
         self.keep_lead = KeepLead(self.engine, self.lead)
@@ -201,7 +203,10 @@ class LiveRouter:
             self._say(link, Dropped(submit.rid, UNKNOWN))
             return
         rid = submit.rid
-        if rid in self.engine.outbox.queued or rid in self.dispatched:
+        if rid in self.engine.outbox.queued:
+            return
+        if rid in self.dispatched:
+            self.asked_again.add(rid)
             return
         if self.guard.quarantine.rests(now_ns, application):
             self._say(link, Dropped(rid, DropReason.QUARANTINED))
@@ -326,7 +331,9 @@ class LiveRouter:
         for batch in (state.running, state.queued):
             if batch is not None:
                 held += len(batch.requests)
-                self.dispatched.difference_update(request.rid for request in batch.requests)
+                rids = [request.rid for request in batch.requests]
+                self.dispatched.difference_update(rids)
+                self.asked_again.difference_update(rids)
         self.guard.on_gone(number, f"{reason} ({held} requests there)")
         self.built.ownership.release(number)
         self.engine.on_backend_down(now_ns, number)
@@ -354,12 +361,24 @@ class LiveRouter:
             self.keep_lead.set()
         self.dispatched.difference_update(request.rid for request in running.requests)
         self.meters.on_done(now_ns, number, running, done.run_ns, self.lead.link_ns, ran)
+        left_out = self._left_out(running, done) if done.left_out or self.asked_again else []
         # What did not run teaches nothing about run times.
-        size = -1 if ran else 0
-        self.engine.on_done(now_ns, number, done.run_ns, size, failed=bool(done.failed))
+        size = len(running.requests) - len(left_out) if ran else 0
+        self.engine.on_done(now_ns, number, done.run_ns, size, bool(done.failed), left_out)
         self.guard.on_done(now_ns, number, running, ran, bool(done.failed))
         self.keep_lead.heed(now_ns)
         self.placement.on_idle(now_ns, number)
+
+    def _left_out(self, batch: Batch, done: Done) -> list[Request]:
+        """Those that the backend could not answer to a frontend that lives. Whoever has been
+        answered after all is left out of its next batch by the frontend."""
+        missed = self.asked_again.union(done.left_out)
+        self.asked_again.difference_update([request.rid for request in batch.requests])
+        return [
+            request
+            for request in batch.requests
+            if request.rid in missed and request.rid >> RID_BITS in self.frontends
+        ]
 
     # Time and effects
 

@@ -2,7 +2,7 @@
 
 Pure: events and a time in, effects out. One batch runs, at most one more waits behind it and has
 its inputs fetched meanwhile. Every request of a batch gets exactly one `Result`, or is given back
-when its router is gone, unless its own frontend said that it has ended, or is gone.
+when its router is gone, unless its own frontend said that it has ended, or is out of reach.
 """
 
 from collections.abc import Sequence
@@ -42,6 +42,7 @@ class Job:
         "awaited",
         "begun",
         "inputs",
+        "left_out",
         "orphan",
         "planned_at_ns",
         "ready_at_ns",
@@ -55,6 +56,8 @@ class Job:
         self.awaited: set[int] = set(run.rids)
         """Requests whose input is still to come."""
         self.inputs: dict[int, Payload] = {}
+        self.left_out: tuple[int, ...] = ()
+        """Requests whose frontend was out of reach before it had sent their inputs."""
         self.ready_at_ns = 0
         self.begun = False
         """Handed to the executor: from here on only its end is waited for."""
@@ -197,10 +200,11 @@ class Slot:
                 return
 
     def on_frontend_down(self, now_ns: int, frontend: int) -> None:
-        """What it has not sent yet is left out; nobody waits for those results any more."""
+        """What it has not sent yet is left out; the router hears of it, in case that it lives."""
         for job in self.jobs:
             gone = [rid for rid in job.awaited if frontend_of(rid) == frontend]
             job.awaited.difference_update(gone)
+            job.left_out += tuple(gone)
         self._advance(now_ns)
 
     # Time
@@ -297,5 +301,6 @@ class Slot:
         self.jobs.remove(job)
         if not job.orphan:
             late_ns = job.ready_at_ns - job.planned_at_ns
-            self.effects.append(Report(Done(job.run.batch, run_ns, late_ns, failed)))
+            done = Done(job.run.batch, run_ns, late_ns, failed, job.left_out)
+            self.effects.append(Report(done))
         self._announce()

@@ -233,7 +233,8 @@ class RequestTable:
             self._end(now_ns, entry, result)
 
     def on_backend_down(self, now_ns: int, backend: int) -> None:
-        """Its router retries its batches; a router that came later does not know of them."""
+        """What it had is submitted again. A router that knows where it runs ignores that; but its
+        results may have been lost on their way, or the router is another one."""
         for entry in list(self.entries.values()):
             if backend in entry.waiting or entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend)
@@ -243,7 +244,7 @@ class RequestTable:
             entry.waiting.remove(backend)
         if entry.fetched_by == backend:
             entry.fetched_by = -1
-            if 0 <= self.epoch != entry.epoch:
+            if self.epoch >= 0:
                 self._resubmit(now_ns, entry)
 
     # Time

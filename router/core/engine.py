@@ -1,6 +1,6 @@
 """The engine: every request-time decision of a router, driven by events and a time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from router.core.admission import Admission
 from router.core.costs import Costs
@@ -212,25 +212,37 @@ class Engine:
         source.desk.refresh(now_ns, source, lanes)
 
     def on_done(
-        self, now_ns: int, backend: int, run_ns: int, size: int = -1, failed: bool = False
+        self,
+        now_ns: int,
+        backend: int,
+        run_ns: int,
+        size: int = -1,
+        failed: bool = False,
+        left_out: Sequence[Request] = (),
     ) -> Batch:
         """The batch that ran on this backend has ended; returns it.
 
         `size` is how many of its requests really ran, where some had ended before: run times are
         learnt for that size. A batch that failed teaches nothing, and its requests count as such.
+        Those of it that were `left_out` run elsewhere once more, if there is time.
         """
         rank = self.backend_rank[backend]
         batch = rank.finish(backend, run_ns, 0 if failed else size)
+        ran = batch.requests
+        if left_out:
+            ran = [request for request in ran if request not in left_out]
         if failed:
-            for request in batch.requests:
+            for request in ran:
                 self.ledger.on_drop(request, DropReason.FAILED)
         else:
-            self.ledger.on_done(now_ns, batch)
+            self.ledger.on_done(now_ns, ran)
         source = self.sources[batch.requests[0].application]
         lanes = source.on_done(now_ns, backend, batch, run_ns)
         rank.go_on(now_ns, backend)
         if lanes:
             source.desk.refresh(now_ns, source, lanes)
+        for request in left_out:
+            self._run_again(now_ns, request)
         return batch
 
     def stands(self, dispatch: Dispatch) -> bool:

@@ -1,6 +1,8 @@
 """What the core publishes about itself: how idle, how bad, how long ripe bids waited."""
 
-from router.core.events import Batch, DropReason, Request
+from collections.abc import Sequence
+
+from router.core.events import DropReason, Request
 
 WAIT_WEIGHT = 1 / 32
 
@@ -41,9 +43,9 @@ class Ledger:
     def on_answer(self, request: Request) -> None:
         self.applications[request.application].good += 1
 
-    def on_done(self, now_ns: int, batch: Batch) -> None:
+    def on_done(self, now_ns: int, requests: Sequence[Request]) -> None:
         applications = self.applications
-        for request in batch.requests:
+        for request in requests:
             if request.deadline_ns >= now_ns:
                 applications[request.application].good += 1
             else:

@@ -6,7 +6,7 @@ known by `rid`, unique in the cluster: the frontend's number in the upper bits, 
 
 import msgspec
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Raised when a message changes its meaning; peers of another number are refused by name."""
 RID_BITS = 40
 """A frontend's own counter; its number stands above."""
@@ -277,6 +277,9 @@ class Done(msgspec.Struct, tag=41, array_like=True, frozen=True):
     """How much later than planned it could start, the previous batch aside."""
     failed: str = ""
     """Why it gave no results; its requests are told by the backend."""
+    left_out: tuple[int, ...] = ()
+    """Requests that did not run, since their frontend was out of reach before it had sent their
+    inputs."""
 
 
 class BackendStats(msgspec.Struct, tag=42, array_like=True, frozen=True):

@@ -61,6 +61,39 @@ def test_a_batch_that_does_not_end_runs_elsewhere() -> None:
     assert snapshot(world.router)["hung_backends"] == [5]
 
 
+def test_who_was_left_out_of_a_batch_runs_again_if_its_frontend_lives() -> None:
+    world = World(policy="eager")
+    elsewhere = world.link("frontend", 3)
+    world.submit(1)
+    world.hear(elsewhere, Submit(rid(1, 3), "cats", ms(20), ms(20)))
+    world.advance(1)
+    [run] = world.backend.take(Run)
+    assert run.rids == (rid(1), rid(1, 3))
+    world.router.on_down(elsewhere, "lost: end of file")
+    world.hear(world.backend, Done(run.batch, 0, 0, left_out=run.rids))
+    world.advance(1)
+    [again] = world.backend.take(Run)
+    assert again.rids == (rid(1),)
+    # Once: a backend that cannot reach it either is no reason to go on for ever.
+    world.hear(world.backend, Done(again.batch, 0, 0, left_out=again.rids))
+    assert [each.reason for each in world.frontend.take(Dropped)] == [DropReason.LOST]
+
+
+def test_whose_result_may_be_lost_runs_again() -> None:
+    world = World(policy="eager")
+    world.submit(1, 2)
+    world.advance(1)
+    [run] = world.backend.take(Run)
+    # The frontend has lost its link to the backend, and asks for the first once more.
+    world.submit(1)
+    world.advance(1)
+    assert world.backend.take(Run) == []
+    world.hear(world.backend, Done(run.batch, ms(6), 0))
+    world.advance(1)
+    assert [each.rids for each in world.backend.take(Run)] == [(rid(1),)]
+    assert not world.router.asked_again
+
+
 def test_a_backend_that_alone_fails_is_told_to_retire() -> None:
     world = World(policy="eager")
     other = world.link("backend", 6)

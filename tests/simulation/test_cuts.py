@@ -1,0 +1,37 @@
+"""Links between backends and frontends that are cut again and again: nobody waits in vain."""
+
+from collections import Counter
+from functools import partial
+
+import pytest
+
+from deployments.frontend.outcomes import Refusal
+from faults.invariants import Invariants
+from faults.schedule import Schedule
+from faults.system import System
+from faults.world import World
+from router.core.units import ms, seconds
+
+CUT_EACH_NS = ms(15)
+LOAD_NS = seconds(2)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whoever_met_a_cut_link_runs_elsewhere(seed: int) -> None:
+    world = World(seed)
+    system = System(world, backends=3, frontends=1, standby=False)
+    invariants = Invariants(system)
+    world.run_until(world.now_ns + seconds(1))
+    rng = world.rng("cuts")
+    Schedule(system, rng).load(world.now_ns, world.now_ns + LOAD_NS, 150.0)
+    [frontend] = system.frontends
+    for at_ns in range(0, LOAD_NS, CUT_EACH_NS):
+        host = rng.choice(system.backends)
+        world.after(at_ns, partial(world.network.cut, frontend.loop, host.loop))
+    world.run_until(world.now_ns + LOAD_NS + seconds(1))
+    invariants.check_clean()
+    outcomes = [each.outcomes[0] for each in system.ledger]
+    ends = Counter(each.reason if isinstance(each, Refusal) else "served" for each in outcomes)
+    assert ends["served"] > 200
+    # Time was up for nobody: a router that knows of a request refuses it sooner.
+    assert not ends["expired"]

@@ -56,6 +56,7 @@ ADOPT_S = 5.0
 GOES_ON = ("DEPLOYING", "RUNNING", "UNHEALTHY")
 """States of an application in which Serve replaces a replica that ends."""
 STATUS_S = 2.0
+STOP_S = 5.0
 
 
 def _number(config: DeploymentConfig) -> int:
@@ -228,7 +229,9 @@ class ControlPlane:
                 # It serves on; the successor adopts it, or ends it once its own can be made.
                 return
             for router in reversed(self.routers):
-                await router.stop.remote("the application ends")
+                # One that hangs, or is gone, says goodbye to nobody.
+                with suppress(ray.exceptions.RayError, TimeoutError):
+                    await asyncio.wait_for(router.stop.remote("the application ends"), STOP_S)
                 ray.kill(router)
 
 

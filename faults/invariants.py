@@ -48,7 +48,7 @@ class Invariants:
     def _check_given_up(self, live: LiveRouter) -> None:
         """Only a backend to which something has happened may seem to hang."""
         given_up = self.given_up.setdefault(live.epoch, set())
-        for backend in live.guard.given_up - given_up:
+        for backend in set(live.guard.given_up) - given_up:
             given_up.add(backend)
             if backend not in self.system.excused:
                 raise BrokenError(f"backend {backend} was given up, and nothing was wrong with it")

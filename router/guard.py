@@ -45,8 +45,8 @@ class Guard:
         self.spare = spare
         self.watch = Watch()
         self.quarantine = Quarantine()
-        self.given_up: set[int] = set()
-        """Backends whose batch did not end."""
+        self.given_up: deque[int] = deque(maxlen=LOSSES)
+        """The last backends whose batch did not end."""
         self.losses: deque[tuple[int, str]] = deque(maxlen=LOSSES)
         """The last backends that went, and why."""
         self.retired: dict[int, str] = {}
@@ -116,7 +116,7 @@ class Guard:
     def look(self, now_ns: int) -> None:
         """Give up who hangs, and let those try again that have rested; at `wake_at_ns`."""
         for backend in self.watch.overdue(now_ns):
-            self.given_up.add(backend)
+            self.given_up.append(backend)
             link = self.backends[backend].link
             # Its batch runs elsewhere, if there is time; it may come back when it has ended it.
             self.lose(now_ns, backend, OVERDUE)

@@ -23,7 +23,7 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
         "dispatched": len(live.dispatched),
         "unknown_application": live.unknown,
         "stray_messages": live.strays,
-        "hung_backends": sorted(live.guard.given_up),
+        "hung_backends": sorted(set(live.guard.given_up)),
         "lost_backends": [f"{number}: {reason}" for number, reason in live.guard.losses],
         "retired_backends": dict(live.guard.retired),
         "next_wake_in_ns": None if wake_ns == NEVER else wake_ns - now_ns,

@@ -9,6 +9,8 @@ from router.links.messages import Frontend, Message, Payload
 from router.links.session import LinkError
 from router.links.transport import Link, LinkOptions, Me, connect
 
+PEERS_MAX = 256
+"""Frontends that are known; beyond, the oldest that has no link is one that is gone."""
 StartTask = Callable[[Coroutine[object, object, None]], "asyncio.Task[None]"]
 
 
@@ -31,6 +33,10 @@ class FrontendPeer:
         self.waiting: list[Message] = []
         """To be sent once the link is up."""
         self.connecting: asyncio.Task[None] | None = None
+
+    @property
+    def idle(self) -> bool:
+        return self.link is None and self.connecting is None
 
 
 class Frontends:
@@ -55,6 +61,9 @@ class Frontends:
             if before.link is not None:
                 before.link.close("moved")
         self.peers[frontend.number] = FrontendPeer(frontend.address)
+        if len(self.peers) > PEERS_MAX:
+            idle = (number for number, peer in self.peers.items() if peer.idle)
+            del self.peers[next(idle)]
 
     def say(self, number: int, message: Message) -> bool:
         """Send this, now or as soon as it is reached; false where nobody has told where it is."""

@@ -50,6 +50,9 @@ DRAIN_LOOK_S = 0.02
 DRAIN_ANSWER_NS = seconds(5)
 """A router that has not answered by then is not waited for."""
 HUNG_NS = seconds(10)
+REASONS_MAX = 100
+"""Of failures, kept apart; a model that puts its input into words has no end of them."""
+OTHERS = "other reasons, too many to tell apart"
 
 
 class UnfitError(ServingError):
@@ -272,6 +275,8 @@ class BackendProcess:
                 self.stock.give_back(variant)
 
     def _count(self, reason: str) -> None:
+        if len(self.failures) >= REASONS_MAX and reason not in self.failures:
+            reason = OTHERS
         before = self.failures.get(reason, 0)
         self.failures[reason] = before + 1
         if not before:

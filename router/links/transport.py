@@ -26,6 +26,8 @@ from router.links.session import (
 from router.links.tls import LinkTls, Seal, SealError
 
 LOG = logging.getLogger("fermata")
+CLOSE_S = 1.0
+"""For the last words on a link, to a peer that does not read."""
 Me = Callable[[], Hello]
 """Asked at each new link, since the highest known epoch changes over time."""
 Resolve = Callable[[], Awaitable[str]]
@@ -122,6 +124,8 @@ class Link(asyncio.Protocol):
         """Something went out since the last heartbeat."""
         self.tail = b""
         """Rest of a heartbeat that the socket took only in part."""
+        self.watch: asyncio.TimerHandle
+        """Looks for silence while the link lives, and for an end of it afterwards."""
         self.ended: asyncio.Future[str] = self.loop.create_future()
 
     @property
@@ -226,7 +230,13 @@ class Link(asyncio.Protocol):
             self.transport.abort()
         else:
             self._write(self.session.farewell(reason))
-            self.transport.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        """Close the connection once all has gone out that was said, or its time is up."""
+        self.transport.close()
+        self.watch.cancel()
+        self.watch = self.loop.call_later(CLOSE_S, self.transport.abort)
 
     # asyncio.Protocol
 
@@ -261,7 +271,7 @@ class Link(asyncio.Protocol):
             except SealError as error:
                 self._put(error.last)
                 self.session.close(f"refused: TLS: {error}")
-                self.transport.close()
+                self._leave()
                 return b""
             self._put(reply)
         return heard
@@ -294,12 +304,12 @@ class Link(asyncio.Protocol):
         """The session has ended by itself: tell the peer, unless it was the one to say so."""
         reason = self.session.closed or ""
         if reason.startswith("goodbye"):
-            self.transport.close()
+            self._leave()
         elif reason.startswith("silent"):
             self.transport.abort()
         else:
             self._write(self.session.farewell(reason))
-            self.transport.close()
+            self._leave()
 
 
 class LinkServer:

@@ -382,6 +382,29 @@ def test_peer_that_does_not_read_is_cut_and_others_are_refused_in_words() -> Non
     run(test)
 
 
+def test_a_link_to_a_peer_that_does_not_read_ends_all_the_same() -> None:
+    async def test() -> None:
+        options = LinkOptions(silence_ns=ms(30_000))
+        heart, events = Heart(options.beat_ns), Recorder()
+        server = LinkServer(greet("router"), events, heart, options)
+        port = await server.start(HOST)
+        link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, options)
+        await until(lambda: events.up)
+        link.transport.pause_reading()
+        for _ in range(64):
+            events.up[0].send(Payload(1, "UINT8", (1 << 18,), bytes(1 << 18)))
+        events.up[0].flush()
+        assert events.up[0].backlog
+        # Long before the peer's silence would be noticed, and before the test's own time is up.
+        async with asyncio.timeout(10):
+            await server.stop("done")
+        assert events.down == ["done"]
+        link.transport.abort()
+        heart.stop()
+
+    run(test)
+
+
 async def send_large_frames(options: LinkOptions) -> None:
     """They and the backlog keep their order, and the goodbye comes last."""
     heart = Heart(ms(1))

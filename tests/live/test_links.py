@@ -2,9 +2,11 @@
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
@@ -18,7 +20,7 @@ from deployments.backend.process import BackendProcess, BackendSettings
 from deployments.backend.runner import PlainRunner, Runner, RunnerStock
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.core.units import ms
-from router.links.heart import Heart
+from router.links.heart import Heart, LoopWatch
 from router.links.messages import (
     PROTOCOL,
     RID_BITS,
@@ -351,6 +353,28 @@ def test_busy_loop_is_not_taken_for_dead_but_a_silent_peer_is() -> None:
         await server.stop("done")
         heart.stop()
         still.stop()
+
+    run(test)
+
+
+def test_a_loop_that_hangs_is_noticed_from_beside_it() -> None:
+    async def test() -> None:
+        options = replace(OPTIONS, silence_ns=ms(40))
+        heart, hung = Heart(options.beat_ns), threading.Event()
+        post = asyncio.get_running_loop().call_soon_threadsafe
+        heart.watch = LoopWatch(post, 50, hung.set)
+        server = LinkServer(greet("router"), Recorder(), heart, OPTIONS)
+        port = await server.start(HOST)
+        await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, OPTIONS)
+        for _ in range(20):
+            # Busy, time and again, and never for long.
+            time.sleep(0.05)
+            await asyncio.sleep(0.01)
+        assert not hung.is_set()
+        # On this thread: the loop stands still until the other one has noticed.
+        assert hung.wait(30)
+        await server.stop("done")
+        heart.stop()
 
     run(test)
 

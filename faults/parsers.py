@@ -131,7 +131,8 @@ def rest(data: bytes) -> None:
     body = data[2:]
     size = min(int.from_bytes(data[:2], "big"), len(body))
     try:
-        request = read_request("numbers", "", body, size)
+        with bounded_memory(len(body)):
+            request = read_request("numbers", "", body, size)
     except BadRequestError as error:
         _say(error)
         return

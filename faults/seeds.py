@@ -102,6 +102,7 @@ def bodies() -> list[bytes]:
             {"id": "7", "parameters": _parameters(), "inputs": [tensor | {"data": [0, 1, 2, 3.5]}]}
         ),
         _body({"inputs": [tensor | {"datatype": "INT64", "data": [[0, 1], [2, 3]]}]}),
+        _body({"inputs": [tensor | {"data": [0, "a" * 2000, None, True, "b"]}]}),
     ]
     for picture in pictures():
         element = join_bytes([picture])

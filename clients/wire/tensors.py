@@ -107,9 +107,10 @@ def check_shape(name: str, datatype: str, shape: tuple[int, ...]) -> int:
         raise BadRequestError(f"tensor {name!r} has datatype {datatype!r}: use one of {known}")
     _check_dims(name, len(shape))
     for dim in shape:
-        if dim < 0:
+        if not 0 <= dim < 1 << 63:
             raise BadRequestError(
-                f"tensor {name!r} has shape {list(shape)}: no dimension may be below 0"
+                f"tensor {name!r} has shape {list(shape)}: no dimension may be below 0, or above "
+                "63 bits"
             )
     return math.prod(shape)
 

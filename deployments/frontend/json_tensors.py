@@ -23,6 +23,7 @@ from clients.wire.tensors import (
 )
 
 TENSORS_MAX = 64
+NUMBERS = {bool, int, float}
 
 
 def read_request(model: str, version: str, body: bytes, header_bytes: int) -> pb.ModelInferRequest:
@@ -120,6 +121,11 @@ def _read_data(name: str, datatype: str, data: object, base64_text: bool) -> byt
             return join_bytes([each.encode() for each in flat])
         if datatype in ("FP16", "BF16"):
             raise BadRequestError(f"input {name!r} is {datatype}: JSON carries FP32; send that")
+        # Of texts numpy makes an array of the longest: megabytes would become terabytes.
+        kinds = set(map(type, np.array(data, dtype=object).flat))
+        if not kinds <= NUMBERS:
+            said = ", ".join(sorted(each.__name__ for each in kinds - NUMBERS))
+            raise BadRequestError(f"input {name!r} is {datatype}, among its data are: {said}")
         array = np.array(data)
         wanted = DTYPES[datatype]
         # A float where an integer is wanted, or the other way round, is a mistake worth naming,

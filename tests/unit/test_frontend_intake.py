@@ -315,7 +315,10 @@ def test_json_becomes_the_same_message_and_back() -> None:
     for bad, says in (
         (one.replace(b"2]]", b"300]]"), "cannot hold"),
         (one.replace(b"2]]", b"2.5]]"), "its data are float64"),
-        (one.replace(b"2]]", b'"b"]]'), "its data are"),
+        (one.replace(b"2]]", b'"b"]]'), "its data are: str"),
+        (one.replace(b"2]]", b"null]]"), "its data are: NoneType"),
+        (one.replace(b"[2]]", b"[2, 3]]"), "its data are: list"),
+        (one.replace(b"[2]", b"[0, 1%s]" % bytes([48] * 20)), "above 63 bits"),
         (one.replace(b"[2]", b"[3]"), "takes 3"),
         (one.replace(b"[2]", b"[2.0]"), "shape of integers"),
         (b"7", "is no object"),
@@ -333,6 +336,16 @@ def test_json_becomes_the_same_message_and_back() -> None:
     response.outputs.add(name="y", datatype="FP32", shape=[2])
     response.raw_output_contents.append(np.array([1.5, np.nan], "<f4").tobytes())
     assert write_response(response)["outputs"][0]["data"] == [1.5, None]
+
+
+def test_texts_among_numbers_take_no_memory() -> None:
+    """numpy would make each of them as long as the longest: 800 MB of 400 KB."""
+    one = {"name": "a", "datatype": "FP32", "shape": [1], "data": ["a" * 200_000] + ["b"] * 1000}
+    body = json.dumps({"inputs": [one]}).encode()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BadRequestError, match="its data are: str"):
+        read_request("m", "", body, len(body))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
 def test_classes_are_named_as_triton_does() -> None:

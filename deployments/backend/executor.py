@@ -131,7 +131,7 @@ class Executor:
                 box, staged_at_ns = stage_or_not(group.staged, len(group.places))
                 from_ns = time.monotonic_ns()
                 started_at_ns = started_at_ns or from_ns
-                parts = run_or_halve(order.runner, box, group.places, group.items)
+                parts = run_or_halve(order.runner, box, group.places, group.items, errors)
                 if len(parts) > 1:
                     fits = max(fits, *(len(places) for places, _ in parts))
                 outputs += parts
@@ -171,9 +171,14 @@ def stage_or_not(staged: Callable[[], tuple[Any, int]], count: int) -> tuple[lis
 
 
 def run_or_halve(
-    runner: Runner, box: list[Any], places: list[int], items: list[Array]
+    runner: Runner,
+    box: list[Any],
+    places: list[int],
+    items: list[Array],
+    errors: dict[int, str],
 ) -> list[tuple[list[int], Outputs]]:
-    """Run what is in the box together; where memory does not suffice, one half after the other."""
+    """Run what is in the box together; where memory does not suffice, one half after the other.
+    Who fits not even alone is told in `errors`; where nobody does, that is raised."""
     try:
         if box:
             return [(places, runner.run(box.pop()))]
@@ -188,8 +193,15 @@ def run_or_halve(
     found: list[tuple[list[int], Outputs]] = []
     for part in (slice(middle), slice(middle, None)):
         half = items[part]
-        staged, _ = stage_or_not(partial(stage, runner, half), len(half))
-        found += run_or_halve(runner, staged, places[part], half)
+        try:
+            staged, _ = stage_or_not(partial(stage, runner, half), len(half))
+            found += run_or_halve(runner, staged, places[part], half, errors)
+        except Exception as error:
+            # The first half's answers are not lost with the second.
+            if not is_out_of_memory(error) or (part.start is not None and not found):
+                raise
+            errors.update(dict.fromkeys(places[part], in_words(error)))
+            let_go(error)
     return found
 
 
@@ -202,11 +214,11 @@ def run_halves(
     found: list[tuple[list[int], Outputs]] = []
     for part in (slice(middle), slice(middle, None)):
         places, items = group.places[part], group.items[part]
+        for place in places:
+            del errors[place]
         try:
             box, _ = stage_or_not(partial(stage, runner, items), len(items))
-            found += run_or_halve(runner, box, places, items)
-            for place in places:
-                del errors[place]
+            found += run_or_halve(runner, box, places, items, errors)
         # As above: whatever a model raises.
         except Exception as error:
             errors.update(dict.fromkeys(places, in_words(error)))

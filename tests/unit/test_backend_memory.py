@@ -108,7 +108,7 @@ def test_what_was_raised_in_place_of_it_counts_too() -> None:
 def test_a_batch_without_room_is_halved_until_it_fits(error: type[Exception]) -> None:
     plain, sizes = runner(3, error)
     items = [np.array([value]) for value in range(8)]
-    found = run_or_halve(plain, [plain.stage(items)], list(range(8)), items)
+    found = run_or_halve(plain, [plain.stage(items)], list(range(8)), items, {})
     assert sizes == [8, 4, 2, 2, 4, 2, 2]
     values = {
         place: int(row) for places, rows in found for place, row in zip(places, rows, strict=True)
@@ -116,18 +116,35 @@ def test_a_batch_without_room_is_halved_until_it_fits(error: type[Exception]) ->
     assert values == {place: 2 * place for place in range(8)}
 
 
+@pytest.mark.parametrize("greedy", [0, 5, 7])
+def test_one_that_fits_not_even_alone_costs_nobody_else_their_answer(greedy: int) -> None:
+    def model(batch: Array) -> Any:
+        if greedy in batch[:, 0]:
+            raise MemoryError("no room")
+        return batch[:, 0] * 2
+
+    plain = PlainRunner(model, 16)
+    items = [np.array([value]) for value in range(8)]
+    errors: dict[int, str] = {}
+    found = run_or_halve(plain, [plain.stage(items)], list(range(8)), items, errors)
+    assert errors == {greedy: "MemoryError: no room"}
+    assert sorted(place for places, _ in found for place in places) == [
+        place for place in range(8) if place != greedy
+    ]
+
+
 def test_what_fits_not_even_alone_fails() -> None:
     plain, _ = runner(0, MemoryError)
     items = [np.array([value]) for value in range(2)]
     with pytest.raises(MemoryError):
-        run_or_halve(plain, [plain.stage(items)], [0, 1], items)
+        run_or_halve(plain, [plain.stage(items)], [0, 1], items, {})
 
 
 def test_other_errors_are_not_tried_again() -> None:
     plain, sizes = runner(0, ValueError)
     items = [np.array([value]) for value in range(4)]
     with pytest.raises(ValueError, match="no room"):
-        run_or_halve(plain, [plain.stage(items)], [0, 1, 2, 3], items)
+        run_or_halve(plain, [plain.stage(items)], [0, 1, 2, 3], items, {})
     assert sizes == [4]
 
 

@@ -122,7 +122,7 @@ def _read_data(name: str, datatype: str, data: object, base64_text: bool) -> byt
         if datatype in ("FP16", "BF16"):
             raise BadRequestError(f"input {name!r} is {datatype}: JSON carries FP32; send that")
         # Of texts numpy makes an array of the longest: megabytes would become terabytes.
-        kinds = set(map(type, np.array(data, dtype=object).flat))
+        kinds = set(map(type, np.array(data, dtype=object).reshape(-1)))
         if not kinds <= NUMBERS:
             said = ", ".join(sorted(each.__name__ for each in kinds - NUMBERS))
             raise BadRequestError(f"input {name!r} is {datatype}, among its data are: {said}")

@@ -317,6 +317,7 @@ def test_json_becomes_the_same_message_and_back() -> None:
         (one.replace(b"2]]", b"2.5]]"), "its data are float64"),
         (one.replace(b"2]]", b'"b"]]'), "its data are: str"),
         (one.replace(b"2]]", b"null]]"), "its data are: NoneType"),
+        (one.replace(b"[[-1], [2]]", b"[" * 90 + b"]" * 90), "its data are: list"),
         (one.replace(b"[2]]", b"[2, 3]]"), "its data are: list"),
         (one.replace(b"[2]", b"[0, 1%s]" % bytes([48] * 20)), "above 63 bits"),
         (one.replace(b"[2]", b"[3]"), "takes 3"),

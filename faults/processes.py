@@ -21,7 +21,7 @@ from faults.world import VirtualLoop, World, new_process
 from router.assembly import RouterConfig
 from router.core.units import ms
 from router.epochs import next_epoch
-from router.links.heart import Beating, Heart, LoopWatch
+from router.links.heart import Heart, LoopWatch
 from router.links.transport import LinkOptions, LinkServer, Resolve
 from router.live import LiveRouter
 from router.seat import BEAT_NS, HUNG_NS, Seat, Watcher
@@ -40,8 +40,7 @@ class VirtualHeart(Heart):
         self.loop = loop
         self.due = False
 
-    def join(self, link: Beating) -> None:
-        self.links[link] = None
+    def _start(self) -> None:
         if not self.due:
             self._next()
 
@@ -56,7 +55,7 @@ class VirtualHeart(Heart):
     def _beat(self) -> None:
         self.due = False
         self.pulse()
-        if self.links:
+        if self.links or self.watch is not None:
             self._next()
 
 
@@ -96,7 +95,8 @@ class RouterHost:
             stand_down=lambda reason: self.stand_down(self),
         )
         heart = VirtualHeart(loop, LINKS.beat_ns if self.other is None else BEAT_NS)
-        heart.watch = LoopWatch(loop.call_soon_threadsafe, HUNG_NS // heart.every_ns, self.hang_up)
+        beats = HUNG_NS // heart.every_ns
+        heart.mind(LoopWatch(loop.call_soon_threadsafe, beats, self.hang_up))
         self.seat = Seat(self.live, leads=self.other is None)
         self.server = LinkServer(self.seat.hello, self.seat, heart, LINKS)
         self.address = f"world:{await self.server.start('world')}"

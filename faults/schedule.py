@@ -134,7 +134,7 @@ def _loop_hangs(schedule: Schedule) -> None:
     """A router's loop does not come back, while its heart goes on."""
     schedule.excuse_all()
     host = schedule.router()
-    if host is not None and not host.loop.held:
+    if host is not None and host.live is not None and not host.loop.held:
         host.loop.hold(stopped=False)
 
 

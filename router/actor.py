@@ -103,7 +103,7 @@ class RouterActor:
     async def _start(self) -> str:
         loop = asyncio.get_running_loop()
         beats = HUNG_NS // self.heart.every_ns
-        self.heart.watch = LoopWatch(loop.call_soon_threadsafe, beats, hang_up)
+        self.heart.mind(LoopWatch(loop.call_soon_threadsafe, beats, hang_up))
         self.live = LiveRouter(
             self.config,
             self.epoch,

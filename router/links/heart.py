@@ -70,9 +70,18 @@ class Heart:
         """Beat for this link from now on."""
         with self.lock:
             self.links[link] = None
-            if self.thread is None and not self.stopped.is_set():
-                self.thread = threading.Thread(target=self._run, name="heart", daemon=True)
-                self.thread.start()
+            self._start()
+
+    def mind(self, watch: LoopWatch) -> None:
+        """Look after the loop from now on, whether or not there are links."""
+        with self.lock:
+            self.watch = watch
+            self._start()
+
+    def _start(self) -> None:
+        if self.thread is None and not self.stopped.is_set():
+            self.thread = threading.Thread(target=self._run, name="heart", daemon=True)
+            self.thread.start()
 
     def leave(self, link: Beating) -> None:
         with self.lock:

@@ -362,7 +362,7 @@ def test_a_loop_that_hangs_is_noticed_from_beside_it() -> None:
         options = replace(OPTIONS, silence_ns=ms(40))
         heart, hung = Heart(options.beat_ns), threading.Event()
         post = asyncio.get_running_loop().call_soon_threadsafe
-        heart.watch = LoopWatch(post, 50, hung.set)
+        heart.mind(LoopWatch(post, 50, hung.set))
         server = LinkServer(greet("router"), Recorder(), heart, OPTIONS)
         port = await server.start(HOST)
         await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, OPTIONS)

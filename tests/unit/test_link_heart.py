@@ -39,7 +39,7 @@ def test_a_loop_that_hangs_is_told_from_one_that_is_busy() -> None:
     posted: list[Callable[[], None]] = []
     hung: list[bool] = []
     heart = Heart(NEVER_BEATS)
-    heart.watch = LoopWatch(posted.append, 3, lambda: hung.append(True))
+    heart.mind(LoopWatch(posted.append, 3, lambda: hung.append(True)))
     for _ in range(4):
         # Busy for three beats, then it turns.
         for _ in range(3):
@@ -49,6 +49,7 @@ def test_a_loop_that_hangs_is_told_from_one_that_is_busy() -> None:
     assert not hung
     for _ in range(4):
         heart.pulse()
+    heart.stop()
     assert hung
 
 

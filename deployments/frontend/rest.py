@@ -17,7 +17,7 @@ from deployments.frontend import catalog
 from deployments.frontend.intake import take_in
 from deployments.frontend.json_tensors import read_request, write_response
 from deployments.frontend.openapi import document
-from deployments.frontend.outcomes import Outcome, Refusal
+from deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal, RefusalReason
 from deployments.frontend.replies import response_of
 from deployments.frontend.service import InferenceService
 from deployments.frontend.tenants import AUTHORIZATION, Tenant
@@ -48,6 +48,8 @@ class Rest:
     def __init__(self, service: InferenceService, body_bytes_max: int) -> None:
         self.service = service
         self.body_bytes_max = body_bytes_max
+        self.receiving_bytes = 0
+        """Of all bodies that are on their way, or being read."""
 
     def app(self, extra: tuple[Route, ...] = ()) -> Starlette:
         """The ASGI application; `extra` routes (metrics) come with it."""
@@ -112,14 +114,9 @@ class Rest:
         )
 
     async def infer(self, request: Request) -> Response:
-        body = await self._body(request)
-        header = request.headers.get(BINARY_HEADER, str(len(body)))
-        # Of more digits Python makes no number.
-        if not header.isdecimal() or len(header) > 18 or int(header) > len(body):
-            raise BadRequestError(f"{BINARY_HEADER}={header}, the body has {len(body)} bytes")
-        parts = request.path_params
-        given = parts["model"], parts.get("version", ""), body, int(header)
-        message = await _aside(int(header), read_request, *given)
+        message = await self._message(request)
+        if isinstance(message, Refusal):
+            return _refusal(message)
         tenant: Tenant = request.state.tenant
         traceparent = request.headers.get(TRACEPARENT, "")
         intake = take_in(
@@ -132,7 +129,7 @@ class Rest:
         queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
         response = response_of(intake, outcome, queue_ns)
         size = sum(len(each) for each in response.raw_output_contents)
-        return await _aside(size, lambda: JSONResponse(write_response(response)))
+        return await self._aside(size, lambda: JSONResponse(write_response(response)))
 
     def _guard(self, handler: Handler) -> Handler:
         """Before a byte of the body is read: who asks, and whether they may use the model."""
@@ -152,26 +149,43 @@ class Rest:
 
         return guarded
 
-    async def _body(self, request: Request) -> bytes:
+    async def _message(self, request: Request) -> pb.ModelInferRequest | Refusal:
+        """What the body says, or that there is no memory for it."""
         parts: list[bytes] = []
-        size = 0
-        async for part in request.stream():
-            size += len(part)
-            if size > self.body_bytes_max:
-                raise BadRequestError(
-                    f"the body is larger than {self.body_bytes_max} bytes: send less, or raise "
-                    "message_mb"
-                )
-            parts.append(part)
-        return b"".join(parts)
+        size, most = 0, self.service.desk.table.limits.payload_bytes_max
+        try:
+            async for part in request.stream():
+                size += len(part)
+                self.receiving_bytes += len(part)
+                if size > self.body_bytes_max:
+                    raise BadRequestError(
+                        f"the body is larger than {self.body_bytes_max} bytes: send less, or raise "
+                        "message_mb"
+                    )
+                if self.receiving_bytes > most:
+                    said = f"memory: bodies of {most} bytes are on their way: come again later"
+                    return Refusal("RESOURCE_EXHAUSTED", RefusalReason.MEMORY, said, RETRY_AFTER_NS)
+                parts.append(part)
+            return await self._read(request, b"".join(parts))
+        finally:
+            self.receiving_bytes -= size
 
+    async def _read(self, request: Request, body: bytes) -> pb.ModelInferRequest:
+        header = request.headers.get(BINARY_HEADER, str(len(body)))
+        # Of more digits Python makes no number.
+        if not header.isdecimal() or len(header) > 18 or int(header) > len(body):
+            raise BadRequestError(f"{BINARY_HEADER}={header}, the body has {len(body)} bytes")
+        path = request.path_params
+        given = path["model"], path.get("version", ""), body, int(header)
+        return await self._aside(int(header), lambda: read_request(*given))
 
-async def _aside(size: int, work: Callable[..., T], *given: object) -> T:
-    """Numbers as text take long to read and to write: of many, a thread does it, since everybody
-    else's answers wait for this loop."""
-    if size <= LOOP_BYTES_MAX:
-        return work(*given)
-    return await asyncio.to_thread(work, *given)
+    async def _aside(self, size: int, work: Callable[[], T]) -> T:
+        """Numbers as text take long to read and to write: of many, a thread does it, since
+        everybody else's answers wait for this loop. It is one of those that decode pictures: they
+        are few, and what is read takes thirty times the memory of its text."""
+        if size <= LOOP_BYTES_MAX:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self.service.desk.pool, work)
 
 
 async def _while_connected(request: Request, serving: Awaitable[Outcome]) -> Outcome:

@@ -59,6 +59,7 @@ class FrontendServer:
         self.grpc_port = 0
         self.http_port = 0
         self.doors = Doors(options.connections)
+        self.rest = Rest(service, options.message_bytes_max)
         self._http: HttpServer | None = None
         self._http_task: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
@@ -90,7 +91,7 @@ class FrontendServer:
         options, tls = self.options, self.options.tls
         listener = listen(options.host, options.http_port, options.reuse_port)
         self.http_port = listener.getsockname()[1]
-        app = Rest(self.service, options.message_bytes_max).app(self.extra)
+        app = self.rest.app(self.extra)
         # A log configuration of its own would close the handlers of whoever runs this process:
         # Serve's controller, asking after a restart, would take this replica for broken.
         config = uvicorn.Config(

@@ -1,7 +1,10 @@
 """Input that is meant to hurt, at a real frontend: refused by name, and nobody else notices."""
 
+import http.client
 import json
 import resource
+import select
+import socket
 import struct
 import urllib.error
 import urllib.request
@@ -13,10 +16,11 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
-from stand_in import Running, ask, numbers, options, picture
+from stand_in import Running, ask, numbers, options, picture, wait_for
 
 from clients.wire.service import InferenceStub
 from clients.wire.tensors import from_array
+from deployments.frontend.table import TableLimits
 
 pytestmark = pytest.mark.live
 
@@ -74,6 +78,27 @@ def test_a_message_that_grows_a_thousandfold_when_it_is_unpacked(stub: Inference
     with pytest.raises(grpc.RpcError) as caught:
         stub.ModelInfer(zeros, compression=grpc.Compression.Gzip)
     assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_bodies_on_their_way_have_memory_for_all_together_alone() -> None:
+    """Each is small enough, and none ever ends."""
+    system = Running(lambda: options(table=TableLimits(payload_bytes_max=1 << 20)))
+    host, port = system.url.removeprefix("http://").split(":")
+    head = b"POST /v2/models/sum/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000\r\n\r\n"
+    clients = [socket.create_connection((host, int(port)), 10) for _ in range(4)]
+    for each in clients[:-1]:
+        each.sendall(head + b" " * 600_000)
+    answered, _, _ = select.select(clients, [], [], 10)
+    refusal = http.client.HTTPResponse(answered[0])
+    refusal.begin()
+    assert refusal.status == 429
+    assert json.loads(refusal.read())["reason"] == "memory"
+    for each in clients:
+        each.close()
+    wait_for(lambda: system.frontend.server.rest.receiving_bytes == 0)
+    url = f"{system.url}/v2/models/sum/infer"
+    assert urllib.request.urlopen(url, f'{{"inputs":[{INPUT}]}}'.encode()).status == 200
+    system.close()
 
 
 INPUT = '{"name": "input", "shape": [4], "datatype": "FP32", "data": [0, 1, 2, 3]}'

@@ -68,7 +68,10 @@ class Rest:
                 Route(f"{path}/ready", guard(self.model_ready)),
                 Route(f"{path}/infer", guard(self.infer), methods=["POST"]),
             ]
-        return Starlette(routes=routes)
+        app = Starlette(routes=routes)
+        # It would send clients to whatever host they say that this is.
+        app.router.redirect_slashes = False
+        return app
 
     async def server(self, request: Request) -> Response:
         metadata = catalog.server_metadata()

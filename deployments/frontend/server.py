@@ -97,7 +97,9 @@ class FrontendServer:
         config = uvicorn.Config(
             app,
             log_config=None,
-            log_level="warning",
+            # A warning is what strangers can have written, as often as they like.
+            log_level="error",
+            server_header=False,
             lifespan="off",
             ws="none",
             access_log=False,

@@ -101,6 +101,35 @@ def test_bodies_on_their_way_have_memory_for_all_together_alone() -> None:
     system.close()
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (
+            "POST /v2/models/sum/infer HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encoding: chunked",
+            400,
+        ),
+        ("POST /v2/models/sum/infer HTTP/1.1\r\ncontent-length: 2\r\ncontent-length: 3", 400),
+        ("GET /v2 HTTP/1.1\r\nx: a\r\n b", 400),
+        ("GET /v2 HTTP/1.1\r\nx : a", 400),
+        ("GET /v2 HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket", 200),
+        # Where to is the client's own word: nobody is sent there.
+        ("GET /v2/ HTTP/1.1\r\nhost: elsewhere", 404),
+    ],
+)
+def test_heads_that_others_would_read_differently(
+    running: Running, caplog: pytest.LogCaptureFixture, head: str, status: int
+) -> None:
+    host, port = running.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), 10) as client:
+        client.sendall(f"{head}\r\n\r\n".encode())
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        assert answer.status == status
+        assert answer.getheader("location") is None
+    # A stranger does not get to write our log.
+    assert not caplog.records
+
+
 INPUT = '{"name": "input", "shape": [4], "datatype": "FP32", "data": [0, 1, 2, 3]}'
 BODIES = {
     "nested deeply": '{"inputs":' + "[" * 100_000,

@@ -79,6 +79,10 @@ def take_in(
         _refuse_shared_memory(declared)
     encoded, batched = _check_input(model, declared)
     (tensor,) = request_tensors(request)
+    if not tensor.data:
+        raise BadRequestError(
+            f"input {tensor.name!r} of shape {list(tensor.shape)} holds nothing: send some"
+        )
     if model.sides and not encoded:
         raise BadRequestError(f"model {model.name!r} takes pictures: send a JPEG as BYTES[1]")
     given = request.parameters

@@ -129,6 +129,13 @@ def test_a_picture_may_come_as_bytes_pixels_or_tensor() -> None:
         ask("resnet", from_array("input", np.zeros((3, 8, 9), np.float32)))
 
 
+def test_an_input_of_nothing_is_none() -> None:
+    # Where a length varies, 0 is one: a model that cannot take it would fail its whole batch.
+    for shape in ((0,), (1, 0)):
+        with pytest.raises(BadRequestError, match="holds nothing"):
+            ask("words", from_array("text", np.zeros(shape, np.int64)))
+
+
 def elements(count: int) -> pb.ModelInferRequest:
     request = pb.ModelInferRequest(model_name="resnet")
     request.inputs.add(name="input", datatype="BYTES", shape=[count])

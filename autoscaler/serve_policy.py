@@ -24,11 +24,15 @@ class RelayTarget:
         if self.asking is None:
             self.asking = threading.Thread(target=self._ask, name="fermata-target", daemon=True)
             self.asking.start()
+        return self.decide(context), {}
+
+    def decide(self, context: Any) -> int:
+        """What Serve should have, from what the router has said last."""
         # Until the control plane has spoken, and while the router restarts, all stays as it is.
-        wanted = context.target_num_replicas if self.target is None else self.target
-        lowest = context.capacity_adjusted_min_replicas
-        highest = context.capacity_adjusted_max_replicas
-        return max(lowest, min(highest, wanted)), {}
+        wanted: int = context.target_num_replicas if self.target is None else self.target
+        lowest: int = context.capacity_adjusted_min_replicas
+        highest: int = context.capacity_adjusted_max_replicas
+        return max(lowest, min(highest, wanted))
 
     def _ask(self) -> None:
         import ray

@@ -1,8 +1,6 @@
 """What `serve run deployments.app:build config=FILE` runs: control plane, frontends, backends."""
 
 import asyncio
-import hashlib
-from contextlib import suppress
 from typing import Any
 
 import ray
@@ -18,13 +16,13 @@ from deployments.backend.gpu_meter import find_gpu
 from deployments.backend.meter import BackendMeter
 from deployments.backend.process import HUNG_NS, BackendProcess, BackendSettings
 from deployments.backend.stock import Loaded, Stock
-from deployments.canaries import canaries
 from deployments.config import DeploymentConfig, load_config, read_config
+from deployments.control import Control
 from deployments.control_gate import ControlGate
 from deployments.exporter import BackendExport, FrontendExport
 from deployments.frontend.process import FrontendProcess, node_name
 from deployments.frontend_options import frontend_options
-from deployments.health import cause_of, check_start
+from deployments.health import check_start
 from deployments.link_options import link_options
 from deployments.metrics import prometheus_text
 from deployments.page import page
@@ -34,29 +32,20 @@ from deployments.plan import (
     measured_costs,
     peeks,
     registry,
-    router_config,
 )
-from deployments.replanning import Replanner, mapping_options
-from deployments.scaling import ScalingLoop
+from deployments.ray_cluster import (
+    NAMESPACE,
+    RayCluster,
+    log_options,
+    router_name,
+    where_router,
+    where_standby,
+)
 from deployments.token_reader import TokenReader, Tokens
-from deployments.watch import Watch
 from profiles.profile import Profile
-from router.actor import create_router, find_router, standby_name
-from router.assembly import RouterConfig
 from router.core.units import seconds
-from router.links.transport import Resolve
-from router.logs import LogOptions, start_logs
+from router.logs import start_logs
 from router.numbers import take_number
-
-NAMESPACE = "fermata"
-GENERATION = 1
-"""Of routers: raised when a later one must win over an earlier whatever their clocks say."""
-ADOPT_S = 5.0
-"""A router that has not said by then whose it is, is replaced."""
-GOES_ON = ("DEPLOYING", "RUNNING", "UNHEALTHY")
-"""States of an application in which Serve replaces a replica that ends."""
-STATUS_S = 2.0
-STOP_S = 5.0
 
 
 def _number(config: DeploymentConfig) -> int:
@@ -73,124 +62,37 @@ def _number(config: DeploymentConfig) -> int:
     return take_number(name, claim)
 
 
-def _mark(config: DeploymentConfig) -> str:
-    """The same for one configuration run by one version of the code."""
-    context: Any = ray.get_runtime_context()
-    code = context.get_runtime_env_string()
-    return hashlib.blake2s(f"{config.model_dump_json()}{code}".encode()).hexdigest()
-
-
-def _router_name(config: DeploymentConfig) -> str:
-    return f"{config.name}-router"
-
-
-def _standby(config: DeploymentConfig) -> Resolve | None:
-    """Where the second router is, if there is to be one."""
-    name = standby_name(_router_name(config))
-    return find_router(name, NAMESPACE) if config.router.standby else None
-
-
 @serve.deployment(num_replicas=1, max_ongoing_requests=100)
 class ControlPlane:
-    """Creates the router and reaps it, and tells how things are."""
+    """Shows a `Control` to Serve and to operators."""
 
     def __init__(self, config: dict[str, Any], backends: Any, frontends: Any) -> None:
-        self.config = read_config(config)
-        start_logs("control", _logs(self.config))
-        control = self.config.control
-        tokens = control.tokens() if control.is_given else ()
-        self.gate = ControlGate(tokens, control.reading == "open")
-        reader = TokenReader({"the control plane": control} if control.is_given else {})
+        given = read_config(config)
+        start_logs("control", log_options(given))
+        tokens = given.control.tokens() if given.control.is_given else ()
+        self.gate = ControlGate(tokens, given.control.reading == "open")
+        reader = TokenReader({"the control plane": given.control} if given.control.is_given else {})
         self.renewing = asyncio.get_running_loop().create_task(reader.keep(self._renew))
         self.backends = backends
-        self.router: Any = None
-        self.routers: list[Any] = []
-        """That one, and the one that takes turns with it where there is one."""
-        self.scaling: ScalingLoop | None = None
-        self.watch: Watch | None = None
-        self.starting = asyncio.get_running_loop().create_task(self._start())
+        self.control = Control(given, RayCluster(given, backends))
 
     def _renew(self, found: Tokens) -> None:
         for tokens in found.values():
             self.gate.renew(tokens)
 
-    async def _start(self) -> None:
-        kind, profiles = await self.backends.profiles.remote()
-        plan = router_config(self.config, profiles, kind)
-        name = _router_name(self.config)
-        mark = _mark(self.config)
-        names = [name, standby_name(name)]
-        wanted = len(names) if self.config.router.standby else 1
-        # Whoever waits first: it would take the place of one that is ended here.
-        found = [await self._adopt(each, mark) for each in reversed(names[:wanted])][::-1]
-        if wanted == 1:
-            await self._adopt(names[1], "")
-        for index, router in enumerate(found):
-            self.routers.append(router or self._create(index, names[:wanted], plan, mark))
-            await self.routers[index].address.remote()
-        self.router = self.routers[0]
-        self.replanner = Replanner(self.router, mapping_options(self.config))
-        self.replanning = asyncio.get_running_loop().create_task(self.replanner.run())
-        self.watch = Watch(self.router, self.config.name, canaries(self.config))
-        if self.config.autoscaler is not None or self.config.epochs is not None:
-            self.scaling = self.watch.scaling = ScalingLoop(self.config, profiles, self.router)
-            await self.scaling.start()
-
-    def _create(self, index: int, names: list[str], plan: RouterConfig, mark: str) -> Any:
-        """The router of this seat."""
-        return create_router(
-            names[index],
-            plan,
-            GENERATION,
-            namespace=NAMESPACE,
-            host=self.config.links.host,
-            cpus=self.config.router.cpus,
-            resources=self.config.router.resources,
-            mark=mark,
-            options=link_options(self.config),
-            logs=_logs(self.config),
-            other=names[1 - index] if len(names) > 1 else "",
-            second=index > 0,
-        )
-
-    async def _adopt(self, name: str, mark: str) -> Any:
-        """The router that a control plane killed before its time has left behind, if it is of the
-        same code and configuration; one of another is ended."""
-        try:
-            router = ray.get_actor(name, namespace=NAMESPACE)
-        except ValueError:
-            return None
-        with suppress(ray.exceptions.RayError, TimeoutError):
-            if await asyncio.wait_for(router.mark.remote(), ADOPT_S) == mark:
-                return router
-        ray.kill(router)
-        return None
-
     async def progress(self) -> tuple[str, str]:
         """(`loading`, at what), (`ready`, ``) or (`failed`, why)."""
-        if not self.starting.done():
-            return "loading", str(await self.backends.progress.remote())
-        error = self.starting.exception()
-        return ("failed", str(cause_of(error))) if error is not None else ("ready", "")
+        state, reason = self.control.progress()
+        if state == "loading":
+            reason = str(await self.backends.progress.remote())
+        return state, reason
 
     async def snapshot(self) -> dict[str, Any]:
         """Counters and signals of the router."""
-        # Shielded: a caller that gives up must not take the start down with it.
-        await asyncio.shield(self.starting)
-        assert self.watch is not None
-        told = self.watch.rated(dict(await self.router.snapshot.remote()))
-        if self.replanner.deciders:
-            told["replanning"] = self.replanner.describe()
-        return told
+        return await self.control.snapshot()
 
     async def check_health(self) -> None:
-        check_start(self.starting)
-        if self.starting.done() and self.replanning.done():
-            self.replanning.result()
-        if self.watch is not None:
-            self.watch.check()
-        if self.scaling is not None:
-            self.scaling.check()
+        self.control.check()
 
     async def __call__(self, request: HttpRequest) -> Response:
         """The page, `/frame` for it, `/metrics` for Prometheus, `/status` as JSON."""
@@ -201,15 +103,14 @@ class ControlPlane:
             return PlainTextResponse(
                 f"{said}\n", status, {"WWW-Authenticate": 'Basic realm="fermata"'}
             )
-        state, reason = await self.progress()
+        state, reason = self.control.progress()
         if state == "failed":
             return PlainTextResponse(f"{reason}\n", status_code=503)
         path = request.url.path.rpartition("/")[2]
         if path == "":
             return HTMLResponse(page())
         if path == "frame":
-            frame = "{}" if self.watch is None else self.watch.frame()
-            return Response(frame, media_type="application/json")
+            return Response(self.control.frame(), media_type="application/json")
         if path == "metrics":
             return PlainTextResponse(prometheus_text(await self.snapshot()))
         if path == "status":
@@ -218,37 +119,7 @@ class ControlPlane:
 
     async def __del__(self) -> None:
         self.renewing.cancel()
-        if self.scaling is not None:
-            self.scaling.stop()
-        if self.watch is not None:
-            self.watch.stop()
-        if self.router is not None:
-            if self.starting.done() and self.starting.exception() is None:
-                self.replanning.cancel()
-            if await _is_followed():
-                # It serves on; the successor adopts it, or ends it once its own can be made.
-                return
-            for router in reversed(self.routers):
-                # One that hangs, or is gone, says goodbye to nobody.
-                with suppress(ray.exceptions.RayError, TimeoutError):
-                    await asyncio.wait_for(router.stop.remote("the application ends"), STOP_S)
-                ray.kill(router)
-
-
-async def _is_followed() -> bool:
-    """Whether another control plane takes this one's place: the application goes on."""
-    try:
-        told = await asyncio.wait_for(asyncio.to_thread(serve.status), STATUS_S)
-        name = serve.get_replica_context().app_name
-        return name in told.applications and told.applications[name].status in GOES_ON
-    except (
-        TimeoutError,
-        RuntimeError,
-        ray.exceptions.RayError,
-        serve.exceptions.RayServeException,
-    ):
-        # Nobody is there to ask: Serve itself ends.
-        return False
+        await self.control.end()
 
 
 @serve.deployment
@@ -258,7 +129,7 @@ class Backend:
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = read_config(config)
         self.number = _number(self.config)
-        start_logs(f"backend-{self.number}", _logs(self.config))
+        start_logs(f"backend-{self.number}", log_options(self.config))
         self.at = "starting"
         loop = asyncio.get_running_loop()
         self.loading = loop.create_task(self._load())
@@ -300,12 +171,18 @@ class Backend:
             # A model that is brought in for a batch may take minutes.
             hung_ns=seconds(600) if self.config.backend.swap else HUNG_NS,
         )
-        resolve = find_router(_router_name(self.config), NAMESPACE)
+        resolve = where_router(self.config)
         stock = self.stock
         meter = BackendMeter(stock.loads, stock.held_bytes, find_gpu(stock.device))
         export = BackendExport(settings.number)
         self.process = BackendProcess(
-            settings, loaded.runners, resolve, stock, meter, export, standby=_standby(self.config)
+            settings,
+            loaded.runners,
+            resolve,
+            stock,
+            meter,
+            export,
+            standby=where_standby(self.config),
         )
         await self.process.start()
 
@@ -336,13 +213,13 @@ class Frontend:
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = read_config(config)
         self.number = _number(self.config)
-        start_logs(f"frontend-{self.number}", _logs(self.config))
+        start_logs(f"frontend-{self.number}", log_options(self.config))
         self.starting = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
         config = self.config
         options = frontend_options(config, self.number)
-        resolve = find_router(_router_name(config), NAMESPACE)
+        resolve = where_router(config)
         looks = await asyncio.to_thread(peeks, config)
         export = FrontendExport(options.number)
         self.process = FrontendProcess(
@@ -352,7 +229,7 @@ class Frontend:
             peeks=looks,
             export=export,
             tokens=TokenReader({each.name: each for each in config.tenants}),
-            standby=_standby(config),
+            standby=where_standby(config),
         )
         await self.process.start()
 
@@ -362,11 +239,6 @@ class Frontend:
     async def __del__(self) -> None:
         if self.starting.done() and self.starting.exception() is None:
             await self.process.stop()
-
-
-def _logs(config: DeploymentConfig) -> LogOptions:
-    given = config.logs
-    return LogOptions(given.level, given.folder, int(given.file_mb * 2**20))
 
 
 def gpus_in_cluster() -> float:
@@ -384,7 +256,7 @@ def _how_many(config: DeploymentConfig) -> dict[str, Any]:
     policy: Any = AutoscalingPolicy
     relay = policy(
         policy_function=RelayTarget,
-        policy_kwargs={"router": _router_name(config), "namespace": NAMESPACE},
+        policy_kwargs={"router": router_name(config), "namespace": NAMESPACE},
     )
     # No delays of Serve's own: the windows and the cool-down of ours are delay enough.
     return {

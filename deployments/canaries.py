@@ -8,6 +8,8 @@ from deployments.config import CanaryConfig, DeploymentConfig
 from deployments.history import answered
 from deployments.plan import router_names
 
+WITHDRAWN = "withdrawn: "
+
 
 @dataclass(slots=True)
 class Canaries:
@@ -24,7 +26,11 @@ class Canaries:
         found: dict[str, str] = {}
         for name, limits in self.tried.items():
             reason, told = self.withdrawn.get(name, ("", 0))
-            if not reason and name not in snapshot["absent"]:
+            absent = snapshot["absent"].get(name, "")
+            if not reason and absent.startswith(WITHDRAWN):
+                # By another control plane: the next router has to hear of it from this one.
+                reason, told = self.withdrawn[name] = (absent, epoch)
+            if not reason and not absent:
                 reason = _verdict(limits, snapshot["applications"][name])
             if reason and told != epoch:
                 self.withdrawn[name] = (reason, epoch)
@@ -44,6 +50,6 @@ def _verdict(limits: CanaryConfig, application: Mapping[str, Any]) -> str:
     if total < limits.requests_min or counted.bad <= limits.bad_rate_max * total:
         return ""
     return (
-        f"withdrawn: {counted.bad} of {total} answers were bad, more than "
+        f"{WITHDRAWN}{counted.bad} of {total} answers were bad, more than "
         f"bad_rate_max={limits.bad_rate_max:g}"
     )

@@ -6,6 +6,7 @@ import random
 import time
 from typing import Any
 
+from deployments.cluster import Router
 from deployments.config import DeploymentConfig
 from router.logs import LOG, fields
 from router.policies.catalog import read_options
@@ -32,7 +33,7 @@ def mapping_options(config: DeploymentConfig) -> dict[int, JellyfishOptions]:
 class Replanner:
     """Asks the router, decides, and tells it, again and again."""
 
-    def __init__(self, router: Any, options: dict[int, JellyfishOptions]) -> None:
+    def __init__(self, router: Router, options: dict[int, JellyfishOptions]) -> None:
         self.router = router
         self.options = options
         self.deciders = {
@@ -65,11 +66,11 @@ class Replanner:
             await asyncio.sleep(max(0.0, started_s + SOON_NS / 1e9 - time.monotonic()))
 
     async def _replan(self) -> None:
-        questions: dict[int, Question] = await self.router.questions.remote(self.every_s)
+        questions: dict[int, Question] = await self.router.questions(self.every_s)
         if questions:
             started_s = time.monotonic()
             plans = await asyncio.to_thread(self._decide, questions)
-            await self.router.take_plans.remote(plans)
+            await self.router.take_plans(plans)
             self.decisions += 1
             self.decided_s = time.monotonic() - started_s
 

@@ -8,15 +8,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from autoscaler.money import bills
 from autoscaler.rule import Advice, RuleOptions, RuleState, Window, advise, share_out
+from deployments.cluster import Cluster, Router
 from deployments.config import ApplicationConfig, DeploymentConfig
 from deployments.plan import router_names
 from deployments.scaling_config import AutoscalerConfig
 from partitioner.plan import Model, Problem, Stage, SubCluster, stages
-from profiles.errors import ServingError
+from profiles.errors import NoAnswerError, ServingError
 from profiles.profile import Profile
 from router.logs import LOG, fields
 
@@ -41,7 +40,7 @@ def windows_between(
     before: Mapping[str, Any], after: Mapping[str, Any], targets: Sequence[int]
 ) -> list[Window]:
     """What each sub-cluster did between two snapshots of the router. What was asked for and is
-    not there yet counts as on its way."""
+    not there yet counts as on its way; what was released and is still there, as gone."""
     span_ns = max(1, after["up_ns"] - before["up_ns"])
     home = after["placement"]["applications"]
     found: list[Window] = []
@@ -49,7 +48,7 @@ def windows_between(
         mine = [name for name, where in home.items() if where == rank]
         good = sum(_grown(before, after, name, "good") for name in mine)
         bad = sum(_bad(after, name) - _bad(before, name) for name in mine)
-        up = int(new["backends"])
+        up = min(int(new["backends"]), targets[rank])
         found.append(
             Window(
                 backends=(new["backend_up_ns"] - old["backend_up_ns"]) / span_ns,
@@ -58,7 +57,7 @@ def windows_between(
                 bad=bad,
                 wanted=new["least"],
                 up=up,
-                starting=max(0, targets[rank] - up),
+                starting=targets[rank] - up,
             )
         )
     return found
@@ -82,20 +81,37 @@ def rates_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[s
     }
 
 
+def spread(count: int, ranks: int) -> list[int]:
+    """As evenly as it goes."""
+    share, more = divmod(count, ranks)
+    return [share + (rank < more) for rank in range(ranks)]
+
+
+def _running_plan(snapshot: Mapping[str, Any]) -> dict[str, str]:
+    """Where the router has been told to serve applications from; empty where it has not been: then
+    they are all on its first sub-cluster."""
+    home: Mapping[str, int] = snapshot["placement"]["applications"]
+    return {name: str(rank) for name, rank in home.items()} if any(home.values()) else {}
+
+
 class ScalingLoop:
     """Reads the router's signals, decides, and tells the router; Serve and the router act."""
 
     def __init__(
-        self, config: DeploymentConfig, profiles: Mapping[str, Profile], router: Any
+        self,
+        config: DeploymentConfig,
+        profiles: Mapping[str, Profile],
+        router: Router,
+        cluster: Cluster,
     ) -> None:
         self.config = config
         self.names = router_names(config)
         self.profiles = profiles
         self.router = router
+        self.cluster = cluster
         ranks = 1 if config.epochs is None else config.epochs.sub_clusters
         self.states = [RuleState() for _ in range(ranks)]
-        share, more = divmod(config.backend.count, ranks)
-        self.targets = [share + (rank < more) for rank in range(ranks)]
+        self.targets = spread(config.backend.count, ranks)
         self.advice: list[Advice] = []
         self.plan: dict[str, str] = {}
         self.moved = 0
@@ -103,13 +119,16 @@ class ScalingLoop:
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Place the models as the last plan has it, or anew; then look again and again."""
+        """Go on where the last control plane has stopped; then look again and again."""
+        told = await self.router.snapshot()
         if self.config.epochs is not None:
-            self.plan = self._kept_plan() or await self._solve({}, {})
+            self.plan = _running_plan(told) or self._kept_plan() or await self._solve({}, {})
             await self._tell_plan(self.plan)
         loop = asyncio.get_running_loop()
         if self.config.autoscaler is not None:
-            await self.router.set_target.remote(sum(self.targets), [float(t) for t in self.targets])
+            # Whatever was configured long ago: to ask for that would end backends in use.
+            there = await self.cluster.backends_there()
+            self.targets = list(told["wanted"]) or spread(there, len(self.states))
             self.tasks.append(loop.create_task(self._windows(self.config.autoscaler)))
         if self.config.epochs is not None:
             self.tasks.append(loop.create_task(self._epochs(self.config.epochs.every_s)))
@@ -152,16 +171,18 @@ class ScalingLoop:
 
     async def _windows(self, spec: AutoscalerConfig) -> None:
         options = rule_options(spec)
-        before = dict(await self.router.snapshot.remote())
+        before = dict(await self.router.snapshot())
         while True:
             await asyncio.sleep(spec.window_s)
             try:
-                after = dict(await self.router.snapshot.remote())
-            except ray.exceptions.RayError as error:
+                after = dict(await self.router.snapshot())
+                # The router keeps what is wanted: another control plane may have been there.
+                self.targets = list(after["wanted"]) or self.targets
+                if after["epoch"] == before["epoch"]:
+                    await self._decide(options, spec, windows_between(before, after, self.targets))
+            except NoAnswerError as error:
                 LOG.warning("no signals from the router", extra=fields(reason=error))
                 continue
-            if after["epoch"] == before["epoch"]:
-                await self._decide(options, spec, windows_between(before, after, self.targets))
             before = after
 
     async def _decide(
@@ -187,24 +208,24 @@ class ScalingLoop:
             about = fields(before=self.targets, wanted=wished, reasons=reasons)
             LOG.info("autoscaler decides", extra=about)
         self.targets = wished
-        await self.router.set_target.remote(sum(wished), [float(each) for each in wished])
+        await self.router.set_target(wished)
 
     # Epochs
 
     async def _epochs(self, every_s: float) -> None:
         spec = self.config.epochs
         assert spec is not None
-        before = dict(await self.router.snapshot.remote())
+        before = dict(await self.router.snapshot())
         while True:
             await asyncio.sleep(every_s)
             try:
-                after = dict(await self.router.snapshot.remote())
+                after = dict(await self.router.snapshot())
                 if after["epoch"] != before["epoch"]:
                     # A router that has come back has every application on its first sub-cluster.
                     await self._tell_plan(self.plan)
                 else:
                     await self._replan(rates_between(before, after))
-            except (ray.exceptions.RayError, ServingError) as error:
+            except ServingError as error:
                 LOG.warning("the last placement stays", extra=fields(reason=error))
                 continue
             before = after
@@ -237,10 +258,10 @@ class ScalingLoop:
 
     async def _tell_plan(self, plan: Mapping[str, str]) -> None:
         """Have the router serve applications from there; returns when it does."""
-        going = await self.router.place.remote({name: int(home) for name, home in plan.items()})
+        going = await self.router.place({name: int(home) for name, home in plan.items()})
         while going:
             await asyncio.sleep(ARRIVE_S)
-            going = (await self.router.snapshot.remote())["placement"]["on_their_way"]
+            going = (await self.router.snapshot())["placement"]["on_their_way"]
 
     def _problem(self, rates: Mapping[str, float], current: Mapping[str, str]) -> Problem:
         spec = self.config.epochs
@@ -281,12 +302,9 @@ class ScalingLoop:
     async def _solve(
         self, rates: Mapping[str, float], current: Mapping[str, str]
     ) -> dict[str, str]:
-        """In a process of its own: the search would hold up this one's loop for seconds."""
         spec = self.config.epochs
         assert spec is not None
-        task = ray.remote(solve_placement).options(num_cpus=0)
-        found: dict[str, str] = await task.remote(self._problem(rates, current), spec.solve_s)
-        return found
+        return await self.cluster.solve(self._problem(rates, current), spec.solve_s)
 
     # The last plan
 
@@ -319,10 +337,3 @@ class ScalingLoop:
             draft = path.with_name(path.name + ".new")
             draft.write_text(json.dumps({"plan": placed, "at_s": time.time()}), encoding="utf-8")
             draft.replace(path)
-
-
-def solve_placement(problem: Problem, seconds: float) -> dict[str, str]:
-    """The new home of each model; today's where nothing better is found."""
-    from partitioner.solve import solve
-
-    return dict(solve(problem, seconds).plan.home)

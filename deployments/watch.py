@@ -1,15 +1,14 @@
 """Looks at the router once a second, so that whoever asks hears of the last minute too."""
 
 import asyncio
-import time
 from typing import Any
 
-import ray
-
 from deployments.canaries import Canaries
+from deployments.cluster import Router
 from deployments.frames import live_frame
 from deployments.history import History
 from deployments.scaling import ScalingLoop
+from profiles.errors import NoAnswerError
 from router.logs import LOG, fields
 
 LOOK_S = 1.0
@@ -21,7 +20,7 @@ class Watch:
     """The control plane's memory of how the router has fared. However many look at the page, the
     router is asked once a second."""
 
-    def __init__(self, router: Any, title: str, tried: Canaries) -> None:
+    def __init__(self, router: Router, title: str, tried: Canaries) -> None:
         self.router = router
         self.canaries = tried
         self.title = title
@@ -31,8 +30,9 @@ class Watch:
         """The frame of the latest look, once somebody has asked for it."""
         self.scaling: ScalingLoop | None = None
         """Its advice is told too, where there is one."""
+        self.loop = asyncio.get_running_loop()
         self.asked_at_s = -WATCHED_S
-        self.task = asyncio.get_running_loop().create_task(self._look())
+        self.task = self.loop.create_task(self._look())
 
     def rated(self, snapshot: dict[str, Any]) -> dict[str, Any]:
         """The snapshot, with what follows from it and from the last minute."""
@@ -44,7 +44,7 @@ class Watch:
 
     def frame(self) -> str:
         """The last second, for the page; an empty object before there is one."""
-        self.asked_at_s = time.monotonic()
+        self.asked_at_s = self.loop.time()
         if self.latest is not None and not self.shown:
             self.shown = live_frame(self.latest, self.history, self.title).to_json()
         return self.shown
@@ -60,16 +60,16 @@ class Watch:
     async def _look(self) -> None:
         while True:
             try:
-                if time.monotonic() - self.asked_at_s < WATCHED_S:
-                    told = dict(await self.router.observe.remote())
+                if self.loop.time() - self.asked_at_s < WATCHED_S:
+                    told = dict(await self.router.observe())
                 else:
-                    told = dict(await self.router.snapshot.remote())
+                    told = dict(await self.router.snapshot())
                 self._keep(told)
                 for application, reason in self.canaries.judge(told).items():
                     about = fields(application=application, reason=reason)
                     LOG.warning("canary withdrawn", extra=about)
-                    await self.router.withdraw.remote(application, reason)
-            except ray.exceptions.RayError as error:
+                    await self.router.withdraw(application, reason)
+            except NoAnswerError as error:
                 # It is on its way back, or the control plane itself is about to end.
                 LOG.info("no word from the router", extra=fields(reason=error))
             await asyncio.sleep(LOOK_S)

@@ -13,3 +13,13 @@ class ConfigError(ServingError):
     """The operator gave a value that cannot work; the message says which one is allowed."""
 
     grpc_status: ClassVar[str] = "INVALID_ARGUMENT"
+
+
+class NoAnswerError(ServingError):
+    """A process of the cluster has not answered; it may when it is asked again."""
+
+    grpc_status: ClassVar[str] = "UNAVAILABLE"
+
+
+class GoneError(NoAnswerError):
+    """It has been ended for good, and will not."""

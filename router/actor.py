@@ -5,31 +5,28 @@ import faulthandler
 import gc
 import os
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from functools import wraps
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import ray
 from ray.experimental import internal_kv
 
+from profiles.errors import GoneError, NoAnswerError, ServingError
 from router.aside import Aside
 from router.assembly import RouterConfig
 from router.batch_log import LoggedMeters
 from router.epochs import next_epoch
 from router.links.heart import Heart, LoopWatch
 from router.links.session import LinkError
-from router.links.transport import LinkOptions, LinkServer, Resolve
+from router.links.transport import LinkOptions, Resolve
 from router.live import LiveRouter
 from router.logs import LOG, LogOptions, debugging, fields, start_logs
 from router.meters import Meters
-from router.policies.jellyfish.question import Assignment, Question
-from router.seat import BEAT_NS, HUNG_NS, Seat, Watcher
-from router.snapshot import snapshot
+from router.process import Other, RouterProcess
+from router.seat import BEAT_NS, HUNG_NS
 from router.wake import wake_timer
 
 STANDBY_SUFFIX = "-standby"
-T = TypeVar("T")
 NODE = "node"
 """In place of an address."""
 
@@ -46,22 +43,8 @@ def standby_name(name: str) -> str:
     return name + STANDBY_SUFFIX
 
 
-def led(method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-    """A method of the router that leads: where that is another, it is asked."""
-
-    @wraps(method)
-    async def call(self: "RouterActor", *given: Any) -> T:
-        leader = await self.leader()
-        if leader is None:
-            return await method(self, *given)
-        told: T = await getattr(leader, method.__name__).remote(*given)
-        return told
-
-    return call
-
-
-class RouterActor:
-    """Runs a `LiveRouter` on the actor's own event loop; see `create_router`."""
+class RouterActor(RouterProcess):
+    """The process of a router that Ray runs; see `create_router`."""
 
     def __init__(
         self,
@@ -76,35 +59,35 @@ class RouterActor:
         second: bool = False,
         namespace: str | None = None,
     ) -> None:
-        """`mark` tells a later owner whether this router is of its own making. `other` names
-        another router of its namespace, with which it takes turns to lead; the `second` waits at
-        first."""
+        """`other` names another router of its namespace, with which it takes turns to lead; the
+        `second` waits at first."""
         if logs is not None:
             start_logs("router", logs)
-        self.of = mark
-        self.options = options or LinkOptions()
+        options = options or LinkOptions()
         self.config = config
         self.epoch = take_epoch(generation, int(second) if other else None)
-        self.other = other
-        self.second = second
-        self.namespace = namespace
-        self.host = own_address(host)
-        self.port = port
-        self.heart = Heart(BEAT_NS if other else self.options.beat_ns)
         self.aside = Aside()
-        self.starting: asyncio.Task[str] | None = None
+        turns = Other(
+            find_router(other, namespace),
+            partial(find_actor, other, namespace),
+            second,
+            LOG.warning,
+        )
+        super().__init__(
+            self._make_live,
+            Heart(BEAT_NS if other else options.beat_ns),
+            options,
+            own_address(host),
+            port,
+            mark,
+            turns if other else None,
+        )
 
-    async def address(self) -> str:
-        """host:port for links; the router listens from the first call on."""
-        if self.starting is None:
-            self.starting = asyncio.get_running_loop().create_task(self._start())
-        return await asyncio.shield(self.starting)
-
-    async def _start(self) -> str:
+    def _make_live(self) -> LiveRouter:
         loop = asyncio.get_running_loop()
         beats = HUNG_NS // self.heart.every_ns
         self.heart.mind(LoopWatch(loop.call_soon_threadsafe, beats, hang_up))
-        self.live = LiveRouter(
+        return LiveRouter(
             self.config,
             self.epoch,
             time.monotonic_ns,
@@ -114,89 +97,42 @@ class RouterActor:
             stand_down,
             LoggedMeters if debugging() else Meters,
         )
-        self.seat = Seat(self.live, leads=not self.other)
-        self.server = LinkServer(self.seat.hello, self.seat, self.heart, self.options)
-        port = await self.server.start(self.host, self.port)
-        if self.other:
-            resolve = find_router(self.other, self.namespace)
-            first = not self.second
-            self.watcher = Watcher(self.seat, resolve, first, self.heart, self.options, LOG.warning)
-            self.watcher.start()
+
+    async def _start(self) -> str:
+        address = await super()._start()
         quiet_gc()
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        LOG.info("router listens", extra=fields(epoch=self.epoch, address=f"{host}:{port}"))
-        return f"{host}:{port}"
-
-    async def mark(self) -> str:
-        return self.of
-
-    async def leader(self) -> Any:
-        """The other router, where that one leads; None: this one does, or nobody."""
-        await self.address()
-        if self.seat.leads or self.watcher.watched is None:
-            return None
-        return await find_actor(self.other, self.namespace)
-
-    @led
-    async def snapshot(self) -> dict[str, Any]:
-        """Counters and signals; see `router.snapshot`."""
-        watched, tasks = bool(self.seat.watchers), len(asyncio.all_tasks())
-        return {**snapshot(self.live), "pid": os.getpid(), "standby": watched, "tasks": tasks}
-
-    @led
-    async def observe(self) -> dict[str, Any]:
-        """The same, with the batches of the last seconds on each backend."""
-        live = self.live
-        recent = live.meters.recent_batches(live.clock(), 0, live.built.variants)
-        return {**snapshot(live), "recent": recent}
-
-    @led
-    async def questions(self, wait_s: float) -> dict[int, Question]:
-        """What mappings of clients are to be decided from, once one is due or what was decided
-        last holds no more, within so many seconds; see `MappedClients`."""
-        clients, urgent = self.live.clients, asyncio.Event()
-        clients.on_urgent = urgent.set
-        due_in_s = (clients.due_at_ns() - self.live.clock()) / 1e9
-        if not clients.urgent and due_in_s > 0:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(urgent.wait(), min(wait_s, due_in_s))
-        return clients.questions(self.live.clock())
-
-    @led
-    async def take_plans(self, plans: dict[int, Assignment]) -> None:
-        self.live.take_plans(plans)
-
-    @led
-    async def place(self, home: dict[str, int]) -> list[str]:
-        """Serve applications from these sub-clusters; returns those still on their way."""
-        return self.live.place(home)
-
-    @led
-    async def withdraw(self, application: str, reason: str) -> None:
-        """Send nobody to an application any more; see `LiveRouter.withdraw`."""
-        self.live.withdraw(application, reason)
-
-    @led
-    async def set_target(self, target: int, wanted: list[float]) -> None:
-        """How many backends there should be, in all and of each sub-cluster."""
-        self.live.set_target(target, wanted)
-
-    @led
-    async def target(self) -> int | None:
-        """What the control plane last wanted; None until it has."""
-        return self.live.placement.target
+        LOG.info("router listens", extra=fields(epoch=self.epoch, address=address))
+        return address
 
     async def stop(self, reason: str = "router shuts down") -> None:
-        """Say goodbye to everyone; whoever created the actor then kills it."""
-        if self.starting is None:
-            return
-        await self.starting
-        if self.other:
-            await self.watcher.stop(reason)
-        await self.server.stop(reason)
+        await super().stop(reason)
         self.aside.stop()
-        self.live.stop()
-        self.heart.stop()
+
+
+def in_our_words(error: ray.exceptions.RayError) -> Exception:
+    """What to raise in place of Ray's error; what our own code has raised over there stays."""
+    if isinstance(error, ServingError):
+        return error
+    gone = isinstance(error, ray.exceptions.ActorDiedError)
+    return GoneError(str(error)) if gone else NoAnswerError(str(error))
+
+
+class Called:
+    """A Ray actor's methods as plain coroutines, and its silence as errors of our own."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self.actor, name)
+
+        async def call(*given: Any) -> Any:
+            try:
+                return await method.remote(*given)
+            except ray.exceptions.RayError as error:
+                raise in_our_words(error) from None
+
+        return call
 
 
 def take_epoch(generation: int, seat: int | None) -> int:
@@ -247,13 +183,13 @@ def create_router(
     logs: LogOptions | None = None,
     other: str = "",
     second: bool = False,
-) -> Any:
-    """The handle of a new detached router. Whoever creates it must `stop` and `ray.kill` it.
+) -> Called:
+    """A new detached router. Whoever creates it must `stop` it and `ray.kill` its actor.
 
     Start Ray with RAY_worker_niceness=0: by default its workers yield to every other process.
     """
     actor = ray.remote(RouterActor)
-    return actor.options(
+    created = actor.options(
         name=name,
         namespace=namespace,
         lifetime="detached",
@@ -263,11 +199,17 @@ def create_router(
         num_cpus=cpus,
         resources=resources,
     ).remote(config, generation, host, 0, options, mark, logs, other, second, namespace)
+    return Called(created)
 
 
-async def find_actor(name: str, namespace: str | None) -> Any:
-    """The handle of a named actor; in a thread, since a cluster whose GCS is away answers late."""
-    return await asyncio.to_thread(ray.get_actor, name, namespace=namespace)
+async def find_actor(name: str, namespace: str | None) -> Called:
+    """A named actor; in a thread, since a cluster whose GCS is away answers late."""
+    try:
+        return Called(await asyncio.to_thread(ray.get_actor, name, namespace=namespace))
+    except ValueError as error:
+        raise GoneError(str(error)) from None
+    except ray.exceptions.RayError as error:
+        raise in_our_words(error) from None
 
 
 def find_router(name: str, namespace: str | None = None) -> Resolve:
@@ -275,9 +217,8 @@ def find_router(name: str, namespace: str | None = None) -> Resolve:
 
     async def resolve() -> str:
         try:
-            handle = await find_actor(name, namespace)
-            return str(await handle.address.remote())
-        except (ValueError, ray.exceptions.RayError) as error:
+            return str(await (await find_actor(name, namespace)).address())
+        except NoAnswerError as error:
             raise LinkError(f"router {name!r} is not there: {error}") from None
 
     return resolve

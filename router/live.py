@@ -308,9 +308,9 @@ class LiveRouter:
         self.word.absent()
         self._settle_soon()
 
-    def set_target(self, target: int, wanted: Sequence[float]) -> None:
-        """How many backends there should be, in all and of each sub-cluster."""
-        self.placement.set_target(self.clock(), target, wanted)
+    def set_target(self, wanted: Sequence[int]) -> None:
+        """How many backends each sub-cluster should have."""
+        self.placement.set_target(self.clock(), wanted)
         self._settle_soon()
 
     def take_plans(self, plans: dict[int, Assignment]) -> None:

@@ -12,8 +12,8 @@ class Placement:
 
     def __init__(self, built: Assembly) -> None:
         self.numbers = built.applications
-        self.target: int | None = None
-        """Backends that the control plane wants; Serve's autoscaling policy asks for it."""
+        self.wanted: list[int] = []
+        """Backends that the control plane wants in each sub-cluster; empty until it has spoken."""
         self.sub_clusters: SubClusters | None = None
         if len(built.engine.ranks) > 1:
             variants = [family.variants for family in built.families]
@@ -51,9 +51,14 @@ class Placement:
         going = {} if self.sub_clusters is None else self.sub_clusters.going
         return sorted(name for name, number in self.numbers.items() if number in going)
 
-    def set_target(self, now_ns: int, target: int, wanted: Sequence[float]) -> None:
-        """How many backends there should be, in all and of each sub-cluster."""
-        self.target = target
+    @property
+    def target(self) -> int | None:
+        """How many it wants in all; Serve's autoscaling policy asks for it."""
+        return sum(self.wanted) if self.wanted else None
+
+    def set_target(self, now_ns: int, wanted: Sequence[int]) -> None:
+        """How many backends each sub-cluster should have."""
+        self.wanted = list(wanted)
         if self.sub_clusters is not None:
             self.sub_clusters.weigh(now_ns, wanted)
 

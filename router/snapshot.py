@@ -44,6 +44,7 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
             for name, number in live.built.applications.items()
         },
         "target": live.placement.target,
+        "wanted": list(live.placement.wanted),
         "placement": live.placement.describe(live.backends),
         "processes": _processes(live),
         "backends": {number: _backend(live, number) for number in sorted(live.backends)},

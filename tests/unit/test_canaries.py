@@ -93,3 +93,12 @@ def test_frontends_hear_of_a_withdrawal_and_a_load_ends_it() -> None:
     world.router.presence.on_ask("cats", True)
     world.hear(world.backend, Ready("emulated", ("v",)))
     assert snapshot(world.router)["absent"] == {}
+
+
+def test_another_control_plane_remembers_what_was_withdrawn() -> None:
+    trial = canaries(config(requests_min=1))
+    seen = told(0, 5, epoch=1)
+    seen["absent"] = {"m@2": "withdrawn: 9 of 10 answers were bad"}
+    assert trial.judge(seen) == {}
+    # The router starts anew, and has not heard of it.
+    assert trial.judge(told(9, 0, epoch=2)) == {"m@2": "withdrawn: 9 of 10 answers were bad"}

@@ -183,12 +183,12 @@ def test_question_is_a_copy_of_plain_values() -> None:
 
 
 class Calls:
-    """Stands for a method of the router's actor."""
+    """Stands for a method of a router far away."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.call = call
 
-    async def remote(self, *given: Any) -> Any:
+    async def __call__(self, *given: Any) -> Any:
         await asyncio.sleep(0)
         return self.call(*given)
 

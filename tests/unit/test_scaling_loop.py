@@ -78,7 +78,7 @@ def _scaled(**values: object) -> Any:
 def test_the_last_plan_is_kept_and_read(tmp_path: Any) -> None:
     path = tmp_path / "plan.json"
     profiles = {"a-1": linear("a", 1, 5), "b-1": linear("b", 1, 5)}
-    loop = ScalingLoop(_scaled(plan_file=str(path)), profiles, None)
+    loop = ScalingLoop(_scaled(plan_file=str(path)), profiles, None, None)  # type: ignore[arg-type]
     assert loop.targets == [2, 1]
     assert loop._kept_plan() == {}
     loop.plan = {"a": "1", "b": "0"}
@@ -111,3 +111,11 @@ def test_the_relay_keeps_what_is_until_it_is_told() -> None:
     assert policy(Context()) == (4, {})
     policy.target = 99
     assert policy(Context()) == (5, {})
+
+
+def test_what_was_released_and_is_still_there_counts_as_gone() -> None:
+    before = snapshot(10, 5, a=(0, 0, 0), b=(0, 0, 0))
+    after = snapshot(20, 10, a=(9, 9, 0), b=(0, 0, 0))
+    first, second = windows_between(before, after, [1, 3])
+    assert (first.up, first.starting) == (1, 0)
+    assert (second.up, second.starting) == (2, 1)

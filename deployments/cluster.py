@@ -1,0 +1,55 @@
+"""What the control plane asks of the cluster that it runs in. Ray and Serve are one, see
+`deployments.ray_cluster`; the world of `faults` is another."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from partitioner.plan import Problem
+from profiles.profile import Profile
+from router.assembly import RouterConfig
+from router.policies.jellyfish.question import Assignment, Question
+
+
+class Router(Protocol):
+    """A router that may be anywhere: its `RouterProcess`, asked from afar. Raises NoAnswerError
+    where it does not answer, and GoneError once it never will."""
+
+    async def mark(self) -> str: ...
+    async def address(self) -> str: ...
+    async def snapshot(self) -> dict[str, Any]: ...
+    async def observe(self) -> dict[str, Any]: ...
+    async def questions(self, wait_s: float) -> dict[int, Question]: ...
+    async def take_plans(self, plans: dict[int, Assignment]) -> None: ...
+    async def place(self, home: dict[str, int]) -> list[str]: ...
+    async def withdraw(self, application: str, reason: str) -> None: ...
+    async def set_target(self, wanted: list[int]) -> None: ...
+    async def stop(self, reason: str) -> None: ...
+
+
+class Cluster(Protocol):
+    """Starts and ends what the control plane wants, and starts again what dies by itself."""
+
+    mark: str
+    """The same for one configuration run by one version of the code."""
+
+    async def profiles(self) -> tuple[str, Mapping[str, Profile]]:
+        """The kind of the backends, and run times of every variant, once they are known."""
+
+    async def find(self, seat: int) -> Router | None:
+        """The router of this seat, whoever made it."""
+
+    def create(self, seat: int, plan: RouterConfig) -> Router:
+        """A router for this seat, which must be empty."""
+
+    def end(self, router: Router) -> None:
+        """Have it killed, and not started again."""
+
+    async def solve(self, problem: Problem, seconds: float) -> dict[str, str]:
+        """The new home of each model, found in a process of its own: the search would hold up
+        this one's loop for seconds."""
+
+    async def backends_there(self) -> int:
+        """How many run or are on their way."""
+
+    async def is_followed(self) -> bool:
+        """Whether another control plane takes this one's place: the application goes on."""

@@ -1,0 +1,164 @@
+"""A router's process, whoever runs it: its links, its seat, and what a control plane asks of it."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
+
+from router.links.heart import Heart
+from router.links.transport import LinkOptions, LinkServer, Resolve
+from router.live import LiveRouter
+from router.policies.jellyfish.question import Assignment, Question
+from router.seat import Seat, Watcher
+from router.snapshot import snapshot
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """The router of the other seat, with which this one takes turns to lead."""
+
+    resolve: Resolve
+    ask: Callable[[], Awaitable[Any]]
+    """What has the same methods as a `RouterProcess`, and passes them on to that one."""
+    second: bool
+    """Whether this one waits at first."""
+    say: Callable[[str], None] = lambda what: None
+    """Hears why this one took the lead."""
+
+
+def led(method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+    """A method of the router that leads: where that is another, it is asked."""
+
+    @wraps(method)
+    async def call(self: "RouterProcess", *given: Any) -> T:
+        leader = await self.leader()
+        if leader is None:
+            return await method(self, *given)
+        told: T = await getattr(leader, method.__name__)(*given)
+        return told
+
+    return call
+
+
+class RouterProcess:
+    """Runs a `LiveRouter` on the event loop of whoever calls first."""
+
+    live: LiveRouter
+    seat: Seat
+    server: LinkServer
+    watcher: Watcher
+
+    def __init__(
+        self,
+        make_live: Callable[[], LiveRouter],
+        heart: Heart,
+        options: LinkOptions,
+        host: str,
+        port: int = 0,
+        mark: str = "",
+        other: Other | None = None,
+    ) -> None:
+        """`mark` tells a later owner whether this router is of its own making."""
+        self.make_live = make_live
+        self.heart = heart
+        self.options = options
+        self.host = host
+        self.port = port
+        self.of = mark
+        self.other = other
+        self.starting: asyncio.Task[str] | None = None
+
+    async def address(self) -> str:
+        """host:port for links; the router listens from the first call on."""
+        if self.starting is None:
+            self.starting = asyncio.get_running_loop().create_task(self._start())
+        return await asyncio.shield(self.starting)
+
+    async def _start(self) -> str:
+        self.live = self.make_live()
+        self.seat = Seat(self.live, leads=self.other is None)
+        self.server = LinkServer(self.seat.hello, self.seat, self.heart, self.options)
+        port = await self.server.start(self.host, self.port)
+        if self.other is not None:
+            other = self.other
+            self.watcher = Watcher(
+                self.seat, other.resolve, not other.second, self.heart, self.options, other.say
+            )
+            self.watcher.start()
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{port}"
+
+    async def mark(self) -> str:
+        return self.of
+
+    async def leader(self) -> Any:
+        """The other router, where that one leads; None: this one does, or nobody."""
+        await self.address()
+        if self.other is None or self.seat.leads or self.watcher.watched is None:
+            return None
+        return await self.other.ask()
+
+    @led
+    async def snapshot(self) -> dict[str, Any]:
+        """Counters and signals; see `router.snapshot`."""
+        watched, tasks = bool(self.seat.watchers), len(asyncio.all_tasks())
+        return {**snapshot(self.live), "pid": os.getpid(), "standby": watched, "tasks": tasks}
+
+    @led
+    async def observe(self) -> dict[str, Any]:
+        """The same, with the batches of the last seconds on each backend."""
+        live = self.live
+        recent = live.meters.recent_batches(live.clock(), 0, live.built.variants)
+        return {**snapshot(live), "recent": recent}
+
+    @led
+    async def questions(self, wait_s: float) -> dict[int, Question]:
+        """What mappings of clients are to be decided from, once one is due or what was decided
+        last holds no more, within so many seconds; see `MappedClients`."""
+        clients, urgent = self.live.clients, asyncio.Event()
+        clients.on_urgent = urgent.set
+        due_in_s = (clients.due_at_ns() - self.live.clock()) / 1e9
+        if not clients.urgent and due_in_s > 0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(urgent.wait(), min(wait_s, due_in_s))
+        return clients.questions(self.live.clock())
+
+    @led
+    async def take_plans(self, plans: dict[int, Assignment]) -> None:
+        self.live.take_plans(plans)
+
+    @led
+    async def place(self, home: dict[str, int]) -> list[str]:
+        """Serve applications from these sub-clusters; returns those still on their way."""
+        return self.live.place(home)
+
+    @led
+    async def withdraw(self, application: str, reason: str) -> None:
+        """Send nobody to an application any more; see `LiveRouter.withdraw`."""
+        self.live.withdraw(application, reason)
+
+    @led
+    async def set_target(self, wanted: list[int]) -> None:
+        """How many backends each sub-cluster should have."""
+        self.live.set_target(wanted)
+
+    @led
+    async def target(self) -> int | None:
+        """What the control plane last wanted; None until it has."""
+        return self.live.placement.target
+
+    async def stop(self, reason: str = "router shuts down") -> None:
+        """Say goodbye to everyone; whoever created the process then ends it."""
+        if self.starting is None:
+            return
+        await self.starting
+        if self.other is not None:
+            await self.watcher.stop(reason)
+        await self.server.stop(reason)
+        self.live.stop()
+        self.heart.stop()

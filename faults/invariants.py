@@ -3,15 +3,20 @@
 from collections import Counter
 
 from deployments.frontend.outcomes import Refusal
-from faults.processes import BackendHost, FrontendHost, RouterHost
+from faults.actors import Actor, Call
+from faults.control import ControlHost
+from faults.deployment import WINDOW_S
+from faults.processes import BackendHost, RouterHost
 from faults.system import System
 from faults.world import BrokenError, VirtualLoop
 from router.core.events import Dispatch
-from router.core.units import ms
+from router.core.units import ms, seconds
 from router.links.messages import Fleet
 from router.live import LiveRouter
 
 LOOK_NS = ms(5)
+YOUNG_NS = seconds(3 * WINDOW_S) - LOOK_NS
+"""A control plane cannot have seen three windows before."""
 
 
 class Invariants:
@@ -23,27 +28,48 @@ class Invariants:
         """The highest epoch whose orders a backend has taken."""
         self.given_up: dict[int, set[int]] = {}
         """By epoch: backends that seemed to hang."""
-        self.hosts: dict[VirtualLoop, RouterHost | FrontendHost | BackendHost] = {}
+        self.hosts: dict[VirtualLoop, object] = {}
+        self.told = system.wanted
+        """How many backends a control plane has asked for last."""
         system.world.looks.append(self.look)
         system.on_start.append(self._meet)
-        for host in (*system.routers, *system.frontends, *system.backends):
+        for host in (*system.frontends, *system.backends, *system.controls):
             self._meet(host)
         self._tick()
 
     def _meet(self, what: object) -> None:
-        if isinstance(what, RouterHost | FrontendHost | BackendHost):
+        if isinstance(what, RouterHost | BackendHost | ControlHost):
             self.hosts[what.loop] = what
+        elif isinstance(what, Actor):
+            what.on_call.append(self._check_call)
 
     def look(self, loop: VirtualLoop) -> None:
         if self.system.world.trouble:
             raise BrokenError(self.system.world.trouble[0])
-        host = self.hosts[loop]
+        host = self.hosts.get(loop)
         if isinstance(host, RouterHost):
             if host.live is not None:
                 check_grants(host.live)
                 self._check_given_up(host.live)
         elif isinstance(host, BackendHost):
             self._check_backend(host)
+
+    def _check_call(self, call: Call) -> None:
+        """The number of backends stays within its limits, and no control plane releases any before
+        it has seen for long enough that they are idle."""
+        host, spec = self.hosts.get(call.caller), self.system.deployment.autoscaler
+        if call.name != "set_target" or not isinstance(host, ControlHost):
+            return
+        assert spec is not None
+        wanted = sum(call.given[0])
+        if not spec.minimum <= wanted <= spec.maximum:
+            raise BrokenError(f"{host.loop.name} asks for {wanted} backends")
+        young = self.system.world.now_ns - host.started_at_ns < YOUNG_NS
+        if host.alone and young and wanted < min(self.told, self.system.wanted):
+            raise BrokenError(
+                f"{host.loop.name} has just come and asks for {wanted} backends, not {self.told}"
+            )
+        self.told = wanted
 
     def _check_given_up(self, live: LiveRouter) -> None:
         """Only a backend to which something has happened may seem to hang."""
@@ -55,7 +81,7 @@ class Invariants:
 
     def _tick(self) -> None:
         world = self.system.world
-        for sent in self.system.open.values():
+        for sent in self.system.clients.open.values():
             loop = sent.frontend.loop
             if not loop.held and world.now_ns > sent.due_ns + loop.held_ns - sent.held_ns:
                 raise BrokenError(f"request {sent.number} of {loop.name} has no answer in time")
@@ -81,7 +107,7 @@ class Invariants:
 
     def check_served(self) -> None:
         """Requests sent after everything had healed were all served."""
-        for sent in self.system.ledger:
+        for sent in self.system.clients.ledger:
             outcome = sent.outcomes[0] if sent.outcomes else None
             if sent.probe and (outcome is None or isinstance(outcome, Refusal)):
                 raise BrokenError(
@@ -91,8 +117,9 @@ class Invariants:
     def check_clean(self) -> None:
         """Nothing is left of requests that have ended."""
         system = self.system
-        if system.open:
-            raise BrokenError(f"{len(system.open)} requests have no answer")
+        self._check_control()
+        if system.clients.open:
+            raise BrokenError(f"{len(system.clients.open)} requests have no answer")
         for frontend in system.frontends:
             board = frontend.board
             if board.table.entries or board.desk.waiters or board.table.payload_bytes:
@@ -111,6 +138,25 @@ class Invariants:
             raise BrokenError(f"{router.loop.name} keeps requests that have ended")
         self._check_known(live)
         self._check_connections()
+
+    def _check_control(self) -> None:
+        """One control plane, with routers of its own making and as many backends as it wants."""
+        system = self.system
+        if not system.controlled():
+            raise BrokenError("the control plane is not there, or has not what it wants")
+        assert system.control is not None
+        assert system.control.control is not None
+        system.control.control.check()
+        scaling = system.control.control.scaling
+        if scaling is not None and sum(scaling.targets) != len(system.backends):
+            raise BrokenError(f"{len(system.backends)} backends, wanted are {scaling.targets}")
+        alive = [each.loop.name for each in system.controls if each.loop.alive]
+        if alive != [system.control.loop.name]:
+            raise BrokenError(f"control planes live on: {alive}")
+        living = {each for each in system.routers if each.loop.alive}
+        if living != set(system.seats):
+            names = sorted(each.loop.name for each in living)
+            raise BrokenError(f"routers live on: {names}")
 
     def _check_known(self, live: LiveRouter) -> None:
         system = self.system

@@ -5,6 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from deployments.backend.slot import Job, Report
+from deployments.cluster import Router
+from deployments.control import Control
+from faults.control import ControlHost
 from faults.processes import BackendHost, FrontendHost, RouterHost
 from faults.system import NUMBER_BITS
 from router.core.units import ms
@@ -159,6 +162,38 @@ def memory_given_back_early(what: object) -> None:
         table.on_fetch = forget  # type: ignore[method-assign]
 
 
+class HastyControl(Control):
+    """Asks at its start for as many backends as were configured once."""
+
+    async def _start(self) -> None:
+        await super()._start()
+        if self.scaling is not None:
+            self.scaling.targets = [self.config.backend.count]
+            await self.routers[0].set_target(self.scaling.targets)
+
+
+class BlindControl(Control):
+    """Does not notice that somebody has ended its routers."""
+
+    async def _keep(self) -> None:
+        pass
+
+
+class JealousControl(Control):
+    """Wants no router but those that it has made itself."""
+
+    async def _adopt(self, seat: int, wanted: bool) -> Router | None:
+        return await super()._adopt(seat, wanted=False)
+
+
+def control_plane(kind: type[Control]) -> Plant:
+    def plant(what: object) -> None:
+        if isinstance(what, ControlHost):
+            what.make = kind
+
+    return plant
+
+
 PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "lost acknowledgement": (lost_acknowledgement, ()),
     "double grant": (double_grant, ("cut", "delay", "flap")),
@@ -170,5 +205,8 @@ PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "last word of the lost": (last_word_of_the_lost, ("fail", "flap")),
     "memory given back early": (memory_given_back_early, ("burst",)),
     "two leaders": (two_leaders, ("cut", "part", "stop")),
+    "hasty control plane": (control_plane(HastyControl), ("kill",)),
+    "blind control plane": (control_plane(BlindControl), ("end-router",)),
+    "jealous control plane": (control_plane(JealousControl), ("kill", "usurp-control")),
 }
 """With the faults that bring each out soonest; none: any."""

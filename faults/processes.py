@@ -22,9 +22,10 @@ from router.assembly import RouterConfig
 from router.core.units import ms
 from router.epochs import next_epoch
 from router.links.heart import Heart, LoopWatch
-from router.links.transport import LinkOptions, LinkServer, Resolve
+from router.links.transport import LinkOptions, Resolve
 from router.live import LiveRouter
-from router.seat import BEAT_NS, HUNG_NS, Seat, Watcher
+from router.process import Other, RouterProcess
+from router.seat import BEAT_NS, HUNG_NS
 from router.wake import LoopTimer
 
 LINKS = LinkOptions()
@@ -70,23 +71,30 @@ class RouterHost:
         last_epoch: int,
         stand_down: Callable[["RouterHost"], None],
         seat: int = 0,
-        other: Callable[[VirtualLoop], Resolve] | None = None,
+        mark: str = "",
+        other: Callable[[VirtualLoop], Other] | None = None,
     ) -> None:
-        """`other` tells where the router of the other seat is; None: there is none."""
-        self.world = world
+        """`other` tells how to reach the router of the other seat; None: there is none."""
         self.loop = new_process(world, name)
         self.config = config
         self.number = seat
-        self.other = other
         self.epoch = next_epoch(1, world.wall_ms(), last_epoch, None if other is None else seat)
         self.stand_down = stand_down
-        self.live: LiveRouter | None = None
-        self.watcher: Watcher | None = None
         self.address = ""
+        self.process = RouterProcess(
+            self._make_live,
+            VirtualHeart(self.loop, LINKS.beat_ns if other is None else BEAT_NS),
+            LINKS,
+            "world",
+            mark=mark,
+            other=None if other is None else other(self.loop),
+        )
 
-    async def run(self, on_up: Callable[["RouterHost"], None]) -> None:
-        loop = self.loop
-        self.live = LiveRouter(
+    def _make_live(self) -> LiveRouter:
+        loop, heart = self.loop, self.process.heart
+        beats = HUNG_NS // heart.every_ns
+        heart.mind(LoopWatch(loop.call_soon_threadsafe, beats, self.hang_up))
+        return LiveRouter(
             self.config,
             self.epoch,
             loop.clock,
@@ -94,26 +102,28 @@ class RouterHost:
             lambda call: LoopTimer(loop, call, loop.clock),
             stand_down=lambda reason: self.stand_down(self),
         )
-        heart = VirtualHeart(loop, LINKS.beat_ns if self.other is None else BEAT_NS)
-        beats = HUNG_NS // heart.every_ns
-        heart.mind(LoopWatch(loop.call_soon_threadsafe, beats, self.hang_up))
-        self.seat = Seat(self.live, leads=self.other is None)
-        self.server = LinkServer(self.seat.hello, self.seat, heart, LINKS)
-        self.address = f"world:{await self.server.start('world')}"
-        if self.other is not None:
-            first = self.number == 0
-            self.watcher = Watcher(self.seat, self.other(loop), first, heart, LINKS)
-            self.watcher.start()
+
+    async def run(self, on_up: Callable[["RouterHost"], None]) -> None:
+        self.address = await self.process.address()
         on_up(self)
 
     def hang_up(self) -> None:
         """Its loop does not turn any more."""
-        self.world.say(self.loop.name, "hangs")
+        self.loop.world.say(self.loop.name, "hangs")
         self.stand_down(self)
 
     @property
+    def live(self) -> LiveRouter | None:
+        return self.process.live if self.address else None
+
+    @property
+    def watched(self) -> bool:
+        """It waits, and sees the one that leads."""
+        return not self.leads and self.process.watcher.watched is not None
+
+    @property
     def leads(self) -> bool:
-        return self.loop.alive and self.live is not None and self.seat.leads
+        return self.loop.alive and bool(self.address) and self.process.seat.leads
 
 
 class FrontendHost:

@@ -4,13 +4,17 @@ import random
 from collections.abc import Callable
 from functools import partial
 
+from faults.control import ControlHost, Controller
+from faults.deployment import ENCODED, PLAIN
 from faults.processes import BackendHost, FrontendHost, RouterHost
-from faults.system import ENCODED, PLAIN, TABLES, System
+from faults.system import System
 from faults.world import VirtualLoop
 from router.core.units import SECOND, ms
 
 Heal = Callable[[], None]
-Host = RouterHost | FrontendHost | BackendHost
+Host = RouterHost | FrontendHost | BackendHost | ControlHost | Controller
+SWING_NS = (ms(400), ms(1500))
+SWING_RPS = (15.0, 60.0, 250.0)
 
 
 class Schedule:
@@ -30,14 +34,21 @@ class Schedule:
             self.world.enter(at_ns, self._send)
             at_ns += int(self.rng.expovariate(rate) * SECOND)
 
+    def swings(self, from_ns: int, to_ns: int) -> None:
+        """Much, little, much: so that backends are asked for and released."""
+        while from_ns < to_ns:
+            until_ns = min(to_ns, from_ns + self.rng.randrange(*SWING_NS))
+            self.load(from_ns, until_ns, self.rng.choice(SWING_RPS))
+            from_ns = until_ns
+
     def _send(self) -> None:
         up = [each for each in self.system.frontends if each.up and not each.draining]
         if not up:
             return
         model = PLAIN if self.rng.random() < 0.7 else ENCODED
-        sent = self.system.send(model, self.rng.choice(up))
+        sent = self.system.clients.send(model, self.rng.choice(up))
         if self.rng.random() < 0.05:
-            self.world.after(self.rng.randrange(ms(40)), lambda: self.system.cancel(sent))
+            self.world.after(self.rng.randrange(ms(40)), lambda: self.system.clients.cancel(sent))
 
     def faults(self, from_ns: int, to_ns: int, count: int) -> None:
         for _ in range(count):
@@ -86,11 +97,14 @@ class Schedule:
         self.system.excused.update(each.process.settings.number for each in self.system.backends)
 
     def host(self) -> Host | None:
-        kind = self.rng.randrange(3)
+        kind = self.rng.randrange(4)
         if kind == 0:
             self.excuse_all()
             return self.router()
-        return self.backend() if kind == 1 else self.frontend()
+        if kind == 1:
+            system = self.system
+            return system.control if self.rng.random() < 0.75 else system.controller
+        return self.backend() if kind == 2 else self.frontend()
 
     def router(self) -> RouterHost | None:
         """The one that leads, mostly."""
@@ -115,6 +129,10 @@ def _kill(schedule: Schedule) -> None:
         schedule.system.lose_router(host)
     elif isinstance(host, BackendHost):
         schedule.system.lose_backend(host)
+    elif isinstance(host, ControlHost):
+        schedule.system.lose_control()
+    elif isinstance(host, Controller):
+        schedule.system.lose_controller()
     elif host is not None:
         schedule.system.lose_frontend(host)
 
@@ -244,7 +262,7 @@ def _hang_for_ever(schedule: Schedule) -> Heal | None:
 def _poison(schedule: Schedule) -> Heal:
     """A model that kills every process that runs it."""
     system = schedule.system
-    system.poison = schedule.rng.choice(sorted(TABLES))
+    system.poison = schedule.rng.choice(sorted(system.tables))
     for host in system.backends:
         host.machine.poison = system.poison
 
@@ -274,7 +292,8 @@ def _usurp(schedule: Schedule) -> Heal | None:
     if old is None or not old.loop.alive or old.loop.held:
         return None
     old.loop.hold(stopped=True)
-    schedule.system.start_router(old.number)
+    actor = next(each for each in schedule.system.named if each is not None and each.host is old)
+    schedule.system.start_router(actor)
 
     def heal() -> None:
         old.loop.go_on()
@@ -284,12 +303,65 @@ def _usurp(schedule: Schedule) -> Heal | None:
     return heal
 
 
+def _usurp_control(schedule: Schedule) -> Heal | None:
+    """The control plane seems dead and is replaced; then it goes on, for a while."""
+    system, rng = schedule.system, schedule.rng
+    if system.control is None or system.control.loop.held:
+        return None
+    old = system.control
+    old.loop.hold(stopped=True)
+    system.follow_control()
+
+    def heal() -> None:
+        old.loop.go_on()
+        schedule.world.after(rng.randrange(ms(2000)), old.loop.die)
+
+    return heal
+
+
+def _deploy(schedule: Schedule) -> None:
+    """Other code or another configuration: the next control plane wants routers of its own. The
+    old one goes on beside it for a while."""
+    schedule.excuse_all()
+    schedule.system.mark += "+"
+    schedule.system.replace_control(schedule.rng.randrange(ms(2000)))
+
+
+def _end_router(schedule: Schedule) -> None:
+    """Somebody has the cluster end a router for good."""
+    schedule.excuse_all()
+    here = [each for each in schedule.system.named if each is not None]
+    if here:
+        schedule.system.end_router(schedule.rng.choice(here))
+
+
+def _slow_cluster(schedule: Schedule) -> Heal:
+    """Whatever is asked of the cluster takes long, and what was asked later may come first."""
+    weather = schedule.system.weather
+    weather.slow_ns = schedule.rng.randrange(ms(10), ms(1500))
+
+    def heal() -> None:
+        weather.slow_ns = 0
+
+    return heal
+
+
+def _deaf_cluster(schedule: Schedule) -> Heal:
+    """Some of what is asked of the cluster comes to nothing."""
+    weather = schedule.system.weather
+    weather.lost = schedule.rng.uniform(0.1, 1.0)
+
+    def heal() -> None:
+        weather.lost = 0.0
+
+    return heal
+
+
 def _drain_backend(schedule: Schedule) -> None:
     host = schedule.backend()
     if host is not None and not host.loop.held:
-        schedule.system.backends.remove(host)
+        schedule.system.drain_backend(host)
         schedule.system.start_backend()
-        host.loop.start(host.leave())
 
 
 def _drain_frontend(schedule: Schedule) -> None:
@@ -297,7 +369,7 @@ def _drain_frontend(schedule: Schedule) -> None:
     if host is not None and not host.loop.held:
         schedule.system.frontends.remove(host)
         schedule.system.start_frontend()
-        host.loop.start(host.leave())
+        host.loop.start(host.leave)
 
 
 def _burst(schedule: Schedule) -> None:
@@ -323,6 +395,11 @@ FAULTS: dict[str, Callable[[Schedule], Heal | None]] = {
     "misprofiled": _misprofiled,
     "clock-step": _clock_step,
     "usurp": _usurp,
+    "usurp-control": _usurp_control,
+    "deploy": _deploy,
+    "end-router": _end_router,
+    "slow-cluster": _slow_cluster,
+    "deaf-cluster": _deaf_cluster,
     "drain-backend": _drain_backend,
     "drain-frontend": _drain_frontend,
     "burst": _burst,

@@ -1,35 +1,33 @@
-"""The whole system in one world: who runs, who is gone, and what becomes of clients' requests."""
+"""The whole system in one world: who runs, who is gone, and who is about to come."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
-
-from clients.wire.tensors import RawTensor, join_bytes
 from deployments.backend.process import UnfitError
-from deployments.frontend.entry import Arrival
-from deployments.frontend.intake import Intake
-from deployments.frontend.models import Registry, ServedModel, TensorSpec
+from deployments.frontend.models import Registry
 from deployments.frontend.options import FrontendOptions
-from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
+from faults.actors import Actor, Handle, Weather
+from faults.clients import Clients, Sent
+from faults.control import ControlHost, Controller
+from faults.deployment import ENCODED, PLAIN, TABLES, deployment
 from faults.network import Network
 from faults.processes import BackendHost, FrontendHost, RouterHost
 from faults.world import BrokenError, VirtualLoop, World
-from router.assembly import RouterConfig, ServedApplication, ServedVariant
+from profiles.errors import NoAnswerError, ServingError
+from router.assembly import RouterConfig
 from router.core.units import ms, seconds
-from router.links.messages import Result
 from router.links.session import LinkError
 from router.links.transport import Resolve
 from router.numbers import take_number
+from router.process import Other
 
-PROMISE_NS = ms(50)
-"""After a request has expired: by then its client has an answer."""
-FIND_NS = ms(30)
-"""To ask the cluster where the router is, at most."""
+BEGIN_NS = ms(100)
+"""Until the cluster has started a router, at most; below, until it has one in place of a dead one,
+and of anything else."""
 RESTART_NS = ms(1400)
-"""Until the cluster has a new router in place of a dead one; of a backend or frontend below."""
 REPLACE_NS = ms(4000)
+GRACE_NS = seconds(20)
+"""For a process that is to end, to do so by itself."""
 SETTLE_NS = seconds(75)
 """From the end of the last fault until all must be well: a replacement, and a few attempts to
 reach everyone; a model that was in quarantine takes longest."""
@@ -41,46 +39,6 @@ NUMBER_BITS = 6
 """Few, so that two processes often want the same number."""
 REST_NS = seconds(3)
 """For backends that try to reach a frontend, or have given up just now."""
-POLICIES: tuple[tuple[str, dict[str, object]], ...] = (
-    ("deferred", {"hold": "deferred"}),
-    ("deferred", {"hold": "auto"}),
-    ("eager", {}),
-    ("timeout", {}),
-    ("batch-queues", {}),
-    ("partitioned", {}),
-)
-TABLES = {
-    "quick-1": tuple(ms(3 + size) for size in range(1, 9)),
-    "text-1": tuple(ms(6 + 2 * size) for size in range(1, 9)),
-}
-PLAIN = ServedModel("quick", TensorSpec("input", "INT64", (1,)), ms(80), ms(80))
-ENCODED = ServedModel(
-    "text",
-    TensorSpec("input", "INT64", (1,)),
-    ms(150),
-    ms(220),
-    read=lambda data: np.array([int(data)], np.int64),
-)
-
-
-@dataclass(slots=True)
-class Sent:
-    """One request in its client's ledger."""
-
-    number: int
-    model: ServedModel
-    frontend: FrontendHost
-    due_ns: int = 0
-    """An answer has to be there by then, as long as its frontend runs."""
-    held_ns: int = 0
-    """How long its frontend had been held when it came."""
-    rid: int = -1
-    probe: bool = False
-    """Sent when all is well again: it has to be served."""
-    outcomes: list[Outcome] = field(default_factory=list)
-    answered_at_ns: int = 0
-    sent_at_ns: int = 0
-    cancelled: bool = False
 
 
 class System:
@@ -93,50 +51,56 @@ class System:
         frontends: int,
         plant: Callable[[object], None] | None = None,
         standby: bool | None = None,
+        scaled: bool | None = None,
     ) -> None:
-        """`standby`: a second router waits to lead; None: the seed decides."""
+        """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
+        load; None: the seed decides."""
         self.world = world
         world.network = Network(world)
         self.rng = world.rng("system")
-        policy, options = self.rng.choice(POLICIES)
-        self.config = RouterConfig(
-            (
-                ServedApplication("quick", ms(80), (ServedVariant("quick-1", TABLES["quick-1"]),)),
-                ServedApplication("text", ms(150), (ServedVariant("text-1", TABLES["text-1"]),)),
-            ),
-            policy,
-            options,
-            fair_shares=True,
-        )
+        self.standby = self.rng.random() < 0.5 if standby is None else standby
+        self.scaled = self.rng.random() < 0.5 if scaled is None else scaled
+        self.deployment = deployment(self.rng, backends, self.standby, self.scaled)
+        self.tables = TABLES[self.scaled]
+        self.mark = "first"
+        """Of the code and configuration that the cluster is to run."""
+        self.weather = Weather(world.rng("weather"))
         self.counts: dict[str, int] = {}
         self.owners: dict[tuple[str, int], str] = {}
         """Of the numbers of each kind of process, as the cluster remembers them."""
-        self.standby = self.rng.random() < 0.5 if standby is None else standby
-        self.seats: list[RouterHost | None] = [None, None] if self.standby else [None]
-        """The routers that the cluster names when asked."""
-        self.resolvers = [partial(self._resolver, seat) for seat in range(len(self.seats))]
+        self.named: list[Actor | None] = [None, None]
+        """The routers that the cluster names when asked, by seat."""
+        seats = range(2 if self.standby else 1)
+        self.resolvers = [partial(self._resolver, seat) for seat in seats]
+        self.actors: list[Actor] = []
         self.routers: list[RouterHost] = []
         self.last_epoch = 0
         """What the cluster remembers."""
         self.frontends: list[FrontendHost] = []
         self.backends: list[BackendHost] = []
-        self.ledger: list[Sent] = []
+        self.wanted = backends
+        """How many of them Serve is to have."""
+        self.coming: list[object] = []
+        """Those that it is about to start."""
+        self.control: ControlHost | None = None
+        """The one that Serve has; it may not be the only one that runs."""
+        self.controls: list[ControlHost] = []
+        self.controller: Controller | None = None
+        self.clients = Clients(world, self._check_failed)
         self.poison = ""
         """A variant that kills whatever process runs it."""
         self.excused: set[int] = set()
         """Backends to which something has happened: they may be taken for hung."""
         self.starting = 0
         """Processes that the cluster is about to start."""
-        self.open: dict[int, Sent] = {}
-        """By number: no answer yet."""
         self.on_start: list[Callable[[object], None]] = [] if plant is None else [plant]
         """Told of each process before it runs; planted bugs come in here."""
-        for seat in range(len(self.seats)):
-            self.start_router(seat)
         for _ in range(frontends):
             self.start_frontend()
         for _ in range(backends):
             self.start_backend()
+        self.start_control()
+        self.start_controller()
         self._check_health()
 
     def _check_health(self) -> None:
@@ -150,6 +114,13 @@ class System:
                     if not host.process.retired and not host.machine.hangs:
                         raise BrokenError(f"{host.loop.name} was fit: {error}") from None
                     self.lose_backend(host)
+        control = self.control
+        if control is not None and control.control is not None and not control.loop.held:
+            try:
+                control.control.check()
+            except ServingError as error:
+                self.world.say(control.loop.name, "must go:", error)
+                self.replace_control()
         self.world.after(HEALTH_NS, self._check_health)
 
     def _name(self, kind: str) -> str:
@@ -167,6 +138,11 @@ class System:
     # Processes
 
     @property
+    def seats(self) -> list[RouterHost | None]:
+        named = self.named if self.standby else self.named[:1]
+        return [None if each is None else each.host for each in named]
+
+    @property
     def router(self) -> RouterHost | None:
         """The one that leads; where nobody waits to, the one that there is."""
         if not self.standby:
@@ -174,17 +150,49 @@ class System:
         leading = [each for each in self.seats if each is not None and each.leads]
         return max(leading, key=lambda each: each.epoch, default=None)
 
-    def start_router(self, seat: int = 0) -> None:
+    def create_router(self, seat: int, plan: RouterConfig, mark: str) -> Actor:
+        actor = Actor(self.world, self.weather, seat, plan, mark)
+        self._started(actor)
+        self.actors.append(actor)
+        self.named[seat] = actor
+        self._start_later(self.rng.randrange(BEGIN_NS), partial(self.start_router, actor))
+        return actor
+
+    def end_router(self, actor: Actor) -> None:
+        if self.named[actor.seat] is actor:
+            self.named[actor.seat] = None
+        actor.end()
+
+    def start_router(self, actor: Actor) -> None:
+        if actor.ended:
+            return
         name = self._name("router")
-        other = self.resolvers[1 - seat] if self.standby else None
+        other = partial(self._other, actor.seat) if self.standby else None
         host = RouterHost(
-            self.world, name, self.config, self.last_epoch, self._stand_down, seat, other
+            self.world,
+            name,
+            actor.plan,
+            self.last_epoch,
+            self._stand_down,
+            actor.seat,
+            actor.mark,
+            other,
         )
         self.last_epoch = max(self.last_epoch, host.epoch)
         self.routers.append(host)
-        self.seats[seat] = host
         self._started(host)
-        host.loop.start(host.run(self._on_router_up))
+        host.loop.start(partial(host.run, self._on_router_up))
+        actor.up(host)
+
+    def _other(self, seat: int, loop: VirtualLoop) -> Other:
+        async def ask() -> Handle:
+            await loop.run_in_executor(None, lambda: None)
+            actor = self.named[1 - seat]
+            if actor is None:
+                raise NoAnswerError("nobody has that name")
+            return Handle(actor, loop)
+
+        return Other(self.resolvers[1 - seat](loop), ask, seat > 0)
 
     def _stand_down(self, host: RouterHost) -> None:
         if host in self.seats:
@@ -203,15 +211,15 @@ class System:
         )
         self.frontends.append(host)
         self._started(host)
-        host.loop.start(host.run())
+        host.loop.start(host.run)
 
     def start_backend(self) -> None:
         name, number = self._name_and_number("backend")
-        host = BackendHost(self.world, name, number, TABLES, self.resolvers, self.lose_backend)
+        host = BackendHost(self.world, name, number, self.tables, self.resolvers, self.lose_backend)
         host.machine.poison = self.poison
         self.backends.append(host)
         self._started(host)
-        host.loop.start(host.run())
+        host.loop.start(host.run)
 
     def _started(self, what: object) -> None:
         for call in self.on_start:
@@ -234,10 +242,43 @@ class System:
     def lose_router(self, host: RouterHost | None = None, back_in_ns: int = RESTART_NS) -> None:
         """A router dies, the one that leads unless said; the cluster starts it again."""
         host = host or self.router
-        if host is not None and host in self.seats:
-            host.loop.die()
-            self.seats[host.number] = None
-            self._start_later(back_in_ns, partial(self.start_router, host.number))
+        for actor in self.named:
+            if host is not None and actor is not None and actor.host is host:
+                host.loop.die()
+                actor.host = None
+                self._start_later(back_in_ns, partial(self.start_router, actor))
+
+    # Backends, as Serve keeps so many of them
+
+    @property
+    def backends_there(self) -> int:
+        return len(self.backends) + len(self.coming)
+
+    def want(self, count: int) -> None:
+        self.wanted = count
+        while self.backends_there < count:
+            self._bring_backend(self.rng.randrange(REPLACE_NS))
+        while self.backends_there > count:
+            if self.coming:
+                self.coming.pop()
+            else:
+                self.drain_backend(self.rng.choice(self.backends))
+
+    def _bring_backend(self, wait_ns: int) -> None:
+        token = object()
+        self.coming.append(token)
+
+        def come() -> None:
+            if token in self.coming:
+                self.coming.remove(token)
+                self.start_backend()
+
+        self._start_later(wait_ns, come)
+
+    def drain_backend(self, host: BackendHost) -> None:
+        self.backends.remove(host)
+        host.loop.start(host.leave)
+        self.world.after(GRACE_NS, host.loop.die)
 
     def lose_backend(self, host: BackendHost, back_in_ns: int = REPLACE_NS) -> None:
         if host.loop.alive:
@@ -245,15 +286,55 @@ class System:
             # One that was leaving has its successor.
             if host in self.backends:
                 self.backends.remove(host)
-                self._start_later(back_in_ns, self.start_backend)
+                if self.backends_there < self.wanted:
+                    self._bring_backend(back_in_ns)
+
+    # The control plane and Serve's controller
+
+    def start_control(self) -> None:
+        name = self._name("control")
+        host = self.control = ControlHost(self, name)
+        self.controls.append(host)
+        self._started(host)
+        host.loop.start(host.run)
+
+    def follow_control(self, wait_ns: int = RESTART_NS) -> ControlHost | None:
+        """Serve takes another one, whatever becomes of the one that it had."""
+        old, self.control = self.control, None
+        if old is not None:
+            self._start_later(wait_ns, self.start_control)
+        return old
+
+    def lose_control(self) -> None:
+        old = self.follow_control(REPLACE_NS)
+        if old is not None:
+            old.loop.die()
+
+    def replace_control(self, linger_ns: int = 0) -> None:
+        """Serve has it end in order, and takes another meanwhile."""
+        old = self.follow_control()
+        if old is not None:
+            self.world.after(linger_ns, lambda: old.loop.start(old.leave))
+            self.world.after(linger_ns + GRACE_NS, old.loop.die)
+
+    def start_controller(self) -> None:
+        name = self._name("controller")
+        self.controller = Controller(self, name)
+        self._started(self.controller)
+        self.controller.loop.start(self.controller.run)
+
+    def lose_controller(self) -> None:
+        if self.controller is not None:
+            self.controller.loop.die()
+            self.controller = None
+            self._start_later(RESTART_NS, self.start_controller)
 
     def lose_frontend(self, host: FrontendHost, back_in_ns: int = REPLACE_NS) -> None:
         """Its clients see their connections end: that is their answer."""
         if host.loop.alive:
             host.loop.die()
             self.frontends.remove(host)
-            for number in [n for n, sent in self.open.items() if sent.frontend is host]:
-                del self.open[number]
+            self.clients.on_lost(host)
             self._start_later(back_in_ns, self.start_frontend)
 
     def _start_later(self, wait_ns: int, start: Callable[[], None]) -> None:
@@ -266,16 +347,16 @@ class System:
 
     # Peace
 
-    def settle(self) -> None:
+    def settle(self, rest_ns: int = REST_NS) -> None:
         """Play on until everyone has found everyone, and what came last has ended."""
         world, give_up_at_ns = self.world, self.world.now_ns + SETTLE_NS
         while not self._whole() and world.now_ns < give_up_at_ns:
             world.run_until(world.now_ns + LOOK_NS)
-        world.run_until(world.now_ns + REST_NS)
+        world.run_until(world.now_ns + rest_ns)
 
     def _whole(self) -> bool:
         live = self.router.live if self.router is not None else None
-        if self.starting or live is None or live.presence.barred:
+        if self.starting or live is None or live.presence.barred or not self.controlled():
             return False
         if not all(each is not None and self._seated(each) for each in self.seats):
             return False
@@ -296,64 +377,26 @@ class System:
 
     def _seated(self, host: RouterHost) -> bool:
         """It leads and is the only one, or watches the one that does."""
-        if host.watcher is None or host is self.router:
-            return True
-        return not host.leads and host.watcher.watched is not None
+        # One whose loop hangs has not been missed yet.
+        here = host.live is not None and not host.loop.held
+        return here and (host is self.router or host.watched)
 
-    # Clients
-
-    def send(self, model: ServedModel, frontend: FrontendHost, probe: bool = False) -> Sent:
-        """One request, now or as soon as its frontend looks."""
-        sent = Sent(len(self.ledger), model, frontend, probe=probe)
-        self.ledger.append(sent)
-        self.world.enter(self.world.now_ns, lambda: self._open(sent), frontend.loop)
-        return sent
-
-    def _open(self, sent: Sent) -> None:
-        model, world = sent.model, self.world
-        encoded = model.read is not None
-        if encoded:
-            data = join_bytes([str(sent.number).encode()])
-            tensor = RawTensor("input", "BYTES", (1,), data)
-        else:
-            tensor = RawTensor("input", "INT64", (1,), sent.number.to_bytes(8, "little"))
-        arrival = Arrival(model.name, model.slo_ns, model.hard_limit_ns, 8)
-        intake = Intake(model, "1", "", arrival, tensor, encoded, batched=False)
-        sent.sent_at_ns = world.now_ns
-        sent.due_ns = world.now_ns + model.hard_limit_ns + PROMISE_NS
-        sent.held_ns = sent.frontend.loop.held_ns
-        self.open[sent.number] = sent
-        answer = sent.frontend.board.desk.open(
-            intake, lambda _, outcome: self._close(sent, outcome)
+    def controlled(self) -> bool:
+        """The control plane is up, the routers are its own, and idle backends have gone."""
+        named = [each for each in self.named if each is not None]
+        return (
+            self.control is not None
+            and self.control.ready
+            and len(named) == len(self.resolvers)
+            and all(each.mark == self.mark for each in named)
+            and self.backends_there == self.least
         )
-        if isinstance(answer, Refusal):
-            self._close(sent, answer)
-        else:
-            sent.rid = answer
 
-    def cancel(self, sent: Sent) -> None:
-        """Its client leaves."""
-        if sent.number in self.open and sent.rid >= 0 and sent.frontend.loop.alive:
-            sent.cancelled = True
-            call = sent.frontend.board.desk.cancel
-            self.world.enter(self.world.now_ns, lambda: call(sent.rid), sent.frontend.loop)
-
-    def _close(self, sent: Sent, outcome: Outcome) -> None:
-        sent.outcomes.append(outcome)
-        sent.answered_at_ns = self.world.now_ns
-        if len(sent.outcomes) > 1:
-            self._broken(f"request {sent.number} was answered twice: {sent.outcomes}")
-        self.open.pop(sent.number, None)
-        if isinstance(outcome, Result):
-            value = int(np.frombuffer(outcome.tensors[0][3], np.int64)[0])
-            if value != sent.number:
-                self._broken(f"request {sent.number} got the answer of {value}")
-        elif outcome.reason == RefusalReason.FAILED:
-            self._check_failed(sent)
-
-    def _broken(self, what: str) -> None:
-        """Said after this step: whoever answers survives what a client raises."""
-        self.world.trouble.append(what)
+    @property
+    def least(self) -> int:
+        """How many backends there are to be while nothing is asked of them."""
+        spec = self.deployment.autoscaler
+        return self.deployment.backend.count if spec is None else spec.minimum
 
     def _check_failed(self, sent: Sent) -> None:
         """Nobody is told of a failure while a backend that does not fail is at it."""
@@ -367,4 +410,4 @@ class System:
             known = [each for each in (state.running, state.queued) if each is not None]
             granted = any(sent.rid == each.rid for batch in known for each in batch.requests)
             if granted and number in sent.frontend.board.backends:
-                self._broken(f"request {sent.number} failed while {host.loop.name} had it")
+                self.clients.broken(f"request {sent.number} failed while {host.loop.name} had it")

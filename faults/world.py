@@ -5,6 +5,7 @@ stopped (nothing of it runs) or made busy (its loop does not run, its threads do
 """
 
 import asyncio
+import inspect
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
@@ -99,6 +100,10 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """How long it has been stopped or busy, up to the last time it went on."""
         self.held_since_ns = 0
         self.parked: list[tuple[bool, Callable[[], object]]] = []
+        self.tasks: dict[asyncio.Task[Any], None] = {}
+        """That have not ended."""
+        self.may_fail: tuple[type[Exception], ...] = ()
+        """What tasks may end with: someone looks at them."""
 
     def clock(self) -> int:
         return self.world.now_ns + self.skew_ns
@@ -139,6 +144,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """SIGKILL: whoever had a connection to it sees its end."""
         self.alive = False
         self.parked.clear()
+        for task in self.tasks:
+            work = task.get_coro()
+            # What it had not begun would be missed by Python.
+            if (
+                inspect.iscoroutine(work)
+                and inspect.getcoroutinestate(work) == inspect.CORO_CREATED
+            ):
+                work.close()
         self.world.network.drop(self)
 
     # asyncio.AbstractEventLoop
@@ -188,11 +201,14 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, coro: Coroutine[Any, Any, Any], *, name: str | None = None
     ) -> "asyncio.Task[Any]":
         task = asyncio.Task(coro, loop=self, name=name)
+        self.tasks[task] = None
         task.add_done_callback(self._on_task)
         return task
 
     def _on_task(self, task: "asyncio.Task[Any]") -> None:
-        if not task.cancelled() and task.exception() is not None:
+        del self.tasks[task]
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, self.may_fail):
             self.call_exception_handler({"exception": task.exception()})
 
     def run_in_executor(  # type: ignore[override]
@@ -206,9 +222,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 value = func(*args)
             # As a thread pool does: whatever it was goes to whoever waits.
             except Exception as error:
-                self.call_soon(_settle, future, None, error)
+                self.call_soon(settle, future, None, error)
             else:
-                self.call_soon(_settle, future, value, None)
+                self.call_soon(settle, future, value, None)
 
         self.world.enter(self.world.now_ns + self.rng.randrange(ms(8)), work, self, thread=True)
         return future
@@ -242,9 +258,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """It stays on the agenda, and does nothing when its time has come."""
 
-    def start(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Begin the process' main task; from outside, as an operating system would."""
-        self.world.enter(self.world.now_ns, lambda: _begin(self, work), self)
+    def start(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Begin a task of the process; from outside, as an operating system would."""
+        self.world.enter(self.world.now_ns, lambda: self.create_task(work()), self)
 
 
 def new_process(world: World, name: str) -> VirtualLoop:
@@ -252,11 +268,7 @@ def new_process(world: World, name: str) -> VirtualLoop:
     return VirtualLoop(world, name)  # type: ignore[abstract]
 
 
-def _begin(loop: VirtualLoop, work: Coroutine[Any, Any, Any]) -> None:
-    loop.create_task(work)
-
-
-def _settle(future: "asyncio.Future[Any]", value: object, error: Exception | None) -> None:
+def settle(future: "asyncio.Future[Any]", value: object, error: Exception | None) -> None:
     if future.done():
         return
     if error is not None:

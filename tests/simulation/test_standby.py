@@ -3,10 +3,11 @@
 import pytest
 
 from deployments.frontend.outcomes import Refusal
+from faults.deployment import ENCODED
 from faults.invariants import Invariants
 from faults.processes import RouterHost
 from faults.schedule import Schedule
-from faults.system import ENCODED, System
+from faults.system import System
 from faults.world import World
 from router.core.units import ms, seconds
 from router.epochs import next_epoch
@@ -23,7 +24,7 @@ class Play:
 
     def __init__(self, seed: int) -> None:
         self.world = world = World(seed)
-        self.system = System(world, backends=3, frontends=1, standby=True)
+        self.system = System(world, backends=3, frontends=1, standby=True, scaled=False)
         self.invariants = Invariants(self.system)
         world.run_until(world.now_ns + UP_NS)
         self.schedule = Schedule(self.system, world.rng("schedule"))
@@ -54,7 +55,7 @@ class Play:
         """Why requests were not served that had the time to wait."""
         return [
             str(sent.outcomes[0])
-            for sent in self.system.ledger
+            for sent in self.system.clients.ledger
             if sent.model is ENCODED
             and not sent.cancelled
             and isinstance(sent.outcomes[0], Refusal)
@@ -96,9 +97,9 @@ def test_router_that_waits_may_die_unnoticed() -> None:
     (waits,) = (each for each in play.system.seats if each is not play.leader())
     play.system.lose_router(waits)
     play.finish()
-    assert {type(sent.outcomes[0]) for sent in play.system.ledger if not sent.cancelled} != {
-        Refusal
-    }
+    assert {
+        type(sent.outcomes[0]) for sent in play.system.clients.ledger if not sent.cancelled
+    } != {Refusal}
     assert play.unserved() == []
 
 

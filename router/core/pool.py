@@ -12,7 +12,7 @@ LOOK_NS = 100_000_000
 """How often the gain is reviewed, at most."""
 REVIEWED = 32
 """Requests that must have left their queues in between."""
-LOSS_TOLERATED = 0.01
+LOSS_TOLERATED = 0.02
 """Of requests that were let in: with so few lost in queues, a few more may enter."""
 SHRINK_MAX = 0.1
 GROW, GROW_UNREFUSED = 1.01, 1.25

@@ -16,7 +16,7 @@ LOSS_TOLERATED = 0.02
 """Of requests that were let in: with so few lost in queues, a few more may enter."""
 SHRINK_MAX = 0.1
 GROW, GROW_UNREFUSED = 1.01, 1.25
-GAIN_MIN, GAIN_MAX = 0.6, 1.5
+GAIN_MIN, GAIN_MAX = 0.5, 1.5
 PRESSED = 0.5
 """Backends spoken for, over all: below it a loss has other reasons than load."""
 BACKLOG = 0.5

@@ -189,13 +189,22 @@ def test_highest_priority_goes_first_within_the_share_of_its_tenant() -> None:
     assert rest.served >= 0.15 * CAPACITY_RPS * (PLAY_S - 2)
 
 
+@pytest.mark.parametrize("weights", [[1.0, 1.0], [3.0, 1.0], [1.0, 3.0]])
+def test_flood_of_whatever_weight_leaves_a_small_application_alone(weights: list[float]) -> None:
+    flood = Tenant(0, 1, 1.0, 2.5 * CAPACITY_RPS)
+    small = Tenant(1, 1, 1.0, 0.1 * CAPACITY_RPS)
+    play([flood, small], weights, seed=7)
+    asked = small.rps * (PLAY_S - 2)
+    assert small.served >= 0.75 * asked - 2.0 * asked**0.5
+
+
 @pytest.mark.parametrize("slo_ns", [ms(2), ms(40), ms(2_000), 600 * SECOND])
 @pytest.mark.parametrize("rps", [0.1 * CAPACITY_RPS, 10 * CAPACITY_RPS])
 def test_odd_deadlines_of_one_are_no_reason_to_refuse_another(slo_ns: int, rps: float) -> None:
     odd = Tenant(0, 1, 1.0, rps, slo_ns=slo_ns)
     usual = Tenant(0, 2, 1.0, 0.6 * CAPACITY_RPS)
     play([odd, usual], [1.0], seed=7)
-    assert usual.refused == 0
+    assert usual.refused <= 0.01 * usual.rps * PLAY_S
 
 
 @pytest.mark.parametrize("slo_ns", [ms(2), ms(20), ms(40)])

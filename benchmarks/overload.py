@@ -41,6 +41,8 @@ STEADY_SHARES = (0.9, 0.95, 1.0, 1.1)
 STEADY_S = 30.0
 """Live: loads among which the peak is looked for, and how long each lasts."""
 REFUSED = "shed"
+SEEDS = (11, 12, 13)
+"""Of what is simulated: constants tuned on one seed alone may please no other."""
 Mask = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
@@ -58,7 +60,12 @@ class Seen:
 
 
 def scenario(
-    variant: Mapping[str, object], slo_ms: float, backends: int, capacity_rps: float, flood_s: int
+    variant: Mapping[str, object],
+    slo_ms: float,
+    backends: int,
+    capacity_rps: float,
+    flood_s: int,
+    seed: int = SEEDS[0],
 ) -> dict[str, Any]:
     """A scenario file: calm, a flood by one client of one application, calm again."""
     steps = max(1, flood_s // STEP_S)
@@ -66,7 +73,7 @@ def scenario(
     calm = CALM_SHARE / FLOOD
     clients = {QUIET: [{"count": 2, "fps": 1}], NOISY: [{"fps": 1 - calm}, {"fps": calm}]}
     return {
-        "seed": 11,
+        "seed": seed,
         "backends": backends,
         "warmup_s": 0,
         "duration_s": STEP_S * len(noisy),
@@ -131,10 +138,16 @@ def _bad(seen: Seen, which: Mask) -> float:
 
 
 def simulated(quick: bool) -> Iterator[Figure]:
-    """Eight GPUs of Symphony's Table 4: some 55,000 requests a second."""
+    """Eight GPUs of Symphony's Table 4: some 55,000 requests a second; the worst of all seeds."""
+    for found in zip(*(_simulated(quick, seed) for seed in SEEDS), strict=True):
+        worst = max if found[0].at_most else min
+        yield worst(found, key=lambda figure: figure.value)
+
+
+def _simulated(quick: bool, seed: int) -> Iterator[Figure]:
     slo_ms, backends, capacity_rps = 25.0, 8, 5_000.0
     flood_s = STEP_S if quick else 60
-    given = scenario(RESNET50, slo_ms, backends, capacity_rps, flood_s)
+    given = scenario(RESNET50, slo_ms, backends, capacity_rps, flood_s, seed)
     steady = read_scenario(at_peak(given, capacity_rps, 2 if quick else 10))
     peak_rps = find_goodput(steady).goodput_rps
     yield Figure("simulated: peak", peak_rps, "req/s", 0.0)

@@ -85,8 +85,6 @@ class RouterActor(RouterProcess):
 
     def _make_live(self) -> LiveRouter:
         loop = asyncio.get_running_loop()
-        beats = HUNG_NS // self.heart.every_ns
-        self.heart.mind(LoopWatch(loop.call_soon_threadsafe, beats, hang_up))
         return LiveRouter(
             self.config,
             self.epoch,
@@ -101,6 +99,9 @@ class RouterActor(RouterProcess):
     async def _start(self) -> str:
         address = await super()._start()
         quiet_gc()
+        # Not before: to read tables and checkpoints may take longer than a loop may stand still.
+        post = asyncio.get_running_loop().call_soon_threadsafe
+        self.heart.mind(LoopWatch(post, HUNG_NS // self.heart.every_ns, hang_up))
         LOG.info("router listens", extra=fields(epoch=self.epoch, address=address))
         return address
 

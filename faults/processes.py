@@ -151,6 +151,7 @@ class FrontendHost:
         self.undo.callback(arena.close)
         await self.board.listen(self.undo, arena, pool, heart)
         self.board.reach_router(self.undo)
+        self.board.desk.stalls.start()
         self.up = True
 
     async def leave(self) -> None:

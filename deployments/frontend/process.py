@@ -102,6 +102,7 @@ class FrontendProcess(Switchboard):
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 50, 1000)
+        self.desk.stalls.start()
 
     def _followers(self) -> list[Follower]:
         found: list[Follower] = [] if self.traces is None else [self.traces.tracer]

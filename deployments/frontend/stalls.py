@@ -7,7 +7,7 @@ cost clients of other frontends their place.
 
 import asyncio
 
-from router.core.units import ms
+from router.core.units import NEVER, ms
 from router.links.heart import Clock
 
 TICK_NS = ms(100)
@@ -27,6 +27,11 @@ class Stalls:
         self.away_ns = 0
         """How long it was away the last time."""
         self.drained_at_ns = 0
+        self.due_at_ns = NEVER
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """From now on; a process that is still starting keeps nobody waiting."""
         self._arm()
 
     def _arm(self) -> None:
@@ -49,4 +54,5 @@ class Stalls:
         return self.away_ns if now_ns < self.drained_at_ns else 0
 
     def close(self) -> None:
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()

@@ -131,6 +131,7 @@ def test_what_lay_unread_while_the_process_was_stopped_is_refused() -> None:
         with ThreadPoolExecutor(1) as pool:
             desk = Desk(RequestTable(1), Arena(0), pool, Nowhere(), clock=watch)
             desk.table.on_router_up(0, 1)
+            desk.stalls.start()
 
             def ask() -> int | Refusal:
                 return desk.open(asking(BYTES), lambda *_: None)

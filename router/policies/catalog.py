@@ -7,7 +7,7 @@ from typing import Any
 
 from profiles.check import check_number, refuse
 from router.core.source import Source
-from router.core.units import ms
+from router.core.units import NEVER, ms
 from router.policies.batch_queues import BatchQueues, BatchQueuesOptions
 from router.policies.central.options import CentralOptions
 from router.policies.central.source import CentralQueue
@@ -58,7 +58,12 @@ class Policy:
 
 def _deferred(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
     return [
-        ModelThread(family.serving, options, family if family.classes is not None else None)
+        ModelThread(
+            family.serving,
+            options,
+            family if family.classes is not None else None,
+            family.slo_ns or NEVER,
+        )
         for family in families
     ]
 

@@ -28,7 +28,11 @@ class ModelThread(Source):
     """
 
     def __init__(
-        self, variant: int, options: DeferredOptions, family: Family | None = None
+        self,
+        variant: int,
+        options: DeferredOptions,
+        family: Family | None = None,
+        slo_ns_max: int = NEVER,
     ) -> None:
         self.variant = variant
         self.family = family
@@ -37,6 +41,9 @@ class ModelThread(Source):
         self.queue = DeadlineQueue()
         self.rate = RateMeter()
         self.slo_ns = 0
+        self.slo_ns_max = slo_ns_max
+        """The application's: clients that can wait for longer must not make windows of a size that
+        nobody else's deadline leaves room for."""
         self.target = 1
         """Batch size that the model's rate and SLO allow (T of the readings)."""
         self.window = 1
@@ -210,7 +217,7 @@ class ModelThread(Source):
 
     def _aim(self, slo_ns: int) -> None:
         """Set the target batch from the learnt rate: Eqns 2-3 with the model's own rate."""
-        self.slo_ns = learn_slo_ns(self.slo_ns, slo_ns)
+        self.slo_ns = learn_slo_ns(self.slo_ns, min(slo_ns, self.slo_ns_max))
         rps = self.rate.rps
         if rps <= 0.0:
             return

@@ -14,12 +14,16 @@ class Bench:
     """One model, its backends and a clock; run times are exactly as planned."""
 
     def __init__(
-        self, options: DeferredOptions | None = None, backends: int = 1, lead_ns: int = 0
+        self,
+        options: DeferredOptions | None = None,
+        backends: int = 1,
+        lead_ns: int = 0,
+        slo_ns_max: int = NEVER,
     ) -> None:
         costs = Costs()
         costs.add(0, [ms(4 + size) for size in range(1, SIZE_MAX + 1)])
         self.engine = Engine(costs)
-        self.source = ModelThread(0, options or DeferredOptions())
+        self.source = ModelThread(0, options or DeferredOptions(), slo_ns_max=slo_ns_max)
         self.engine.add_application(self.source)
         self.engine.ranks[0].lead_start_ns = lead_ns
         for backend in range(backends):

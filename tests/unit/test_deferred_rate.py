@@ -36,6 +36,12 @@ def test_target_batch_follows_from_rate_and_slo(
     assert bench.engine.ranks[0].signals.demand == pytest.approx(demand)
 
 
+def test_clients_that_can_wait_for_long_leave_the_window_as_it_is() -> None:
+    bench = Bench(backends=8, slo_ns_max=ms(41))
+    bench.warm_up(ms(1), seconds(600))
+    assert (bench.source.target, bench.source.window) == (18, 14)
+
+
 def test_efficient_batch_leaves_once_all_of_the_instant_have_arrived() -> None:
     bench = Bench()
     now_ns = bench.warm_up(ms(10), ms(41))

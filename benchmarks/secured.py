@@ -18,7 +18,7 @@ from benchmarks.search import highest
 from clients.access import Access
 from clients.load.sender import Sender, SenderOptions
 
-GUESS_RPS = 800
+GUESS_RPS = 1_100
 CALM_RPS = 300
 """Where both serve with ease: for the CPU time of a request."""
 LOSS_MAX = 0.2
@@ -63,7 +63,7 @@ def plain() -> Iterator[tuple[Running, Way]]:
 def cost(quick: bool) -> Iterator[Figure]:
     """Both servers are up, and are measured in turn, more than once: what else the machine does
     meets both, and what each does at its best is compared."""
-    rounds, seconds_s, precision, probes = (2, 2.0, 0.08, 5) if quick else (3, 5.0, 0.03, 10)
+    rounds, seconds_s, precision, probes = (2, 2.0, 0.08, 5) if quick else (3, 3.0, 0.03, 7)
     with plain() as without, secured() as both:
         servers = {PLAIN: without, SECURED: both}
         cpu_us = dict.fromkeys(servers, float("inf"))

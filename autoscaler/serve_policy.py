@@ -2,19 +2,25 @@
 
 Ray pickles this class by value into the Serve controller, and only this module with it: standard
 library and ray alone. The controller calls it ten times a second and must not be held up, so a
-thread asks the router, where the control plane leaves its target.
+thread asks the routers: with the one that leads, the control plane leaves its target.
 """
 
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
+
+ANSWER_S = 1.0
+"""A router that takes longer does not answer."""
 
 
 class RelayTarget:
     """The policy of the backends' deployment."""
 
-    def __init__(self, router: str, namespace: str, every_s: float = 0.5) -> None:
-        self.router = router
+    def __init__(self, routers: Sequence[str], namespace: str, every_s: float = 0.5) -> None:
+        """`routers` names one for each seat."""
+        self.routers = routers
         self.namespace = namespace
         self.every_s = every_s
         self.target: int | None = None
@@ -34,15 +40,26 @@ class RelayTarget:
         highest: int = context.capacity_adjusted_max_replicas
         return max(lowest, min(highest, wanted))
 
+    def on_answers(self, answers: Sequence[tuple[int, int | None]]) -> None:
+        """What routers have said that lead, each with its epoch: the latest is right."""
+        self.target = max(answers, key=lambda each: each[0], default=(0, None))[1]
+
     def _ask(self) -> None:
         import ray
 
         while True:
-            try:
-                handle: Any = ray.get_actor(self.router, namespace=self.namespace)
-                answer: Any = handle.target.remote()
-                self.target = ray.get(answer, timeout=5)
-            # No router yet, one that restarts, a cluster that shuts down: ask again later.
-            except Exception:
-                self.target = None
+            asked: list[Any] = []
+            for name in self.routers:
+                # No router yet, or a cluster that shuts down.
+                with suppress(Exception):
+                    handle: Any = ray.get_actor(name, namespace=self.namespace)
+                    asked.append(handle.target.remote())
+            answers: list[tuple[int, int | None]] = []
+            until_s = time.monotonic() + ANSWER_S
+            for each in asked:
+                # One that waits, restarts, or does not run.
+                with suppress(Exception):
+                    left_s = max(0.0, until_s - time.monotonic())
+                    answers.append(ray.get(each, timeout=left_s))
+            self.on_answers(answers)
             time.sleep(self.every_s)

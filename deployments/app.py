@@ -17,7 +17,7 @@ from deployments.backend.meter import BackendMeter
 from deployments.backend.process import HUNG_NS, BackendProcess, BackendSettings
 from deployments.backend.stock import Loaded, Stock
 from deployments.config import DeploymentConfig, load_config, read_config
-from deployments.control import Control
+from deployments.control import SEATS, Control
 from deployments.control_gate import ControlGate
 from deployments.exporter import BackendExport, FrontendExport
 from deployments.frontend.process import FrontendProcess, node_name
@@ -42,6 +42,7 @@ from deployments.ray_cluster import (
     where_standby,
 )
 from deployments.token_reader import TokenReader, Tokens
+from profiles.errors import NoAnswerError
 from profiles.profile import Profile
 from router.core.units import seconds
 from router.logs import start_logs
@@ -111,10 +112,14 @@ class ControlPlane:
             return HTMLResponse(page())
         if path == "frame":
             return Response(self.control.frame(), media_type="application/json")
-        if path == "metrics":
-            return PlainTextResponse(prometheus_text(await self.snapshot()))
-        if path == "status":
-            return JSONResponse(await self.snapshot())
+        if path in ("metrics", "status"):
+            try:
+                told = await self.snapshot()
+            except NoAnswerError as error:
+                return PlainTextResponse(f"{error}\n", status_code=503)
+            if path == "status":
+                return JSONResponse(told)
+            return PlainTextResponse(prometheus_text(told))
         return PlainTextResponse("fermata: see /, /status and /metrics\n", status_code=404)
 
     async def __del__(self) -> None:
@@ -254,9 +259,11 @@ def _how_many(config: DeploymentConfig) -> dict[str, Any]:
     if spec is None or spec.dry_run:
         return {"num_replicas": config.backend.count}
     policy: Any = AutoscalingPolicy
+    seats = range(SEATS if config.router.standby else 1)
+    names = [router_name(config, seat) for seat in seats]
     relay = policy(
         policy_function=RelayTarget,
-        policy_kwargs={"router": router_name(config), "namespace": NAMESPACE},
+        policy_kwargs={"routers": names, "namespace": NAMESPACE},
     )
     # No delays of Serve's own: the windows and the cool-down of ours are delay enough.
     return {

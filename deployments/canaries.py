@@ -33,9 +33,15 @@ class Canaries:
             if not reason and not absent:
                 reason = _verdict(limits, snapshot["applications"][name])
             if reason and told != epoch:
-                self.withdrawn[name] = (reason, epoch)
+                # For the next router, should this one not live to hear of it.
+                self.withdrawn[name] = (reason, told)
                 found[name] = reason
         return found
+
+    def on_told(self, name: str, epoch: int) -> None:
+        """The router of this epoch has heard of it; until then it is told again."""
+        reason, _ = self.withdrawn[name]
+        self.withdrawn[name] = (reason, epoch)
 
 
 def canaries(config: DeploymentConfig) -> Canaries:

@@ -12,14 +12,15 @@ from deployments.health import cause_of, check_start
 from deployments.plan import router_config
 from deployments.replanning import Replanner, mapping_options
 from deployments.scaling import ScalingLoop
+from deployments.seats import Seats, within
 from deployments.watch import Watch
-from profiles.errors import GoneError, NoAnswerError
+from profiles.errors import NoAnswerError
 
-ANSWER_S = 5.0
+PATIENCE_S = 5.0
 """A router that has not said by then whose it is, is replaced; one that has not said goodbye is
 ended without."""
-KEEP_S = 2.0
-"""Between two looks whether the routers are still there."""
+START_S = 30.0
+"""For a router to come up before the next one: so that the first one leads."""
 SEATS = 2
 
 
@@ -29,8 +30,7 @@ class Control:
     def __init__(self, config: DeploymentConfig, cluster: Cluster) -> None:
         self.config = config
         self.cluster = cluster
-        self.routers: list[Router] = []
-        """The first is the one to ask: one that waits passes on what it is asked."""
+        self.seats = Seats()
         self.replanner: Replanner | None = None
         self.scaling: ScalingLoop | None = None
         self.watch: Watch | None = None
@@ -44,16 +44,19 @@ class Control:
         wanted = SEATS if config.router.standby else 1
         # Whoever waits first: it would take the place of one that is ended here.
         found = [await self._adopt(seat, seat < wanted) for seat in reversed(range(SEATS))][::-1]
+        loop, seats = asyncio.get_running_loop(), self.seats
         for seat in range(wanted):
-            self.routers.append(found[seat] or cluster.create(seat, plan))
-            await self.routers[seat].address()
-        first = self.routers[0]
-        self.replanner = Replanner(first, mapping_options(config))
-        loop = asyncio.get_running_loop()
-        self.tasks = [loop.create_task(self.replanner.run()), loop.create_task(self._keep())]
-        self.watch = Watch(first, config.name, canaries(config))
+            router = found[seat] or cluster.create(seat, plan)
+            self.tasks.append(loop.create_task(seats.keep(router)))
+            # Where there is no room for one of them, the other one serves.
+            with suppress(NoAnswerError):
+                await within(START_S, router.address())
+        await seats.found
+        self.replanner = Replanner(seats, mapping_options(config))
+        self.tasks.append(loop.create_task(self.replanner.run()))
+        self.watch = Watch(seats, config.name, canaries(config))
         if config.autoscaler is not None or config.epochs is not None:
-            self.scaling = self.watch.scaling = ScalingLoop(config, profiles, first, cluster)
+            self.scaling = self.watch.scaling = ScalingLoop(config, profiles, seats, cluster)
             await self.scaling.start()
 
     async def _adopt(self, seat: int, wanted: bool) -> Router | None:
@@ -62,25 +65,12 @@ class Control:
         router = await self.cluster.find(seat)
         if router is None:
             return None
-        with suppress(NoAnswerError, TimeoutError):
-            mark = await asyncio.wait_for(router.mark(), ANSWER_S)
+        with suppress(NoAnswerError):
+            mark = await within(PATIENCE_S, router.mark())
             if wanted and mark == self.cluster.mark:
                 return router
         self.cluster.end(router)
         return None
-
-    async def _keep(self) -> None:
-        """Until somebody has ended a router of ours: whoever takes this one's place makes another.
-        One that only died, the cluster starts again."""
-        while True:
-            for router in self.routers:
-                try:
-                    await router.mark()
-                except GoneError:
-                    raise
-                except NoAnswerError:
-                    continue
-            await asyncio.sleep(KEEP_S)
 
     def progress(self) -> tuple[str, str]:
         """(`loading`, ``), (`ready`, ``) or (`failed`, why)."""
@@ -95,7 +85,7 @@ class Control:
         await asyncio.shield(self.starting)
         assert self.watch is not None
         assert self.replanner is not None
-        told = self.watch.rated(dict(await self.routers[0].snapshot()))
+        told = self.watch.rated(await self.seats.snapshot())
         if self.replanner.deciders:
             told["replanning"] = self.replanner.describe()
         return told
@@ -105,8 +95,11 @@ class Control:
         return "{}" if self.watch is None else self.watch.frame()
 
     def check(self) -> None:
-        """Raise what a control plane cannot go on after: it must be replaced."""
+        """Raise what a control plane cannot go on after, such as the end of a router that somebody
+        else has ended: whoever takes its place makes another."""
         check_start(self.starting)
+        if self.progress()[0] == "failed":
+            return
         for task in self.tasks:
             if task.done() and not task.cancelled():
                 task.result()
@@ -135,6 +128,6 @@ class Control:
 
     async def _end_router(self, router: Router) -> None:
         """In order where it can be."""
-        with suppress(NoAnswerError, TimeoutError):
-            await asyncio.wait_for(router.stop("the application ends"), ANSWER_S)
+        with suppress(NoAnswerError):
+            await within(PATIENCE_S, router.stop("the application ends"))
         self.cluster.end(router)

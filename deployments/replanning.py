@@ -6,7 +6,7 @@ import random
 import time
 from typing import Any
 
-from deployments.cluster import Router
+from deployments.cluster import Leader
 from deployments.config import DeploymentConfig
 from router.logs import LOG, fields
 from router.policies.catalog import read_options
@@ -33,7 +33,7 @@ def mapping_options(config: DeploymentConfig) -> dict[int, JellyfishOptions]:
 class Replanner:
     """Asks the router, decides, and tells it, again and again."""
 
-    def __init__(self, router: Router, options: dict[int, JellyfishOptions]) -> None:
+    def __init__(self, router: Leader, options: dict[int, JellyfishOptions]) -> None:
         self.router = router
         self.options = options
         self.deciders = {

@@ -10,10 +10,11 @@ from typing import Any
 
 from autoscaler.money import bills
 from autoscaler.rule import Advice, RuleOptions, RuleState, Window, advise, share_out
-from deployments.cluster import Cluster, Router
+from deployments.cluster import Cluster
 from deployments.config import ApplicationConfig, DeploymentConfig
 from deployments.plan import router_names
 from deployments.scaling_config import AutoscalerConfig
+from deployments.seats import Seats
 from partitioner.plan import Model, Problem, Stage, SubCluster, stages
 from profiles.errors import NoAnswerError, ServingError
 from profiles.profile import Profile
@@ -23,6 +24,8 @@ ROOMY_BYTES = 1 << 50
 """Where no memory limit is configured."""
 ARRIVE_S = 0.2
 """Between two looks at models on their way."""
+LOOK_S = 0.5
+"""Between two looks whether another router leads."""
 
 
 def rule_options(config: AutoscalerConfig) -> RuleOptions:
@@ -101,7 +104,7 @@ class ScalingLoop:
         self,
         config: DeploymentConfig,
         profiles: Mapping[str, Profile],
-        router: Router,
+        router: Seats,
         cluster: Cluster,
     ) -> None:
         self.config = config
@@ -116,11 +119,16 @@ class ScalingLoop:
         self.plan: dict[str, str] = {}
         self.moved = 0
         """Applications that plans have moved so far."""
+        self.told_epoch = 0
+        """Of the router that knows targets and plan."""
+        self.moving = asyncio.Lock()
+        """Held by whoever tells the router where models live."""
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Go on where the last control plane has stopped; then look again and again."""
         told = await self.router.snapshot()
+        self.told_epoch = told["epoch"]
         if self.config.epochs is not None:
             self.plan = _running_plan(told) or self._kept_plan() or await self._solve({}, {})
             await self._tell_plan(self.plan)
@@ -132,6 +140,7 @@ class ScalingLoop:
             self.tasks.append(loop.create_task(self._windows(self.config.autoscaler)))
         if self.config.epochs is not None:
             self.tasks.append(loop.create_task(self._epochs(self.config.epochs.every_s)))
+        self.tasks.append(loop.create_task(self._tell_others()))
 
     def stop(self) -> None:
         for task in self.tasks:
@@ -167,23 +176,50 @@ class ScalingLoop:
             "bill": bill,
         }
 
+    # Routers that come
+
+    async def _tell_others(self) -> None:
+        """A router that has just come to lead wants nothing, and has every application on its first
+        sub-cluster."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            epoch = self.router.epoch
+            if epoch == self.told_epoch:
+                continue
+            try:
+                await self._tell_all()
+                self.told_epoch = epoch
+                LOG.info("another router has been told", extra=fields(epoch=epoch))
+            except NoAnswerError as error:
+                LOG.warning("another router has not been told", extra=fields(reason=error))
+
+    async def _tell_all(self) -> None:
+        spec = self.config.autoscaler
+        scales = spec is not None and not spec.dry_run
+        # Another control plane may have told it something newer.
+        if scales and not (await self.router.snapshot())["wanted"]:
+            await self.router.set_target(self.targets)
+        if self.config.epochs is not None:
+            async with self.moving:
+                await self._tell_plan(self.plan)
+
     # Windows
 
     async def _windows(self, spec: AutoscalerConfig) -> None:
         options = rule_options(spec)
-        before = dict(await self.router.snapshot())
+        before: dict[str, Any] | None = None
         while True:
-            await asyncio.sleep(spec.window_s)
             try:
-                after = dict(await self.router.snapshot())
+                after = await self.router.snapshot()
                 # The router keeps what is wanted: another control plane may have been there.
                 self.targets = list(after["wanted"]) or self.targets
-                if after["epoch"] == before["epoch"]:
+                if before is not None and after["epoch"] == before["epoch"]:
                     await self._decide(options, spec, windows_between(before, after, self.targets))
             except NoAnswerError as error:
                 LOG.warning("no signals from the router", extra=fields(reason=error))
-                continue
-            before = after
+            else:
+                before = after
+            await asyncio.sleep(spec.window_s)
 
     async def _decide(
         self, options: RuleOptions, spec: AutoscalerConfig, seen: list[Window]
@@ -215,20 +251,17 @@ class ScalingLoop:
     async def _epochs(self, every_s: float) -> None:
         spec = self.config.epochs
         assert spec is not None
-        before = dict(await self.router.snapshot())
+        before: dict[str, Any] | None = None
         while True:
-            await asyncio.sleep(every_s)
             try:
-                after = dict(await self.router.snapshot())
-                if after["epoch"] != before["epoch"]:
-                    # A router that has come back has every application on its first sub-cluster.
-                    await self._tell_plan(self.plan)
-                else:
+                after = await self.router.snapshot()
+                if before is not None and after["epoch"] == before["epoch"]:
                     await self._replan(rates_between(before, after))
             except ServingError as error:
                 LOG.warning("the last placement stays", extra=fields(reason=error))
-                continue
-            before = after
+            else:
+                before = after
+            await asyncio.sleep(every_s)
 
     async def _replan(self, rates: Mapping[str, float]) -> None:
         spec = self.config.epochs
@@ -240,28 +273,38 @@ class ScalingLoop:
         if mean <= 0.0 or max(load) - min(load) <= spec.imbalance * mean:
             return
         plan = await self._solve(rates, self.plan)
-        for stage in stages(self._problem(rates, self.plan), plan):
-            if stage.gap:
-                # Whatever follows counts on the room that it would make.
-                about = fields(models=[move.model for move in stage.moves])
-                LOG.warning("no room to move without a gap; left where they are", extra=about)
-                break
-            await self._make(stage)
+        async with self.moving:
+            for stage in stages(self._problem(rates, self.plan), plan):
+                if stage.gap:
+                    # Whatever follows counts on the room that it would make.
+                    about = fields(models=[move.model for move in stage.moves])
+                    LOG.warning("no room to move without a gap; left where they are", extra=about)
+                    break
+                await self._make(stage)
         self._keep_plan()
 
     async def _make(self, stage: Stage) -> None:
         """One stage: the router loads, switches over, unloads."""
         wished = {move.model: move.target for move in stage.moves if move.target is not None}
-        await self._tell_plan(wished)
+        plan = {**self.plan, **wished}
+        await self._tell_plan(plan)
         self.moved += len(wished)
-        self.plan = {**self.plan, **wished}
+        self.plan = plan
 
     async def _tell_plan(self, plan: Mapping[str, str]) -> None:
-        """Have the router serve applications from there; returns when it does."""
-        going = await self.router.place({name: int(home) for name, home in plan.items()})
-        while going:
-            await asyncio.sleep(ARRIVE_S)
-            going = (await self.router.snapshot())["placement"]["on_their_way"]
+        """Have the router serve applications from there; returns when it does. Another one that
+        leads meanwhile is told as well."""
+        home = {name: int(rank) for name, rank in plan.items()}
+        going: Sequence[str] = ()
+        away = list(home)
+        while away:
+            if not set(away) <= set(going):
+                await self.router.place(home)
+            told = (await self.router.snapshot())["placement"]
+            going = told["on_their_way"]
+            away = [name for name, rank in home.items() if told["applications"][name] != rank]
+            if away:
+                await asyncio.sleep(ARRIVE_S)
 
     def _problem(self, rates: Mapping[str, float], current: Mapping[str, str]) -> Problem:
         spec = self.config.epochs

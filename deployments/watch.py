@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from deployments.canaries import Canaries
-from deployments.cluster import Router
+from deployments.cluster import Leader
 from deployments.frames import live_frame
 from deployments.history import History
 from deployments.scaling import ScalingLoop
@@ -20,7 +20,7 @@ class Watch:
     """The control plane's memory of how the router has fared. However many look at the page, the
     router is asked once a second."""
 
-    def __init__(self, router: Router, title: str, tried: Canaries) -> None:
+    def __init__(self, router: Leader, title: str, tried: Canaries) -> None:
         self.router = router
         self.canaries = tried
         self.title = title
@@ -69,6 +69,7 @@ class Watch:
                     about = fields(application=application, reason=reason)
                     LOG.warning("canary withdrawn", extra=about)
                     await self.router.withdraw(application, reason)
+                    self.canaries.on_told(application, told["epoch"])
             except NoAnswerError as error:
                 # It is on its way back, or the control plane itself is about to end.
                 LOG.info("no word from the router", extra=fields(reason=error))

@@ -31,6 +31,10 @@ class Weather:
     def way_ns(self) -> int:
         return self.rng.randrange(CALL_NS) + (self.rng.randrange(self.slow_ns + 1))
 
+    @property
+    def calm(self) -> bool:
+        return not self.slow_ns and not self.lost
+
     def loses(self) -> bool:
         return self.lost > 0.0 and self.rng.random() < self.lost / 2
 

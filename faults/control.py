@@ -2,15 +2,15 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autoscaler.serve_policy import RelayTarget
+from autoscaler.serve_policy import ANSWER_S, RelayTarget
 from deployments.cluster import Cluster, Router
 from deployments.config import DeploymentConfig
 from deployments.control import Control
 from deployments.plan import known_profiles
+from deployments.seats import within
 from faults.actors import Actor, Handle
 from faults.processes import KIND
 from faults.world import BrokenError, new_process
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 RELAY_S = 0.5
 """Between two questions of Serve's controller for the number of backends."""
-RELAY_PATIENCE_S = 5.0
 LOOK_S = 0.1
 OUTDATED = 0.1
 """Of the answers to whom a name stands for."""
@@ -134,22 +133,24 @@ class Controller:
         self.system = system
         self.loop = new_process(system.world, name)
         self.loop.may_fail = (NoAnswerError,)
-        self.relay = RelayTarget("router", "world")
+        self.relay = RelayTarget(("first", "second"), "world")
 
     async def run(self) -> None:
         spec = self.system.deployment.autoscaler
         while spec is not None:
-            self.relay.target = await self._ask()
+            self.relay.on_answers(await self._ask())
             context = Context(self.system.wanted, spec.minimum, spec.maximum)
             self.system.want(self.relay.decide(context))
             await asyncio.sleep(RELAY_S)
 
-    async def _ask(self) -> int | None:
+    async def _ask(self) -> list[tuple[int, int | None]]:
         """As `RelayTarget` does in its thread."""
-        actor = self.system.named[0]
-        told: int | None = None
-        if actor is not None:
-            with suppress(NoAnswerError, TimeoutError):
-                asked = Handle(actor, self.loop).target()
-                told = await asyncio.wait_for(asked, RELAY_PATIENCE_S)
-        return told
+        answers = await asyncio.gather(
+            *(
+                within(ANSWER_S, Handle(actor, self.loop).target())
+                for actor in self.system.named
+                if actor is not None
+            ),
+            return_exceptions=True,
+        )
+        return [each for each in answers if not isinstance(each, BaseException)]

@@ -17,6 +17,8 @@ from router.live import LiveRouter
 LOOK_NS = ms(5)
 YOUNG_NS = seconds(3 * WINDOW_S) - LOOK_NS
 """A control plane cannot have seen three windows before."""
+SEEN_NS = seconds(4)
+"""Until a control plane has met the router that leads, while both run and calls arrive."""
 
 
 class Invariants:
@@ -31,6 +33,9 @@ class Invariants:
         self.hosts: dict[VirtualLoop, object] = {}
         self.told = system.wanted
         """How many backends a control plane has asked for last."""
+        self.meeting: tuple[ControlHost, RouterHost] | None = None
+        """The control plane and the router that should know each other, or soon will."""
+        self.met_at_ns = 0
         system.world.looks.append(self.look)
         system.on_start.append(self._meet)
         for host in (*system.frontends, *system.backends, *system.controls):
@@ -90,7 +95,22 @@ class Invariants:
             held = sum(entry.size_bytes for entry in table.entries.values())
             if held != table.payload_bytes:
                 raise BrokenError(f"{frontend.loop.name} counts {table.payload_bytes} not {held}")
+        self._check_meeting()
         world.after(LOOK_NS, self._tick)
+
+    def _check_meeting(self) -> None:
+        """Whatever has become of other routers, the control plane hears from the one that leads."""
+        system, now_ns = self.system, self.system.world.now_ns
+        control, leader = system.control, system.router
+        meeting = None
+        if control is not None and leader is not None and control.ready:
+            held = control.loop.held or leader.loop.held
+            if leader.live is not None and not held and system.weather.calm:
+                meeting = (control, leader)
+        if meeting is None or meeting != self.meeting:
+            self.meeting, self.met_at_ns = meeting, now_ns
+        elif now_ns > self.met_at_ns + SEEN_NS:
+            check_view(*meeting)
 
     def _check_backend(self, host: BackendHost) -> None:
         process = host.process
@@ -147,6 +167,8 @@ class Invariants:
         assert system.control is not None
         assert system.control.control is not None
         system.control.control.check()
+        assert system.router is not None
+        check_view(system.control, system.router)
         scaling = system.control.control.scaling
         if scaling is not None and sum(scaling.targets) != len(system.backends):
             raise BrokenError(f"{len(system.backends)} backends, wanted are {scaling.targets}")
@@ -185,6 +207,18 @@ class Invariants:
             if count > 1:
                 names = sorted(loop.name for loop in pair)
                 raise BrokenError(f"{count} connections between {names}")
+
+
+def check_view(control: ControlHost, leader: RouterHost) -> None:
+    """What the control plane shows is the router that leads, and that one knows what it wants."""
+    assert control.control is not None
+    assert control.control.watch is not None
+    assert leader.live is not None
+    seen = control.control.watch.latest
+    if seen is None or seen["epoch"] != leader.live.epoch:
+        raise BrokenError(f"{control.loop.name} does not see that {leader.loop.name} leads")
+    if control.control.scaling is not None and not leader.live.placement.wanted:
+        raise BrokenError(f"{leader.loop.name} does not know what {control.loop.name} wants")
 
 
 def check_grants(live: LiveRouter) -> None:

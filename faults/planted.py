@@ -2,14 +2,17 @@
 not find ours."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from deployments.backend.slot import Job, Report
 from deployments.cluster import Router
 from deployments.control import Control
+from deployments.seats import Seats
 from faults.control import ControlHost
 from faults.processes import BackendHost, FrontendHost, RouterHost
 from faults.system import NUMBER_BITS
+from profiles.errors import GoneError
 from router.core.units import ms
 from router.links.messages import Fetch, Hello, Message, Result, Submit
 from router.links.routers import RouterLinks
@@ -169,14 +172,34 @@ class HastyControl(Control):
         await super()._start()
         if self.scaling is not None:
             self.scaling.targets = [self.config.backend.count]
-            await self.routers[0].set_target(self.scaling.targets)
+            await self.seats.set_target(self.scaling.targets)
+
+
+class BlindSeats(Seats):
+    async def keep(self, router: Router) -> None:
+        with suppress(GoneError):
+            await super().keep(router)
 
 
 class BlindControl(Control):
     """Does not notice that somebody has ended its routers."""
 
-    async def _keep(self) -> None:
-        pass
+    async def _start(self) -> None:
+        self.seats = BlindSeats()
+        await super()._start()
+
+
+class FirstSeat(Seats):
+    def _leader(self) -> Router:
+        return self.routers[0]
+
+
+class DeafControl(Control):
+    """Speaks to the router of the first seat, whoever leads."""
+
+    async def _start(self) -> None:
+        self.seats = FirstSeat()
+        await super()._start()
 
 
 class JealousControl(Control):
@@ -207,6 +230,7 @@ PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "two leaders": (two_leaders, ("cut", "part", "stop")),
     "hasty control plane": (control_plane(HastyControl), ("kill",)),
     "blind control plane": (control_plane(BlindControl), ("end-router",)),
+    "deaf control plane": (control_plane(DeafControl), ("kill", "stop")),
     "jealous control plane": (control_plane(JealousControl), ("kill", "usurp-control")),
 }
 """With the faults that bring each out soonest; none: any."""

@@ -6,14 +6,14 @@ from functools import partial
 from deployments.backend.process import UnfitError
 from deployments.frontend.models import Registry
 from deployments.frontend.options import FrontendOptions
-from faults.actors import Actor, Handle, Weather
+from faults.actors import Actor, Weather
 from faults.clients import Clients, Sent
 from faults.control import ControlHost, Controller
 from faults.deployment import ENCODED, PLAIN, TABLES, deployment
 from faults.network import Network
 from faults.processes import BackendHost, FrontendHost, RouterHost
 from faults.world import BrokenError, VirtualLoop, World
-from profiles.errors import NoAnswerError, ServingError
+from profiles.errors import ServingError
 from router.assembly import RouterConfig
 from router.core.units import ms, seconds
 from router.links.session import LinkError
@@ -185,14 +185,7 @@ class System:
         actor.up(host)
 
     def _other(self, seat: int, loop: VirtualLoop) -> Other:
-        async def ask() -> Handle:
-            await loop.run_in_executor(None, lambda: None)
-            actor = self.named[1 - seat]
-            if actor is None:
-                raise NoAnswerError("nobody has that name")
-            return Handle(actor, loop)
-
-        return Other(self.resolvers[1 - seat](loop), ask, seat > 0)
+        return Other(self.resolvers[1 - seat](loop), seat > 0)
 
     def _stand_down(self, host: RouterHost) -> None:
         if host in self.seats:

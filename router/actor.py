@@ -5,7 +5,6 @@ import faulthandler
 import gc
 import os
 import time
-from functools import partial
 from typing import Any
 
 import ray
@@ -67,12 +66,7 @@ class RouterActor(RouterProcess):
         self.config = config
         self.epoch = take_epoch(generation, int(second) if other else None)
         self.aside = Aside()
-        turns = Other(
-            find_router(other, namespace),
-            partial(find_actor, other, namespace),
-            second,
-            LOG.warning,
-        )
+        turns = Other(find_router(other, namespace), second, LOG.warning)
         super().__init__(
             self._make_live,
             Heart(BEAT_NS if other else options.beat_ns),

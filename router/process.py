@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar
 
+from profiles.errors import NoAnswerError
 from router.links.heart import Heart
 from router.links.transport import LinkOptions, LinkServer, Resolve
 from router.live import LiveRouter
@@ -23,8 +24,6 @@ class Other:
     """The router of the other seat, with which this one takes turns to lead."""
 
     resolve: Resolve
-    ask: Callable[[], Awaitable[Any]]
-    """What has the same methods as a `RouterProcess`, and passes them on to that one."""
     second: bool
     """Whether this one waits at first."""
     say: Callable[[str], None] = lambda what: None
@@ -32,15 +31,14 @@ class Other:
 
 
 def led(method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-    """A method of the router that leads: where that is another, it is asked."""
+    """A method of a router that leads: one that waits has nothing to tell, and would forget what
+    it is told."""
 
     @wraps(method)
     async def call(self: "RouterProcess", *given: Any) -> T:
-        leader = await self.leader()
-        if leader is None:
-            return await method(self, *given)
-        told: T = await getattr(leader, method.__name__)(*given)
-        return told
+        if not await self.leading():
+            raise NoAnswerError("this router waits: ask the other one")
+        return await method(self, *given)
 
     return call
 
@@ -96,12 +94,10 @@ class RouterProcess:
     async def mark(self) -> str:
         return self.of
 
-    async def leader(self) -> Any:
-        """The other router, where that one leads; None: this one does, or nobody."""
+    async def leading(self) -> int:
+        """The epoch in which it leads; 0 while it waits."""
         await self.address()
-        if self.other is None or self.seat.leads or self.watcher.watched is None:
-            return None
-        return await self.other.ask()
+        return self.live.epoch if self.seat.leads else 0
 
     @led
     async def snapshot(self) -> dict[str, Any]:
@@ -148,9 +144,9 @@ class RouterProcess:
         self.live.set_target(wanted)
 
     @led
-    async def target(self) -> int | None:
-        """What the control plane last wanted; None until it has."""
-        return self.live.placement.target
+    async def target(self) -> tuple[int, int | None]:
+        """Its epoch, and how many backends the control plane last wanted; None until it has."""
+        return self.live.epoch, self.live.placement.target
 
     async def stop(self, reason: str = "router shuts down") -> None:
         """Say goodbye to everyone; whoever created the process then ends it."""

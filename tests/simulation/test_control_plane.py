@@ -69,7 +69,7 @@ def test_a_router_that_somebody_ends_is_made_anew(seed: int) -> None:
 def test_the_next_one_goes_on_with_the_backends_that_there_are() -> None:
     play = Play(1, scaled=True)
     load_ns = seconds(12)
-    play.schedule.load(play.world.now_ns, play.world.now_ns + load_ns, 300.0)
+    play.schedule.load(play.world.now_ns, play.world.now_ns + load_ns, 600.0)
     play.run(seconds(6))
     assert play.system.wanted == BACKENDS_MAX
     # With its router goes all that anybody has noted down.

@@ -62,14 +62,25 @@ def test_it_is_withdrawn_once_enough_answers_were_bad() -> None:
     assert trial.judge(told(45, 5)) == {}
     found = trial.judge(told(44, 6))
     assert found == {"m@2": "withdrawn: 6 of 50 answers were bad, more than bad_rate_max=0.1"}
+    # It has not answered, and is told again.
+    assert trial.judge(told(44, 7)) == found
+    trial.on_told("m@2", epoch=1)
     assert trial.judge(told(44, 7)) == {}
 
 
 def test_a_router_that_starts_anew_is_told_again() -> None:
     trial = canaries(config(requests_min=1))
     assert trial.judge(told(0, 5, epoch=1))
+    trial.on_told("m@2", epoch=1)
     assert trial.judge(told(0, 5, epoch=1, absent=("m@2",))) == {}
     assert trial.judge(told(0, 0, epoch=2)) != {}
+
+
+def test_a_router_that_comes_in_place_of_one_that_was_not_told_is_told() -> None:
+    trial = canaries(config(requests_min=1))
+    found = trial.judge(told(0, 5, epoch=1))
+    assert found
+    assert trial.judge(told(0, 0, epoch=2)) == found
 
 
 def test_a_version_that_a_client_unloaded_is_not_judged() -> None:

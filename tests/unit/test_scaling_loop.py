@@ -104,13 +104,23 @@ class Context:
 
 
 def test_the_relay_keeps_what_is_until_it_is_told() -> None:
-    policy = RelayTarget("router", "space")
+    policy = RelayTarget(("router",), "space")
     policy.asking = policy  # type: ignore[assignment]
     assert policy(Context()) == (3, {})
     policy.target = 4
     assert policy(Context()) == (4, {})
     policy.target = 99
     assert policy(Context()) == (5, {})
+
+
+def test_the_relay_believes_the_router_that_leads() -> None:
+    policy = RelayTarget(("first", "second"), "space")
+    policy.on_answers([(7, 4), (6, 2)])
+    assert policy.decide(Context()) == 4
+    policy.on_answers([(8, None)])
+    assert policy.decide(Context()) == 3
+    policy.on_answers([])
+    assert policy.decide(Context()) == 3
 
 
 def test_what_was_released_and_is_still_there_counts_as_gone() -> None:

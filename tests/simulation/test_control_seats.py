@@ -1,0 +1,104 @@
+"""The control plane speaks to the router that leads, whichever seat that is in and whatever has
+become of the other, in the simulated world."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from faults.invariants import Invariants
+from faults.processes import RouterHost
+from faults.system import System
+from faults.world import World
+from profiles.errors import NoAnswerError
+from router.core.units import ms, seconds
+
+UP_NS = seconds(5)
+"""Until the autoscaler has told what it wants."""
+NOTICED_NS = seconds(3)
+"""From a takeover until the control plane's view is whole again."""
+
+
+class Play:
+    """A system that has come up, with a router in each seat and the first of them in the lead."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = world = World(seed)
+        self.system = System(world, backends=2, frontends=1, standby=True, scaled=True)
+        self.invariants = Invariants(self.system)
+        self.run(UP_NS)
+        assert self.router(0).leads
+
+    def run(self, span_ns: int) -> None:
+        self.world.run_until(self.world.now_ns + span_ns)
+
+    def router(self, seat: int) -> RouterHost:
+        router = self.system.seats[seat]
+        assert router is not None
+        return router
+
+    def ask(self) -> dict[str, Any]:
+        """What an operator who asks now is told within three seconds."""
+        control = self.system.control
+        assert control is not None
+        assert control.control is not None
+        told: list[dict[str, Any]] = []
+
+        async def ask() -> None:
+            assert control.control is not None
+            told.append(await control.control.snapshot())
+
+        control.loop.start(ask)
+        self.run(seconds(3))
+        assert told, "nobody answers"
+        return told[0]
+
+    def check_whole(self) -> None:
+        """The one that leads has all that the control plane wants it to know."""
+        control, leader = self.system.control, self.system.router
+        assert control is not None
+        assert leader is not None
+        assert leader.live is not None
+        scaling = control.control.scaling if control.control is not None else None
+        assert scaling is not None
+        assert leader.live.placement.wanted == scaling.targets
+        assert self.ask()["epoch"] == leader.live.epoch
+
+
+def stop(play: Play) -> None:
+    play.router(0).loop.hold(stopped=True)
+
+
+def kill(play: Play) -> None:
+    """Its node is gone, and nowhere else is there room for it."""
+    play.system.lose_router(play.router(0), back_in_ns=seconds(1000))
+
+
+def restart(play: Play) -> None:
+    play.system.lose_router(play.router(0))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("strike", [stop, kill, restart])
+def test_it_follows_the_lead_to_the_other_seat(strike: Callable[[Play], None], seed: int) -> None:
+    play = Play(seed)
+    strike(play)
+    play.run(NOTICED_NS)
+    assert play.system.router is play.router(1)
+    play.check_whole()
+
+
+def test_a_router_that_waits_does_not_answer_for_an_empty_one() -> None:
+    play = Play(1)
+    refused: list[str] = []
+
+    async def ask() -> None:
+        for told in (process.snapshot(), process.set_target([1]), process.place({})):
+            with pytest.raises(NoAnswerError, match="waits") as error:
+                await told
+            refused.append(str(error.value))
+
+    process = play.router(1).process
+    play.router(1).loop.start(ask)
+    play.run(ms(100))
+    assert len(refused) == 3

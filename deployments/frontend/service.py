@@ -201,7 +201,7 @@ class InferenceService:
     ) -> pb.RepositoryModelLoadResponse:
         tenant = await self._who(context, request.model_name)
         if request.parameters:
-            given = shown(sorted(request.parameters))
+            given = shown(min(request.parameters))
             message = f"{given} cannot be given here: models are described by the configuration"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         await self._place(tenant, request.model_name, True, context)

@@ -48,6 +48,10 @@ from router.core.units import seconds
 from router.logs import start_logs
 from router.numbers import take_number
 
+HEALTH_S = 2.0
+"""Between two questions of Serve for the control plane's health. It is replaced after three bad
+answers, and only the next one makes a router in place of one that somebody has ended."""
+
 
 def _number(config: DeploymentConfig) -> int:
     """Of this frontend or backend. The cluster remembers whose each is, for good: what a process
@@ -63,7 +67,7 @@ def _number(config: DeploymentConfig) -> int:
     return take_number(name, claim)
 
 
-@serve.deployment(num_replicas=1, max_ongoing_requests=100)
+@serve.deployment(num_replicas=1, max_ongoing_requests=100, health_check_period_s=HEALTH_S)
 class ControlPlane:
     """Shows a `Control` to Serve and to operators."""
 

@@ -31,8 +31,6 @@ class Sent:
     held_ns: int = 0
     """How long its frontend had been held when it came."""
     rid: int = -1
-    probe: bool = False
-    """Sent when all is well again: it has to be served."""
     outcomes: list[Outcome] = field(default_factory=list)
     answered_at_ns: int = 0
     sent_at_ns: int = 0
@@ -54,9 +52,9 @@ class Clients:
         for number in [n for n, sent in self.open.items() if sent.frontend is frontend]:
             del self.open[number]
 
-    def send(self, model: ServedModel, frontend: FrontendHost, probe: bool = False) -> Sent:
+    def send(self, model: ServedModel, frontend: FrontendHost) -> Sent:
         """One request, now or as soon as its frontend looks."""
-        sent = Sent(len(self.ledger), model, frontend, probe=probe)
+        sent = Sent(len(self.ledger), model, frontend)
         self.ledger.append(sent)
         self.world.enter(self.world.now_ns, lambda: self._open(sent), frontend.loop)
         return sent

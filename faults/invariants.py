@@ -4,6 +4,7 @@ from collections import Counter
 
 from deployments.frontend.outcomes import Refusal
 from faults.actors import Actor, Call
+from faults.clients import Sent
 from faults.control import ControlHost
 from faults.deployment import WINDOW_S
 from faults.processes import BackendHost, RouterHost
@@ -125,11 +126,11 @@ class Invariants:
 
     # When all is well again
 
-    def check_served(self) -> None:
+    def check_served(self, probes: list[Sent]) -> None:
         """Requests sent after everything had healed were all served."""
-        for sent in self.system.clients.ledger:
+        for sent in probes:
             outcome = sent.outcomes[0] if sent.outcomes else None
-            if sent.probe and (outcome is None or isinstance(outcome, Refusal)):
+            if outcome is None or isinstance(outcome, Refusal):
                 raise BrokenError(
                     f"request {sent.number} was not served when all was well: {outcome}"
                 )

@@ -197,7 +197,7 @@ def _slow(schedule: Schedule) -> Heal | None:
     if host is None:
         return None
     machine = host.machine
-    machine.slowness = schedule.rng.uniform(1.5, 8.0)
+    machine.slowness = schedule.rng.uniform(1.5, 16.0)
 
     def heal() -> None:
         machine.slowness = 1.0

@@ -14,6 +14,11 @@ OWN_MIN = 3
 MEMORY = 2048
 """Batches of a variant, of whatever size, after which a sample is forgotten. A margin that keeps
 its octave from running at all would never be refuted otherwise."""
+SUSPECT = 2.0
+"""A delay weighs less on large batches than on small ones. Where large ones took so many times as
+long as small ones do, both by their profile, that was a fault which may be over."""
+PATIENCE = 32
+"""Batches of a variant, none of them that large, until it is taken to be."""
 FACTOR_STEP = 0.002
 """The planned times are rewritten only when the factor has moved by this much."""
 SWAP_SHARE = 4
@@ -53,6 +58,10 @@ class RatioWindow:
             dropped = True
         return dropped
 
+    def forget_above(self, ratio: float) -> None:
+        self.recent = deque(each for each in self.recent if each[1] <= ratio)
+        self.ordered = sorted(each for _, each in self.recent)
+
     def forget_largest(self) -> None:
         largest = self.ordered.pop()
         for index, (_, ratio) in enumerate(self.recent):
@@ -72,7 +81,17 @@ class RatioWindow:
 class Octave:
     """Batch sizes from 2^n to 2^(n+1) - 1, which share a margin."""
 
-    __slots__ = ("borrowed_ns", "factor", "first", "last", "ratios", "raw")
+    __slots__ = (
+        "borrowed_ns",
+        "factor",
+        "first",
+        "last",
+        "patience",
+        "ran",
+        "ratios",
+        "raw",
+        "waits_since",
+    )
 
     def __init__(self, first: int, last: int, factor: float) -> None:
         self.first = first
@@ -86,6 +105,11 @@ class Octave:
         """Times the profile's median; what the plan is."""
         self.borrowed_ns = 0
         """On top of that: a delay seen on other sizes."""
+        self.waits_since = 0
+        """The number of the last batch of these sizes, or of that at which they were forgiven."""
+        self.ran = 0
+        """Batches since they were."""
+        self.patience = PATIENCE
 
 
 class VariantCost:
@@ -145,7 +169,11 @@ class VariantCost:
         octave = self.octaves[size.bit_length() - 1]
         octave.raw.add(self.batches, ratio)
         octave.ratios.add(self.batches, ratio / backend_factor)
+        octave.waits_since = self.batches
+        octave.ran += 1
         changed = len(octave.ratios.ordered) <= RATIO_WINDOW_MIN
+        if self._forgive_larger_than(octave):
+            changed = True
         for each in self.octaves:
             each.raw.forget_before(self.batches - MEMORY)
             if each.ratios.forget_before(self.batches - MEMORY) and each is not octave:
@@ -157,11 +185,32 @@ class VariantCost:
         if changed:
             self.plan(share)
 
+    def _forgive_larger_than(self, octave: Octave) -> bool:
+        """Larger sizes that were much slower than these are now, and have not run since, may try
+        again; whether any may. If they were right, they wait twice as long the next time."""
+        forgiven = False
+        if len(octave.ratios.ordered) >= RATIO_WINDOW_MIN:
+            limit = SUSPECT * octave.factor
+            for each in self.octaves:
+                if each.first <= octave.first:
+                    continue
+                if each.factor <= limit:
+                    if each.ran >= RATIO_WINDOW_MIN:
+                        each.patience = PATIENCE
+                elif self.batches - each.waits_since >= each.patience:
+                    each.ratios.forget_above(limit)
+                    each.waits_since, each.ran = self.batches, 0
+                    each.patience = min(2 * each.patience, MEMORY)
+                    forgiven = True
+        return forgiven
+
     def doubt(self, share: float) -> None:
         """Make the margin of the smallest batch a little smaller."""
-        smallest = self.octaves[0].ratios
-        if smallest.ordered:
-            smallest.forget_largest()
+        smallest = self.octaves[0]
+        if smallest.borrowed_ns > 0:
+            self._taught()[0].ratios.forget_largest()
+        elif smallest.ratios.ordered:
+            smallest.ratios.forget_largest()
         else:
             self.seed = max(1.0, 0.9 * self.seed)
             for octave in self.octaves:
@@ -171,15 +220,16 @@ class VariantCost:
 
     def plan(self, share: float) -> None:
         """Set every octave's margin from what has run, and the table from the margins."""
-        taught = [
-            octave for octave in self.octaves if len(octave.ratios.ordered) >= RATIO_WINDOW_MIN
-        ]
+        taught = self._taught()
         for octave in taught:
             octave.factor, octave.borrowed_ns = octave.ratios.quantile(share), 0
         for octave in self.octaves:
             if octave not in taught:
                 self._borrow(octave, taught)
         self._rewrite()
+
+    def _taught(self) -> list[Octave]:
+        return [each for each in self.octaves if len(each.ratios.ordered) >= RATIO_WINDOW_MIN]
 
     def _borrow(self, octave: Octave, taught: list[Octave]) -> None:
         """The margin of sizes that have hardly run."""

@@ -15,6 +15,8 @@ TRIES = 4
 COMPACT_FROM = 32
 LAST = NEVER // 4
 """Added to a backend's number to put it behind all others."""
+IDLE_NS = 500_000_000
+"""A slow backend on which nothing has run for so long may have recovered."""
 LOOK_AGAIN_NS = 200_000
 """A bid that is to be ripe sooner than this is given its exact time."""
 
@@ -112,14 +114,7 @@ class Lane:
 class RankThread(Desk):
     """Grants backends to ripe bids, smallest key first. A state machine with timers, no thread."""
 
-    __slots__ = (
-        "backends",
-        "batches",
-        "lanes",
-        "settled_at_ns",
-        "slot",
-        "standings",
-    )
+    __slots__ = ("backends", "batches", "lanes", "settled_at_ns", "slot", "standings")
 
     def __init__(self, costs: Costs, timers: Timers, outbox: Outbox) -> None:
         super().__init__(costs, timers, outbox)
@@ -407,6 +402,15 @@ class RankThread(Desk):
             state.offer_stamp = 0
             state.lane.free_count -= 1
 
+    def _weigh_refusal(self, now_ns: int, state: BackendState) -> int:
+        """It weighs much where whoever was refused has nowhere else to go: in a lane of its own, or
+        in a pool that is slow as a whole and idle for it."""
+        alone = state.owner is not None
+        if not alone and now_ns - state.free_at_ns >= IDLE_NS:
+            pool = [each for each in self.backends.values() if each.owner is None]
+            alone = all(each.draining or each.backend in self.costs.backend_factor for each in pool)
+        return REFUSALS // 2 if alone else 1
+
     def _grant(self, now_ns: int, state: BackendState, standing: Standing, bid: Bid) -> bool:
         slot = self.slot
         ready_at_ns = now_ns + self.lead_ns(bid.size)
@@ -416,8 +420,7 @@ class RankThread(Desk):
         batch = source.grant(now_ns, slot)
         if batch is None:
             if slot.factor != 1.0:
-                # In a lane of its own whoever was refused has nowhere else to go.
-                self.costs.refuse(state.backend, 1 if state.owner is None else REFUSALS // 2)
+                self.costs.refuse(state.backend, self._weigh_refusal(now_ns, state))
             return False
         heappop(state.lane.free)
         self._withdraw(state)

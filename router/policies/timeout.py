@@ -165,7 +165,11 @@ class TimeoutBatching(Source):
         return bid
 
     def _drop_late(self, request: Request) -> None:
-        self.drop_late(request, self.variants[request.application], request.expires_at_ns)
+        application = request.application
+        # Whoever is alone waits for others first: a margin that leaves no time for that lets nobody
+        # run, either.
+        held_ns = self.options.wait_ns if self.size_max[application] > 1 else 0
+        self.drop_late(request, self.variants[application], request.expires_at_ns - held_ns)
 
     def _drop_hopeless(self, now_ns: int, replica: Replica) -> int:
         """Drop the first requests that could not even run alone; returns when the next one goes."""

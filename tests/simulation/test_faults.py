@@ -23,6 +23,17 @@ def test_no_invariant_breaks(first: int) -> None:
         assert story.outcomes.get("served", 0) > 0
 
 
+@pytest.mark.parametrize("seed", [8, 12, 37])
+def test_what_a_slow_backend_taught_is_unlearnt(seed: int) -> None:
+    """An application was refused for ever, or for very long, after backends had been slow."""
+    assert not play(seed, ("slow",), scaled=True).broken
+
+
+@pytest.mark.parametrize("seed", [514, 529])
+def test_backends_that_follow_the_load_are_found_well_again(seed: int) -> None:
+    assert not play(seed).broken
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str) -> None:
     plant, kinds = PLANTED[name]

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from router.core.costs import MEMORY, REFUSALS, Costs, RatioWindow, fixed_cost_ns
+from router.core.costs import MEMORY, PATIENCE, REFUSALS, Costs, RatioWindow, fixed_cost_ns
 from router.core.source import Slot
 from router.core.units import ms
 
@@ -97,11 +97,55 @@ def test_one_slow_run_of_a_size_that_hardly_runs_is_an_accident() -> None:
 
 def test_a_margin_that_keeps_its_sizes_from_running_is_forgotten() -> None:
     costs = costs_of([1, 1, 1, 10])
-    run(costs, 4, 5.0, times=20)
+    run(costs, 4, 2.0, times=20)
     run(costs, 1, 1.0, times=MEMORY - 20)
-    assert costs.of(0).plan_ns[4] == ms(50)
+    assert costs.of(0).plan_ns[4] == ms(20)
     run(costs, 1, 1.0, times=21)
     assert costs.of(0).plan_ns[4] == ms(10)
+
+
+def test_one_that_smaller_sizes_belie_is_forgotten_soon() -> None:
+    costs = costs_of([1, 1, 1, 10])
+    run(costs, 1, 1.0, times=20)
+    run(costs, 4, 1.1, times=16)
+    run(costs, 4, 7.0, times=30)
+    run(costs, 1, 1.0, times=PATIENCE - 1)
+    assert costs.of(0).plan_ns[4] == ms(70)
+    run(costs, 1, 1.0, times=1)
+    # What it took when all was well is remembered.
+    assert costs.of(0).plan_ns[4] == ms(11)
+
+
+def test_one_that_proves_right_is_forgotten_ever_later() -> None:
+    costs = costs_of([1, 1, 1, 10])
+    run(costs, 4, 7.0, times=20)
+    waited = []
+    for _ in range(6):
+        before = costs.of(0).batches
+        while costs.of(0).plan_ns[4] == ms(70):
+            run(costs, 1, 1.0, times=1)
+        waited.append(costs.of(0).batches - before)
+        run(costs, 4, 7.0, times=3)
+        assert costs.of(0).plan_ns[4] == ms(70)
+    assert waited == [32, 64, 128, 256, 512, 1024]
+    # Once it is well for long enough, all is forgiven.
+    run(costs, 4, 1.0, times=300)
+    run(costs, 1, 1.0, times=1)
+    run(costs, 4, 7.0, times=30)
+    run(costs, 1, 1.0, times=PATIENCE)
+    assert costs.of(0).plan_ns[4] == ms(10)
+
+
+def test_a_doubt_is_of_those_who_lent_the_margin() -> None:
+    costs = costs_of([1, 1, 1, 10])
+    run(costs, 1, 1.0, times=10)
+    run(costs, 4, 1.0, times=30)
+    run(costs, 4, 5.0, times=2)
+    assert costs.of(0).plan_ns[1] == ms(41)
+    costs.doubt(0)
+    assert costs.of(0).plan_ns[1] == ms(41)
+    costs.doubt(0)
+    assert costs.of(0).plan_ns[1] == ms(1)
 
 
 def test_plans_never_fall_with_the_size() -> None:

@@ -253,6 +253,33 @@ def test_late_run_is_learnt() -> None:
     assert engine.costs.of(0).factor == 1.2
 
 
+@pytest.mark.parametrize(
+    ("slow", "after_ms", "tried"),
+    [
+        ({0, 1}, 506, True),
+        # Something has run there a moment ago, and showed how slow it is.
+        ({0, 1}, 400, False),
+        # Whoever is refused may go elsewhere.
+        ({0}, 506, False),
+    ],
+)
+def test_a_pool_that_is_slow_as_a_whole_is_soon_tried_again(
+    slow: set[int], after_ms: int, tried: bool
+) -> None:
+    source = Told()
+    engine = make(source, backends=2)
+    for rid in range(2):
+        send(engine, rid)
+    for backend in range(2):
+        engine.on_done(ms(5), backend, ms(5))
+    engine.costs.backend_factor = dict.fromkeys(slow, 8.0)
+    source.declines = {0, 1}
+    for rid in range(2, 4):
+        send(engine, rid, ms(after_ms) + rid)
+        source.key -= 1
+    assert (0 not in engine.costs.backend_factor) == tried
+
+
 @pytest.mark.parametrize("backends", [0, 1])
 def test_ripe_bids_take_no_more_room_than_there_are_bids(backends: int) -> None:
     source = Told()

@@ -221,6 +221,29 @@ def test_a_margin_that_lets_nothing_run_is_doubted() -> None:
     assert ran >= 50
 
 
+def test_the_only_backend_is_tried_again_soon_after_it_was_slow() -> None:
+    costs = Costs()
+    costs.add(0, [ms(5)])
+    engine = Engine(costs)
+    engine.add_application(ModelThread(0, DeferredOptions(hold="eager")))
+    engine.on_backend_up(0, 0)
+    ran: list[bool] = []
+    for rid in range(60):
+        now_ns = rid * ms(300)
+        engine.on_request(now_ns, Request(rid, 0, now_ns, now_ns + ms(20)))
+        engine.on_time(now_ns + 1)
+        run_ns = ms(40) if 30 <= rid < 40 else ms(5)
+        ran.append(any(isinstance(effect, Dispatch) for effect in engine.take_effects()))
+        if ran[-1]:
+            engine.on_done(now_ns + run_ns, 0, run_ns)
+        engine.on_time(now_ns + ms(100))
+        engine.take_effects()
+    assert all(ran[:30])
+    assert not all(ran[30:40])
+    # At the pace that it had last nothing could end in time: a few find out that this is over.
+    assert all(ran[44:])
+
+
 def test_a_backend_without_the_model_is_passed_over() -> None:
     costs = Costs()
     costs.add(0, [ms(5)])

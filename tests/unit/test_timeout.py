@@ -181,3 +181,16 @@ def test_cancelled_request_is_forgotten() -> None:
     assert engine.on_cancel(ms(6) - 1, 1)
     assert source.replicas[0].load == 0
     assert engine.wake_at_ns() == NEVER
+
+
+def test_a_margin_that_leaves_no_time_to_wait_for_others_is_doubted() -> None:
+    engine, _ = make(wait_ns=ms(10), size_max=4)
+    # It leaves 36 of 40 ms, so that a request alone could run at once, but not after its wait.
+    for _ in range(20):
+        engine.costs.observe(0, 0, 0, 1, ms(36))
+    for rid in range(40):
+        send(engine, rid, rid * ms(100))
+        advance(engine, rid * ms(100) + ms(50))
+        for _ in ran(engine):
+            engine.on_done(rid * ms(100) + ms(60), 0, ms(5))
+    assert engine.costs.of(0).factor < 2.0

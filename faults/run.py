@@ -18,9 +18,9 @@ TROUBLE_NS = seconds(3)
 WARM_NS = ms(800)
 WARM_RPS = 60.0
 WARM_ROUNDS = 20
-"""Where several requests at once are in time only if batches are planned with what they take when
-all is well. Each slow batch counts until 50 others have run, at most 256 (docs/reliability.md,
-"After a backend was slow"), and of the rarer model about twelve run in one round."""
+"""Several requests at once are in time only if batches are planned with what they take when all is
+well. Each slow batch counts until 50 others have run, at most 256 (docs/reliability.md, "After a
+backend was slow"), and of the rarer model about twelve run in one round."""
 UNLEARNT = frozenset(("late", "window", "shed"))
 """What becomes of requests until then."""
 PROBE_NS = ms(400)
@@ -68,7 +68,7 @@ def play(
         world.run_until(from_ns + TROUBLE_NS)
         schedule.heal()
         system.settle()
-        for left in reversed(range(WARM_ROUNDS if system.scaled else 1)):
+        for left in reversed(range(WARM_ROUNDS)):
             # What was learnt from the faults is unlearnt by ordinary load.
             schedule.load(world.now_ns, world.now_ns + WARM_NS, WARM_RPS)
             world.run_until(world.now_ns + WARM_NS + REST_NS)

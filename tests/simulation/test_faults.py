@@ -29,7 +29,7 @@ def test_what_a_slow_backend_taught_is_unlearnt(seed: int) -> None:
     assert not play(seed, ("slow",), scaled=True).broken
 
 
-@pytest.mark.parametrize("seed", [514, 529])
+@pytest.mark.parametrize("seed", [514, 529, 3184, 5365])
 def test_backends_that_follow_the_load_are_found_well_again(seed: int) -> None:
     assert not play(seed).broken
 

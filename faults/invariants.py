@@ -155,7 +155,7 @@ class Invariants:
         assert router is not None
         live = router.live
         assert live is not None
-        if live.engine.outbox.queued or live.dispatched:
+        if live.engine.outbox.queued or live.away.rids:
             raise BrokenError(f"{router.loop.name} keeps requests that have ended")
         self._check_known(live)
         self._check_connections()
@@ -237,15 +237,15 @@ def check_grants(live: LiveRouter) -> None:
         raise BrokenError("a request is in two batches")
     if not granted.isdisjoint(queued):
         raise BrokenError(f"requests {granted & queued.keys()} are queued and granted at once")
-    if live.dispatched != granted:
+    if live.away.rids != granted:
         pending = {
             request.rid
             for effect in live.engine.outbox.effects
             if isinstance(effect, Dispatch)
             for request in effect.batch.requests
         }
-        if live.dispatched != granted - pending:
+        if live.away.rids != granted - pending:
             raise BrokenError(
-                f"dispatched {sorted(live.dispatched - granted)} that no backend has, "
-                f"{sorted(granted - pending - live.dispatched)} unknown"
+                f"dispatched {sorted(live.away.rids - granted)} that no backend has, "
+                f"{sorted(granted - pending - live.away.rids)} unknown"
             )

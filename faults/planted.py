@@ -46,11 +46,11 @@ def double_grant(what: object) -> None:
         submit = what._submit
 
         def forgetful(now_ns: int, link: Speaker, message: Submit) -> None:
-            held = message.rid in what.dispatched
-            what.dispatched.discard(message.rid)
+            held = message.rid in what.away.rids
+            what.away.rids.discard(message.rid)
             submit(now_ns, link, message)
             if held:
-                what.dispatched.add(message.rid)
+                what.away.rids.add(message.rid)
 
         what._submit = forgetful  # type: ignore[method-assign, assignment]
 

@@ -5,6 +5,7 @@ from functools import partial
 
 from router.aside import Failed, Then, Work, do_now
 from router.assembly import Assembly, RouterConfig, assemble
+from router.away import Away
 from router.core.engine import Engine
 from router.core.events import (
     Advise,
@@ -86,10 +87,7 @@ class LiveRouter:
         self.built = built
         self.frontends: dict[int, Speaker] = {}
         self.backends: dict[int, BackendPeer] = {}
-        self.dispatched: set[int] = set()
-        """Requests that a backend has: a frontend that reconnects may submit them once more."""
-        self.asked_again: set[int] = set()
-        """Those of them that were submitted once more: their results may have been lost."""
+        self.away = Away()
         self.placement = Placement(built)
         self.lead = LeadTime(config.lead_ns, config.lead_ns_max)
         self.keep_lead = KeepLead(self.engine, self.lead)
@@ -203,10 +201,7 @@ class LiveRouter:
             self._say(link, Dropped(submit.rid, UNKNOWN))
             return
         rid = submit.rid
-        if rid in self.engine.outbox.queued:
-            return
-        if rid in self.dispatched:
-            self.asked_again.add(rid)
+        if rid in self.engine.outbox.queued or self.away.is_asked_again(rid):
             return
         if self.guard.quarantine.rests(now_ns, application):
             self._say(link, Dropped(rid, DropReason.QUARANTINED))
@@ -331,9 +326,7 @@ class LiveRouter:
         for batch in (state.running, state.queued):
             if batch is not None:
                 held += len(batch.requests)
-                rids = [request.rid for request in batch.requests]
-                self.dispatched.difference_update(rids)
-                self.asked_again.difference_update(rids)
+                self.away.on_lost(batch)
         self.guard.on_gone(number, f"{reason} ({held} requests there)")
         self.built.ownership.release(number)
         self.engine.on_backend_down(now_ns, number)
@@ -359,26 +352,14 @@ class LiveRouter:
             if away_ns is not None:
                 self.meters.round_trip.add(max(0, away_ns - max(0, fetch_ns)))
             self.keep_lead.set()
-        self.dispatched.difference_update(request.rid for request in running.requests)
         self.meters.on_done(now_ns, number, running, done.run_ns, self.lead.link_ns, ran)
-        left_out = self._left_out(running, done) if done.left_out or self.asked_again else []
+        left_out = self.away.on_done(running, done.left_out, self.frontends)
         # What did not run teaches nothing about run times.
         size = len(running.requests) - len(left_out) if ran else 0
         self.engine.on_done(now_ns, number, done.run_ns, size, bool(done.failed), left_out)
         self.guard.on_done(now_ns, number, running, ran, bool(done.failed))
         self.keep_lead.heed(now_ns)
         self.placement.on_idle(now_ns, number)
-
-    def _left_out(self, batch: Batch, done: Done) -> list[Request]:
-        """Those that the backend could not answer to a frontend that lives. Whoever has been
-        answered after all is left out of its next batch by the frontend."""
-        missed = self.asked_again.union(done.left_out)
-        self.asked_again.difference_update([request.rid for request in batch.requests])
-        return [
-            request
-            for request in batch.requests
-            if request.rid in missed and request.rid >> RID_BITS in self.frontends
-        ]
 
     # Time and effects
 
@@ -451,7 +432,7 @@ class LiveRouter:
             if link is not None:
                 backend.met.add(frontend)
                 backend.link.send(Frontend(frontend, link.peer.address, link.peer.node))
-        self.dispatched.update(rids)
+        self.away.rids.update(rids)
         start_in_ns = batch.start_at_ns - now_ns
         idle = self._state(number).running is batch
         backend.sent[batch.batch_id] = (now_ns, start_in_ns, idle)

@@ -20,7 +20,7 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
         "up_ns": now_ns - live.started_at_ns,
         "frontends": sorted(live.frontends),
         "queued": len(engine.outbox.queued),
-        "dispatched": len(live.dispatched),
+        "dispatched": len(live.away.rids),
         "unknown_application": live.unknown,
         "stray_messages": live.strays,
         "hung_backends": sorted(set(live.guard.given_up)),

@@ -198,6 +198,7 @@ def test_grpc_connections_have_a_limit_too(running: Running) -> None:
     with ExitStack() as inside:
         for _ in range(MOST):
             inside.enter_context(connect(running, port))
+        # gRPC takes them in threads of its own, and tells nobody how many it has.
         time.sleep(0.2)
         with grpc.insecure_channel(running.target) as channel:
             live = InferenceStub(channel).ServerLive

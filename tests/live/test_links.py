@@ -2,11 +2,9 @@
 
 import asyncio
 import random
-import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
@@ -20,7 +18,7 @@ from deployments.backend.process import BackendProcess, BackendSettings
 from deployments.backend.runner import PlainRunner, Runner, RunnerStock
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.core.units import ms
-from router.links.heart import Heart, LoopWatch
+from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
     RID_BITS,
@@ -34,7 +32,7 @@ from router.links.messages import (
     Submit,
 )
 from router.links.session import LinkError
-from router.links.transport import Link, LinkOptions, LinkServer, Reconnecting, connect
+from router.links.transport import Link, LinkOptions, LinkServer, Reconnecting
 from router.live import LiveRouter
 from router.snapshot import snapshot
 from router.wake import wake_timer
@@ -307,153 +305,3 @@ def test_new_router_takes_over_and_the_old_one_is_refused() -> None:
             await server.stop("stale")
 
     run(test)
-
-
-class Recorder:
-    def __init__(self) -> None:
-        self.up: list[Link] = []
-        self.down: list[str] = []
-
-    def on_up(self, link: Link) -> None:
-        self.up.append(link)
-
-    def on_messages(self, link: Link, messages: list[Message]) -> None:
-        pass
-
-    def on_down(self, link: Link, reason: str) -> None:
-        self.down.append(reason)
-
-    def on_refused(self, link: Link, reason: str) -> None:
-        self.down.append(reason)
-
-
-def greet(role: str) -> Callable[[], Hello]:
-    return lambda: Hello(PROTOCOL, role, 1, 0)
-
-
-def test_busy_loop_is_not_taken_for_dead_but_a_silent_peer_is() -> None:
-    async def test() -> None:
-        options = LinkOptions(silence_ns=ms(400))
-        heart, still = Heart(options.beat_ns), Heart(ms(3_600_000))
-        events = Recorder()
-        server = LinkServer(greet("router"), events, heart, options)
-        port = await server.start(HOST)
-        busy = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, options)
-        # The loop stands still for both ends; what the heart sends meanwhile is found afterwards.
-        time.sleep(1.0)
-        await asyncio.sleep(0.7)
-        assert events.down == []
-        assert busy.open
-        silent = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), still, options)
-        await until(lambda: events.down)
-        # From 400 ms on; a machine that is busy looks a little later.
-        heard_ms = int(events.down[0].removeprefix("silent: nothing heard for ").split()[0])
-        assert 400 <= heard_ms < 1000
-        await until(lambda: not silent.open)
-        await server.stop("done")
-        heart.stop()
-        still.stop()
-
-    run(test)
-
-
-def test_a_loop_that_hangs_is_noticed_from_beside_it() -> None:
-    async def test() -> None:
-        options = replace(OPTIONS, silence_ns=ms(40))
-        heart, hung = Heart(options.beat_ns), threading.Event()
-        post = asyncio.get_running_loop().call_soon_threadsafe
-        heart.mind(LoopWatch(post, 50, hung.set))
-        server = LinkServer(greet("router"), Recorder(), heart, OPTIONS)
-        port = await server.start(HOST)
-        await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, OPTIONS)
-        for _ in range(20):
-            # Busy, time and again, and never for long.
-            time.sleep(0.05)
-            await asyncio.sleep(0.01)
-        assert not hung.is_set()
-        # On this thread: the loop stands still until the other one has noticed.
-        assert hung.wait(30)
-        await server.stop("done")
-        heart.stop()
-
-    run(test)
-
-
-def test_peer_that_does_not_read_is_cut_and_others_are_refused_in_words() -> None:
-    async def test() -> None:
-        options = LinkOptions(silence_ns=ms(5000), buffer_bytes_max=1 << 20)
-        heart, events = Heart(options.beat_ns), Recorder()
-        server = LinkServer(greet("router"), events, heart, options)
-        port = await server.start(HOST)
-        link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, options)
-        await until(lambda: events.up)
-        link.transport.pause_reading()
-        while not events.down:
-            events.up[0].send(Payload(1, "UINT8", (1 << 18,), bytes(1 << 18)))
-            await asyncio.sleep(0)
-        assert events.down[0].startswith("cut: the peer does not read")
-        refused = Recorder()
-        other = await connect(
-            f"{HOST}:{port}", lambda: Hello(9, "backend", 1, 0), refused, heart, options
-        )
-        assert "backend 1 speaks protocol 9" in await other.ended
-        with pytest.raises(LinkError, match="cannot be reached"):
-            await connect(f"{HOST}:1", greet("backend"), refused, heart, options)
-        link.transport.resume_reading()
-        await server.stop("done")
-        heart.stop()
-
-    run(test)
-
-
-def test_a_link_to_a_peer_that_does_not_read_ends_all_the_same() -> None:
-    async def test() -> None:
-        options = LinkOptions(silence_ns=ms(30_000))
-        heart, events = Heart(options.beat_ns), Recorder()
-        server = LinkServer(greet("router"), events, heart, options)
-        port = await server.start(HOST)
-        link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, options)
-        await until(lambda: events.up)
-        link.transport.pause_reading()
-        for _ in range(64):
-            events.up[0].send(Payload(1, "UINT8", (1 << 18,), bytes(1 << 18)))
-        events.up[0].flush()
-        assert events.up[0].backlog
-        # Long before the peer's silence would be noticed, and before the test's own time is up.
-        async with asyncio.timeout(10):
-            await server.stop("done")
-        assert events.down == ["done"]
-        link.transport.abort()
-        heart.stop()
-
-    run(test)
-
-
-async def send_large_frames(options: LinkOptions) -> None:
-    """They and the backlog keep their order, and the goodbye comes last."""
-    heart = Heart(ms(1))
-    got: list[int] = []
-
-    class Reader(Recorder):
-        def on_messages(self, link: Link, messages: list[Message]) -> None:
-            got.extend(each.rid for each in messages if isinstance(each, Payload))
-
-    server = LinkServer(greet("router"), Reader(), heart, options)
-    port = await server.start(HOST)
-    link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, options)
-    # Heartbeats every millisecond from their thread must never cut into a frame.
-    for rid in range(2000):
-        link.send(Payload(rid, "UINT8", (1,), bytes(rid * 100)))
-        if rid % 7 == 0:
-            link.flush()
-        if rid % 50 == 0:
-            await asyncio.sleep(0.002)
-    await until(lambda: len(got) == 2000)
-    assert got == list(range(2000))
-    await server.stop("done")
-    assert "goodbye: done" in await link.ended
-    heart.stop()
-
-
-def test_large_frames_and_backlog_keep_their_order() -> None:
-    run(lambda: send_large_frames(OPTIONS))

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_links import HOST, Recorder, greet, run, send_large_frames
+from test_link_transport import Recorder, greet, send_large_frames
+from test_links import HOST, run
 
 from benchmarks.certificates import Authority
 from router.core.units import ms

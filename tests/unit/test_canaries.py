@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from test_router_live import World
+from router_world import World
 
 from deployments.canaries import canaries
 from deployments.config import read_config

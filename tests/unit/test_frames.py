@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from router_world import World
 from test_metrics import busy_world
-from test_router_live import World
 
 from commands.top import shown, strip
 from deployments.frames import live_frame

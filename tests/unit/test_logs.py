@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_router_live import World, rid
+from router_world import World, rid
 
 import router.logs
 from deployments.frontend.entry import Arrival

@@ -2,7 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_router_live import FakeLink, World, rid
+from router_world import FakeLink, World, rid
 
 from router.core.units import ms, seconds
 from router.histogram import LATENCY_NS

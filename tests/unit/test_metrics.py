@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import parser
-from test_router_live import World
+from router_world import World
 
 from deployments.history import History
 from deployments.metrics import FAMILIES, prometheus_text

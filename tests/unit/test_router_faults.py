@@ -1,7 +1,7 @@
 """The live router when backends hang, drag, die or drain; l(b) = 4 + b ms."""
 
 import pytest
-from test_router_live import FakeLink, World, rid
+from router_world import FakeLink, World, rid
 
 from router.core.events import DropReason
 from router.core.units import ms
@@ -91,7 +91,7 @@ def test_whose_result_may_be_lost_runs_again() -> None:
     world.hear(world.backend, Done(run.batch, ms(6), 0))
     world.advance(1)
     assert [each.rids for each in world.backend.take(Run)] == [(rid(1),)]
-    assert not world.router.asked_again
+    assert not world.router.away.asked_again
 
 
 def test_a_backend_that_alone_fails_is_told_to_retire() -> None:

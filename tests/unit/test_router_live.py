@@ -1,19 +1,14 @@
-"""The live router on links, clock and timer of the test's own; l(b) = 4 + b ms."""
-
-from collections.abc import Callable
-from typing import TypeVar
+"""The live router, as frontends and backends see it; l(b) = 4 + b ms."""
 
 import pytest
+from router_world import TABLE, FakeWake, World, rid
 
 from profiles.errors import ConfigError
 from router.aside import Failed, Then, Work
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.core.events import DropReason
-from router.core.units import NEVER, ms
-from router.lead import LeadTime, QuantileWindow
+from router.core.units import ms
 from router.links.messages import (
-    PROTOCOL,
-    RID_BITS,
     Absent,
     Cancel,
     Done,
@@ -22,9 +17,7 @@ from router.links.messages import (
     Fleet,
     Frontend,
     FrontendStats,
-    Hello,
     LoadVariant,
-    Message,
     Place,
     Ready,
     Run,
@@ -33,112 +26,8 @@ from router.links.messages import (
     UnloadVariant,
 )
 from router.live import UNKNOWN, LiveRouter
-from router.meters import Meters
 from router.presence import LOADING, UNLOADED
 from router.snapshot import snapshot
-
-Kind = TypeVar("Kind")
-TABLE = tuple(ms(4 + size) for size in range(1, 17))
-
-
-class FakeLink:
-    def __init__(self, role: str, number: int, node: str = "node") -> None:
-        self.peer = Hello(PROTOCOL, role, number, 0, f"host:{number}", node)
-        self.said: list[Message] = []
-        self.closed = ""
-
-    def send(self, message: Message) -> None:
-        self.said.append(message)
-
-    def flush(self) -> None:
-        pass
-
-    def close(self, reason: str) -> None:
-        self.closed = reason
-
-    def take(self, kind: type[Kind]) -> list[Kind]:
-        """What of this kind has been said since the last call."""
-        taken: list[Kind] = [message for message in self.said if isinstance(message, kind)]
-        self.said = [message for message in self.said if not isinstance(message, kind)]
-        return taken
-
-
-class FakeWake:
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
-        self.at_ns = NEVER
-
-    def set(self, at_ns: int) -> None:
-        self.at_ns = at_ns
-
-    def close(self) -> None:
-        self.at_ns = NEVER
-
-
-class World:
-    """A router in virtual time."""
-
-    def __init__(
-        self,
-        policy: str = "deferred",
-        hold: str = "deferred",
-        make_meters: type[Meters] = Meters,
-    ) -> None:
-        self.now_ns = ms(1000)
-        self.soon: list[Callable[[], None]] = []
-        options: dict[str, object] = {"hold": hold} if policy == "deferred" else {}
-        application = ServedApplication("cats", ms(20), (ServedVariant("v", TABLE),))
-        config = RouterConfig((application,), policy, options, lead_ns=0)
-        self.wakes: list[FakeWake] = []
-        self.router = LiveRouter(
-            config,
-            3,
-            lambda: self.now_ns,
-            self.soon.append,
-            self._wake,
-            make_meters=make_meters,
-        )
-        self.frontend = self.link("frontend", 2)
-        self.backend = self.link("backend", 5)
-        self.hear(self.backend, Ready("emulated", ("v",)))
-
-    def _wake(self, call: Callable[[], None]) -> FakeWake:
-        self.wakes.append(FakeWake(call))
-        return self.wakes[-1]
-
-    def link(self, role: str, number: int) -> FakeLink:
-        link = FakeLink(role, number)
-        self.router.on_up(link)
-        return link
-
-    def hear(self, link: FakeLink, *messages: Message) -> None:
-        self.router.on_messages(link, list(messages))
-        self.settle()
-
-    def settle(self) -> None:
-        while self.soon:
-            self.soon.pop(0)()
-
-    def submit(self, *counters: int, slo_ns: int = ms(20), application: str = "cats") -> None:
-        rids = [rid(counter) for counter in counters]
-        self.hear(self.frontend, *(Submit(each, application, slo_ns, slo_ns) for each in rids))
-
-    def advance(self, by_ns: int) -> None:
-        until_ns = self.now_ns + by_ns
-        while self.wakes[0].at_ns <= until_ns:
-            self.now_ns = max(self.now_ns, self.wakes[0].at_ns)
-            self.wakes[0].at_ns = NEVER
-            self.wakes[0].call()
-            self.settle()
-        self.now_ns = until_ns
-
-    def application(self) -> dict[str, object]:
-        found: dict[str, object] = snapshot(self.router)["applications"]["cats"]
-        return found
-
-
-def rid(counter: int, frontend: int = 2) -> int:
-    return (frontend << RID_BITS) + counter
 
 
 def test_who_pins_another_variant_is_refused_by_name() -> None:
@@ -435,22 +324,6 @@ def test_router_that_is_told_of_a_newer_one_knows_that_it_is_stale() -> None:
     world = World()
     world.router.on_refused(world.backend, "refused: this router's epoch 3 is stale: ...")
     assert snapshot(world.router)["stale"] != ""
-
-
-def test_lead_is_bounded_and_takes_timer_lateness_in() -> None:
-    lead = LeadTime(ms(1), ms(20))
-    assert lead.lead_ns() == ms(1)
-    lead.on_timer(ms(2))
-    assert lead.lead_ns() == ms(3)
-    lead.on_batch(ms(500), None)
-    assert lead.lead_ns() == ms(20)
-
-
-def test_quantiles_forget() -> None:
-    window = QuantileWindow(size=2)
-    for value in (9, 1, 2):
-        window.add(value)
-    assert (window.quantile(0.0), window.quantile(1.0)) == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_router_live import FakeLink, World, rid
+from router_world import FakeLink, World, rid
 
 from clients.wire import parameters as names
 from clients.wire.tensors import RawTensor

@@ -4,9 +4,9 @@ import asyncio
 import multiprocessing
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from benchmarks.figures import Figure, run
+from benchmarks.live_server import resident_mb
 from router.actor import RouterActor
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.core.units import ms, seconds
@@ -43,13 +43,6 @@ def serve(pipe: Connection) -> None:
         await actor.stop()
 
     asyncio.run(main())
-
-
-def resident_mb(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    raise RuntimeError(f"process {pid} has no VmRSS")
 
 
 async def fill(address: str, count: int) -> None:

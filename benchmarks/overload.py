@@ -1,6 +1,5 @@
 """Ten times the capacity for a minute: who is served, who is refused how soon, and what is left."""
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,7 @@ import numpy.typing as npt
 import yaml
 
 from benchmarks.figures import Figure
-from benchmarks.live_server import ROOT, Running, fermata, title_of
+from benchmarks.live_server import ROOT, Running, fermata, resident_mb
 from benchmarks.workloads import RESNET50
 from router.core.units import SECOND
 from simulator.goodput import find_goodput
@@ -252,16 +251,12 @@ def _without_sizes(given: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _memory(server: Running) -> Iterator[list[float]]:
     """A list whose last entry is how much router and frontends have grown, at most, in MB."""
-    pids = [
-        pid
-        for pid in server.family()
-        if any(mark in title_of(pid) for mark in (":Frontend", "RouterActor"))
-    ]
-    first, grown, done = _resident_mb(pids), [0.0], threading.Event()
+    pids = server.pids_of((":Frontend", "RouterActor"))
+    first, grown, done = sum(map(resident_mb, pids)), [0.0], threading.Event()
 
     def watch() -> None:
         while not done.wait(0.5):
-            grown.append(max(grown[-1], _resident_mb(pids) - first))
+            grown.append(max(grown[-1], sum(map(resident_mb, pids)) - first))
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -270,8 +265,3 @@ def _memory(server: Running) -> Iterator[list[float]]:
     finally:
         done.set()
         thread.join()
-
-
-def _resident_mb(pids: list[int]) -> float:
-    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids)
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -7,11 +7,10 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from benchmarks.figures import Figure
 from benchmarks.kills import CONFIG, LEADS, is_good, loaded, recovered, unanswered, victim_of
-from benchmarks.live_server import ROLES, SHARED, Running, fermata
+from benchmarks.live_server import ROLES, SHARED, Running, fermata, resident_mb
 
 CYCLE_S = 120.0
 """From one kill to the next, as far as the minutes can be cut so."""
@@ -81,11 +80,6 @@ class Held:
         return max(each[-1] - each[WARM_CYCLES - 1] for each in files if len(each) > WARM_CYCLES)
 
 
-def resident_mb(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
 def measure(minutes: float) -> Iterator[Figure]:
     cycles = max(WARM_CYCLES + 1, round(60 * minutes / CYCLE_S))
     cycle_s = 60 * minutes / cycles
@@ -102,13 +96,13 @@ def measure(minutes: float) -> Iterator[Figure]:
             recovered(server, standby=True, frontends=FRONTENDS)
             time.sleep(REST_S)
             held.look(server)
-            due_s = ledger["scheduled_ns"] / 1e9
+            due_s, failed = ledger["scheduled_ns"] / 1e9, ~is_good(ledger)
             outside = (due_s < STRUCK_AT_S - MARGIN_S) | (due_s > STRUCK_AT_S + WINDOW_S)
-            bad += int((~is_good(ledger) & outside).sum())
+            bad += int((failed & outside).sum())
             asked += int(outside.sum())
             lost += unanswered(ledger)
             twice += again
-            told = f"{bad} of {asked} bad beside the kills, {int((~is_good(ledger)).sum())} in all"
+            told = f"{bad} of {asked} bad beside the kills, {int(failed.sum())} in all"
             print(
                 f"cycle {number + 1} of {cycles}, {role} killed: {told}; {held.actors[-1]} actors,"
                 f" {held.segments[-1]} segments, {held.tasks[-1]} tasks",

@@ -147,7 +147,7 @@ class Desk:
     def _outdated(self, now_ns: int, arrival: Arrival) -> Refusal | None:
         """Why a request is refused that lay unread for as long as it may take."""
         unread_ns = self.stalls.unread_ns(now_ns)
-        if unread_ns < min(arrival.hard_limit_ns, arrival.left_ns) or not unread_ns:
+        if not unread_ns or unread_ns < min(arrival.hard_limit_ns, arrival.left_ns):
             return None
         message = f"stalled: the frontend did not run for {unread_ns / 1e6:.0f} ms"
         return Refusal("UNAVAILABLE", RefusalReason.STALLED, message, RETRY_AFTER_NS)

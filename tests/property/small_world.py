@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from policy_zoo import CHOOSING, NOT_STRICT, SOURCES
 
@@ -17,6 +18,17 @@ from router.policies.deferred import ModelThread
 
 SIZE_MAX = 12
 US = 1000
+
+
+def examples(count: int) -> settings:
+    """So many workloads, the same ones every time, however long they take."""
+    return settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_zoo import SOURCES
-from small_world import WORKLOADS, Workload, World
+from small_world import WORKLOADS, Workload, World, examples
 
 from router.core.costs import Costs
 from router.core.engine import Engine
@@ -25,13 +25,7 @@ CAPACITY_RPS = 160.0
 
 
 @pytest.mark.parametrize("name", SOURCES)
-@settings(
-    max_examples=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@examples(40)
 @given(load=WORKLOADS)
 def test_every_policy_keeps_the_rules_with_shares(name: str, load: Workload) -> None:
     world = World(name, load, fair=True)

@@ -1,9 +1,9 @@
 """What every policy must keep, under arrivals, cancels and failures that nobody would think of."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from policy_zoo import SOURCES
-from small_world import WORKLOADS, Workload, World
+from small_world import WORKLOADS, Workload, World, examples
 
 
 def play(name: str, load: Workload) -> World:
@@ -13,13 +13,7 @@ def play(name: str, load: Workload) -> World:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-@settings(
-    max_examples=150,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@examples(150)
 @given(load=WORKLOADS)
 def test_every_policy_keeps_the_rules(name: str, load: Workload) -> None:
     world = play(name, load)
@@ -28,13 +22,7 @@ def test_every_policy_keeps_the_rules(name: str, load: Workload) -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-@settings(
-    max_examples=40,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@examples(40)
 @given(load=WORKLOADS)
 def test_every_policy_heeds_the_room_of_each_backend(name: str, load: Workload) -> None:
     world = World(name, load, room=2)

@@ -162,6 +162,13 @@ class VariantCost:
         most = max(self.octaves, key=lambda octave: len(octave.raw.ordered)).raw.ordered
         return most[len(most) // 2] if most else None
 
+    def expect_ns(self, size: int) -> int:
+        """How long a batch of that size usually takes: as profiled, until batches tell better."""
+        p50_ns = self.p50_ns[size]
+        ordered = self.octaves[size.bit_length() - 1].ratios.ordered
+        count = len(ordered)
+        return p50_ns if count < OWN_MIN else int(p50_ns * ordered[count // 2])
+
     def learn(self, size: int, ratio: float, backend_factor: float, share: float) -> None:
         """A batch of that size took so many times its profiled time, on a backend that takes so
         many times as long as its peers."""

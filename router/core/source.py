@@ -96,10 +96,10 @@ class Slot:
 
     def expect_ns(self, variant: int, size: int) -> int:
         """Expected run time: as planned, without the margin."""
-        p50_ns = self.costs.of(variant, self.kind).p50_ns[size]
+        expect_ns = self.costs.of(variant, self.kind).expect_ns(size)
         if self.factor != 1.0:
-            p50_ns = int(p50_ns * self.factor)
-        return p50_ns + self.swap_in_ns(variant)
+            expect_ns = int(expect_ns * self.factor)
+        return expect_ns + self.swap_in_ns(variant)
 
     def size_that_fits(self, variant: int, budget_ns: int) -> int:
         """The largest batch planned to run within the budget; 0 if not even one request fits."""

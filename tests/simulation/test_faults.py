@@ -29,9 +29,14 @@ def test_what_a_slow_backend_taught_is_unlearnt(seed: int) -> None:
     assert not play(seed, ("slow",), scaled=True).broken
 
 
-@pytest.mark.parametrize("seed", [514, 529, 3184, 5365])
+@pytest.mark.parametrize("seed", [514, 529, 3184, 5365, 7680])
 def test_backends_that_follow_the_load_are_found_well_again(seed: int) -> None:
     assert not play(seed).broken
+
+
+def test_a_request_is_known_from_the_moment_it_is_granted() -> None:
+    """It was queued anew when its frontend asked for it before the grant had been sent."""
+    assert not play(8957).broken
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -225,6 +225,18 @@ def test_slot_plans_with_the_margin_and_expects_without() -> None:
     assert slot.size_that_fits(0, -1) == 0
 
 
+def test_slot_expects_what_batches_of_that_size_have_usually_taken() -> None:
+    slot = slot_for(0, 1.0, None)
+    for run_ms in (11, 12, 90):
+        assert slot.expect_ns(0, 2) == ms(6)
+        slot.costs.observe(0, 0, 7, 2, ms(run_ms))
+    slot.offer(7, 0, ms(100), None)
+    assert slot.factor == 1.0
+    assert (slot.expect_ns(0, 2), slot.expect_ns(0, 3)) == (ms(12), ms(14))
+    # Other sizes have not been heard of.
+    assert slot.expect_ns(0, 1) == ms(5)
+
+
 def test_slot_uses_the_backends_own_factor() -> None:
     slot = slot_for(0, 1.5, None)
     assert not slot.plain(0)

@@ -94,6 +94,16 @@ def test_whose_result_may_be_lost_runs_again() -> None:
     assert not world.router.away.asked_again
 
 
+def test_who_is_asked_for_again_in_the_tick_that_granted_it_runs_once() -> None:
+    world = World()
+    world.submit(1)
+    # The second is in a hurry, and the first goes with it.
+    hurried, first = (Submit(rid(counter), "cats", ms(6.5), ms(6.5)) for counter in (2, 1))
+    world.hear(world.frontend, hurried, first)
+    assert [each.rids for each in world.backend.take(Run)] == [(rid(2), rid(1))]
+    assert not world.router.engine.outbox.queued
+
+
 def test_a_backend_that_alone_fails_is_told_to_retire() -> None:
     world = World(policy="eager")
     other = world.link("backend", 6)

@@ -198,7 +198,7 @@ class SlotRouting(DeadlineRouting):
             late = [request for request in taken if self._limit_ns(request) < ends_at_ns]
             if not late:
                 del instance.queue[:size]
-                expect_ns = slot.expect_ns(variant, size) * self.times[instance.tier].mean
+                expect_ns = self._mean_ns(instance, instance.tier, size) + slot.swap_in_ns(variant)
                 instance.on_sent(taken, start_at_ns, expect_ns)
                 return Batch(variant, taken)
             for request in late:

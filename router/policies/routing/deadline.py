@@ -90,9 +90,10 @@ class DeadlineRouting(Source):
         if instance is None:
             return NO_LANES
         tier = self.family.variants.index(batch.variant)
-        expect_ns = self._p50_ns(instance, tier, len(batch.requests))
-        self.times[tier].observe((run_ns - batch.swap_in_ns) / expect_ns)
-        instance.on_done(now_ns, len(batch.requests), self.times[tier].mean * expect_ns)
+        size = len(batch.requests)
+        p50_ns = self._p50_ns(instance, tier, size)
+        self.times[tier].observe((run_ns - batch.swap_in_ns) / p50_ns)
+        instance.on_done(now_ns, size, self._mean_ns(instance, tier, size))
         return self._rescue(now_ns, instance)
 
     def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
@@ -198,11 +199,14 @@ class DeadlineRouting(Source):
         cost = self.costs.of(self.family.variants[tier], instance.kind)
         return cost.p50_ns[size] * self.costs.backend_factor.get(instance.backend, 1.0)
 
+    def _mean_ns(self, instance: Instance, tier: int, size: int) -> float:
+        return self.times[tier].mean * self._p50_ns(instance, tier, size)
+
     def _rescue(self, now_ns: int, instance: Instance) -> Sequence[int]:
         """Route those again that a slow run has made late on this instance."""
         if not self.aware or not instance.queue:
             return NO_LANES
-        each_ns = int(self.times[instance.tier].mean * self._p50_ns(instance, instance.tier, 1))
+        each_ns = int(self._mean_ns(instance, instance.tier, 1))
         ends_at_ns = self._starts_at_ns(now_ns, instance, 0.0)
         late: list[Request] = []
         for request in instance.queue:
@@ -251,7 +255,7 @@ class DeadlineRouting(Source):
             request = instance.queue.pop(0)
             if slot.start_at_ns + plan_ns <= self._limit_ns(request):
                 batch = Batch(variant, [request])
-                expect_ns = slot.expect_ns(variant, 1) * self.times[instance.tier].mean
+                expect_ns = self._mean_ns(instance, instance.tier, 1) + slot.swap_in_ns(variant)
                 instance.on_sent(batch.requests, slot.start_at_ns, expect_ns)
                 return batch
             self._give_up(now_ns, instance, request)

@@ -7,6 +7,7 @@ with a graph and 5.7 ms without. A batch is padded to the next captured size.
 import queue
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -138,7 +139,7 @@ class GraphRunner:
         its values or allocates outside torch, runs without graphs, at the cost of its launches.
         """
         torch = self.torch
-        pool: Any = None
+        pool: Any = torch.cuda.graph_pool_handle()
         first: Tensor = None
         with torch.inference_mode(), torch.cuda.stream(self.running):
             for size in reversed(self.sizes):
@@ -156,6 +157,7 @@ class GraphRunner:
                     ):
                         output = self._forward(size)
                 except RuntimeError as error:
+                    abandon(torch, pool)
                     if is_out_of_memory(error):
                         raise
                     self.eager = str(error).splitlines()[0]
@@ -163,7 +165,6 @@ class GraphRunner:
                     LOG.warning("runs without graphs", extra=about)
                     self.graphs.clear()
                     break
-                pool = pool or graph.pool()
                 self.graphs[size] = (graph, output)
         self.running.synchronize()
         return first
@@ -228,3 +229,15 @@ class GraphRunner:
         self.free = queue.SimpleQueue()
         del self.input, self.answers, self.model
         self.torch.cuda.empty_cache()
+
+
+def abandon(torch: Any, pool: Any) -> None:
+    """Tell torch's allocator that a capture into this pool has failed and is over.
+
+    Some versions do not (pytorch#180395), and give no memory back from then on, not even where an
+    allocation fails for want of it. Those that do refuse to be told again.
+    """
+    device = torch.cuda.current_device()
+    with suppress(RuntimeError):
+        torch._C._cuda_endAllocateToPool(device, pool)
+        torch._C._cuda_releasePool(device, pool)

@@ -14,7 +14,7 @@ REVIEWED = 32
 """Requests that must have left their queues in between."""
 LOSS_TOLERATED = 0.02
 """Of requests that were let in: with so few lost in queues, a few more may enter."""
-SHRINK_MAX = 0.1
+SHRINK_MAX = 0.2
 GROW, GROW_UNREFUSED = 1.01, 1.25
 GAIN_MIN, GAIN_MAX = 0.5, 1.5
 PRESSED = 0.5

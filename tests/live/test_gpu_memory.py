@@ -24,9 +24,6 @@ torch: Any = import_module("torch")
 pytestmark = [
     pytest.mark.live,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
-    # Once, on an H200: answers were right and half of the memory was taken, but a batch of 16 that
-    # cannot have fitted was reported as if it had.
-    pytest.mark.xfail(reason="what it says of halves was wrong where it was tried", strict=False),
 ]
 
 MB = 1 << 20

@@ -82,9 +82,8 @@ class LiveRouter:
         self.call_soon = call_soon
         self.do_aside = do_aside
         self.stand_down = stand_down
-        built = assemble(config)
+        built = self.built = assemble(config)
         self.engine: Engine = built.engine
-        self.built = built
         self.frontends: dict[int, Speaker] = {}
         self.backends: dict[int, BackendPeer] = {}
         self.away = Away()

@@ -200,10 +200,8 @@ class LiveRouter:
             self._say(link, Dropped(submit.rid, UNKNOWN))
             return
         rid = submit.rid
-        if self.engine.outbox.effects:
-            # What has just been granted is away, and may be asked for again in the same breath.
-            self._carry_out(now_ns)
-        if rid in self.engine.outbox.queued or self.away.is_asked_again(rid):
+        outbox = self.engine.outbox
+        if rid in outbox.queued or rid in outbox.granted or self.away.is_asked_again(rid):
             return
         if self.guard.quarantine.rests(now_ns, application):
             self._say(link, Dropped(rid, DropReason.QUARANTINED))

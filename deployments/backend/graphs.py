@@ -234,10 +234,11 @@ class GraphRunner:
 def abandon(torch: Any, pool: Any) -> None:
     """Tell torch's allocator that a capture into this pool has failed and is over.
 
-    Some versions do not (pytorch#180395), and give no memory back from then on, not even where an
-    allocation fails for want of it. Those that do refuse to be told again.
+    In 2.10 and 2.11 nobody else does (pytorch#180395), and it gives no memory back from then on,
+    not even where an allocation fails for want of it. Later versions refuse to be told again.
     """
     device = torch.cuda.current_device()
-    with suppress(RuntimeError):
+    # Neither of the two is promised to stay where it is.
+    with suppress(RuntimeError, AttributeError):
         torch._C._cuda_endAllocateToPool(device, pool)
         torch._C._cuda_releasePool(device, pool)

@@ -268,6 +268,7 @@ class Engine:
             return []
         taken = effects[:]
         effects.clear()
+        self.outbox.granted.clear()
         for effect in taken:
             if isinstance(effect, Drop):
                 self._tell_of_drop(effect)

@@ -185,7 +185,7 @@ class Batch:
         self.plan_ns = 0
         """Planned run time, margin and swap-in included."""
         self.expect_ns = 0
-        """The same without the margin."""
+        """What it will usually take, swap-in included."""
         self.swap_in_ns = 0
 
 

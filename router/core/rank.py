@@ -442,8 +442,9 @@ class RankThread(Desk):
         else:
             state.queued = batch
         self._offer_ahead(now_ns, state, size)
-        queued = self.outbox.queued
+        queued, granted = self.outbox.queued, self.outbox.granted
         for request in batch.requests:
             del queued[request.rid]
+            granted.add(request.rid)
         self.outbox.effects.append(Dispatch(state.backend, batch))
         return True

@@ -95,7 +95,7 @@ class Slot:
         return plan_ns + self.swap_in_ns(variant)
 
     def expect_ns(self, variant: int, size: int) -> int:
-        """Expected run time: as planned, without the margin."""
+        """Expected run time: what such batches have usually taken, and the swap-in."""
         expect_ns = self.costs.of(variant, self.kind).expect_ns(size)
         if self.factor != 1.0:
             expect_ns = int(expect_ns * self.factor)
@@ -118,11 +118,13 @@ class Slot:
 class Outbox:
     """Where sources leave their effects; it keeps the account of who is still queued."""
 
-    __slots__ = ("effects", "ledger", "queued")
+    __slots__ = ("effects", "granted", "ledger", "queued")
 
     def __init__(self) -> None:
         self.effects: list[Effect] = []
         self.queued: dict[int, Request] = {}
+        self.granted: set[int] = set()
+        """Whose dispatch is among the effects."""
         self.ledger = Ledger()
 
     def drop(self, request: Request, reason: str) -> None:

@@ -100,7 +100,12 @@ def test_who_is_asked_for_again_in_the_tick_that_granted_it_runs_once() -> None:
     # The second is in a hurry, and the first goes with it.
     hurried, first = (Submit(rid(counter), "cats", ms(6.5), ms(6.5)) for counter in (2, 1))
     world.hear(world.frontend, hurried, first)
-    assert [each.rids for each in world.backend.take(Run)] == [(rid(2), rid(1))]
+    [run] = world.backend.take(Run)
+    assert run.rids == (rid(2), rid(1))
+    # Nothing of it can have been lost before it was sent.
+    world.hear(world.backend, Done(run.batch, ms(6), 0))
+    world.advance(ms(20))
+    assert world.backend.take(Run) == []
     assert not world.router.engine.outbox.queued
 
 

@@ -75,15 +75,16 @@ class Held:
         return sum(each[-1] for each in old) / warm_mb - 1.0
 
     def more_files(self) -> int:
-        """The most that one has open that has lived on, over the most that any of its role had by
-        the end of the warm-up: whoever is started anew is linked to others than the one before, by
-        Ray, so that one of a role may have a file more and another one less."""
+        """The most that one of those has open, over the most that any of its role had after the
+        warm-up: whoever is started anew is linked by Ray to others than the one before, so that
+        one of a role may have a file more and another one less."""
         more = []
         for role in WATCHED:
             files = [each.files for each in self.processes.values() if each.role == role]
-            lived = [each[-1] for each in files if len(each) > WARM_CYCLES]
-            if lived:
-                more.append(max(lived) - max(max(each[:WARM_CYCLES]) for each in files if each))
+            old = [each for each in files if len(each) > WARM_CYCLES]
+            if old:
+                warm = max(max(each[:WARM_CYCLES]) for each in old)
+                more.append(max(each[-1] for each in old) - warm)
         return max(more)
 
 

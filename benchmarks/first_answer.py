@@ -13,7 +13,8 @@ from pathlib import Path
 import yaml
 
 from benchmarks.figures import Figure
-from benchmarks.live_server import ROOT, Running, ServerError, free_port, started
+from benchmarks.live_server import ROOT, Running, ServerError, started
+from benchmarks.ports import free_port
 
 WARM_S = 60.0
 COLD_S = 600.0

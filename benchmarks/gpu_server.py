@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +16,8 @@ from types import TracebackType
 from typing import Any
 
 import yaml
+
+from benchmarks.ports import free_port
 
 ROOT = Path(__file__).parent.parent
 STATUS = "http://127.0.0.1:8000/status"
@@ -77,17 +78,11 @@ def _ticks() -> dict[str, dict[tuple[int, int], int]]:
     }
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 class GpuServer:
     """`serve run` of a configuration, on ports of its own; stopped as by Ctrl-C."""
 
     def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        ports = {"grpc_port": _free_port(), "http_port": _free_port()}
+        ports = {"grpc_port": free_port(), "http_port": free_port()}
         config = {**config, "frontend": {**config["frontend"], **ports}}
         self.grpc = f"127.0.0.1:{ports['grpc_port']}"
         path = folder / "config.yaml"

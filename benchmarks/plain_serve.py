@@ -24,7 +24,8 @@ from ray.serve.config import gRPCOptions
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from benchmarks.live_server import Running, free_port, started
+from benchmarks.live_server import Running, started
+from benchmarks.ports import free_port
 from clients.wire import open_inference_pb2 as pb
 from clients.wire.service import SERVICE, InferenceStub
 from deployments.backend.emulated import EmulatedGpu, sharpen_sleep

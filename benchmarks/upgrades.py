@@ -15,7 +15,8 @@ from typing import Any
 
 from benchmarks.figures import Figure
 from benchmarks.ledger_load import finished, load, start
-from benchmarks.live_server import EMULATED, ROOT, Running, free_port, started
+from benchmarks.live_server import EMULATED, ROOT, Running, started
+from benchmarks.ports import free_port
 
 HEAD = """
 import os, sys, time, ray

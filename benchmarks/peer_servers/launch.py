@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.http_load import HttpOptions, HttpSender, post
-from benchmarks.live_server import Running, fermata, free_port, started
+from benchmarks.live_server import Running, fermata, started
 from benchmarks.peer_servers.knobs import HTTP, SPLIT, UNARY, Knobs
 from benchmarks.peer_servers.scenes import INPUT_BYTES, Scene
 from benchmarks.peer_servers.setup import VARIABLE, ModelSetup, Setup
 from benchmarks.peer_servers.venv import Venv
+from benchmarks.ports import free_port
 from clients.load.sender import Sender, SenderOptions, Target
 from clients.wire.tensors import RawTensor
 from router.core.units import ms

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,15 +14,11 @@ from typing import Any
 
 import yaml
 
+from benchmarks.ports import free_port
+
 ROOT = Path(__file__).parents[2]
 START_S = 180
 STOP_S = 40
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def get(url: str) -> str:

@@ -7,7 +7,9 @@ import time
 import pytest
 
 pytest.importorskip("grpc")
-from served import ROOT, free_port
+from served import ROOT
+
+from benchmarks.ports import free_port
 
 pytestmark = pytest.mark.live
 

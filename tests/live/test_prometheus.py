@@ -13,7 +13,9 @@ import pytest
 import yaml
 
 pytest.importorskip("ray")
-from served import ROOT, Server, free_port, get, load, wait_until
+from served import ROOT, Server, get, load, wait_until
+
+from benchmarks.ports import free_port
 
 pytestmark = [
     pytest.mark.live,

@@ -152,7 +152,8 @@ class StandIn:
         output = np.array([array.sum(), array.min(), array.max()], np.float32)
         tensors = (("output", "FP32", (3,), output.tobytes()),)
         self.held.discard(payload.rid)
-        self.backend.send(Result(payload.rid, "exact", 1, 0, ms(1), tensors))
+        # Shorter than any way to here and back: the rest is what the request has waited.
+        self.backend.send(Result(payload.rid, "exact", 1, 0, ms(0.01), tensors))
 
     def on_down(self, link: Link, reason: str) -> None:
         if link is self.backend:

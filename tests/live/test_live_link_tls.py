@@ -1,12 +1,10 @@
 """Links over TLS on real sockets: the same frames, for those who may."""
 
-import asyncio
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_link_transport import Recorder, greet, send_large_frames
+from test_link_transport import Recorder, greet, send_large_frames, stay_busy
 from test_links import HOST, run
 
 from benchmarks.certificates import Authority
@@ -35,20 +33,7 @@ def test_large_frames_and_heartbeats_of_a_thread_keep_their_order(sealed: LinkOp
 
 
 def test_a_busy_loop_is_not_taken_for_dead(sealed: LinkOptions) -> None:
-    async def test() -> None:
-        heart, events = Heart(sealed.beat_ns), Recorder()
-        server = LinkServer(greet("router"), events, heart, sealed)
-        port = await server.start(HOST)
-        busy = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, sealed)
-        # The loop stands still for both ends; what the heart sends meanwhile is found afterwards.
-        time.sleep(1.0)
-        await asyncio.sleep(0.7)
-        assert events.down == []
-        assert busy.open
-        await server.stop("done")
-        heart.stop()
-
-    run(test)
+    run(lambda: stay_busy(sealed))
 
 
 def test_others_do_not_get_a_link(sealed: LinkOptions, tmp_path: Path) -> None:

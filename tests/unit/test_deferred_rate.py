@@ -200,14 +200,19 @@ def test_beta_lambda_rule_works_beside_the_others() -> None:
     assert bench.source.at_once == 5
 
 
-def test_a_margin_that_lets_nothing_run_is_doubted() -> None:
+def eager_on_one_backend() -> Engine:
     costs = Costs()
     costs.add(0, [ms(5)])
     engine = Engine(costs)
     engine.add_application(ModelThread(0, DeferredOptions(hold="eager")))
     engine.on_backend_up(0, 0)
+    return engine
+
+
+def test_a_margin_that_lets_nothing_run_is_doubted() -> None:
+    engine = eager_on_one_backend()
     for _ in range(40):
-        costs.observe(0, 0, 0, 1, ms(50))
+        engine.costs.observe(0, 0, 0, 1, ms(50))
     ran = 0
     for rid in range(100):
         now_ns = seconds(1) + rid * ms(30)
@@ -222,11 +227,7 @@ def test_a_margin_that_lets_nothing_run_is_doubted() -> None:
 
 
 def test_the_only_backend_is_tried_again_soon_after_it_was_slow() -> None:
-    costs = Costs()
-    costs.add(0, [ms(5)])
-    engine = Engine(costs)
-    engine.add_application(ModelThread(0, DeferredOptions(hold="eager")))
-    engine.on_backend_up(0, 0)
+    engine = eager_on_one_backend()
     ran: list[bool] = []
     for rid in range(60):
         now_ns = rid * ms(300)

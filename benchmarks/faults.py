@@ -37,7 +37,10 @@ PARTS = {
 def simulated(first: int, count: int) -> Iterator[Figure]:
     """Seeds in order, on every core that it may use."""
     broken: list[int] = []
-    with multiprocessing.get_context("spawn").Pool(len(os.sched_getaffinity(0))) as pool:
+    # Ctrl-C is for all of them; this one says so and ends the others.
+    deaf = (signal.SIGINT, signal.SIG_IGN)
+    context, cores = multiprocessing.get_context("spawn"), len(os.sched_getaffinity(0))
+    with context.Pool(cores, signal.signal, deaf) as pool:
         seeds = range(first, first + count)
         for done, story in enumerate(pool.imap_unordered(play, seeds, chunksize=8), 1):
             if story.broken:

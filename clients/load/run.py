@@ -79,6 +79,9 @@ def _work(
         pipe.send(asyncio.run(_send(kind(options, targets, part), wait)))
     except (LoadError, OSError) as error:
         pipe.send(str(error))
+    except KeyboardInterrupt:
+        # Ctrl-C is for all of them; whoever was asked for the load says so.
+        pass
 
 
 async def _send(sender: Sender, wait: Callable[[], int]) -> Ledger:

@@ -37,16 +37,19 @@ class Authority:
         self.file = folder / f"{name}.crt"
         self.file.write_bytes(certificate.public_bytes(Encoding.PEM))
 
-    def vouch(self, name: str, address: str = "127.0.0.1") -> Pair:
-        """A certificate of that name, for servers at that address and for clients."""
+    def vouch(self, name: str, address: str = "127.0.0.1", roles: tuple[str, ...] = ()) -> Pair:
+        """A certificate of that name, for servers at that address and for clients; on links, for
+        these roles alone."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.DNSName(name), x509.IPAddress(ip_address(address))]
+        names += [x509.DNSName(f"{name}-{role}") for role in roles]
         certificate = (
             _builder(_named(name), self._name, key)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .sign(self._key, hashes.SHA256())
         )
-        pair = Pair(self.folder / f"{name}.crt", self.folder / f"{name}.key")
+        stem = "-".join((name, *roles))
+        pair = Pair(self.folder / f"{stem}.crt", self.folder / f"{stem}.key")
         pair.certificate.write_bytes(certificate.public_bytes(Encoding.PEM))
         form = PrivateFormat.PKCS8
         pair.key.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))

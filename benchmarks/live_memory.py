@@ -10,9 +10,11 @@ from benchmarks.live_server import resident_mb
 from router.actor import RouterActor
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.core.units import ms, seconds
+from router.links.closing import CloseCode, Closed
+from router.links.connecting import connect
 from router.links.heart import Heart
 from router.links.messages import PROTOCOL, RID_BITS, Hello, Message, Submit
-from router.links.transport import Link, LinkOptions, connect
+from router.links.transport import Link, LinkOptions
 
 QUEUED = 100_000
 CHUNK = 1_000
@@ -26,8 +28,8 @@ class Silent:
     """A frontend that only asks."""
 
     def on_up(self, link: Link) -> None: ...
-    def on_down(self, link: Link, reason: str) -> None: ...
-    def on_refused(self, link: Link, reason: str) -> None: ...
+    def on_down(self, link: Link, closed: Closed) -> None: ...
+    def on_refused(self, link: Link, closed: Closed) -> None: ...
     def on_messages(self, link: Link, messages: list[Message]) -> None: ...
 
 
@@ -57,7 +59,7 @@ async def fill(address: str, count: int) -> None:
         link.flush()
         await asyncio.sleep(0.01)
     await asyncio.sleep(2)
-    link.close("done")
+    link.close(CloseCode.SHUTDOWN, "done")
     await link.ended
     heart.stop()
 

@@ -20,6 +20,7 @@ from router.assembly import RouterConfig, ServedApplication, ServedVariant, asse
 from router.batch_log import LoggedMeters
 from router.core.events import Batch, Request
 from router.core.units import ms
+from router.links.closing import CloseCode
 from router.links.messages import Fetch, FrontendStats, Hello, Message, Ready, Result
 from router.live import LiveRouter
 from router.logs import LOG, LogOptions, debugging, start_logs
@@ -169,7 +170,7 @@ class Silent:
 
     def send(self, message: Message) -> None: ...
     def flush(self) -> None: ...
-    def close(self, reason: str = "") -> None: ...
+    def close(self, code: CloseCode = CloseCode.OTHER, detail: str = "") -> None: ...
     def set(self, at_ns: int) -> None: ...
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from faults.world import VirtualLoop, World
 from router.core.units import ms, seconds
+from router.links.handshake import Acceptor
 from router.links.messages import PROTOCOL, BackendStats, FrontendStats, Hello
 from router.links.session import Session
 
@@ -226,7 +227,7 @@ class End(asyncio.Transport):
 
     def _tell(self, data: bytes) -> None:
         """The story, where someone reads it: what came, heartbeats aside."""
-        session = Session(Hello(PROTOCOL, "reader", 0, 0), 0)
+        session = Session(Acceptor(Hello(PROTOCOL, "reader", 0, 0), b"", b""), 0)
         session.peer = session.me
         for message in session.receive(0, data):
             if not isinstance(message, BackendStats | FrontendStats):

@@ -41,8 +41,10 @@ from faults import seeds
 from profiles.errors import ConfigError
 from profiles.store import load_file
 from router.core.units import ms
+from router.links.closing import CloseCode
+from router.links.handshake import NONCE_BYTES, Acceptor
 from router.links.messages import PROTOCOL, Hello
-from router.links.session import Session, encode
+from router.links.session import Session
 
 PIXELS_MAX = 1 << 20
 CONFIG_BYTES_MAX = 4096
@@ -95,22 +97,26 @@ REGISTRY = Registry.of(
     )
 )
 FOLDER = "/dev/shm" if Path("/dev/shm").is_dir() else None
-REASONS = ("malformed", "goodbye", "refused")
+SECRET, NONCE = b"known to links alone", bytes(NONCE_BYTES)
+REFUSALS = (CloseCode.MALFORMED, CloseCode.PROTOCOL, CloseCode.UNPROVEN)
 
 
 def links(data: bytes) -> None:
-    """A link's session takes the same from the same bytes, however they are cut."""
+    """A link's session takes the same from the same bytes, however they are cut, and nothing from
+    a peer that has not proven itself."""
     me, peer = Hello(PROTOCOL, "router", 0, 1), Hello(PROTOCOL, "backend", 1, 0)
     rest = data[1:]
     greeted = bool(data[:1] and data[0] & 1)
     cut = len(rest) * (data[0] >> 1) // 127 if data else 0
     ends = []
     for pieces in ([rest], [rest[:cut], rest[cut:]]):
-        session = Session(me, 0, frame_bytes_max=1 << 16)
+        session = Session(Acceptor(me, SECRET, NONCE), 0, frame_bytes_max=1 << 16)
         if greeted:
-            session.receive(0, encode([peer])[0])
+            session.peer = peer
         heard = [message for piece in pieces for message in session.receive(0, piece)]
-        assert session.closed is None or session.closed.startswith(REASONS), session.closed
+        closed = session.closed
+        assert closed is None or closed.by_peer or closed.code in REFUSALS, closed
+        assert greeted or session.peer is None
         assert len(session.buffer) <= len(rest)
         # As text: a number that is none equals itself there.
         ends.append((repr(heard), session.closed, session.peer))

@@ -12,10 +12,12 @@ from PIL import Image
 from clients.wire import open_inference_pb2 as pb
 from clients.wire.parameters import parameter
 from clients.wire.tensors import RawTensor, add_input, from_array, join_bytes
+from router.links.closing import CloseCode
 from router.links.messages import (
     PROTOCOL,
     Absent,
     Cancel,
+    Challenge,
     Done,
     Fetch,
     Goodbye,
@@ -23,6 +25,7 @@ from router.links.messages import (
     Hello,
     Message,
     Payload,
+    Proof,
     Ready,
     Result,
     Run,
@@ -44,13 +47,15 @@ SAID: tuple[Message, ...] = (
     Result(1, "resnet", 2, 0, 1, (("output", "FP32", (1,), bytes(4)),)),
     Absent((("camera", "loading"),)),
     Heartbeat(5),
-    Goodbye("done"),
+    Challenge(bytes(16)),
+    Proof(bytes(32)),
+    Goodbye("done", CloseCode.SHUTDOWN),
 )
 
 
 def frames() -> list[bytes]:
     """A byte for how they come, then frames."""
-    hello = encode([Hello(PROTOCOL, "backend", 3, 0, "127.0.0.1:80", "here")])[0]
+    hello = encode([Hello(PROTOCOL, "backend", 3, 0, "127.0.0.1:80", "here", bytes(16))])[0]
     found = [b"\x00" + hello, b"\x40" + hello + encode(SAID)[0]]
     return found + [b"\x41" + encode([message])[0] for message in SAID]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from router.assembly import Assembly
 from router.core.events import Batch, DropReason
 from router.core.units import NEVER
+from router.links.closing import CloseCode, Closed
 from router.links.messages import Retire
 from router.logs import LOG, fields
 from router.peers import BackendPeer
@@ -17,9 +18,7 @@ from router.word import Word
 
 LOSSES = 20
 """Remembered for whoever looks."""
-OVERDUE = "overdue: its batch should have ended long ago"
-UNMEANT = ("lost", "silent", "cut", "malformed", "overdue")
-"""How reasons begin of backends that should have stayed."""
+OVERDUE = Closed(CloseCode.OVERDUE, "its batch should have ended long ago")
 
 
 class Guard:
@@ -31,11 +30,11 @@ class Guard:
         backends: dict[int, BackendPeer],
         presence: Presence,
         word: Word,
-        lose: Callable[[int, int, str], None],
+        lose: Callable[[int, int, Closed], None],
         spare: Callable[[int, int], None],
     ) -> None:
         """`lose` forgets a backend, `spare` gives it nothing more; both take a time and a
-        backend, the first also a reason."""
+        backend, the first also why."""
         self.engine = built.engine
         self.applications = tuple(built.applications)
         self.backends = backends
@@ -61,15 +60,16 @@ class Guard:
         self.quarantine.on_up(now_ns, backend)
         LOG.info("backend up", extra=fields(backend=backend))
 
-    def on_gone(self, backend: int, reason: str) -> None:
-        """A backend is gone; `reason` says why, with what it had to do."""
+    def on_gone(self, backend: int, closed: Closed, held: int) -> None:
+        """A backend is gone, and with it so many requests that it held."""
+        reason = f"{closed} ({held} requests there)"
         self.losses.append((backend, reason))
         self.word.outdated = True
         self.watch.end(backend)
         self.quarantine.on_gone(backend)
         self.retired.pop(backend, None)
         # One that said goodbye, or that the router itself sends away, was meant to go.
-        level = logging.WARNING if reason.startswith(UNMEANT) else logging.INFO
+        level = logging.WARNING if closed.unmeant else logging.INFO
         LOG.log(level, "backend gone", extra=fields(backend=backend, reason=reason))
 
     def on_done(self, now_ns: int, backend: int, batch: Batch, ran: bool, failed: bool) -> None:
@@ -120,7 +120,7 @@ class Guard:
             link = self.backends[backend].link
             # Its batch runs elsewhere, if there is time; it may come back when it has ended it.
             self.lose(now_ns, backend, OVERDUE)
-            link.close(OVERDUE)
+            link.close(OVERDUE.code, OVERDUE.detail)
         for application in self.quarantine.rested(now_ns):
             if self.presence.release(self.applications[application]):
                 self.word.absent()

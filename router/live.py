@@ -23,6 +23,7 @@ from router.core.rank import BackendState
 from router.guard import Guard
 from router.kinds import Kinds
 from router.lead import KeepLead, LeadTime
+from router.links.closing import CloseCode, Closed
 from router.links.messages import (
     PROTOCOL,
     RID_BITS,
@@ -44,7 +45,6 @@ from router.links.messages import (
     Submit,
     UnloadVariant,
 )
-from router.links.session import STALE
 from router.mapped_clients import MappedClients
 from router.meters import Meters
 from router.peers import BackendPeer, Speaker
@@ -74,14 +74,17 @@ class LiveRouter:
         do_aside: Callable[[Work, Then], None] = do_now,
         stand_down: Callable[[str], None] = lambda reason: None,
         make_meters: Callable[[RouterConfig, Assembly], Meters] = Meters,
+        confirm: Callable[[Callable[[], None]], None] = lambda then: then(),
     ) -> None:
-        """`stand_down` is called once a newer router has been met: this one must not go on."""
+        """`stand_down` is called once there is a newer router: this one must not go on. `confirm`
+        calls what it is given where the cluster's own record says so too."""
         self.config = config
         self.epoch = epoch
         self.clock = clock
         self.call_soon = call_soon
         self.do_aside = do_aside
         self.stand_down = stand_down
+        self.confirm = confirm
         built = self.built = assemble(config)
         self.engine: Engine = built.engine
         self.frontends: dict[int, Speaker] = {}
@@ -130,9 +133,10 @@ class LiveRouter:
             self.word.on_frontend_up(link)
             self._settle_soon()
         elif role != "backend":
-            link.close(f"a router takes frontends and backends, not a {role}")
+            detail = f"a router takes frontends and backends, not a {role}"
+            link.close(CloseCode.WRONG_ROLE, detail)
 
-    def on_down(self, link: Speaker, reason: str) -> None:
+    def on_down(self, link: Speaker, closed: Closed) -> None:
         number, role = link.peer.number, link.peer.role
         now_ns = self.clock()
         if role == "frontend" and self.frontends.get(number) is link:
@@ -145,15 +149,20 @@ class LiveRouter:
             backend = self.backends.get(number)
             if backend is not None and backend.link is link:
                 running = self._state(number).running
-                self._lose(now_ns, number, reason)
-                if running is not None and reason.startswith("lost"):
+                self._lose(now_ns, number, closed)
+                if running is not None and closed.code is CloseCode.LOST and not closed.by_peer:
                     self.guard.on_crash(now_ns, number, link.peer.node, running)
         self._settle_soon()
+        self.on_refused(link, closed)
 
-    def on_refused(self, link: Speaker, reason: str) -> None:
-        if STALE in reason:
-            self.stale = reason
-            self.stand_down(reason)
+    def on_refused(self, link: Speaker, closed: Closed) -> None:
+        """A link has ended: only a peer that has proven itself can have said STALE."""
+        if closed.code is CloseCode.STALE:
+            self.confirm(partial(self._on_stale, str(closed)))
+
+    def _on_stale(self, reason: str) -> None:
+        self.stale = reason
+        self.stand_down(reason)
 
     def on_messages(self, link: Speaker, messages: list[Message]) -> None:
         now_ns = self.clock()
@@ -169,10 +178,8 @@ class LiveRouter:
                     self._look(now_ns, message)
                 elif isinstance(message, Place):
                     self._place(message)
-                elif isinstance(message, FrontendStats) and self.meters.on_frontend(
-                    link.peer.number, message
-                ):
-                    self.word.shares(link, message)
+                elif isinstance(message, FrontendStats):
+                    self._count(link, message)
                 else:
                     self._stray(link, message)
         else:
@@ -189,9 +196,17 @@ class LiveRouter:
 
     def _stray(self, link: Speaker, message: Message) -> None:
         self.strays += 1
-        link.close(f"malformed: {type(message).__name__} from a {link.peer.role}")
+        detail = f"{type(message).__name__} from a {link.peer.role}"
+        link.close(CloseCode.WRONG_ROLE, detail)
 
     # Frontends
+
+    def _count(self, link: Speaker, stats: FrontendStats) -> None:
+        if self.meters.on_frontend(link.peer.number, stats):
+            self.word.shares(link, stats)
+        else:
+            self.strays += 1
+            link.close(CloseCode.MALFORMED, "FrontendStats that do not add up")
 
     def _submit(self, now_ns: int, link: Speaker, submit: Submit) -> None:
         application = self.built.applications.get(submit.application)
@@ -266,7 +281,7 @@ class LiveRouter:
             return
         if known is not None:
             # It came back before its old link was seen to end.
-            self._lose(now_ns, number, "it came anew")
+            self._lose(now_ns, number, Closed(CloseCode.SUPERSEDED, "it came anew"))
         self.backends[number] = BackendPeer(link)
         self.guard.on_up(now_ns, number)
         owner = self.built.ownership.take(number)
@@ -316,7 +331,7 @@ class LiveRouter:
     def _state(self, backend: int) -> BackendState:
         return self.engine.backend_rank[backend].backends[backend]
 
-    def _lose(self, now_ns: int, number: int, reason: str) -> None:
+    def _lose(self, now_ns: int, number: int, closed: Closed) -> None:
         del self.backends[number]
         self.meters.on_gone("backend", number)
         self.room.on_gone(number)
@@ -327,7 +342,7 @@ class LiveRouter:
             if batch is not None:
                 held += len(batch.requests)
                 self.away.on_lost(batch)
-        self.guard.on_gone(number, f"{reason} ({held} requests there)")
+        self.guard.on_gone(number, closed, held)
         self.built.ownership.release(number)
         self.engine.on_backend_down(now_ns, number)
         self.placement.on_gone(now_ns, number)
@@ -341,7 +356,8 @@ class LiveRouter:
         running = self._state(number).running
         if running is None or running.batch_id != done.batch:
             self.strays += 1
-            link.close(f"malformed: batch {done.batch} ended, which does not run here")
+            detail = f"batch {done.batch} ended, which does not run here"
+            link.close(CloseCode.MALFORMED, detail)
             return
         sent_at_ns, start_in_ns, idle = backend.sent.pop(done.batch)
         away_ns = now_ns - sent_at_ns - done.run_ns if idle else None

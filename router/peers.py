@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from router.links.closing import CloseCode
 from router.links.messages import Hello, Message
 
 
@@ -12,7 +13,7 @@ class Speaker(Protocol):
     def peer(self) -> Hello: ...
     def send(self, message: Message) -> None: ...
     def flush(self) -> None: ...
-    def close(self, reason: str) -> None: ...
+    def close(self, code: CloseCode, detail: str) -> None: ...
 
 
 class BackendPeer:

@@ -12,10 +12,11 @@ from dataclasses import replace
 import msgspec
 
 from router.core.units import ms, seconds
+from router.links.closing import CloseCode, Closed
+from router.links.connecting import PersistentLink
 from router.links.heart import Heart
 from router.links.messages import PROTOCOL, STANDBY, Hello, Lead, Message
-from router.links.session import STALE
-from router.links.transport import Link, LinkOptions, Reconnecting, Resolve
+from router.links.transport import Link, LinkOptions, Resolve
 from router.live import LiveRouter
 
 SILENCE_NS = ms(100)
@@ -72,17 +73,17 @@ class Seat:
         if self.leads and link.peer.role != STANDBY:
             self.live.on_messages(link, messages)
 
-    def on_down(self, link: Link, reason: str) -> None:
+    def on_down(self, link: Link, closed: Closed) -> None:
         self.watchers.discard(link)
-        if STALE in reason:
-            self.live.on_refused(link, reason)
-        elif link in self.waiting:
-            del self.waiting[link]
-        elif link.peer.role != STANDBY:
-            self.live.on_down(link, reason)
+        waited = link in self.waiting
+        self.waiting.pop(link, None)
+        if waited or link.peer.role == STANDBY:
+            self.live.on_refused(link, closed)
+        else:
+            self.live.on_down(link, closed)
 
-    def on_refused(self, link: Link, reason: str) -> None:
-        self.live.on_refused(link, reason)
+    def on_refused(self, link: Link, closed: Closed) -> None:
+        self.live.on_refused(link, closed)
 
 
 class Watcher:
@@ -97,13 +98,16 @@ class Watcher:
         heart: Heart,
         options: LinkOptions,
         say: Callable[[str], None] = lambda what: None,
+        note: Callable[[int], None] = lambda term: None,
     ) -> None:
-        """`first`: it leads where nobody does. `say` hears why it took the lead."""
+        """`first`: it leads where nobody does. `say` hears why it took the lead; `note` has the
+        cluster record a term that the cluster did not give."""
         self.seat = seat
         self.first = first
         self.say = say
+        self.note = note
         quick = replace(options, silence_ns=SILENCE_NS)
-        self.kept = Reconnecting(other, self._hello, self, heart, quick)
+        self.kept = PersistentLink(other, self._hello, self, heart, quick)
         self.link: Link | None = None
         self.watched: Link | None = None
         """The same, where the other one leads."""
@@ -131,13 +135,15 @@ class Watcher:
             # From now on the other one watches.
             self.kept.task.cancel()
             if self.link is not None:
-                self.link.close("leads now")
+                self.link.close(CloseCode.SUPERSEDED, "leads now")
 
     def _watch(self, link: Link) -> None:
         self.watched = link
         live = self.seat.live
-        # Epochs of the two seats differ in their last bit.
-        live.epoch = max(live.epoch, link.peer.epoch + 1)
+        if live.epoch <= link.peer.epoch:
+            # Terms of the two seats differ in their last bit.
+            live.epoch = link.peer.epoch + 1
+            self.note(live.epoch)
 
     # LinkEvents
 
@@ -153,11 +159,11 @@ class Watcher:
             link.now_leads(messages[0].epoch)
             self._watch(link)
 
-    def on_down(self, link: Link, reason: str) -> None:
+    def on_down(self, link: Link, closed: Closed) -> None:
         self.link = None
         if link is self.watched:
             self.watched = None
-            self._lead(f"the router that led is gone ({reason})")
+            self._lead(f"the router that led is gone ({closed})")
 
-    def on_refused(self, link: Link, reason: str) -> None:
+    def on_refused(self, link: Link, closed: Closed) -> None:
         pass

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from router.assembly import Assembly
 from router.core.events import Advise, Answer, Batch, Drop, DropReason
+from router.links.closing import CloseCode
 from router.links.messages import (
     RID_BITS,
     Absent,
@@ -50,7 +51,7 @@ class Word:
         before = self.frontends.get(number)
         self.frontends[number] = link
         if before is not None:
-            before.close(f"frontend {number} has come anew")
+            before.close(CloseCode.SUPERSEDED, f"frontend {number} has come anew")
         if self.presence.absent:
             self.absent(link)
         self.outdated, self.told = True, None

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Protocol
 
+from router.links.closing import CloseCode, Closed
+from router.links.connecting import connect
 from router.links.heart import Heart
 from router.links.messages import Frontend, Message, Payload
 from router.links.session import LinkError
-from router.links.transport import Link, LinkOptions, Me, connect
+from router.links.transport import Link, LinkOptions, Me
 
 PEERS_MAX = 256
 """Frontends that are known; beyond, the oldest that has no link is one that is gone."""
@@ -59,7 +61,7 @@ class Frontends:
             if before.address == frontend.address:
                 return
             if before.link is not None:
-                before.link.close("moved")
+                before.link.close(CloseCode.SUPERSEDED, "the frontend has moved")
         self.peers[frontend.number] = FrontendPeer(frontend.address)
         if len(self.peers) > PEERS_MAX:
             idle = (number for number, peer in self.peers.items() if peer.idle)
@@ -81,6 +83,9 @@ class Frontends:
     async def _connect(self, number: int, peer: FrontendPeer) -> None:
         try:
             link = await connect(peer.address, self.me, self, self.heart, self.options)
+            if link.peer.number != number:
+                link.close(CloseCode.MISDIRECTED, f"frontend {number} was expected here")
+                raise LinkError(f"{peer.address} is now frontend {link.peer.number}")
         except LinkError as error:
             peer.waiting.clear()
             self.events.on_frontend_down(number, str(error))
@@ -95,7 +100,7 @@ class Frontends:
     async def stop(self, reason: str) -> None:
         links = [peer.link for peer in self.peers.values() if peer.link is not None]
         for link in links:
-            link.close(reason)
+            link.close(CloseCode.SHUTDOWN, reason)
         await asyncio.gather(*(link.ended for link in links))
 
     # LinkEvents
@@ -106,14 +111,17 @@ class Frontends:
     def on_messages(self, link: Link, messages: list[Message]) -> None:
         payloads = [message for message in messages if isinstance(message, Payload)]
         if len(payloads) < len(messages):
-            link.close("malformed: a frontend sends payloads alone")
+            link.close(CloseCode.WRONG_ROLE, "a frontend sends payloads alone")
         self.events.on_payloads(payloads)
 
-    def on_down(self, link: Link, reason: str) -> None:
+    def on_down(self, link: Link, closed: Closed) -> None:
         peer = self.peers.get(link.peer.number)
+        if closed.code is CloseCode.MISDIRECTED:
+            # Nobody has asked this one for anything.
+            return
         if peer is not None and peer.link in (link, None):
             peer.link = None
             self.events.on_frontend_down(link.peer.number, "")
 
-    def on_refused(self, link: Link, reason: str) -> None:
+    def on_refused(self, link: Link, closed: Closed) -> None:
         pass

@@ -26,6 +26,7 @@ from deployments.backend.tensors import Array, InputError, split, view
 from deployments.reporting import EverySecond
 from profiles.errors import ServingError
 from router.core.units import seconds
+from router.links.closing import CloseCode, Closed
 from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
@@ -193,7 +194,7 @@ class BackendProcess:
     def on_router_up(self, link: Link) -> None:
         refusal = self.slot.on_router_up(link.peer.epoch)
         if refusal is not None:
-            link.close(refusal)
+            link.close(CloseCode.STALE, refusal)
             return
         self.router = link
         LOG.info("router linked", extra=fields(epoch=link.peer.epoch))
@@ -211,7 +212,7 @@ class BackendProcess:
         if isinstance(message, Run):
             refusal = self.slot.on_run(self.clock(), link.peer.epoch, message)
             if refusal is not None:
-                link.close(refusal)
+                link.close(CloseCode.REFUSED, refusal)
         elif isinstance(message, Frontend):
             self.frontends.meet(message)
         elif isinstance(message, LoadVariant):
@@ -228,7 +229,7 @@ class BackendProcess:
         elif isinstance(message, Retire):
             self.retired = message.reason
         else:
-            link.close(f"malformed: {type(message).__name__} from a router")
+            link.close(CloseCode.WRONG_ROLE, f"{type(message).__name__} from a router")
 
     def _announce(self) -> None:
         """Say which variants may be sent here, or that this backend drains."""
@@ -424,8 +425,8 @@ class RouterEvents:
             self.process.on_order(link, message)
         self.process.carry_out()
 
-    def on_down(self, link: Link, reason: str) -> None:
+    def on_down(self, link: Link, closed: Closed) -> None:
         self.process.on_router_down(link)
 
-    def on_refused(self, link: Link, reason: str) -> None:
+    def on_refused(self, link: Link, closed: Closed) -> None:
         pass

@@ -146,6 +146,7 @@ class FrontendProcess(Switchboard):
             "router": self.router is not None,
             "trouble": self.router_link.trouble,
             "epoch": self.epoch,
+            "links_refused": self.link_server.lobby.refused,
             "backends": sorted(self.backends),
             "open": len(self.table.entries),
             "payload_bytes": self.table.payload_bytes,

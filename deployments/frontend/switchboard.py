@@ -15,6 +15,7 @@ from deployments.frontend.readiness import Readiness
 from deployments.frontend.repository import Repository
 from deployments.frontend.table import RequestTable
 from deployments.frontend.tenants import Tenants
+from router.links.closing import CloseCode, Closed
 from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
@@ -88,9 +89,9 @@ class Switchboard:
         )
         self.repository = Repository(self.registry, options.repository_open, self.to_router)
         self.link_server = LinkServer(self._hello, self, heart, options.links)
-        port = await self.link_server.start(options.link_host)
+        await self.link_server.start(options.link_host)
         undo.push_async_callback(self.link_server.stop, "the frontend shuts down")
-        self.address = f"{options.link_host}:{port}"
+        self.address = self.link_server.address
 
     def reach_router(self, undo: AsyncExitStack) -> None:
         """Keep a link to the router; it comes when it comes."""
@@ -115,29 +116,34 @@ class Switchboard:
             self.readiness.on_router_up()
             self.desk.on_router_up(peer.epoch)
             LOG.info("router linked", extra=fields(epoch=peer.epoch, address=peer.address))
-        elif peer.role == "backend":
+        else:
             before = self.backends.get(peer.number)
             if before is not None and before is not link:
-                before.close(f"backend {peer.number} has come anew")
+                before.close(CloseCode.SUPERSEDED, f"backend {peer.number} has come anew")
                 self.desk.on_backend_down(peer.number)
             self.backends[peer.number] = link
-        else:
-            link.close(f"a frontend takes backends, not a {peer.role}")
 
-    def on_down(self, link: Link, reason: str) -> None:
+    def on_down(self, link: Link, closed: Closed) -> None:
         peer = link.peer
         if link is self.router:
             self.router = None
             self.desk.on_router_down()
-            LOG.info("router gone", extra=fields(epoch=peer.epoch, reason=reason))
+            LOG.info("router gone", extra=fields(epoch=peer.epoch, reason=str(closed)))
         elif self.backends.get(peer.number) is link:
             del self.backends[peer.number]
             self.desk.on_backend_down(peer.number)
 
-    def on_refused(self, link: Link, reason: str) -> None:
+    def on_refused(self, link: Link, closed: Closed) -> None:
         """Whoever it was comes again; `router_link.trouble` says why it failed."""
 
     def on_messages(self, link: Link, messages: list[Message]) -> None:
+        if link.peer.role == "backend":
+            self._hear_backend(link, messages)
+        else:
+            self._hear_router(link, messages)
+        self.desk.pump()
+
+    def _hear_backend(self, link: Link, messages: list[Message]) -> None:
         desk = self.desk
         number = link.peer.number
         for message in messages:
@@ -147,7 +153,14 @@ class Switchboard:
                 desk.on_fetch(number, message)
             elif isinstance(message, Returned):
                 desk.on_returned(number, message)
-            elif isinstance(message, Dropped):
+            else:
+                self._on_stray(link, message)
+                return
+
+    def _hear_router(self, link: Link, messages: list[Message]) -> None:
+        desk = self.desk
+        for message in messages:
+            if isinstance(message, Dropped):
                 desk.on_dropped(message)
             elif isinstance(message, Absent):
                 self.repository.on_absent(message)
@@ -163,8 +176,13 @@ class Switchboard:
             elif isinstance(message, Advice):
                 desk.on_advice(message)
             else:
-                self.strays += 1
-        desk.pump()
+                self._on_stray(link, message)
+                return
+
+    def _on_stray(self, link: Link, message: Message) -> None:
+        self.strays += 1
+        detail = f"{type(message).__name__} from a {link.peer.role}"
+        link.close(CloseCode.WRONG_ROLE, detail)
 
     # Wires
 

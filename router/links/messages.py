@@ -6,7 +6,9 @@ known by `rid`, unique in the cluster: the frontend's number in the upper bits, 
 
 import msgspec
 
-PROTOCOL = 5
+from router.links.closing import CloseCode
+
+PROTOCOL = 6
 """Raised when a message changes its meaning; peers of another number are refused by name."""
 RID_BITS = 40
 """A frontend's own counter; its number stands above."""
@@ -23,7 +25,8 @@ STANDBY = "standby"
 
 
 class Hello(msgspec.Struct, tag=1, array_like=True, frozen=True):
-    """First on every link, both ways."""
+    """Identity of one end; see `router.links.handshake`. Proofs cover all of it: a new field
+    takes a new protocol. Tag and first fields stay, so that any version is refused by name."""
 
     protocol: int
     role: str
@@ -36,6 +39,22 @@ class Hello(msgspec.Struct, tag=1, array_like=True, frozen=True):
     """host:port where this process itself takes links; empty where it takes none."""
     node: str = ""
     """Processes of one node share memory."""
+    nonce: bytes = b""
+    """Random bytes of the end that opened the connection."""
+    dialled: str = ""
+    """Address that the connection was opened to."""
+
+
+class Challenge(msgspec.Struct, tag=5, array_like=True, frozen=True):
+    """Answer to a hello, and the only one before a proof."""
+
+    nonce: bytes
+
+
+class Proof(msgspec.Struct, tag=6, array_like=True, frozen=True):
+    """Evidence that this end knows the deployment's secret."""
+
+    digest: bytes
 
 
 class Heartbeat(msgspec.Struct, tag=2, array_like=True, frozen=True):
@@ -45,9 +64,10 @@ class Heartbeat(msgspec.Struct, tag=2, array_like=True, frozen=True):
 
 
 class Goodbye(msgspec.Struct, tag=3, array_like=True, frozen=True):
-    """The link ends on purpose."""
+    """The link ends on purpose. Peers of protocol 5 read the detail, and send no code."""
 
-    reason: str
+    detail: str
+    code: CloseCode = CloseCode.OTHER
 
 
 class Lead(msgspec.Struct, tag=4, array_like=True, frozen=True):
@@ -349,35 +369,18 @@ class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):
     """Answered from evidence alone."""
 
 
+OfLinks = Hello | Challenge | Proof | Heartbeat | Goodbye
+FrontendToRouter = Submit | Cancel | Evidence | Place | Report | FrontendStats
+RouterToFrontend = Dropped | Absent | Advice | ShortCircuit | Estimated | Fleet | Shares
+RouterToBackend = Run | Frontend | LoadVariant | UnloadVariant | Drained | Retire
+BackendToRouter = Ready | Done | BackendStats
+BackendAndFrontend = Fetch | Returned | Payload | Result
 Message = (
-    Hello
-    | Heartbeat
-    | Goodbye
+    OfLinks
     | Lead
-    | Submit
-    | Cancel
-    | Evidence
-    | Place
-    | Report
-    | FrontendStats
-    | Dropped
-    | Absent
-    | Advice
-    | ShortCircuit
-    | Estimated
-    | Fleet
-    | Shares
-    | Run
-    | Frontend
-    | LoadVariant
-    | UnloadVariant
-    | Drained
-    | Retire
-    | Ready
-    | Done
-    | BackendStats
-    | Fetch
-    | Returned
-    | Payload
-    | Result
+    | FrontendToRouter
+    | RouterToFrontend
+    | RouterToBackend
+    | BackendToRouter
+    | BackendAndFrontend
 )

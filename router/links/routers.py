@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from router.links.closing import CloseCode, Closed
+from router.links.connecting import PersistentLink
+from router.links.handshake import stale
 from router.links.heart import Heart
 from router.links.messages import STANDBY, Lead, Message
-from router.links.session import stale_router
-from router.links.transport import Link, LinkEvents, LinkOptions, Me, Reconnecting, Resolve
+from router.links.transport import Link, LinkEvents, LinkOptions, Me, Resolve
 
 
 class RouterLinks:
@@ -25,7 +27,7 @@ class RouterLinks:
     ) -> None:
         self.me = me
         self.events = events
-        self.kept = [Reconnecting(resolve, me, self, heart, options) for resolve in resolves]
+        self.kept = [PersistentLink(resolve, me, self, heart, options) for resolve in resolves]
         self.leader: Link | None = None
 
     def start(self) -> None:
@@ -61,23 +63,26 @@ class RouterLinks:
         if messages and link is self.leader:
             self.events.on_messages(link, messages)
 
-    def on_down(self, link: Link, reason: str) -> None:
+    def on_down(self, link: Link, closed: Closed) -> None:
         if link is self.leader:
             self.leader = None
-            self.events.on_down(link, reason)
+            self.events.on_down(link, closed)
 
-    def on_refused(self, link: Link, reason: str) -> None:
-        self.events.on_refused(link, reason)
+    def on_refused(self, link: Link, closed: Closed) -> None:
+        self.events.on_refused(link, closed)
 
     def _follow(self, link: Link) -> None:
-        reason = stale_router(self.me(), link.peer)
-        if reason is not None:
-            link.close(reason)
+        me = self.me()
+        if link.peer.epoch < me.epoch:
+            link.close(CloseCode.STALE, stale(link.peer, me))
             return
         before = self.leader
         if before is not None:
             self.leader = None
-            self.events.on_down(before, "superseded")
-            before.close(stale_router(link.peer, before.peer) or "superseded")
+            self.events.on_down(before, Closed(CloseCode.SUPERSEDED, "another router leads"))
+            if before.peer.epoch < link.peer.epoch:
+                before.close(CloseCode.STALE, stale(before.peer, link.peer))
+            else:
+                before.close(CloseCode.SUPERSEDED, "it has come anew")
         self.leader = link
         self.events.on_up(link)

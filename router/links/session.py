@@ -11,17 +11,21 @@ import msgspec
 
 from profiles.errors import ServingError
 from router.core.units import ms
-from router.links.messages import PROTOCOL, Goodbye, Heartbeat, Hello, Message
+from router.links.closing import CloseCode, Closed, quoted
+from router.links.handshake import Handshake, RefusedError
+from router.links.messages import Challenge, Goodbye, Heartbeat, Hello, Message, Proof
 
 PREFIX = 4
-STALE = "this router's epoch"
-"""In what a router hears that must not go on."""
 SILENCE_NS = ms(300)
+HANDSHAKE_NS = ms(3000)
+"""Time for a peer that connects to prove itself, however much it says meanwhile."""
 LOOKS = 4
 """How often the transport asks within a peer's allowed silence."""
 FRAME_BYTES_MAX = 64 << 20
-HELLO_BYTES_MAX = 64 << 10
-"""Of whoever has not said who they are: strangers get no memory."""
+HANDSHAKE_BYTES_MAX = 4 << 10
+"""Limit of a frame before the peer has proven itself: strangers get no memory."""
+OWN = frozenset((Hello, Challenge, Proof, Heartbeat, Goodbye))
+"""Messages of the link itself."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Message])
@@ -47,20 +51,20 @@ def encode(messages: Sequence[Message], frame_bytes_max: int = FRAME_BYTES_MAX) 
     return encode(messages[:half], frame_bytes_max) + encode(messages[half:], frame_bytes_max)
 
 
-def encode_the_sayable(
+def encode_valid(
     messages: Sequence[Message], frame_bytes_max: int = FRAME_BYTES_MAX
 ) -> tuple[list[bytes], list[str]]:
-    """Frames of all messages that can be said, and why the others cannot: one must not take those
-    of its loop tick with it."""
+    """Frames of all messages that can be encoded, and why the others cannot: one must not take
+    those of its loop tick with it."""
     try:
         return encode(messages, frame_bytes_max), []
     except (LinkError, OverflowError, UnicodeEncodeError) as error:
         if len(messages) == 1:
             return [], [f"{type(messages[0]).__name__}: {error}"]
     half = len(messages) // 2
-    frames, unsayable = encode_the_sayable(messages[:half], frame_bytes_max)
-    more_frames, more = encode_the_sayable(messages[half:], frame_bytes_max)
-    return frames + more_frames, unsayable + more
+    frames, invalid = encode_valid(messages[:half], frame_bytes_max)
+    more_frames, more = encode_valid(messages[half:], frame_bytes_max)
+    return frames + more_frames, invalid + more
 
 
 class Session:
@@ -75,62 +79,80 @@ class Session:
         "checked_at_ns",
         "closed",
         "frame_bytes_max",
+        "handshake",
+        "handshake_ns",
         "heard_at_ns",
         "late",
-        "me",
         "needed",
         "peer",
+        "replies",
         "silence_ns",
     )
 
     def __init__(
         self,
-        me: Hello,
+        handshake: Handshake,
         now_ns: int,
         silence_ns: int = SILENCE_NS,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        handshake_ns: int = HANDSHAKE_NS,
     ) -> None:
-        self.me = me
+        self.handshake = handshake
         self.silence_ns = silence_ns
         self.frame_bytes_max = frame_bytes_max
+        self.handshake_ns = handshake_ns
         self.peer: Hello | None = None
-        """Set by its hello: from then on the link is up."""
-        self.closed: str | None = None
+        """Set once it has proven itself: from then on the link is up."""
+        self.closed: Closed | None = None
         """Why the link has ended; None while it lives."""
         self.buffer = bytearray()
         self.needed = PREFIX
         """Bytes the buffer must hold before it is worth looking at."""
+        self.replies: list[Message] = []
+        """Of the handshake, to be sent; see `take_reply`."""
         self.heard_at_ns = now_ns
         self.checked_at_ns = now_ns
         self.late = False
         """The last look came late."""
 
+    @property
+    def me(self) -> Hello:
+        return self.handshake.me
+
     def greeting(self) -> bytes:
-        """What to send first."""
-        return encode([self.me])[0]
+        """Bytes to send first; none where the peer has to speak first."""
+        said = self.handshake.greeting()
+        return encode(said)[0] if said else b""
 
-    def farewell(self, reason: str) -> bytes:
-        """What to send last; the session ends here."""
-        self.close(reason)
-        return encode([Goodbye(reason)])[0]
+    def take_reply(self) -> bytes:
+        """Bytes to send for what has just been received, as long as the handshake goes on."""
+        replies, self.replies = self.replies, []
+        return encode(replies)[0] if replies else b""
 
-    def close(self, reason: str) -> None:
+    def farewell(self, code: CloseCode, detail: str) -> bytes:
+        """Bytes to send last; the session ends here."""
+        self.close(code, detail)
+        return encode([Goodbye(detail, code)])[0]
+
+    def close(self, code: CloseCode, detail: str, by_peer: bool = False) -> None:
         if self.closed is None:
-            self.closed = reason
+            self.closed = Closed(code, detail, by_peer)
         # Not cleared: a decoder that failed may still look at it.
         self.buffer = bytearray()
 
     # What comes in
 
     def receive(self, now_ns: int, data: bytes) -> list[Message]:
-        """The messages these bytes complete, in order; hellos, heartbeats and goodbyes aside."""
-        self.heard_at_ns = now_ns
+        """The messages these bytes complete, in order; those of the link itself aside."""
+        # Strangers gain no time by talking.
+        if self.peer is not None or not self.handshake.accepts:
+            self.heard_at_ns = now_ns
         if self.closed is not None:
             return []
         buffer = self.buffer
         if not buffer:
             # The common case: whole frames, decoded where they lie.
-            taken, messages = self._take(data)
+            taken, messages = self._take(now_ns, data)
             if taken < len(data) and self.closed is None:
                 buffer += data[taken:] if taken else data
             return messages
@@ -138,12 +160,12 @@ class Session:
         if len(buffer) < self.needed:
             return []
         # Decoding copies what it keeps, so nothing holds on to the buffer when it is cut.
-        taken, messages = self._take(buffer)
+        taken, messages = self._take(now_ns, buffer)
         if self.closed is None:
             del buffer[:taken]
         return messages
 
-    def _take(self, data: bytes | bytearray) -> tuple[int, list[Message]]:
+    def _take(self, now_ns: int, data: bytes | bytearray) -> tuple[int, list[Message]]:
         """Decode the whole frames in front: how many bytes they took, and what they said."""
         messages: list[Message] = []
         start, end = 0, len(data)
@@ -152,9 +174,10 @@ class Session:
                 length = int.from_bytes(view[start : start + PREFIX], "big")
                 most = self.frame_bytes_max
                 if self.peer is None:
-                    most = min(most, HELLO_BYTES_MAX)
+                    most = min(most, HANDSHAKE_BYTES_MAX)
                 if length > most:
-                    self.close(f"malformed: a frame of {length} bytes is over the limit of {most}")
+                    detail = f"a frame of {length} bytes is over the limit of {most}"
+                    self.close(CloseCode.MALFORMED, detail)
                     return end, messages
                 body = start + PREFIX
                 if end - body < length:
@@ -163,40 +186,46 @@ class Session:
                 try:
                     frame = _decoder.decode(view[body : body + length])
                 except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                    self.close(f"malformed: {error}")
+                    self.close(CloseCode.MALFORMED, str(error))
                     return end, messages
                 start = body + length
-                self._read(frame, messages)
+                self._read(now_ns, frame, messages)
                 if self.closed is not None:
                     return end, messages
         self.needed = PREFIX
         return start, messages
 
-    def _read(self, frame: list[Message], messages: list[Message]) -> None:
+    def _read(self, now_ns: int, frame: list[Message], messages: list[Message]) -> None:
         """Keep what the link is about to itself, hand the rest on."""
         if self.peer is not None and len(frame) == 1 and isinstance(frame[0], Heartbeat):
             return
         for message in frame:
-            if isinstance(message, Hello):
-                self._meet(message)
-            elif self.peer is None and not isinstance(message, Goodbye):
-                self.close(f"malformed: {type(message).__name__} before hello")
-            elif isinstance(message, Goodbye):
-                self.close(f"goodbye: {message.reason}")
-            elif not isinstance(message, Heartbeat):
+            if self.peer is not None and type(message) not in OWN:
                 messages.append(message)
+                continue
+            self._on_own(now_ns, message)
             if self.closed is not None:
                 return
 
-    def _meet(self, hello: Hello) -> None:
+    def _on_own(self, now_ns: int, message: Message) -> None:
+        if isinstance(message, Goodbye):
+            # A stranger's code means nothing: programs act on codes.
+            code = CloseCode.REFUSED if self.peer is None else message.code
+            self.close(code, quoted(message.detail), by_peer=True)
+        elif self.peer is None:
+            self._shake(now_ns, message)
+        elif not isinstance(message, Heartbeat):
+            self.close(CloseCode.MALFORMED, f"{type(message).__name__} after the handshake")
+
+    def _shake(self, now_ns: int, message: Message) -> None:
+        try:
+            self.replies += self.handshake.on_message(message)
+        except RefusedError as error:
+            self.close(error.code, error.detail)
+            return
+        self.peer = self.handshake.peer
         if self.peer is not None:
-            self.close(f"malformed: {hello.role} {hello.number} said hello twice")
-            return
-        reason = refusal(self.me, hello)
-        if reason is not None:
-            self.close(f"refused: {reason}")
-            return
-        self.peer = hello
+            self.heard_at_ns = now_ns
 
     # Silence
 
@@ -217,36 +246,12 @@ class Session:
             self.heard_at_ns = min(now_ns, self.heard_at_ns + late_ns)
         silent_ns = now_ns - self.heard_at_ns
         waits = self.late and not was_late
-        if self.closed is None and silent_ns > self.silence_ns and not waits:
-            self.close(f"silent: nothing heard for {silent_ns // 1_000_000} ms")
+        stranger = self.peer is None and self.handshake.accepts
+        allowed_ns = self.handshake_ns if stranger else self.silence_ns
+        if self.closed is None and silent_ns > allowed_ns and not waits:
+            silent_ms = silent_ns // 1_000_000
+            if stranger:
+                self.close(CloseCode.UNPROVEN, f"no proof within {silent_ms} ms")
+            else:
+                self.close(CloseCode.SILENT, f"nothing heard for {silent_ms} ms")
         return self.closed is None
-
-
-def refusal(me: Hello, peer: Hello) -> str | None:
-    """Why these two may not talk; None when they may."""
-    if peer.protocol != PROTOCOL:
-        return (
-            f"{peer.role} {peer.number} speaks protocol {peer.protocol}, this {me.role} speaks "
-            f"{PROTOCOL}; deploy one version"
-        )
-    if peer.role == "router" and peer.epoch < me.epoch:
-        return (
-            f"router epoch {peer.epoch} is stale: this {me.role} has met {me.epoch}; "
-            "a newer router has taken over"
-        )
-    if me.role == "router" and peer.epoch > me.epoch:
-        return (
-            f"{STALE} {me.epoch} is stale: {peer.role} {peer.number} has met "
-            f"{peer.epoch}; a newer router has taken over"
-        )
-    return None
-
-
-def stale_router(me: Hello, router: Hello) -> str | None:
-    """Why a router that would lead me must not, as it is told; None when it may."""
-    if router.epoch >= me.epoch:
-        return None
-    return (
-        f"{STALE} {router.epoch} is stale: {me.role} {me.number} has met {me.epoch}; "
-        "a newer router has taken over"
-    )

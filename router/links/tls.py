@@ -2,22 +2,28 @@
 
 Both ends show a certificate of one authority with one name in it: the authority is the deployment's
 own, and the name tells its processes from whomever else it may vouch for. The processes' addresses
-change too often to stand in certificates.
+change too often to stand in certificates. One that also has the name with a role behind it, such as
+`fermata-router`, speaks for that role alone.
 """
 
+import os
 import ssl
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from profiles.errors import ConfigError
 
 READ_BYTES = 1 << 14
 """Of one record; what is made for more would be thrown away each time."""
+ROLES = ("router", "frontend", "backend")
+CONTEXTS = 8
+"""That are kept: of client and server, for a few sets of files."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTls:
-    """Files in PEM, read anew for each link: whoever replaces them restarts nothing."""
+    """Files in PEM, looked at for each link: whoever replaces them restarts nothing."""
 
     certificate_file: str
     key_file: str
@@ -26,22 +32,38 @@ class LinkTls:
 
     def seal(self, server_side: bool) -> "Seal":
         """For one link; ConfigError where the files are no good."""
-        protocol = ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT
-        context = ssl.SSLContext(protocol)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.verify_mode = ssl.CERT_REQUIRED
-        if server_side:
-            # Links live for days: there is nothing to resume.
-            context.num_tickets = 0
         try:
-            context.load_verify_locations(self.ca_file)
-            context.load_cert_chain(self.certificate_file, self.key_file)
+            context = _context(self, server_side, self._stamp())
         except OSError as error:
             raise ConfigError(
                 f"links.tls: {self.certificate_file}, {self.key_file} and {self.ca_file} are no "
                 f"certificate, key and CA ({error.strerror or error})"
             ) from None
         return Seal(context, server_side, self.name)
+
+    def _stamp(self) -> tuple[tuple[int, int, int], ...]:
+        """Changes whenever one of the files does."""
+        files = (self.certificate_file, self.key_file, self.ca_file)
+        found = [os.stat(each) for each in files]
+        return tuple((each.st_ino, each.st_mtime_ns, each.st_size) for each in found)
+
+
+@lru_cache(maxsize=CONTEXTS)
+def _context(
+    tls: LinkTls, server_side: bool, stamp: tuple[tuple[int, int, int], ...]
+) -> ssl.SSLContext:
+    """The files as OpenSSL wants them. Reading them takes milliseconds, which nobody who merely
+    connects shall cost."""
+    protocol = ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    if server_side:
+        # Links live for days: there is nothing to resume.
+        context.num_tickets = 0
+    context.load_verify_locations(tls.ca_file)
+    context.load_cert_chain(tls.certificate_file, tls.key_file)
+    return context
 
 
 class SealError(Exception):
@@ -66,6 +88,8 @@ class Seal:
         self._waiting: list[bytes] = []
         """Said before hands were shaken."""
         self.made = False
+        self.roles: frozenset[str] = frozenset()
+        """Named in the peer's certificate; empty: any."""
 
     def wrap(self, data: bytes) -> bytes:
         """What to send for this; it waits for the handshake, which the first call begins. Raises
@@ -101,9 +125,11 @@ class Seal:
             return
         except ssl.SSLError as error:
             raise self._error(error) from None
+        names = self._names()
         # The client's side has checked the name in the handshake.
-        if self.server_side and self.name not in self._names():
+        if self.server_side and self.name not in names:
             raise SealError(f"the certificate is not of {self.name!r}", self._out.read())
+        self.roles = frozenset(role for role in ROLES if f"{self.name}-{role}" in names)
         self.made = True
         for data in self._waiting:
             self._write(data)

@@ -2,28 +2,33 @@
 
 import asyncio
 import logging
-import os
+import secrets
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 import msgspec
 
 from profiles.errors import ConfigError
 from router.core.units import ms
+from router.links.address import join_address
+from router.links.closing import CloseCode, Closed
+from router.links.handshake import NONCE_BYTES, Acceptor, Handshake
 from router.links.heart import Heart
+from router.links.lobby import EACH_MAX, TOTAL_MAX, Lobby
 from router.links.messages import Heartbeat, Hello, Message
 from router.links.session import (
     FRAME_BYTES_MAX,
+    HANDSHAKE_NS,
     LOOKS,
     SILENCE_NS,
-    LinkError,
     Session,
     encode,
-    encode_the_sayable,
+    encode_valid,
 )
 from router.links.tls import LinkTls, Seal, SealError
+from router.links.wire import SocketWire, Wire
 
 LOG = logging.getLogger("fermata")
 CLOSE_S = 1.0
@@ -49,6 +54,13 @@ class LinkOptions:
     backoff_ns_max: int = ms(1000)
     tls: LinkTls | None = None
     """None: plain TCP."""
+    secret: bytes = field(default=b"", repr=False)
+    """Secret of the deployment: no proof of it, no link. Never logged or sent."""
+    handshake_ns: int = HANDSHAKE_NS
+    """Time for a peer that connects to prove itself."""
+    unproven_each_max: int = EACH_MAX
+    """Connections of one address without a proof; the next limit is for all addresses."""
+    unproven_max: int = TOTAL_MAX
 
     @property
     def beat_ns(self) -> int:
@@ -59,60 +71,46 @@ class LinkEvents(Protocol):
     """Whoever uses links; called on the loop, never from within `send`."""
 
     def on_up(self, link: "Link") -> None:
-        """The peer has said hello (`link.peer`)."""
+        """The peer has proven itself (`link.peer`)."""
 
     def on_messages(self, link: "Link", messages: list[Message]) -> None:
         """Everything that arrived together."""
 
-    def on_down(self, link: "Link", reason: str) -> None:
+    def on_down(self, link: "Link", closed: Closed) -> None:
         """Once for each link that was up."""
 
-    def on_refused(self, link: "Link", reason: str) -> None:
+    def on_refused(self, link: "Link", closed: Closed) -> None:
         """The link ended before it was up."""
-
-
-class Wire(Protocol):
-    """A way past the transport's queue, for any thread; whoever uses it holds the link's lock."""
-
-    def push(self, data: bytes) -> int:
-        """How many of these bytes are on their way now."""
-
-    def close(self) -> None: ...
-
-
-class SocketWire:
-    """The socket itself, by a descriptor that stays ours whatever the transport does."""
-
-    def __init__(self, transport: asyncio.BaseTransport) -> None:
-        self.fd = os.dup(transport.get_extra_info("socket").fileno())
-
-    def push(self, data: bytes) -> int:
-        try:
-            return os.write(self.fd, data)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            # The transport will see the same error, or an end of file, and end the link.
-            return len(data)
-
-    def close(self) -> None:
-        os.close(self.fd)
 
 
 class Link(asyncio.Protocol):
     """One connection to one peer. `send` from the loop's thread only."""
 
     def __init__(
-        self, me: Me, events: LinkEvents, heart: Heart, options: LinkOptions, taken: bool
+        self,
+        handshake: Handshake,
+        events: LinkEvents,
+        heart: Heart,
+        options: LinkOptions,
+        lobby: Lobby | None = None,
     ) -> None:
-        """`taken`: the peer has connected to us, and not we to it."""
+        """`lobby` is where a peer waits that has connected to this process."""
         self.loop = asyncio.get_running_loop()
         self.events = events
         self.heart = heart
         self.options = options
-        self.seal: Seal | None = None if options.tls is None else options.tls.seal(taken)
-        """Used with the lock held alone."""
-        self.session = Session(me(), heart.clock(), options.silence_ns, options.frame_bytes_max)
+        self.lobby = lobby
+        self.seal: Seal | None = None
+        """Used with the lock held alone; made when it is first needed, where there is TLS."""
+        if options.tls is not None and not handshake.accepts:
+            self.seal = options.tls.seal(server_side=False)
+        self.session = Session(
+            handshake,
+            heart.clock(),
+            options.silence_ns,
+            options.frame_bytes_max,
+            options.handshake_ns,
+        )
         self.lock = threading.Lock()
         """Held around every write: the heart's thread writes too."""
         self.outbox: list[Message] = []
@@ -126,7 +124,7 @@ class Link(asyncio.Protocol):
         """Rest of a heartbeat that the socket took only in part."""
         self.watch: asyncio.TimerHandle
         """Looks for silence while the link lives, and for an end of it afterwards."""
-        self.ended: asyncio.Future[str] = self.loop.create_future()
+        self.ended: asyncio.Future[Closed] = self.loop.create_future()
 
     @property
     def peer(self) -> Hello:
@@ -162,10 +160,10 @@ class Link(asyncio.Protocol):
         self.outbox = []
         if self.session.closed is not None:
             return
-        frames, unsayable = encode_the_sayable(messages, self.options.frame_bytes_max)
+        frames, invalid = encode_valid(messages, self.options.frame_bytes_max)
         for frame in frames:
             self._write(frame)
-        for reason in unsayable:
+        for reason in invalid:
             LOG.error("not sent: %s", reason)
 
     def _write(self, frame: bytes) -> None:
@@ -175,12 +173,14 @@ class Link(asyncio.Protocol):
             self.spoke = True
             waiting = self._put(self._sealed(frame))
         if waiting > self.options.buffer_bytes_max:
-            self.close(f"cut: the peer does not read, {waiting} bytes wait for it", at_once=True)
+            detail = f"the peer does not read, {waiting} bytes wait for it"
+            self.close(CloseCode.CONGESTED, detail, at_once=True)
 
     def _sealed(self, frame: bytes) -> bytes:
         """As it goes out; nothing, once the peer has ended its TLS: the connection ends soon."""
         if self.seal is None:
-            return frame
+            # A peer that has not begun its TLS hears nothing.
+            return frame if self.options.tls is None else b""
         try:
             return self.seal.wrap(frame)
         except SealError as error:
@@ -220,17 +220,21 @@ class Link(asyncio.Protocol):
             if sent > 0 or self.tail:
                 self.tail = frame[sent:]
 
-    def close(self, reason: str, at_once: bool = False) -> None:
+    def close(self, code: CloseCode, detail: str, at_once: bool = False) -> None:
         """End the link; the peer is told why, unless it would not listen."""
         if self.session.closed is not None:
             return
         self.flush()
         if at_once:
-            self.session.close(reason)
+            self.session.close(code, detail)
             self.transport.abort()
         else:
-            self._write(self.session.farewell(reason))
+            self._write(self.session.farewell(code, detail))
             self._leave()
+
+    def turn_out(self) -> None:
+        """Make room for others: the peer has not proven itself."""
+        self.close(CloseCode.CROWDED, "too many peers have not proven themselves", at_once=True)
 
     def _leave(self) -> None:
         """Close the connection once all has gone out that was said, or its time is up."""
@@ -246,34 +250,57 @@ class Link(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=0)
         # A simulated network brings a wire of its own.
         self.wire = transport.get_extra_info("wire") or SocketWire(transport)
-        self._write(self.session.greeting())
-        self.heart.join(self)
+        greeting = self.session.greeting()
+        if greeting:
+            self._write(greeting)
         self._watch()
+        if self.lobby is not None:
+            found = transport.get_extra_info("peername")
+            self.lobby.enter(self, found[0] if isinstance(found, tuple) else "")
 
     def data_received(self, data: bytes) -> None:
         session = self.session
-        if self.seal is not None:
-            data = self._unseal(self.seal, data)
+        if self.options.tls is not None:
+            data = self._unseal(self.options.tls, data)
         was_up = session.peer is not None
         messages = session.receive(self.heart.clock(), data)
-        if not was_up and session.peer is not None:
-            self.events.on_up(self)
+        if not was_up:
+            self._shake()
         if messages:
             self.events.on_messages(self, messages)
         if session.closed is not None and not self.transport.is_closing():
             self._end()
 
-    def _unseal(self, seal: Seal, data: bytes) -> bytes:
+    def _shake(self) -> None:
+        """Go on with the handshake."""
+        session = self.session
+        reply = session.take_reply()
+        if reply and session.closed is None:
+            self._write(reply)
+            # From its proof on the peer expects to hear of this end, also while its loop is busy.
+            if session.peer is not None or not session.handshake.accepts:
+                self.heart.join(self)
+        if session.peer is not None:
+            if self.lobby is not None:
+                self.lobby.leave(self, proven=True)
+            self.events.on_up(self)
+
+    def _unseal(self, tls: LinkTls, data: bytes) -> bytes:
         """What the peer has said; a session whose peer may not speak ends here."""
         with self.lock:
             try:
-                heard, reply = seal.unwrap(data)
-            except SealError as error:
-                self._put(error.last)
-                self.session.close(f"refused: TLS: {error}")
+                if self.seal is None:
+                    self.seal = tls.seal(server_side=True)
+                heard, reply = self.seal.unwrap(data)
+            except (SealError, ConfigError) as error:
+                if isinstance(error, SealError):
+                    self._put(error.last)
+                self.session.close(CloseCode.REFUSED, f"TLS: {error}")
                 self._leave()
                 return b""
             self._put(reply)
+        if self.session.peer is None:
+            self.session.handshake.roles = self.seal.roles
         return heard
 
     def resume_writing(self) -> None:
@@ -285,14 +312,17 @@ class Link(asyncio.Protocol):
             if self.wire is not None:
                 self.wire.close()
             self.wire = None
-        self.session.close("lost: " + (str(exc) if exc else "end of file"))
-        reason = self.session.closed or ""
+        self.session.close(CloseCode.LOST, str(exc) if exc else "end of file")
+        closed = self.session.closed
+        assert closed is not None
         self.watch.cancel()
-        self.ended.set_result(reason)
+        self.ended.set_result(closed)
         if self.session.peer is not None:
-            self.events.on_down(self, reason)
+            self.events.on_down(self, closed)
         else:
-            self.events.on_refused(self, reason)
+            if self.lobby is not None:
+                self.lobby.leave(self, proven=False)
+            self.events.on_refused(self, closed)
 
     def _watch(self) -> None:
         if self.session.check(self.heart.clock()):
@@ -302,13 +332,14 @@ class Link(asyncio.Protocol):
 
     def _end(self) -> None:
         """The session has ended by itself: tell the peer, unless it was the one to say so."""
-        reason = self.session.closed or ""
-        if reason.startswith("goodbye"):
+        closed = self.session.closed
+        assert closed is not None
+        if closed.by_peer:
             self._leave()
-        elif reason.startswith("silent"):
+        elif closed.code is CloseCode.SILENT:
             self.transport.abort()
         else:
-            self._write(self.session.farewell(reason))
+            self._write(self.session.farewell(closed.code, closed.detail))
             self._leave()
 
 
@@ -321,6 +352,9 @@ class LinkServer:
         self.heart = heart
         self.options = options
         self.links: dict[Link, None] = {}
+        self.lobby = Lobby(options.unproven_each_max, options.unproven_max)
+        self.address = ""
+        """host:port, for peers to dial: they prove that this is where they want to be."""
 
     async def start(self, host: str, port: int = 0) -> int:
         """Listen; returns the port, which the system chooses where 0 is given."""
@@ -329,10 +363,14 @@ class LinkServer:
             self.options.tls.seal(server_side=True)
         loop = asyncio.get_running_loop()
         self.server = await loop.create_server(self._take, host, port)
-        return cast(int, self.server.sockets[0].getsockname()[1])
+        found = cast(int, self.server.sockets[0].getsockname()[1])
+        self.address = join_address(host, found)
+        return found
 
     def _take(self) -> Link:
-        link = Link(self.me, self.events, self.heart, self.options, taken=True)
+        secret, nonce = self.options.secret, secrets.token_bytes(NONCE_BYTES)
+        handshake = Acceptor(self.me(), secret, nonce, self.address)
+        link = Link(handshake, self.events, self.heart, self.options, self.lobby)
         self.links[link] = None
         link.ended.add_done_callback(lambda _: self.links.pop(link))
         return link
@@ -342,108 +380,5 @@ class LinkServer:
         self.server.close()
         links = tuple(self.links)
         for link in links:
-            link.close(reason)
+            link.close(CloseCode.SHUTDOWN, reason)
         await asyncio.gather(*(link.ended for link in links))
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """(host, port) of `host:port`; IPv6 hosts stand in brackets."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        raise LinkError(f"{address!r} is no address; write host:port")
-    return host.strip("[]"), int(port)
-
-
-async def connect(
-    address: str, me: Me, events: LinkEvents, heart: Heart, options: LinkOptions
-) -> Link:
-    """A link that is up, or a LinkError that says why not."""
-    host, port = split_address(address)
-    loop = asyncio.get_running_loop()
-    greeted: asyncio.Future[str] = loop.create_future()
-    gate = _Gate(events, greeted)
-    try:
-        async with asyncio.timeout(options.connect_ns / 1e9):
-            _, link = await loop.create_connection(
-                lambda: Link(me, gate, heart, options, taken=False), host, port
-            )
-            refusal = await greeted
-    except (OSError, TimeoutError, ConfigError) as error:
-        # Files of TLS may be away for a moment, while somebody replaces them.
-        raise LinkError(f"{address} cannot be reached: {error or 'no answer'}") from None
-    if refusal:
-        raise LinkError(f"{address} did not take the link: {refusal}")
-    return link
-
-
-class _Gate:
-    """Hands a link's events on, and tells `connect` how its greeting went."""
-
-    def __init__(self, events: LinkEvents, greeted: asyncio.Future[str]) -> None:
-        self.events = events
-        self.greeted = greeted
-
-    def on_up(self, link: Link) -> None:
-        if self.greeted.done():
-            # Whoever asked has given up: it shall not hear of this link at all.
-            link.close("too late")
-            return
-        link.events = self.events
-        self.greeted.set_result("")
-        self.events.on_up(link)
-
-    def on_messages(self, link: Link, messages: list[Message]) -> None:
-        pass
-
-    def on_down(self, link: Link, reason: str) -> None:
-        pass
-
-    def on_refused(self, link: Link, reason: str) -> None:
-        if not self.greeted.done():
-            self.greeted.set_result(reason)
-        self.events.on_refused(link, reason)
-
-
-class Reconnecting:
-    """Keeps a link to one peer, wherever it may move."""
-
-    def __init__(
-        self, resolve: Resolve, me: Me, events: LinkEvents, heart: Heart, options: LinkOptions
-    ) -> None:
-        self.resolve = resolve
-        self.me = me
-        self.events = events
-        self.heart = heart
-        self.options = options
-        self.link: Link | None = None
-        self.trouble = ""
-        """Why the last attempt failed; empty while the link is up."""
-
-    def start(self) -> None:
-        self.task = asyncio.get_running_loop().create_task(self._run())
-
-    async def stop(self, reason: str) -> None:
-        self.task.cancel()
-        if self.link is not None:
-            self.link.close(reason)
-            await self.link.ended
-
-    async def _run(self) -> None:
-        wait_ns = self.options.backoff_ns_min
-        while True:
-            try:
-                address = await self.resolve()
-                link = await connect(address, self.me, self.events, self.heart, self.options)
-            # Whatever it was: a process that stops trying never meets a router again.
-            except Exception as error:
-                if not isinstance(error, LinkError):
-                    LOG.exception("an attempt to link failed")
-                self.trouble = str(error) or type(error).__name__
-                await asyncio.sleep(wait_ns / 1e9)
-                wait_ns = min(2 * wait_ns, self.options.backoff_ns_max)
-                continue
-            self.link, self.trouble = link, ""
-            wait_ns = self.options.backoff_ns_min
-            self.trouble = await asyncio.shield(link.ended)
-            self.link = None
-            await asyncio.sleep(wait_ns / 1e9)

@@ -25,6 +25,8 @@ from deployments.frontend.options import FrontendOptions
 from deployments.frontend.process import FrontendProcess
 from deployments.frontend.server import ServerOptions
 from router.core.units import ms
+from router.links.closing import CloseCode, Closed
+from router.links.connecting import connect
 from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
@@ -38,7 +40,7 @@ from router.links.messages import (
     Result,
     Submit,
 )
-from router.links.transport import Link, LinkOptions, LinkServer, connect
+from router.links.transport import Link, LinkOptions, LinkServer
 
 LINKS = LinkOptions(silence_ns=ms(5000))
 MODELS = (
@@ -100,7 +102,7 @@ class StandIn:
 
     async def stop(self) -> None:
         if self.backend is not None:
-            self.backend.close("done")
+            self.backend.close(CloseCode.SHUTDOWN, "done")
         await self.server.stop("done")
         self.heart.stop()
         for segment in self.segments.values():
@@ -155,11 +157,11 @@ class StandIn:
         # Shorter than any way to here and back: the rest is what the request has waited.
         self.backend.send(Result(payload.rid, "exact", 1, 0, ms(0.01), tensors))
 
-    def on_down(self, link: Link, reason: str) -> None:
+    def on_down(self, link: Link, closed: Closed) -> None:
         if link is self.backend:
             self.backend = None
 
-    def on_refused(self, link: Link, reason: str) -> None:
+    def on_refused(self, link: Link, closed: Closed) -> None:
         pass
 
 

@@ -10,6 +10,8 @@ import pytest
 from test_links import HOST, OPTIONS, run, until
 
 from router.core.units import ms
+from router.links.closing import CloseCode, Closed
+from router.links.connecting import connect
 from router.links.heart import Heart, LoopWatch
 from router.links.messages import (
     PROTOCOL,
@@ -18,7 +20,7 @@ from router.links.messages import (
     Payload,
 )
 from router.links.session import LinkError
-from router.links.transport import Link, LinkOptions, LinkServer, connect
+from router.links.transport import Link, LinkOptions, LinkServer
 
 pytestmark = pytest.mark.live
 
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.live
 class Recorder:
     def __init__(self) -> None:
         self.up: list[Link] = []
-        self.down: list[str] = []
+        self.down: list[Closed] = []
 
     def on_up(self, link: Link) -> None:
         self.up.append(link)
@@ -34,11 +36,11 @@ class Recorder:
     def on_messages(self, link: Link, messages: list[Message]) -> None:
         pass
 
-    def on_down(self, link: Link, reason: str) -> None:
-        self.down.append(reason)
+    def on_down(self, link: Link, closed: Closed) -> None:
+        self.down.append(closed)
 
-    def on_refused(self, link: Link, reason: str) -> None:
-        self.down.append(reason)
+    def on_refused(self, link: Link, closed: Closed) -> None:
+        self.down.append(closed)
 
 
 def greet(role: str) -> Callable[[], Hello]:
@@ -73,7 +75,8 @@ def test_a_silent_peer_is_taken_for_dead() -> None:
         silent = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), still, options)
         await until(lambda: events.down)
         # From 400 ms on; a machine that is busy looks a little later.
-        heard_ms = int(events.down[0].removeprefix("silent: nothing heard for ").split()[0])
+        assert events.down[0].code is CloseCode.SILENT
+        heard_ms = int(events.down[0].detail.removeprefix("nothing heard for ").split()[0])
         assert 400 <= heard_ms < 1000
         await until(lambda: not silent.open)
         await server.stop("done")
@@ -117,12 +120,12 @@ def test_peer_that_does_not_read_is_cut_and_others_are_refused_in_words() -> Non
         while not events.down:
             events.up[0].send(Payload(1, "UINT8", (1 << 18,), bytes(1 << 18)))
             await asyncio.sleep(0)
-        assert events.down[0].startswith("cut: the peer does not read")
+        assert events.down[0].code is CloseCode.CONGESTED
         refused = Recorder()
-        other = await connect(
-            f"{HOST}:{port}", lambda: Hello(9, "backend", 1, 0), refused, heart, options
-        )
-        assert "backend 1 speaks protocol 9" in await other.ended
+        with pytest.raises(LinkError, match="backend 1 speaks protocol 9"):
+            await connect(
+                f"{HOST}:{port}", lambda: Hello(9, "backend", 1, 0), refused, heart, options
+            )
         with pytest.raises(LinkError, match="cannot be reached"):
             await connect(f"{HOST}:1", greet("backend"), refused, heart, options)
         link.transport.resume_reading()
@@ -148,7 +151,7 @@ def test_a_link_to_a_peer_that_does_not_read_ends_all_the_same() -> None:
         # Long before the peer's silence would be noticed, and before the test's own time is up.
         async with asyncio.timeout(10):
             await server.stop("done")
-        assert events.down == ["done"]
+        assert events.down == [Closed(CloseCode.SHUTDOWN, "done")]
         link.transport.abort()
         heart.stop()
 
@@ -177,7 +180,7 @@ async def send_large_frames(options: LinkOptions) -> None:
     await until(lambda: len(got) == 2000)
     assert got == list(range(2000))
     await server.stop("done")
-    assert "goodbye: done" in await link.ended
+    assert await link.ended == Closed(CloseCode.SHUTDOWN, "done", by_peer=True)
     heart.stop()
 
 

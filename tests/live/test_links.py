@@ -18,6 +18,8 @@ from deployments.backend.process import BackendProcess, BackendSettings
 from deployments.backend.runner import PlainRunner, Runner, RunnerStock
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.core.units import ms
+from router.links.closing import Closed
+from router.links.connecting import PersistentLink
 from router.links.heart import Heart
 from router.links.messages import (
     PROTOCOL,
@@ -32,7 +34,7 @@ from router.links.messages import (
     Submit,
 )
 from router.links.session import LinkError
-from router.links.transport import Link, LinkOptions, LinkServer, Reconnecting
+from router.links.transport import Link, LinkOptions, LinkServer
 from router.live import LiveRouter
 from router.snapshot import snapshot
 from router.wake import wake_timer
@@ -42,7 +44,7 @@ pytestmark = pytest.mark.live
 LOOPS: list[asyncio.AbstractEventLoop] = []
 HOST = "127.0.0.1"
 NODE = "here"
-OPTIONS = LinkOptions(silence_ns=ms(2000))
+OPTIONS = LinkOptions(silence_ns=ms(2000), secret=b"a secret of this test")
 TABLE_NS = tuple(ms(5 + size) for size in range(1, 41))
 SLO_NS = ms(60)
 FRONTEND = 4
@@ -116,7 +118,7 @@ class TinyFrontend:
     async def start(self) -> None:
         self.server = LinkServer(self.hello, self, self.world.heart, OPTIONS)
         self.address = f"{HOST}:{await self.server.start(HOST)}"
-        self.to_router = Reconnecting(
+        self.to_router = PersistentLink(
             self.world.resolve, self.hello, self, self.world.heart, OPTIONS
         )
         self.to_router.start()
@@ -154,10 +156,10 @@ class TinyFrontend:
                 self.ended[message.rid].append(message)
                 self.latency_ns.append(time.monotonic_ns() - self.sent_at_ns[message.rid])
 
-    def on_down(self, link: Link, reason: str) -> None:
+    def on_down(self, link: Link, closed: Closed) -> None:
         pass
 
-    def on_refused(self, link: Link, reason: str) -> None:
+    def on_refused(self, link: Link, closed: Closed) -> None:
         pass
 
     async def all_ended(self) -> None:

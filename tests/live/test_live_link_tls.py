@@ -9,18 +9,22 @@ from test_links import HOST, run
 
 from benchmarks.certificates import Authority
 from router.core.units import ms
+from router.links.connecting import connect
 from router.links.heart import Heart
 from router.links.session import LinkError
 from router.links.tls import LinkTls
-from router.links.transport import LinkOptions, LinkServer, connect
+from router.links.transport import Link, LinkOptions, LinkServer
 
 pytestmark = pytest.mark.live
 
 
-def options(authority: Authority, name: str = "fermata") -> LinkOptions:
-    pair = authority.vouch(name)
+SECRET = b"a secret of this test"
+
+
+def options(authority: Authority, name: str = "fermata", *roles: str) -> LinkOptions:
+    pair = authority.vouch(name, roles=roles)
     tls = LinkTls(str(pair.certificate), str(pair.key), str(authority.file))
-    return LinkOptions(silence_ns=ms(400), tls=tls)
+    return LinkOptions(silence_ns=ms(400), tls=tls, secret=SECRET)
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +48,7 @@ def test_others_do_not_get_a_link(sealed: LinkOptions, tmp_path: Path) -> None:
         ports = await server.start(HOST), await plain.start(HOST)
 
         async def knock(port: int, how: LinkOptions) -> None:
-            # A client knows only later that the server did not take its certificate.
-            link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, how)
-            raise LinkError(await link.ended)
+            await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, how)
 
         for port, how in (
             (ports[0], options(Authority(tmp_path, "other"))),
@@ -76,6 +78,39 @@ def test_certificates_may_be_replaced_while_links_live(tmp_path: Path) -> None:
         assert first.open
         assert second.open
         await server.stop("done")
+        heart.stop()
+
+    run(test)
+
+
+def test_a_certificate_alone_is_no_proof_and_one_of_a_role_speaks_for_it_alone(
+    tmp_path: Path,
+) -> None:
+    async def test() -> None:
+        authority = Authority(tmp_path)
+        router, backend = (options(authority, "fermata", role) for role in ("router", "backend"))
+        any_role = options(authority)
+        heart, events = Heart(router.beat_ns), Recorder()
+        servers = [LinkServer(greet("router"), events, heart, how) for how in (router, backend)]
+        for server in servers:
+            await server.start(HOST)
+
+        async def link(server: LinkServer, role: str, how: LinkOptions) -> Link:
+            return await connect(server.address, greet(role), Recorder(), heart, how)
+
+        for how in (backend, any_role):
+            assert (await link(servers[0], "backend", how)).open
+        for server, role, how, why in (
+            (servers[0], "backend", replace(backend, secret=b""), "the secret of one deployment"),
+            (servers[0], "frontend", backend, "a certificate for backend alone"),
+            (servers[0], "standby", backend, "a certificate for backend alone"),
+            # A backend's certificate where a router should be.
+            (servers[1], "backend", any_role, "a certificate for backend alone"),
+        ):
+            with pytest.raises(LinkError, match=why):
+                await link(server, role, how)
+        for server in servers:
+            await server.stop("done")
         heart.stop()
 
     run(test)

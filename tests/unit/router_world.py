@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.core.units import NEVER, ms
+from router.links.closing import CloseCode, Closed
 from router.links.messages import (
     PROTOCOL,
     RID_BITS,
@@ -18,6 +19,9 @@ from router.meters import Meters
 from router.snapshot import snapshot
 
 Kind = TypeVar("Kind")
+LOST = Closed(CloseCode.LOST, "end of file")
+LEFT = Closed(CloseCode.SHUTDOWN, "backend shuts down", by_peer=True)
+STALE = Closed(CloseCode.STALE, "router term 3 is stale", by_peer=True)
 TABLE = tuple(ms(4 + size) for size in range(1, 17))
 
 
@@ -25,7 +29,7 @@ class FakeLink:
     def __init__(self, role: str, number: int, node: str = "node") -> None:
         self.peer = Hello(PROTOCOL, role, number, 0, f"host:{number}", node)
         self.said: list[Message] = []
-        self.closed = ""
+        self.closed: Closed | None = None
 
     def send(self, message: Message) -> None:
         self.said.append(message)
@@ -33,8 +37,8 @@ class FakeLink:
     def flush(self) -> None:
         pass
 
-    def close(self, reason: str) -> None:
-        self.closed = reason
+    def close(self, code: CloseCode, detail: str) -> None:
+        self.closed = Closed(code, detail)
 
     def take(self, kind: type[Kind]) -> list[Kind]:
         """What of this kind has been said since the last call."""

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Callable
 
 from router.core.units import ms
+from router.links.closing import Closed
+from router.links.connecting import PersistentLink
 from router.links.heart import Heart, LoopWatch
 from router.links.messages import PROTOCOL, Hello, Message
 from router.links.session import LinkError
-from router.links.transport import Link, LinkOptions, Reconnecting
+from router.links.transport import Link, LinkOptions
 
 NEVER_BEATS = ms(1_000_000)
 
@@ -56,8 +58,8 @@ def test_a_loop_that_hangs_is_told_from_one_that_is_busy() -> None:
 class Nobody:
     def on_up(self, link: Link) -> None: ...
     def on_messages(self, link: Link, messages: list[Message]) -> None: ...
-    def on_down(self, link: Link, reason: str) -> None: ...
-    def on_refused(self, link: Link, reason: str) -> None: ...
+    def on_down(self, link: Link, closed: Closed) -> None: ...
+    def on_refused(self, link: Link, closed: Closed) -> None: ...
 
 
 def test_whatever_an_attempt_fails_of_another_follows() -> None:
@@ -70,7 +72,7 @@ def test_whatever_an_attempt_fails_of_another_follows() -> None:
     async def test() -> None:
         heart = Heart(NEVER_BEATS)
         options = LinkOptions(backoff_ns_min=1, backoff_ns_max=1)
-        kept = Reconnecting(resolve, lambda: Hello(PROTOCOL, "x", 0, 0), Nobody(), heart, options)
+        kept = PersistentLink(resolve, lambda: Hello(PROTOCOL, "x", 0, 0), Nobody(), heart, options)
         kept.start()
         while len(asked) < 4:
             await asyncio.sleep(0)

@@ -121,6 +121,36 @@ def test_what_was_changed_on_its_way_is_not_heard(ours: LinkTls) -> None:
         server.unwrap(bytes(sealed))
 
 
+@pytest.mark.parametrize("roles", [(), ("router",), ("frontend", "backend")])
+def test_roles_of_a_certificate_are_known_on_both_sides(
+    authority: Authority, ours: LinkTls, roles: tuple[str, ...]
+) -> None:
+    pair = authority.vouch("fermata", roles=roles)
+    theirs = LinkTls(str(pair.certificate), str(pair.key), str(authority.file))
+    for client, server in ((ours, theirs), (theirs, ours)):
+        one, other = client.seal(False), server.seal(True)
+        talk(one, other)
+        assert one.roles == frozenset(roles if server is theirs else ())
+        assert other.roles == frozenset(roles if client is theirs else ())
+
+
+def test_another_names_role_is_none(authority: Authority) -> None:
+    pair = authority.vouch("fermata", roles=("routers", "router-2", "camera"))
+    theirs = LinkTls(str(pair.certificate), str(pair.key), str(authority.file))
+    one, other = theirs.seal(False), theirs.seal(True)
+    talk(one, other)
+    assert one.roles == other.roles == frozenset()
+
+
+def test_files_are_read_once_until_they_change(authority: Authority) -> None:
+    pair = authority.vouch("changing")
+    mine = LinkTls(str(pair.certificate), str(pair.key), str(authority.file), "changing")
+    one, other = mine.seal(True), mine.seal(True)
+    assert one._tls.context is other._tls.context
+    authority.vouch("changing")
+    assert mine.seal(True)._tls.context is not one._tls.context
+
+
 def test_files_that_are_none_are_named(ours: LinkTls, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.crt"
     wrong.write_text("These are notes.\n")

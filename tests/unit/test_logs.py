@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from router_world import World, rid
+from router_world import LEFT, LOST, World, rid
 
 import router.logs
 from deployments.frontend.entry import Arrival
@@ -161,10 +161,10 @@ def test_traces_and_logs_follow_side_by_side() -> None:
 def test_a_lost_backend_is_a_warning_and_one_that_leaves_is_not(tmp_path: Path) -> None:
     start_logs("p", LogOptions("info", str(tmp_path)))
     world = World()
-    world.router.on_down(world.backend, "goodbye: backend shuts down")
+    world.router.on_down(world.backend, LEFT)
     again = world.link("backend", 6)
     world.hear(again, Ready("emulated", ("v",)))
-    world.router.on_down(again, "lost: end of file")
+    world.router.on_down(again, LOST)
     told = [(line["level"], line["event"], line["backend"]) for line in lines(tmp_path)]
     assert told == [
         ("info", "backend up", 5),

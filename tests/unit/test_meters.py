@@ -2,10 +2,11 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from router_world import FakeLink, World, rid
+from router_world import LOST, FakeLink, World, rid
 
 from router.core.units import ms, seconds
 from router.histogram import LATENCY_NS
+from router.links.closing import CloseCode, Closed
 from router.links.messages import Answered, BackendStats, Done, FrontendStats, Ready, Run, Submit
 from router.snapshot import snapshot
 from router.streams import HALF_NS, REQUESTS_MIN, StreamCounts
@@ -81,7 +82,7 @@ def test_frontends_counts_are_added_and_stay_when_they_go() -> None:
     assert found["applications"]["cats"]["answered"] == {"good": 2, "expired": 2}
     assert counts(found["applications"]["cats"]["latency"]) == {1: 4}
     assert found["processes"]["frontends"][2]["open"] == 7
-    world.router.on_down(other, "end of file")
+    world.router.on_down(other, LOST)
     found = snapshot(world.router)
     assert found["applications"]["cats"]["answered"] == {"good": 2, "expired": 2}
     assert list(found["processes"]["frontends"]) == [2]
@@ -90,7 +91,7 @@ def test_frontends_counts_are_added_and_stay_when_they_go() -> None:
 def test_a_frontend_with_other_buckets_is_cut() -> None:
     world = World()
     world.hear(world.frontend, FrontendStats((Answered("cats", {}, (1, 2), 3),)))
-    assert world.frontend.closed == "malformed: FrontendStats from a frontend"
+    assert world.frontend.closed == Closed(CloseCode.MALFORMED, "FrontendStats that do not add up")
 
 
 def test_backends_loads_and_failures_are_added() -> None:

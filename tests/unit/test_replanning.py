@@ -11,6 +11,7 @@ from deployments.metrics import prometheus_text
 from deployments.replanning import Replanner
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.core.units import NEVER, SECOND, ms
+from router.links.closing import CloseCode, Closed
 from router.links.messages import PROTOCOL, Advice, Hello, Message, Ready, Report
 from router.live import LiveRouter
 from router.policies.jellyfish.question import Assignment, Question, answer
@@ -38,8 +39,8 @@ class Link:
     def flush(self) -> None:
         pass
 
-    def close(self, reason: str) -> None:
-        raise AssertionError(reason)
+    def close(self, code: CloseCode, detail: str) -> None:
+        raise AssertionError(detail)
 
 
 class Wake:
@@ -149,7 +150,7 @@ def test_frontend_that_lost_its_link_hears_again() -> None:
     world.report("faces", 50)
     world.replan()
     lost = world.frontends[0]
-    world.router.on_down(lost, "lost")
+    world.router.on_down(lost, Closed(CloseCode.LOST, "end of file"))
     world.frontends[0] = Link("frontend", 1)
     world.router.on_up(world.frontends[0])
     world.report("faces", 50)

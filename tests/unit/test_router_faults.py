@@ -1,11 +1,12 @@
 """The live router when backends hang, drag, die or drain; l(b) = 4 + b ms."""
 
 import pytest
-from router_world import FakeLink, World, rid
+from router_world import LEFT, LOST, STALE, FakeLink, World, rid
 
 from router.core.events import DropReason
 from router.core.units import ms
 from router.epochs import next_epoch
+from router.links.closing import CloseCode, Closed
 from router.links.messages import Absent, Done, Drained, Dropped, Ready, Retire, Run, Submit
 from router.presence import QUARANTINED
 from router.quarantine import CRASHES, FAILED_BATCHES, REST_NS
@@ -17,7 +18,7 @@ def test_a_grant_to_a_backend_that_is_lost_in_the_same_tick_goes_elsewhere() -> 
     other = world.link("backend", 6)
     world.hear(other, Ready("emulated", ("v",)))
     world.router.on_messages(world.frontend, [Submit(rid(1), "cats", ms(20), ms(20))])
-    world.router.on_down(world.backend, "lost: end of file")
+    world.router.on_down(world.backend, LOST)
     world.settle()
     world.advance(1)
     assert world.backend.take(Run) == []
@@ -54,9 +55,10 @@ def test_a_batch_that_does_not_end_runs_elsewhere() -> None:
     world.hear(other, Ready("emulated", ("v",)))
     # 300 ms and twice the plan of 5 ms, looked for every 75 ms.
     world.advance(ms(305))
-    assert world.backend.closed == ""
+    assert world.backend.closed is None
     world.advance(ms(80))
-    assert world.backend.closed.startswith("overdue")
+    assert world.backend.closed is not None
+    assert world.backend.closed.code is CloseCode.OVERDUE
     assert [run.rids for run in other.take(Run)] == [(rid(1),)]
     assert snapshot(world.router)["hung_backends"] == [5]
 
@@ -69,7 +71,7 @@ def test_who_was_left_out_of_a_batch_runs_again_if_its_frontend_lives() -> None:
     world.advance(1)
     [run] = world.backend.take(Run)
     assert run.rids == (rid(1), rid(1, 3))
-    world.router.on_down(elsewhere, "lost: end of file")
+    world.router.on_down(elsewhere, LOST)
     world.hear(world.backend, Done(run.batch, 0, 0, left_out=run.rids))
     world.advance(1)
     [again] = world.backend.take(Run)
@@ -142,7 +144,7 @@ def test_a_model_that_kills_its_backends_rests_for_a_while() -> None:
     world.submit(0, slo_ns=ms(5000))
     world.advance(1)
     for number in range(10, 10 + CRASHES):
-        world.router.on_down(world.backend, "lost: end of file")
+        world.router.on_down(world.backend, LOST)
         world.settle()
         world.backend = world.link("backend", number)
         world.hear(world.backend, Ready("emulated", ("v",)))
@@ -165,13 +167,13 @@ def test_a_machine_that_is_lost_is_not_the_models_fault(other_node: str, blamed:
     for link in (*lost, FakeLink("backend", 30, other_node)):
         world.router.on_up(link)
         world.hear(link, Ready("emulated", ("v",)))
-    world.router.on_down(world.backend, "goodbye")
+    world.router.on_down(world.backend, LEFT)
     for counter in range(len(lost)):
         world.submit(counter, slo_ns=ms(5000))
         world.advance(1)
     assert all(link.take(Run) for link in lost)
     for link in lost:
-        world.router.on_down(link, "lost: end of file")
+        world.router.on_down(link, LOST)
         world.settle()
     world.submit(99, slo_ns=ms(5000))
     world.advance(ms(100))
@@ -183,8 +185,50 @@ def test_a_router_that_is_told_of_a_newer_one_stands_down() -> None:
     world = World()
     reasons: list[str] = []
     world.router.stand_down = reasons.append
-    world.router.on_refused(world.backend, "refused: this router's epoch 3 is stale: ...")
-    assert len(reasons) == 1
+    world.router.on_refused(world.backend, STALE)
+    world.router.on_down(world.backend, STALE)
+    assert len(reasons) == 2
+
+
+def test_a_router_stands_down_for_nobody_whom_the_record_contradicts() -> None:
+    world = World()
+    reasons: list[str] = []
+    asked: list[object] = []
+    world.router.stand_down = reasons.append
+    world.router.confirm = asked.append
+    world.router.on_down(world.backend, STALE)
+    assert len(asked) == 1
+    assert reasons == []
+    assert snapshot(world.router)["stale"] == ""
+    # That link is gone all the same.
+    assert not world.router.backends
+    world.submit(1)
+    assert len(world.router.engine.outbox.queued) == 1
+
+
+@pytest.mark.parametrize("code", [each for each in CloseCode if each is not CloseCode.STALE])
+def test_no_other_end_of_a_link_ends_a_router(code: CloseCode) -> None:
+    world = World()
+    reasons: list[str] = []
+    world.router.stand_down = reasons.append
+    for by_peer in (False, True):
+        closed = Closed(code, "router term 3 is stale: a newer router has taken over", by_peer)
+        world.router.on_refused(world.backend, closed)
+        world.router.on_down(world.frontend, closed)
+    assert reasons == []
+
+
+def test_a_backend_that_says_it_is_lost_takes_no_model_with_it() -> None:
+    world = World(policy="eager")
+    claims = Closed(CloseCode.LOST, "end of file", by_peer=True)
+    for number in range(10, 11 + CRASHES):
+        world.submit(number, slo_ns=ms(5000))
+        world.advance(1)
+        world.router.on_down(world.backend, claims)
+        world.settle()
+        world.backend = world.link("backend", number)
+        world.hear(world.backend, Ready("emulated", ("v",)))
+    assert not world.router.presence.barred
 
 
 def test_epochs_grow_though_the_clock_is_set_back() -> None:

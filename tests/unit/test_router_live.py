@@ -1,13 +1,14 @@
 """The live router, as frontends and backends see it; l(b) = 4 + b ms."""
 
 import pytest
-from router_world import TABLE, FakeWake, World, rid
+from router_world import LEFT, LOST, STALE, TABLE, FakeWake, World, rid
 
 from profiles.errors import ConfigError
 from router.aside import Failed, Then, Work
 from router.assembly import RouterConfig, ServedApplication, ServedVariant
 from router.core.events import DropReason
 from router.core.units import ms
+from router.links.closing import CloseCode, Closed
 from router.links.messages import (
     Absent,
     Cancel,
@@ -51,10 +52,10 @@ def test_frontends_hear_who_is_there_whenever_that_changes() -> None:
     assert other.take(Fleet) == [Fleet(2, 2)]
     # One that drains gets nothing more, and counts no more.
     world.hear(second, Ready("emulated", ()))
-    world.router.on_down(world.backend, "lost: end of file")
+    world.router.on_down(world.backend, LOST)
     world.settle()
     assert other.take(Fleet) == [Fleet(2, 1), Fleet(2, 0, ("cats",))]
-    world.router.on_down(world.frontend, "lost: end of file")
+    world.router.on_down(world.frontend, LOST)
     world.settle()
     assert other.take(Fleet) == [Fleet(1, 0, ("cats",))]
     # Whoever comes anew has not heard what was said before.
@@ -150,7 +151,9 @@ def test_done_of_another_batch_cuts_the_link() -> None:
     world.submit(1)
     world.advance(1)
     world.hear(world.backend, Done(99, ms(5), 0))
-    assert world.backend.closed == "malformed: batch 99 ended, which does not run here"
+    assert world.backend.closed == Closed(
+        CloseCode.MALFORMED, "batch 99 ended, which does not run here"
+    )
 
 
 def test_hopeless_requests_are_dropped_with_a_hint() -> None:
@@ -182,7 +185,7 @@ def test_lost_frontend_takes_its_queued_requests_with_it() -> None:
     other = world.link("frontend", 9)
     world.hear(other, Submit(rid(1, 9), "cats", ms(20), ms(20)))
     world.submit(1)
-    world.router.on_down(world.frontend, "end of file")
+    world.router.on_down(world.frontend, LOST)
     world.advance(ms(20))
     assert [run.rids for run in world.backend.take(Run)] == [(rid(1, 9),)]
 
@@ -194,7 +197,7 @@ def test_lost_backend_has_its_batch_run_elsewhere() -> None:
     world.submit(1)
     world.advance(1)
     assert len(world.backend.take(Run)) == 1
-    world.router.on_down(world.backend, "end of file")
+    world.router.on_down(world.backend, LOST)
     world.settle()
     world.advance(1)
     assert [run.rids for run in spare.take(Run)] == [(rid(1),)]
@@ -205,8 +208,8 @@ def test_frontend_that_submits_once_more_is_not_run_twice() -> None:
     world.submit(1)
     world.advance(1)
     again = world.link("frontend", 2)
-    assert world.frontend.closed == "frontend 2 has come anew"
-    world.router.on_down(world.frontend, "closed")
+    assert world.frontend.closed == Closed(CloseCode.SUPERSEDED, "frontend 2 has come anew")
+    world.router.on_down(world.frontend, LEFT)
     world.hear(again, Submit(rid(1), "cats", ms(15), ms(15)))
     world.advance(ms(15))
     assert len(world.backend.take(Run)) == 1
@@ -220,7 +223,7 @@ def test_backend_that_comes_back_before_its_end_was_seen_starts_afresh() -> None
     world.hear(again, Ready("emulated", ("v",)))
     world.advance(1)
     assert [run.rids for run in again.take(Run)] == [(rid(1),)]
-    world.router.on_down(world.backend, "end of file")
+    world.router.on_down(world.backend, LOST)
     world.hear(again, Done(2, ms(5), 0))
     assert world.application()["good"] == 1
 
@@ -317,12 +320,12 @@ def test_lead_time_is_learnt_from_late_starts_and_the_way_there() -> None:
 def test_only_its_own_words_are_taken_from_a_peer() -> None:
     world = World()
     world.hear(world.frontend, Ready("emulated", ("v",)))
-    assert world.frontend.closed == "malformed: Ready from a frontend"
+    assert world.frontend.closed == Closed(CloseCode.WRONG_ROLE, "Ready from a frontend")
 
 
 def test_router_that_is_told_of_a_newer_one_knows_that_it_is_stale() -> None:
     world = World()
-    world.router.on_refused(world.backend, "refused: this router's epoch 3 is stale: ...")
+    world.router.on_refused(world.backend, STALE)
     assert snapshot(world.router)["stale"] != ""
 
 

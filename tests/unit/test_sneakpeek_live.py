@@ -91,7 +91,7 @@ def test_evidence_of_another_shape_or_too_late_is_ignored() -> None:
     assert world.frontend.take(Estimated) == []
     world.hear(world.frontend, Evidence(rid(1), votes=(5, 0)))
     assert isinstance(world.frontend, FakeLink)
-    assert world.frontend.closed == ""
+    assert world.frontend.closed is None
 
 
 def test_backend_that_swaps_is_taken_to_hold_nothing_at_first() -> None:

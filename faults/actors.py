@@ -38,6 +38,28 @@ class Weather:
     def loses(self) -> bool:
         return self.lost > 0.0 and self.rng.random() < self.lost / 2
 
+    async def answers(self) -> None:
+        """Wait until the cluster answers, if it does."""
+        await asyncio.sleep(self.way_ns() * 2 / 1e9)
+        if self.loses():
+            raise NoAnswerError("the cluster does not answer")
+
+
+class KeptTerms:
+    """The cluster's record of routers' terms (`TermRecord`)."""
+
+    def __init__(self, weather: Weather) -> None:
+        self.weather = weather
+        self.last = 0
+
+    async def highest(self) -> int:
+        await self.weather.answers()
+        return self.last
+
+    async def note(self, term: int) -> None:
+        await self.weather.answers()
+        self.last = max(self.last, term)
+
 
 @dataclass(eq=False, slots=True)
 class Call:

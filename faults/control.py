@@ -69,20 +69,14 @@ class SeenCluster:
         self.loop = host.loop
         self.mark = system.mark
 
-    async def _asked(self) -> None:
-        weather = self.system.weather
-        await asyncio.sleep(weather.way_ns() * 2 / 1e9)
-        if weather.loses():
-            raise NoAnswerError("the cluster does not answer")
-
     async def profiles(self) -> tuple[str, Mapping[str, Profile]]:
-        await self._asked()
+        await self.system.weather.answers()
         while not self.system.backends:
             await asyncio.sleep(LOOK_S)
         return KIND, known_profiles(self.system.deployment)
 
     async def find(self, seat: int) -> Router | None:
-        await self._asked()
+        await self.system.weather.answers()
         before = [each for each in self.system.actors if each.seat == seat]
         actor = self.system.named[seat]
         if len(before) > 1 and self.loop.rng.random() < OUTDATED:
@@ -105,12 +99,12 @@ class SeenCluster:
         raise NotImplementedError("there is one sub-cluster in this world")
 
     async def backends_there(self) -> int:
-        await self._asked()
+        await self.system.weather.answers()
         return self.system.backends_there
 
     async def is_followed(self) -> bool:
         try:
-            await self._asked()
+            await self.system.weather.answers()
         except NoAnswerError:
             # Taken for the end of Serve itself, as `RayCluster` does.
             return False

@@ -20,7 +20,7 @@ from faults.memory import VirtualArena, VirtualSegments
 from faults.world import VirtualLoop, World, new_process
 from router.assembly import RouterConfig
 from router.core.units import ms
-from router.epochs import next_epoch
+from router.epochs import TermRecord, next_epoch
 from router.links.heart import Heart, LoopWatch
 from router.links.transport import LinkOptions, Resolve
 from router.live import LiveRouter
@@ -28,7 +28,7 @@ from router.process import Other, RouterProcess
 from router.seat import BEAT_NS, HUNG_NS
 from router.wake import LoopTimer
 
-LINKS = LinkOptions()
+LINKS = LinkOptions(secret=b"known to the processes of this world alone")
 KIND = "virtual"
 NODE = "world"
 
@@ -73,8 +73,10 @@ class RouterHost:
         seat: int = 0,
         mark: str = "",
         other: Callable[[VirtualLoop], Other] | None = None,
+        record: TermRecord | None = None,
     ) -> None:
-        """`other` tells how to reach the router of the other seat; None: there is none."""
+        """`other` tells how to reach the router of the other seat; None: there is none. `record`
+        is the cluster's own of terms."""
         self.loop = new_process(world, name)
         self.config = config
         self.number = seat
@@ -88,6 +90,7 @@ class RouterHost:
             "world",
             mark=mark,
             other=None if other is None else other(self.loop),
+            record=record,
         )
 
     def _make_live(self) -> LiveRouter:
@@ -101,6 +104,7 @@ class RouterHost:
             loop.call_soon,
             lambda call: LoopTimer(loop, call, loop.clock),
             stand_down=lambda reason: self.stand_down(self),
+            confirm=self.process.terms.confirm,
         )
 
     async def run(self, on_up: Callable[["RouterHost"], None]) -> None:

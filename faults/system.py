@@ -6,12 +6,12 @@ from functools import partial
 from deployments.backend.process import UnfitError
 from deployments.frontend.models import Registry
 from deployments.frontend.options import FrontendOptions
-from faults.actors import Actor, Weather
+from faults.actors import Actor, KeptTerms, Weather
 from faults.clients import Clients, Sent
 from faults.control import ControlHost, Controller
 from faults.deployment import ENCODED, PLAIN, TABLES, deployment
 from faults.network import Network
-from faults.processes import BackendHost, FrontendHost, RouterHost
+from faults.processes import LINKS, BackendHost, FrontendHost, RouterHost
 from faults.world import BrokenError, VirtualLoop, World
 from profiles.errors import ServingError
 from router.assembly import RouterConfig
@@ -74,8 +74,7 @@ class System:
         self.resolvers = [partial(self._resolver, seat) for seat in seats]
         self.actors: list[Actor] = []
         self.routers: list[RouterHost] = []
-        self.last_epoch = 0
-        """What the cluster remembers."""
+        self.terms = KeptTerms(self.weather)
         self.frontends: list[FrontendHost] = []
         self.backends: list[BackendHost] = []
         self.wanted = backends
@@ -172,13 +171,14 @@ class System:
             self.world,
             name,
             actor.plan,
-            self.last_epoch,
+            self.terms.last,
             self._stand_down,
             actor.seat,
             actor.mark,
             other,
+            self.terms,
         )
-        self.last_epoch = max(self.last_epoch, host.epoch)
+        self.terms.last = max(self.terms.last, host.epoch)
         self.routers.append(host)
         self._started(host)
         host.loop.start(partial(host.run, self._on_router_up))
@@ -198,7 +198,9 @@ class System:
 
     def start_frontend(self) -> None:
         name, number = self._name_and_number("frontend")
-        options = FrontendOptions(number, link_host="world", node="world", shared_memory=False)
+        options = FrontendOptions(
+            number, link_host="world", node="world", shared_memory=False, links=LINKS
+        )
         host = FrontendHost(
             self.world, name, options, Registry.of((PLAIN, ENCODED)), self.resolvers
         )

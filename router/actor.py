@@ -5,7 +5,8 @@ import faulthandler
 import gc
 import os
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import ray
 from ray.experimental import internal_kv
@@ -25,6 +26,7 @@ from router.process import Other, RouterProcess
 from router.seat import BEAT_NS, HUNG_NS
 from router.wake import wake_timer
 
+T = TypeVar("T")
 STANDBY_SUFFIX = "-standby"
 NODE = "node"
 """In place of an address."""
@@ -64,7 +66,8 @@ class RouterActor(RouterProcess):
             start_logs("router", logs)
         options = options or LinkOptions()
         self.config = config
-        self.epoch = take_epoch(generation, int(second) if other else None)
+        record = RecordedTerms(int(second) if other else None)
+        self.epoch = record.take(generation)
         self.aside = Aside()
         turns = Other(find_router(other, namespace), second, LOG.warning)
         super().__init__(
@@ -75,6 +78,7 @@ class RouterActor(RouterProcess):
             port,
             mark,
             turns if other else None,
+            record,
         )
 
     def _make_live(self) -> LiveRouter:
@@ -88,6 +92,7 @@ class RouterActor(RouterProcess):
             self.aside.do,
             stand_down,
             LoggedMeters if debugging() else Meters,
+            self.terms.confirm,
         )
 
     async def _start(self) -> str:
@@ -130,16 +135,48 @@ class Called:
         return call
 
 
-def take_epoch(generation: int, seat: int | None) -> int:
-    """An epoch above all that routers of this name have had, in either seat. The cluster starts
-    one of a seat at a time, and epochs of two seats are never the same."""
-    context = ray.get_runtime_context()
-    name = str(context.get_actor_name()).removesuffix(STANDBY_SUFFIX)
-    key = f"fermata-epoch-{context.namespace}-{name}".encode()
-    kept = internal_kv._internal_kv_get(key)
-    epoch = next_epoch(generation, time.time_ns() // 1_000_000, int(kept or 0), seat)
-    internal_kv._internal_kv_put(key, str(epoch).encode(), overwrite=True)
-    return epoch
+class RecordedTerms:
+    """Terms of the routers of one name, as Ray keeps them (`TermRecord`). Each seat has a place of
+    its own, so that neither lowers what the other one has written."""
+
+    def __init__(self, seat: int | None) -> None:
+        context = ray.get_runtime_context()
+        name = str(context.get_actor_name()).removesuffix(STANDBY_SUFFIX)
+        key = f"fermata-epoch-{context.namespace}-{name}"
+        self.seat = seat
+        self.places = (key, f"{key}-0", f"{key}-1")
+        self.own = self.places[0 if seat is None else 1 + seat]
+
+    def take(self, generation: int) -> int:
+        """A term above all that have been, in either seat."""
+        now_ms = time.time_ns() // 1_000_000
+        term = next_epoch(generation, now_ms, self._highest(), self.seat)
+        self._note(term)
+        return term
+
+    async def highest(self) -> int:
+        return await self._ask(self._highest)
+
+    async def note(self, term: int) -> None:
+        await self._ask(lambda: self._note(term))
+
+    def _highest(self) -> int:
+        return max(map(_read, self.places))
+
+    def _note(self, term: int) -> None:
+        value = str(max(term, _read(self.own))).encode()
+        internal_kv._internal_kv_put(self.own.encode(), value, overwrite=True)
+
+    async def _ask(self, ask: Callable[[], T]) -> T:
+        try:
+            # In a thread: a cluster whose GCS is away answers late.
+            return await asyncio.to_thread(ask)
+        except (ray.exceptions.RayError, RuntimeError) as error:
+            raise NoAnswerError(f"the record of terms cannot be reached: {error}") from None
+
+
+def _read(place: str) -> int:
+    return int(internal_kv._internal_kv_get(place.encode()) or 0)
 
 
 def stand_down(reason: str) -> None:
@@ -208,7 +245,7 @@ async def find_actor(name: str, namespace: str | None) -> Called:
 
 
 def find_router(name: str, namespace: str | None = None) -> Resolve:
-    """What `Reconnecting` asks at each attempt: where the router of that name listens now."""
+    """What `PersistentLink` asks at each attempt: where the router of that name listens now."""
 
     async def resolve() -> str:
         try:

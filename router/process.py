@@ -9,6 +9,8 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from profiles.errors import NoAnswerError
+from router.epochs import TermRecord, Terms
+from router.links.address import join_address
 from router.links.heart import Heart
 from router.links.transport import LinkOptions, LinkServer, Resolve
 from router.live import LiveRouter
@@ -60,8 +62,10 @@ class RouterProcess:
         port: int = 0,
         mark: str = "",
         other: Other | None = None,
+        record: TermRecord | None = None,
     ) -> None:
-        """`mark` tells a later owner whether this router is of its own making."""
+        """`mark` tells a later owner whether this router is of its own making; `record` is the
+        cluster's own of terms."""
         self.make_live = make_live
         self.heart = heart
         self.options = options
@@ -69,6 +73,7 @@ class RouterProcess:
         self.port = port
         self.of = mark
         self.other = other
+        self.terms = Terms(record, lambda: self.live.epoch)
         self.starting: asyncio.Task[str] | None = None
 
     async def address(self) -> str:
@@ -85,11 +90,16 @@ class RouterProcess:
         if self.other is not None:
             other = self.other
             self.watcher = Watcher(
-                self.seat, other.resolve, not other.second, self.heart, self.options, other.say
+                self.seat,
+                other.resolve,
+                not other.second,
+                self.heart,
+                self.options,
+                other.say,
+                self.terms.note,
             )
             self.watcher.start()
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{port}"
+        return join_address(self.host, port)
 
     async def mark(self) -> str:
         return self.of
@@ -103,7 +113,8 @@ class RouterProcess:
     async def snapshot(self) -> dict[str, Any]:
         """Counters and signals; see `router.snapshot`."""
         watched, tasks = bool(self.seat.watchers), len(asyncio.all_tasks())
-        return {**snapshot(self.live), "pid": os.getpid(), "standby": watched, "tasks": tasks}
+        mine = {"pid": os.getpid(), "standby": watched, "tasks": tasks}
+        return {**snapshot(self.live), **mine, "links_refused": self.server.lobby.refused}
 
     @led
     async def observe(self) -> dict[str, Any]:
@@ -156,5 +167,6 @@ class RouterProcess:
         if self.other is not None:
             await self.watcher.stop(reason)
         await self.server.stop(reason)
+        self.terms.stop()
         self.live.stop()
         self.heart.stop()

@@ -36,6 +36,7 @@ from deployments.plan import (
 from deployments.ray_cluster import (
     NAMESPACE,
     RayCluster,
+    link_secret,
     log_options,
     router_name,
     where_router,
@@ -176,7 +177,7 @@ class Backend:
             kind=self.stock.kind,
             costs=measured_costs(self.config, loaded.profiles),
             node=node_name(),
-            links=link_options(self.config),
+            links=link_options(self.config, link_secret(self.config)),
             # A model that is brought in for a batch may take minutes.
             hung_ns=seconds(600) if self.config.backend.swap else HUNG_NS,
         )
@@ -227,7 +228,7 @@ class Frontend:
 
     async def _start(self) -> None:
         config = self.config
-        options = frontend_options(config, self.number)
+        options = frontend_options(config, self.number, link_secret(config))
         resolve = where_router(config)
         looks = await asyncio.to_thread(peeks, config)
         export = FrontendExport(options.number)

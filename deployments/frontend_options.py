@@ -17,8 +17,9 @@ from router.actor import own_address
 from router.core.units import ms
 
 
-def frontend_options(config: DeploymentConfig, number: int) -> FrontendOptions:
-    """Everything that the process of this number is told; ConfigError where a secret is missing."""
+def frontend_options(config: DeploymentConfig, number: int, secret: bytes = b"") -> FrontendOptions:
+    """Everything that the process of this number is told, the deployment's secret for links
+    included; ConfigError where a token or a certificate is missing."""
     given = config.frontend
     return FrontendOptions(
         number=number,
@@ -48,7 +49,7 @@ def frontend_options(config: DeploymentConfig, number: int) -> FrontendOptions:
                 receive_ns=ms(given.receive_s * 1000),
             ),
         ),
-        links=link_options(config),
+        links=link_options(config, secret),
     )
 
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import hashlib
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
 import ray
 from ray import serve
+from ray.experimental import internal_kv
 from ray.serve.schema import ApplicationStatusOverview
 
 from deployments.cluster import Router
@@ -33,6 +35,7 @@ GENERATION = 1
 GOES_ON = ("DEPLOYING", "RUNNING", "UNHEALTHY")
 """States of an application in which Serve replaces a replica that ends."""
 STATUS_S = 2.0
+SECRET_BYTES = 32
 BACKENDS = "Backend"
 """Their deployment's name: that of its class."""
 
@@ -55,6 +58,19 @@ def where_router(config: DeploymentConfig) -> Resolve:
 def where_standby(config: DeploymentConfig) -> Resolve | None:
     """Where the second router is, if there is to be one."""
     return find_router(router_name(config, 1), NAMESPACE) if config.router.standby else None
+
+
+def link_secret(config: DeploymentConfig) -> bytes:
+    """The deployment's secret, by which its processes know one another on links.
+
+    The cluster keeps it, so that restarts of any process do not change it. Whichever process comes
+    first makes it: frontends and backends may start before the control plane does.
+    """
+    key = f"fermata-link-secret-{NAMESPACE}-{config.name}".encode()
+    internal_kv._internal_kv_put(key, secrets.token_bytes(SECRET_BYTES), overwrite=False)
+    found = internal_kv._internal_kv_get(key)
+    assert len(found) == SECRET_BYTES, "the cluster does not keep the deployment's secret"
+    return bytes(found)
 
 
 class RayCluster:
@@ -90,7 +106,7 @@ class RayCluster:
                 cpus=config.router.cpus,
                 resources=config.router.resources,
                 mark=self.mark,
-                options=link_options(config),
+                options=link_options(config, link_secret(config)),
                 logs=log_options(config),
                 other=router_name(config, 1 - seat) if config.router.standby else "",
                 second=seat > 0,

@@ -19,6 +19,8 @@ AGAIN_NS = seconds(1)
 """After which a connection that nobody answered is asked for once more."""
 PART = 0.05
 """Of the writes that a socket takes only in part."""
+OVERHEARD = 3
+"""Pieces of each connection."""
 MakeProtocol = Callable[[], asyncio.Protocol]
 
 
@@ -82,6 +84,11 @@ class Network:
 
     def _answer(self, loop: VirtualLoop, wait_ns: int, call: Callable[[], None]) -> None:
         self.world.enter(self.world.now_ns + wait_ns, call, loop)
+
+    def overheard(self) -> "list[list[bytes]]":
+        """The first words of those who connected, of each connection that still is."""
+        said = [each.ends[0].pipe.first for each in self.connections if not each.over]
+        return [each for each in said if each]
 
     def between(self, one: VirtualLoop, other: VirtualLoop) -> "list[Connection]":
         self.connections = [each for each in self.connections if not each.over]
@@ -167,8 +174,12 @@ class Pipe:
         self.held: list[bytes | ConnectionError | None] = []
         self.extra_ns = 0
         self.last_at_ns = 0
+        self.first: list[bytes] = []
+        """What was said first on it, for whoever listens in."""
 
     def send(self, what: bytes | ConnectionError | None) -> None:
+        if isinstance(what, bytes) and len(self.first) < OVERHEARD:
+            self.first.append(what)
         if self.stalled:
             self.held.append(what)
             return

@@ -7,9 +7,11 @@ from functools import partial
 from faults.control import ControlHost, Controller
 from faults.deployment import ENCODED, PLAIN
 from faults.processes import BackendHost, FrontendHost, RouterHost
+from faults.strangers import crowd
 from faults.system import System
 from faults.world import VirtualLoop
 from router.core.units import SECOND, ms
+from router.links.address import split_address
 
 Heal = Callable[[], None]
 Host = RouterHost | FrontendHost | BackendHost | ControlHost | Controller
@@ -380,6 +382,13 @@ def _burst(schedule: Schedule) -> None:
     schedule.load(now_ns, now_ns + ms(150), 1200.0)
 
 
+def _strangers(schedule: Schedule) -> Heal:
+    """Processes of somebody else talk to ours, or answer where a router used to."""
+    gone = [each.address for each in schedule.system.routers if not each.loop.alive]
+    left = [split_address(address)[1] for address in gone if address]
+    return crowd(schedule.world, schedule.rng, left)
+
+
 FAULTS: dict[str, Callable[[Schedule], Heal | None]] = {
     "kill": _kill,
     "stop": _hold(stopped=True),
@@ -406,4 +415,5 @@ FAULTS: dict[str, Callable[[Schedule], Heal | None]] = {
     "drain-backend": _drain_backend,
     "drain-frontend": _drain_frontend,
     "burst": _burst,
+    "strangers": _strangers,
 }

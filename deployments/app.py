@@ -50,8 +50,8 @@ from router.logs import start_logs
 from router.numbers import take_number
 
 HEALTH_S = 2.0
-"""Between two questions of Serve for the control plane's health. It is replaced after three bad
-answers, and only the next one makes a router in place of one that somebody has ended."""
+"""Between two questions of Serve for the health of a process, which it replaces after three bad
+answers. Only the next control plane makes a router in place of one that somebody has ended."""
 
 
 def _number(config: DeploymentConfig) -> int:
@@ -66,6 +66,12 @@ def _number(config: DeploymentConfig) -> int:
         return str(internal_kv._internal_kv_get(key), "utf-8")
 
     return take_number(name, claim)
+
+
+def _deployment() -> str:
+    """Name of this application among all Ray clusters; a new version of it has the same."""
+    cluster: Any = ray.get_runtime_context()
+    return f"{cluster.gcs_address}/{serve.get_replica_context().app_name}"
 
 
 @serve.deployment(num_replicas=1, max_ongoing_requests=100, health_check_period_s=HEALTH_S)
@@ -216,7 +222,7 @@ class Backend:
             await self.process.stop()
 
 
-@serve.deployment
+@serve.deployment(health_check_period_s=HEALTH_S)
 class Frontend:
     """Takes requests of clients; one process of several that share the ports."""
 
@@ -228,7 +234,7 @@ class Frontend:
 
     async def _start(self) -> None:
         config = self.config
-        options = frontend_options(config, self.number, link_secret(config))
+        options = frontend_options(config, self.number, link_secret(config), _deployment())
         resolve = where_router(config)
         looks = await asyncio.to_thread(peeks, config)
         export = FrontendExport(options.number)
@@ -244,7 +250,10 @@ class Frontend:
         await self.process.start()
 
     async def check_health(self) -> None:
-        check_start(self.starting)
+        # Serve asks before it takes a frontend for started. One that cannot listen never is, and
+        # Serve's status says why; one that has lost a port is replaced.
+        await asyncio.shield(self.starting)
+        self.process.check()
 
     async def __del__(self) -> None:
         if self.starting.done() and self.starting.exception() is None:

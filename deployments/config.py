@@ -235,6 +235,12 @@ class FrontendConfig(Section):
     reply_ms: Annotated[float, Field(ge=0)] = 2
     """Taken off each deadline for the way back from the backend to the client."""
 
+    @model_validator(mode="after")
+    def _ports(self) -> "FrontendConfig":
+        if self.grpc_port == self.http_port != 0:
+            raise ValueError(f"grpc_port and http_port are both {self.grpc_port}; set two")
+        return self
+
 
 class BackendConfig(Section):
     """Processes that run batches, one for each accelerator."""

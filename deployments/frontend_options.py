@@ -17,9 +17,13 @@ from router.actor import own_address
 from router.core.units import ms
 
 
-def frontend_options(config: DeploymentConfig, number: int, secret: bytes = b"") -> FrontendOptions:
+def frontend_options(
+    config: DeploymentConfig, number: int, secret: bytes = b"", deployment: str = ""
+) -> FrontendOptions:
     """Everything that the process of this number is told, the deployment's secret for links
-    included; ConfigError where a token or a certificate is missing."""
+    included; ConfigError where a token or a certificate is missing.
+
+    Frontends of the same `deployment` share their ports."""
     given = config.frontend
     return FrontendOptions(
         number=number,
@@ -40,6 +44,7 @@ def frontend_options(config: DeploymentConfig, number: int, secret: bytes = b"")
             grpc_port=given.grpc_port,
             http_port=given.http_port,
             reuse_port=given.processes > 1,
+            deployment=deployment,
             message_bytes_max=int(given.message_mb * 2**20),
             tls=client_tls(config),
             connections=ConnectionLimits(

@@ -104,6 +104,10 @@ class FrontendProcess(Switchboard):
         gc.set_threshold(100_000, 50, 1000)
         self.desk.stalls.start()
 
+    def check(self) -> None:
+        """Raise what a frontend cannot go on after."""
+        self.server.check()
+
     def _followers(self) -> list[Follower]:
         found: list[Follower] = [] if self.traces is None else [self.traces.tracer]
         return [*found, RequestLog()] if debugging() else found

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import grpc
 import uvicorn
@@ -15,10 +15,19 @@ from deployments.frontend.connections import (
     HttpServer,
 )
 from deployments.frontend.gate import Gate
+from deployments.frontend.listening import Listening
 from deployments.frontend.rest import Rest
 from deployments.frontend.service import InferenceService
 from deployments.frontend.tls import ServerTls
-from profiles.errors import ConfigError
+from deployments.ports import (
+    Endpoint,
+    bind_error,
+    grpc_endpoint,
+    http_endpoint,
+    listeners,
+    refusal,
+)
+from profiles.errors import ConfigError, ServingError
 from router.core.units import seconds
 
 BACKLOG = 1024
@@ -37,6 +46,8 @@ class ServerOptions:
     """0 takes a free one, -1 goes without HTTP."""
     reuse_port: bool = False
     """Several frontends share the ports; the kernel spreads connections over them."""
+    deployment: str = ""
+    """Frontends of the same one share ports, with nobody else."""
     message_bytes_max: int = 16 << 20
     tls: ServerTls | None = None
     """None: plain connections."""
@@ -60,36 +71,59 @@ class FrontendServer:
         self.http_port = 0
         self.doors = Doors(options.connections)
         self.rest = Rest(service, options.message_bytes_max)
+        self.listening = Listening(options.deployment, options.reuse_port)
         self._http: HttpServer | None = None
         self._http_task: asyncio.Task[None] | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen; afterwards `grpc_port` and `http_port` say where."""
-        options = self.options
+        options, listening = self.options, self.listening
+        grpc_at = grpc_endpoint(options.host, options.grpc_port)
+        http_at = http_endpoint(options.host, options.http_port)
+        await listening.wait_for(grpc_at)
+        if options.http_port >= 0:
+            await listening.wait_for(http_at)
         self._grpc = grpc.aio.server(
             options=grpc_options(options), maximum_concurrent_rpcs=CALLS_MAX
         )
         self._grpc.add_generic_rpc_handlers((Gate(self.service),))
-        address = f"{options.host}:{options.grpc_port}"
-        try:
-            if options.tls is None:
-                self.grpc_port = self._grpc.add_insecure_port(address)
-            else:
-                credentials = options.tls.grpc_credentials()
-                self.grpc_port = self._grpc.add_secure_port(address, credentials)
-        except RuntimeError as error:
-            raise ConfigError(
-                f"{address} cannot be listened on ({error}): free it or set another grpc_port"
-            ) from None
+        self.grpc_port = self._bind_grpc(grpc_at)
         if options.http_port >= 0:
-            self._start_http()
+            self._start_http(http_at)
         await self._grpc.start()
+        try:
+            await listening.mark(replace(grpc_at, port=self.grpc_port))
+            await listening.mark(replace(http_at, port=self.http_port))
+        except ConfigError:
+            await self.stop()
+            raise
         self._watch = asyncio.ensure_future(self.service.watch())
 
-    def _start_http(self) -> None:
+    def _bind_grpc(self, endpoint: Endpoint) -> int:
+        tls = self.options.tls
+        try:
+            if tls is None:
+                return int(self._grpc.add_insecure_port(str(endpoint)))
+            return int(self._grpc.add_secure_port(str(endpoint), tls.grpc_credentials()))
+        except RuntimeError as error:
+            reason = bind_error(endpoint)
+            if reason is not None:
+                raise refusal(endpoint, reason, listeners(endpoint)) from None
+            raise ConfigError(
+                f"{endpoint} cannot be listened on ({error}): set another {endpoint.name}"
+            ) from None
+
+    def check(self) -> None:
+        """Raise where clients cannot get in any more."""
+        if self.listening.is_lost() or (self._http_task is not None and self._http_task.done()):
+            raise ServingError(
+                f"port {self.grpc_port} or {self.http_port} is not listened on any more"
+            )
+
+    def _start_http(self, endpoint: Endpoint) -> None:
         options, tls = self.options, self.options.tls
-        listener = listen(options.host, options.http_port, options.reuse_port)
+        listener = listen(endpoint, options.reuse_port)
         self.http_port = listener.getsockname()[1]
         app = self.rest.app(self.extra)
         # A log configuration of its own would close the handlers of whoever runs this process:
@@ -121,6 +155,7 @@ class FrontendServer:
                 self._http.force_exit = True
                 await self._http_task
         await self._grpc.stop(self.options.drain_ns / 1e9)
+        self.listening.close()
 
 
 def grpc_options(options: ServerOptions) -> list[tuple[str, int]]:
@@ -148,20 +183,18 @@ def grpc_options(options: ServerOptions) -> list[tuple[str, int]]:
     ]
 
 
-def listen(host: str, port: int, reuse_port: bool) -> socket.socket:
+def listen(endpoint: Endpoint, reuse_port: bool) -> socket.socket:
     """A listening TCP socket."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if reuse_port:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        listener.bind((host, port))
+        listener.bind((endpoint.host, endpoint.port))
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigError(
-            f"{host}:{port} cannot be listened on ({error.strerror}): free it or set another port"
-        ) from None
-    listener.listen(BACKLOG)
+        raise refusal(endpoint, error, listeners(endpoint)) from None
     listener.setblocking(False)
     return listener

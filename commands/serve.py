@@ -4,7 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,8 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from commands.cluster import RAYLET, OwnCluster
-from deployments.config import DeploymentConfig, load_config
+from deployments.config import ControlConfig, DeploymentConfig, load_config
 from deployments.plan import check_gpus, registry
+from deployments.ports import endpoints, held, with_free_ports
 from profiles.errors import ConfigError
 
 ConfigPath = Annotated[
@@ -34,15 +35,34 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
     Ray's workers at full priority.
     """
     loaded = load_config(config)
-    # What is missing is said here, in one line, and not by a process far away.
-    registry(loaded)
-    # Ray starts its workers at niceness 15 otherwise, and they would yield to everybody.
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    # One's own models stand beside the configuration, or where PYTHONPATH says.
-    beside = os.fspath(config.resolve().parent)
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        filter(None, (os.fspath(ROOT), os.environ.get("PYTHONPATH"), beside))
-    )
+    with ExitStack() as ports:
+        if _is_all_here(loaded):
+            loaded = with_free_ports(loaded)
+            ports.enter_context(held(endpoints(loaded)))
+        # What is missing is said here, in one line, and not by a process far away.
+        registry(loaded)
+        # Ray starts its workers at niceness 15 otherwise, and they would yield to everybody.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        # One's own models stand beside the configuration, or where PYTHONPATH says.
+        beside = os.fspath(config.resolve().parent)
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            filter(None, (os.fspath(ROOT), os.environ.get("PYTHONPATH"), beside))
+        )
+        _serve(loaded)
+
+
+def _is_own_cluster() -> bool:
+    """Whether Ray is started here, for this command alone."""
+    return (os.environ.get("RAY_ADDRESS") or "local") == "local"
+
+
+def _is_all_here(config: DeploymentConfig) -> bool:
+    """Whether frontends and page are on this machine, so that its ports are what they need."""
+    return _is_own_cluster() and not config.frontend.resources
+
+
+def _serve(loaded: DeploymentConfig) -> None:
+    """Start Ray and Serve, and end both when this ends."""
     try:
         import ray
         import ray.serve
@@ -57,18 +77,13 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
     # It tells of every step, in words about itself; what goes wrong it still says.
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     ray.init(logging_level=logging.WARNING, log_to_driver=False)
-    if os.environ.get("RAY_ADDRESS", "local") == "local":
+    if _is_own_cluster():
         # A cluster of one's own gets no more GPUs; Ray would wait for them without a word.
         check_gpus(loaded.backend, gpus_in_cluster())
+    _check_alone(ray_serve)
     cluster = OwnCluster()
-    control = loaded.control
-    tls = control.tls
-    files = {"ssl_certfile": tls.certificate_file, "ssl_keyfile": tls.key_file} if tls else {}
-    ray_serve.start(
-        http_options={"host": control.host, "port": control.port, **files},
-        logging_config={"log_level": "WARNING"},
-    )
     try:
+        _start_page(ray_serve, loaded.control)
         handle = _run(ray_serve, build({"config": loaded.model_dump()}), loaded.name)
         _wait_until_ready(handle)
         typer.echo(_where(loaded))
@@ -81,6 +96,32 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
             if not cluster.lost():
                 ray_serve.shutdown()
             ray.shutdown()
+
+
+def _start_page(ray_serve: Any, control: ControlConfig) -> None:
+    """Start Serve, whose proxy has the page."""
+    tls = control.tls
+    files = {"ssl_certfile": tls.certificate_file, "ssl_keyfile": tls.key_file} if tls else {}
+    try:
+        ray_serve.start(
+            http_options={"host": control.host, "port": control.port, **files},
+            logging_config={"log_level": "WARNING"},
+        )
+    except RuntimeError as error:
+        # Another process may have come first, and on another machine nobody has looked.
+        last = str(error).strip().splitlines()[-1]
+        raise ConfigError(f"Ray Serve does not start ({last}): set another control.port") from None
+
+
+def _check_alone(ray_serve: Any) -> None:
+    """Refuse a cluster whose Serve has work of others: it has ports of its own already, and would
+    end with this command."""
+    there = ", ".join(sorted(ray_serve.status().applications))
+    if there:
+        raise ConfigError(
+            f"this Ray cluster serves {there} already: end that (`serve shutdown`), add to it with"
+            " `serve deploy`, or give RAY_ADDRESS=local for a cluster of your own"
+        )
 
 
 def _serve_until_lost(lost: Callable[[], set[str]]) -> None:
@@ -104,7 +145,18 @@ def _run(ray_serve: Any, application: Any, name: str) -> Any:
     try:
         return ray_serve.run(application, name=name)
     except RuntimeError as error:
-        raise ConfigError(f"Ray Serve cannot run it: {' '.join(str(error).split())}") from None
+        said = _own_reason(ray_serve, name) or f"Ray Serve cannot run it: {error}"
+        raise ConfigError(" ".join(said.split())) from None
+
+
+def _own_reason(ray_serve: Any, name: str) -> str:
+    """The refusal of one of our processes, out of the traceback that Serve keeps of it."""
+    told = ray_serve.status().applications.get(name)
+    for each in told.deployments.values() if told is not None else ():
+        _, found, reason = each.message.rpartition(f"{ConfigError.__name__}: ")
+        if found:
+            return str(reason)
+    return ""
 
 
 def _wait_until_ready(handle: Any) -> None:

@@ -63,8 +63,12 @@ def segments() -> set[str]:
 class Server:
     """A `fermata serve` of its own, on ports of its own."""
 
-    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
-        self.grpc_port, self.http_port, self.port = free_port(), free_port(), free_port()
+    def __init__(
+        self, folder: Path, config: dict[str, Any], ports: tuple[int, int, int] | None = None
+    ) -> None:
+        """`ports` for gRPC, REST and the page; free ones where absent."""
+        self.ports = ports or (free_port(), free_port(), free_port())
+        self.grpc_port, self.http_port, self.port = self.ports
         config = {
             **config,
             "frontend": {
@@ -123,10 +127,15 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, config: dict[str, Any], backends: int) -> Iterator[Server]:
+def serving(
+    folder: Path,
+    config: dict[str, Any],
+    backends: int,
+    ports: tuple[int, int, int] | None = None,
+) -> Iterator[Server]:
     """A server that is up; afterwards no process and no shared memory of it is left."""
     held = segments()
-    one = Server(folder, config)
+    one = Server(folder, config, ports)
     started: set[int] = set()
     try:
         one.wait(backends)

@@ -16,7 +16,11 @@ from deployments.plan import registry
 from simulator.scenario import read_scenario
 
 README = ROOT / "README.md"
+PROGRAMS = [ROOT / name for name in ("README.md", "docs/scenarios.md", "profiles/README.md")]
+"""Pages whose blocks in Python stand alone."""
 PICTURE_BYTES_MAX = 150 << 10
+README_LINES_MAX = 120
+TABLES_SHARE_MAX = 0.25
 
 
 def named(page: Path) -> str:
@@ -54,10 +58,13 @@ def test_every_verb_in_the_documents_is_one() -> None:
             assert verb in verbs, f"{named(page)}: fermata {verb}"
 
 
-@pytest.mark.parametrize("block", blocks(README, "python"), ids=lambda each: each.file)
-def test_python_blocks_of_the_readme_run(block: Block) -> None:
-    code = block.text
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+@pytest.mark.parametrize("page", PROGRAMS, ids=named)
+def test_python_blocks_of_a_page_run(page: Path) -> None:
+    found = blocks(page, "python")
+    assert found
+    for block in found:
+        code = block.text
+        subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
 
 
 def test_yaml_blocks_of_the_page_on_models_are_configurations() -> None:
@@ -85,6 +92,14 @@ def test_pictures_of_the_readme_are_small() -> None:
     assert found
     for name in found:
         assert (ROOT / name).stat().st_size < PICTURE_BYTES_MAX, name
+
+
+def test_the_readme_is_short_and_mostly_text() -> None:
+    lines = README.read_text().splitlines()
+    assert len(lines) <= README_LINES_MAX
+    tables = [line.replace("|", " ") for line in lines if line.startswith("|")]
+    words = len(" ".join(lines).split())
+    assert len(" ".join(tables).split()) <= TABLES_SHARE_MAX * words
 
 
 @pytest.mark.parametrize("document", PAGES, ids=named)

@@ -18,9 +18,12 @@ from simulator.scenario import read_scenario
 README = ROOT / "README.md"
 PROGRAMS = [ROOT / name for name in ("README.md", "docs/scenarios.md", "profiles/README.md")]
 """Pages whose blocks in Python stand alone."""
+PRINTED = ("configuration.md", "metrics.md")
+"""Their lines are as long as what they are printed from."""
 PICTURE_BYTES_MAX = 150 << 10
 README_LINES_MAX = 120
 TABLES_SHARE_MAX = 0.25
+LINE_MAX = 100
 
 
 def named(page: Path) -> str:
@@ -100,6 +103,16 @@ def test_the_readme_is_short_and_mostly_text() -> None:
     tables = [line.replace("|", " ") for line in lines if line.startswith("|")]
     words = len(" ".join(lines).split())
     assert len(" ".join(tables).split()) <= TABLES_SHARE_MAX * words
+
+
+@pytest.mark.parametrize("document", PAGES, ids=named)
+def test_lines_of_text_are_short(document: Path) -> None:
+    """So that diffs read; rows of tables and blocks are as long as they have to be."""
+    if document.name in PRINTED:
+        return
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.DOTALL | re.MULTILINE)
+    lines = [line for line in text.splitlines() if not line.startswith("|")]
+    assert [line for line in lines if len(line) > LINE_MAX] == []
 
 
 @pytest.mark.parametrize("document", PAGES, ids=named)

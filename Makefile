@@ -71,8 +71,8 @@ lint: $(READY)
 # Half of the time for seeds of the fault simulation, half for everything that reads bytes of strangers.
 # What failed prints itself, and how to play it again.
 fuzz: $(READY)
-	$(BIN)/python -m faults --seconds $$(($(SECONDS) / 2)) --first $(or $(FIRST),0)
-	$(BIN)/python -m faults.fuzzing --seconds $$(($(SECONDS) / 2))
+	$(BIN)/python -m fermata.faults --seconds $$(($(SECONDS) / 2)) --first $(or $(FIRST),0)
+	$(BIN)/python -m fermata.faults.fuzzing --seconds $$(($(SECONDS) / 2))
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.goodput $(if $(FULL),,--quick)
@@ -83,7 +83,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.autoscale $(if $(FULL),,--quick)
 
 compiled: $(READY)
-	$(BIN)/python -m router.compiled build/compiled
+	$(BIN)/python -m fermata.router.compiled build/compiled
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -15,10 +15,10 @@ import numpy as np
 
 from benchmarks.figures import Figure, run_parts
 from benchmarks.workloads import scenario
-from router.compiled import build
-from simulator.report import report
-from simulator.run import RunLog, simulate
-from simulator.scenario import Scenario
+from fermata.router.compiled import build
+from fermata.simulator.report import report
+from fermata.simulator.run import RunLog, simulate
+from fermata.simulator.scenario import Scenario
 
 PARTS = {
     "steady": "constant loads",

@@ -101,7 +101,7 @@ def send(server: Running, traces: Mapping[str, Sequence[float]], step_s: float) 
     with tempfile.TemporaryDirectory() as folder:
         path, kept = Path(folder) / "load.yaml", Path(folder) / "ledger.npz"
         path.write_text(yaml.safe_dump(scenario))
-        command = [sys.executable, "-m", "commands.main", "load", "--scenario", str(path)]
+        command = [sys.executable, "-m", "fermata.commands.main", "load", "--scenario", str(path)]
         command += ["--server", server.address, "--ledger", str(kept), "--json"]
         done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
         json.loads(done.stdout)

@@ -7,12 +7,12 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Dispatch, Request
-from router.core.units import NEVER, SECOND, ms
-from router.policies.deferred import ModelThread
-from router.policies.deferred_options import DeferredOptions
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Dispatch, Request
+from fermata.router.core.units import NEVER, SECOND, ms
+from fermata.router.policies.deferred import ModelThread
+from fermata.router.policies.deferred_options import DeferredOptions
 
 ALPHA_MS, BETA_MS, SLO_MS = 1.053, 5.072, 100.0
 LOAD = 0.9

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.figures import Figure, run
-from router.compiled import build
+from fermata.router.compiled import build
 
 ROOT = Path(__file__).parent.parent
 SMALL, LARGE = (20, 16), (1000, 512)
@@ -22,7 +22,7 @@ def drive_apart(size: tuple[int, int], requests: int, compiled: Path | None) -> 
     """Best requests per CPU-second and the digest, in a process of its own."""
     code = (
         "import json, sys; from benchmarks.core_drive import drive; "
-        "import router.core.engine as engine; "
+        "import fermata.router.core.engine as engine; "
         f"runs = [drive({size[0]}, {size[1]}, {requests}) for _ in range({REPEATS})]; "
         "best = max(runs, key=lambda run: run.per_cpu_s); "
         "print(json.dumps([best.per_cpu_s, best.digest, engine.__file__]))"

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from deployments.models.video import bundled_video
+from fermata.deployments.models.video import bundled_video
 
 Pixels = npt.NDArray[np.uint8]
 SIDE = 960

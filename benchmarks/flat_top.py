@@ -6,9 +6,9 @@ from functools import partial
 
 from benchmarks.figures import Figure, run
 from benchmarks.workloads import fig10
-from simulator.goodput import find_goodput
-from simulator.report import Report, report
-from simulator.run import simulate
+from fermata.simulator.goodput import find_goodput
+from fermata.simulator.report import Report, report
+from fermata.simulator.run import simulate
 
 BELOW = (0.2, 0.4, 0.6, 0.8)
 ABOVE = (1.5, 2.0)

@@ -16,15 +16,15 @@ from benchmarks.figures import Figure
 from benchmarks.gpu_models import SHAPE, Offline, frames, pixels, prepare
 from benchmarks.gpu_plain import sweep
 from benchmarks.gpu_server import GpuServer, Spent
-from clients.frames import encode_jpeg
-from clients.load.arrivals import Arrivals, poisson
-from clients.load.ledger import OK, Ledger
-from clients.load.report import LoadReport, report
-from clients.load.run import run_load
-from clients.load.sender import SenderOptions, Target
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.service import InferenceStub
-from clients.wire.tensors import (
+from fermata.clients.frames import encode_jpeg
+from fermata.clients.load.arrivals import Arrivals, poisson
+from fermata.clients.load.ledger import OK, Ledger
+from fermata.clients.load.report import LoadReport, report
+from fermata.clients.load.run import run_load
+from fermata.clients.load.sender import SenderOptions, Target
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.service import InferenceStub
+from fermata.clients.wire.tensors import (
     RawTensor,
     add_input,
     from_array,
@@ -32,7 +32,7 @@ from clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from router.core.units import ms, seconds
+from fermata.router.core.units import ms, seconds
 
 MODELS = ("resnet50", "mobilenet_v3_large", "vit_b_16")
 SLO_MS = 25.0

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from clients.frames import encode_jpeg
-from deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner
-from deployments.frontend.images import decode, fit, write
-from deployments.frontend.models import ImageSpec
-from deployments.models.network import IMAGENET_MEAN, IMAGENET_STD
+from fermata.clients.frames import encode_jpeg
+from fermata.deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner
+from fermata.deployments.frontend.images import decode, fit, write
+from fermata.deployments.frontend.models import ImageSpec
+from fermata.deployments.models.network import IMAGENET_MEAN, IMAGENET_STD
 
 SHAPE = (3, 224, 224)
 FRAME = (360, 640, 3)

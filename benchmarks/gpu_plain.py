@@ -15,7 +15,7 @@ import ray
 from ray import serve
 
 from benchmarks.gpu_models import SHAPE, pixels
-from clients.load.arrivals import poisson
+from fermata.clients.load.arrivals import poisson
 
 SENDERS = 6
 WARMUP_S = 1.0
@@ -29,7 +29,7 @@ class Plain:
     def __init__(self, model: str, hub: str) -> None:
         import torch
 
-        from deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner
+        from fermata.deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner
 
         torch.hub.set_dir(hub)
         spec = ModelSpec(model, f"torchvision:{model}", BATCH, SHAPE, "UINT8")

@@ -91,7 +91,7 @@ class GpuServer:
         paths = os.pathsep.join(filter(None, (os.fspath(ROOT), os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
             [*(sys.executable, "-m", "ray.serve.scripts", "run"),
-             *("deployments.app:build", f"config={path}")],
+             *("fermata.deployments.app:build", f"config={path}")],
             cwd=ROOT,
             env={
                 **os.environ,

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from deployments.models.catalog import open_model
+from fermata.deployments.models.catalog import open_model
 
 ALPHA_MS, BETA_MS = 18.0, 20.0
 

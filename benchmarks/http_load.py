@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
-from clients.load.lane import AGAIN_S, CONNECT_S, OK, Desk, LoadError
-from clients.load.sender import Sender, SenderOptions
+from fermata.clients.load.lane import AGAIN_S, CONNECT_S, OK, Desk, LoadError
+from fermata.clients.load.sender import Sender, SenderOptions
 
 HEAD_END = b"\r\n\r\n"
 LENGTH = b"content-length:"

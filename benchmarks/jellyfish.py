@@ -13,8 +13,8 @@ from benchmarks.figures import Figure, run_on_data
 from benchmarks.jellyfish_data import Data, instance
 from benchmarks.jellyfish_milp import optimum
 from benchmarks.jellyfish_router import on_the_router
-from router.policies.jellyfish.decision import Decider, Effort
-from router.policies.jellyfish.problem import Client, Plan, check_plan
+from fermata.router.policies.jellyfish.decision import Decider, Effort
+from fermata.router.policies.jellyfish.problem import Client, Plan, check_plan
 
 DEFAULT = Effort()
 """Every row is measured with it, so that what is quoted is what a server does unasked."""

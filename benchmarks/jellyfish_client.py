@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.face_wall import DISTINCT, Pixels, frame
-from clients.pending import FrameResult
-from clients.stream import FrameStream, StreamOptions
+from fermata.clients.pending import FrameResult
+from fermata.clients.stream import FrameStream, StreamOptions
 
 
 def frames(count: int) -> Iterator[Pixels]:

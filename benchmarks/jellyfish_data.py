@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiles.errors import ConfigError
-from router.core.units import SECOND, ms
-from router.policies.jellyfish.problem import Client, Zoo, make_client, make_zoo, servable
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import SECOND, ms
+from fermata.router.policies.jellyfish.problem import Client, Zoo, make_client, make_zoo, servable
 
 DEFAULT = Path("../shared/data/jellyfish")
 FPS = (10, 15, 25)

@@ -23,9 +23,9 @@ import yaml
 from benchmarks.face_wall import DISTINCT, SIDE, frame
 from benchmarks.figures import Figure, run
 from benchmarks.namespaces import Link, inside, joined, missing
-from clients.adaptation import shrink
-from deployments.models.detector import load
-from deployments.models.picture import whole_frame
+from fermata.clients.adaptation import shrink
+from fermata.deployments.models.detector import load
+from fermata.deployments.models.picture import whole_frame
 
 SIDES = (128, 160, 224, 288, 352)
 FPS, SLO_MS = 8.0, 250.0
@@ -84,7 +84,7 @@ def serving(link: Link, folder: Path, given: dict[str, Any]) -> Iterator[None]:
     path = folder / "network.yaml"
     path.write_text(yaml.safe_dump(given))
     log = (folder / "server.log").open("w+")
-    command = [sys.executable, "-m", "commands.main", "serve", str(path)]
+    command = [sys.executable, "-m", "fermata.commands.main", "serve", str(path)]
     process = subprocess.Popen(
         inside(link.server, command),
         cwd=ROOT,

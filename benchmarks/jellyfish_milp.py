@@ -7,7 +7,7 @@ from math import gcd
 import highspy
 import pulp
 
-from router.policies.jellyfish.problem import UNITS_PER_FPS, Client, Zoo
+from fermata.router.policies.jellyfish.problem import UNITS_PER_FPS, Client, Zoo
 
 GAP = 1e-7
 

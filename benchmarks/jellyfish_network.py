@@ -10,16 +10,16 @@ from statistics import mean
 from benchmarks import jellyfish_data
 from benchmarks.figures import Figure, run_on_data
 from benchmarks.jellyfish_data import Data
-from router.core.events import ClientReport
-from router.core.units import ms
-from router.policies.jellyfish.decision import Decider, Effort
-from router.policies.jellyfish.known_clients import KnownClient
-from router.policies.jellyfish.problem import UNITS_PER_FPS, make_client
-from router.policies.jellyfish.question import budgets
-from simulator.report import report
-from simulator.run import Driver
-from simulator.scenario import Scenario, read_scenario
-from simulator.uplinks import Camera
+from fermata.router.core.events import ClientReport
+from fermata.router.core.units import ms
+from fermata.router.policies.jellyfish.decision import Decider, Effort
+from fermata.router.policies.jellyfish.known_clients import KnownClient
+from fermata.router.policies.jellyfish.problem import UNITS_PER_FPS, make_client
+from fermata.router.policies.jellyfish.question import budgets
+from fermata.simulator.report import report
+from fermata.simulator.run import Driver
+from fermata.simulator.scenario import Scenario, read_scenario
+from fermata.simulator.uplinks import Camera
 
 WARMUP_S = 12
 """Clients find their sizes; the paper's start one after the other within such a time."""

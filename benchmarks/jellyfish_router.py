@@ -8,13 +8,13 @@ from statistics import median
 
 from benchmarks.figures import Figure
 from benchmarks.jellyfish_data import FPS, MBPS, SLO_MS, Data
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import ClientReport
-from router.core.units import SECOND, ms
-from router.policies.family import Family
-from router.policies.jellyfish.question import answer
-from router.policies.jellyfish.source import Jellyfish, JellyfishOptions, make_decider
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import ClientReport
+from fermata.router.core.units import SECOND, ms
+from fermata.router.policies.family import Family
+from fermata.router.policies.jellyfish.question import answer
+from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions, make_decider
 
 CLIENTS, WORKERS = 512, 64
 REPLAN_NS = SECOND // 2

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from benchmarks.figures import Figure
 from benchmarks.live_server import ROOT, Running, fermata, title_of
-from clients.load.lane import CUT
+from fermata.clients.load.lane import CUT
 
 SLO_MS = 400.0
 GRACE_MS = 50.0
@@ -135,7 +135,7 @@ def loaded(
     found: list[tuple[Ledger, int]] = []
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "ledger.npz"
-        command = [sys.executable, "-m", "commands.main", "load", "--model", "emulated"]
+        command = [sys.executable, "-m", "fermata.commands.main", "load", "--model", "emulated"]
         command += ["--server", server.address, "--rate", str(RATE_RPS), "--warmup-s", "0"]
         command += ["--duration-s", str(duration_s), "--streams", str(STREAMS)]
         command += ["--ledger", str(kept), "--json", *arrivals]

@@ -9,7 +9,7 @@ from benchmarks.live_server import ROOT
 
 
 def start(address: str, model: str, rate_rps: float, seconds_s: float) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "commands.main", "load", "--json", "--model", model]
+    command = [sys.executable, "-m", "fermata.commands.main", "load", "--json", "--model", model]
     command += ["--server", address, "--rate", str(rate_rps), "--duration-s", str(seconds_s)]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 

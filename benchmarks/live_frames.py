@@ -16,24 +16,24 @@ from benchmarks.figures import Figure, run
 from benchmarks.live_load import Load
 from benchmarks.live_server import Running, fermata
 from benchmarks.search import highest
-from clients.frames import encode_jpeg
-from clients.load.arrivals import poisson, single
-from clients.load.report import report
-from clients.load.run import run_load
-from clients.load.sender import SenderOptions, Target
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.service import InferenceStub
-from clients.wire.tensors import (
+from fermata.clients.frames import encode_jpeg
+from fermata.clients.load.arrivals import poisson, single
+from fermata.clients.load.report import report
+from fermata.clients.load.run import run_load
+from fermata.clients.load.sender import SenderOptions, Target
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.service import InferenceStub
+from fermata.clients.wire.tensors import (
     RawTensor,
     add_input,
     join_bytes,
     response_tensors,
     to_array,
 )
-from deployments.frontend.images import decode
-from deployments.models.catalog import open_model
-from deployments.models.picture import centre_square
-from router.core.units import ms, seconds
+from fermata.deployments.frontend.images import decode
+from fermata.deployments.models.catalog import open_model
+from fermata.deployments.models.picture import centre_square
+from fermata.router.core.units import ms, seconds
 
 MODEL = "imagenet:lite0@224"
 SLO_MS = 250

@@ -11,13 +11,13 @@ from benchmarks.calm import undisturbed
 from benchmarks.http_load import HttpOptions, HttpSender, post
 from benchmarks.live_server import Running
 from benchmarks.search import Good
-from clients.load.arrivals import poisson, single
-from clients.load.ledger import Ledger
-from clients.load.report import LoadReport, report
-from clients.load.run import START_NS, run_load
-from clients.load.sender import Sender, SenderOptions, Target
-from clients.wire.tensors import RawTensor
-from router.core.units import ms, seconds
+from fermata.clients.load.arrivals import poisson, single
+from fermata.clients.load.ledger import Ledger
+from fermata.clients.load.report import LoadReport, report
+from fermata.clients.load.run import START_NS, run_load
+from fermata.clients.load.sender import Sender, SenderOptions, Target
+from fermata.clients.wire.tensors import RawTensor
+from fermata.router.core.units import ms, seconds
 
 SLO_NS = ms(50)
 BAD_RATE_MAX = 0.01

@@ -7,14 +7,14 @@ from multiprocessing.connection import Connection
 
 from benchmarks.figures import Figure, run
 from benchmarks.live_server import resident_mb
-from router.actor import RouterActor
-from router.assembly import RouterConfig, ServedApplication, ServedVariant
-from router.core.units import ms, seconds
-from router.links.closing import CloseCode, Closed
-from router.links.connecting import connect
-from router.links.heart import Heart
-from router.links.messages import PROTOCOL, RID_BITS, Hello, Message, Submit
-from router.links.transport import Link, LinkOptions
+from fermata.router.actor import RouterActor
+from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.core.units import ms, seconds
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.connecting import connect
+from fermata.router.links.heart import Heart
+from fermata.router.links.messages import PROTOCOL, RID_BITS, Hello, Message, Submit
+from fermata.router.links.transport import Link, LinkOptions
 
 QUEUED = 100_000
 CHUNK = 1_000

@@ -141,7 +141,7 @@ def fermata(**changes: Any) -> Iterator[Running]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.yaml"
         path.write_text(yaml.safe_dump(config))
-        command = [sys.executable, "-m", "commands.main", "serve", str(path)]
+        command = [sys.executable, "-m", "fermata.commands.main", "serve", str(path)]
         with started(command, port, ready, status_port=status_port) as running:
             yield running
 

@@ -10,24 +10,24 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.figures import Figure, run
-from deployments.frames import live_frame
-from deployments.frontend.entry import Arrival, Entry
-from deployments.frontend.request_log import RequestLog
-from deployments.frontend.tally import Tally
-from deployments.history import History
-from deployments.metrics import prometheus_text
-from router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
-from router.batch_log import LoggedMeters
-from router.core.events import Batch, Request
-from router.core.units import ms
-from router.links.closing import CloseCode
-from router.links.messages import Fetch, FrontendStats, Hello, Message, Ready, Result
-from router.live import LiveRouter
-from router.logs import LOG, LogOptions, debugging, start_logs
-from router.meters import Meters
-from router.snapshot import snapshot
-from router.streams import HALF_NS, REQUESTS_MIN, STREAMS_MAX, StreamCounts
-from router.wake import Wake
+from fermata.deployments.frames import live_frame
+from fermata.deployments.frontend.entry import Arrival, Entry
+from fermata.deployments.frontend.request_log import RequestLog
+from fermata.deployments.frontend.tally import Tally
+from fermata.deployments.history import History
+from fermata.deployments.metrics import prometheus_text
+from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from fermata.router.batch_log import LoggedMeters
+from fermata.router.core.events import Batch, Request
+from fermata.router.core.units import ms
+from fermata.router.links.closing import CloseCode
+from fermata.router.links.messages import Fetch, FrontendStats, Hello, Message, Ready, Result
+from fermata.router.live import LiveRouter
+from fermata.router.logs import LOG, LogOptions, debugging, start_logs
+from fermata.router.meters import Meters
+from fermata.router.snapshot import snapshot
+from fermata.router.streams import HALF_NS, REQUESTS_MIN, STREAMS_MAX, StreamCounts
+from fermata.router.wake import Wake
 
 RATE_RPS = 10_000
 BATCH = 8

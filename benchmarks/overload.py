@@ -17,10 +17,10 @@ import yaml
 from benchmarks.figures import Figure
 from benchmarks.live_server import ROOT, Running, fermata, resident_mb
 from benchmarks.workloads import RESNET50
-from router.core.units import SECOND
-from simulator.goodput import find_goodput
-from simulator.run import DROPPED, simulate
-from simulator.scenario import Scenario, read_scenario
+from fermata.router.core.units import SECOND
+from fermata.simulator.goodput import find_goodput
+from fermata.simulator.run import DROPPED, simulate
+from fermata.simulator.scenario import Scenario, read_scenario
 
 STEP_S = 5
 QUIET, NOISY = "quiet", "noisy"
@@ -216,7 +216,7 @@ def _play(server: Running, given: dict[str, Any]) -> Seen:
     with tempfile.TemporaryDirectory() as folder:
         path, kept = Path(folder) / "scenario.yaml", Path(folder) / "ledger.npz"
         path.write_text(yaml.safe_dump(_without_sizes(given)))
-        command = [sys.executable, "-m", "commands.main", "load", "--scenario", str(path)]
+        command = [sys.executable, "-m", "fermata.commands.main", "load", "--scenario", str(path)]
         command += ["--server", server.address, "--ledger", str(kept), "--json"]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
         with np.load(kept) as found:

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.figures import Figure, run
-from partitioner.balance import Balance
-from partitioner.plan import Model, Problem, SubCluster
-from partitioner.search import greedy
-from partitioner.solution import Solution
-from partitioner.solve import solve
-from profiles.store import load_table
+from fermata.partitioner.balance import Balance
+from fermata.partitioner.plan import Model, Problem, SubCluster
+from fermata.partitioner.search import greedy
+from fermata.partitioner.solution import Solution
+from fermata.partitioner.solve import solve
+from fermata.profiles.store import load_table
 
 MEAN_RATE_RPS = 100.0
 RATE_MAX_RPS = 1e6

@@ -34,7 +34,7 @@ from benchmarks.peer_servers.limits import (
 )
 from benchmarks.peer_servers.scenes import Scene, eight_models, one_gpu
 from benchmarks.peer_servers.venv import Venv, make_venv
-from simulator.goodput import find_goodput, fluid_bound_rps
+from fermata.simulator.goodput import find_goodput, fluid_bound_rps
 
 SCENES = {"one": one_gpu, "eight": eight_models}
 OURS = "fermata"

@@ -26,10 +26,10 @@ from starlette.responses import PlainTextResponse, Response
 
 from benchmarks.live_server import Running, started
 from benchmarks.ports import free_port
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.service import SERVICE, InferenceStub
-from deployments.backend.emulated import EmulatedGpu, sharpen_sleep
-from router.core.units import ms
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.service import SERVICE, InferenceStub
+from fermata.deployments.backend.emulated import EmulatedGpu, sharpen_sleep
+from fermata.router.core.units import ms
 
 GPUS = 2
 ONGOING = 1000

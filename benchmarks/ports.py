@@ -1,6 +1,6 @@
 """Ports for servers that are started to be measured or tested."""
 
-from deployments import ports
+from fermata.deployments import ports
 
 given: set[int] = set()
 

@@ -4,9 +4,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiles.monotone import monotone
-from router.policies.ramsis.latency import fill_sizes, monotone_from_right, pareto_front
-from simulator.scenario import Scenario, read_scenario
+from fermata.profiles.monotone import monotone
+from fermata.router.policies.ramsis.latency import fill_sizes, monotone_from_right, pareto_front
+from fermata.simulator.scenario import Scenario, read_scenario
 
 DEFAULT_FOLDER = Path("../shared/data/ramsis")
 SIZE_MAX = 32

@@ -10,9 +10,9 @@ import numpy as np
 from benchmarks.figures import Figure
 from benchmarks.ramsis_data import Task
 from benchmarks.ramsis_rows import Row, Value
-from router.aside import call_elsewhere
-from router.policies.ramsis.problem import WorkerProblem
-from router.policies.ramsis.solve import solve
+from fermata.router.aside import call_elsewhere
+from fermata.router.policies.ramsis.problem import WorkerProblem
+from fermata.router.policies.ramsis.solve import solve
 
 SLO_MS = 150.0
 WORKERS = 60

@@ -20,12 +20,12 @@ from benchmarks.workloads import (
     eq12,
     periodic_bursts,
 )
-from router.core.units import SECOND
-from simulator.learning.served import served_by
-from simulator.phase_report import PhaseReport, report_phases
-from simulator.report import report
-from simulator.run import DROPPED, simulate
-from simulator.scenario import Scenario
+from fermata.router.core.units import SECOND
+from fermata.simulator.learning.served import served_by
+from fermata.simulator.phase_report import PhaseReport, report_phases
+from fermata.simulator.report import report
+from fermata.simulator.run import DROPPED, simulate
+from fermata.simulator.scenario import Scenario
 
 SEEDS = (1, 2, 3, 4, 5)
 BATCHING_SEEDS = SEEDS[:2]
@@ -123,8 +123,8 @@ class Kind:
 
 def learn_one(kind: Kind, seconds: float, updates: int, seed: int) -> Learnt:
     """Train with one seed on one core, evaluate with another through the engine."""
-    from simulator.learning.ppo import Settings
-    from simulator.learning.training import Lesson, train
+    from fermata.simulator.learning.ppo import Settings
+    from fermata.simulator.learning.training import Lesson, train
 
     lesson = Lesson(
         seed,

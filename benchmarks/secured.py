@@ -15,8 +15,8 @@ from benchmarks.figures import Figure
 from benchmarks.live_load import STREAMS, Sending, Way, by_stream, serves, watched
 from benchmarks.live_server import EMULATED, Running, fermata
 from benchmarks.search import highest
-from clients.access import Access
-from clients.load.sender import Sender, SenderOptions
+from fermata.clients.access import Access
+from fermata.clients.load.sender import Sender, SenderOptions
 
 GUESS_RPS = 1_100
 CALM_RPS = 300

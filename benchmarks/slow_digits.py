@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from deployments.models import digits
+from fermata.deployments.models import digits
 
 PACE_MS = {"nano": (6.0, 6.0), "small": (12.0, 10.0), "xl": (45.0, 20.0)}
 """Of each member: milliseconds for each request of a batch, and for the batch."""

@@ -26,8 +26,8 @@ from benchmarks.sneakpeek_estimates import (
 from benchmarks.sneakpeek_plans import Window, draw_window, optimum
 from benchmarks.sneakpeek_setting import Pictures, Prepared, digits, fashion, prepare
 from benchmarks.sneakpeek_windows import Load, draw_load, play
-from router.policies.sneakpeek.options import SNEAKPEEK
-from router.policies.sneakpeek.penalty import PENALTIES
+from fermata.router.policies.sneakpeek.options import SNEAKPEEK
+from fermata.router.policies.sneakpeek.penalty import PENALTIES
 
 ACCURACIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 T_95 = 2.093

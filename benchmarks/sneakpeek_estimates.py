@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.sneakpeek_setting import Prepared, Stream
-from deployments.sneakpeek.calibration import calibrate
-from router.policies.sneakpeek.classes import Classes, Peek
-from router.policies.sneakpeek.estimator import Estimator
+from fermata.deployments.sneakpeek.calibration import calibrate
+from fermata.router.policies.sneakpeek.classes import Classes, Peek
+from fermata.router.policies.sneakpeek.estimator import Estimator
 
 Errors = NDArray[np.float64]
 

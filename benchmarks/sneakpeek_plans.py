@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.sneakpeek_setting import Prepared
-from router.core.units import ms
-from router.policies.sneakpeek.estimator import Estimator
-from router.policies.sneakpeek.options import SneakPeekOptions
-from router.policies.sneakpeek.penalty import PENALTIES, Penalty
-from router.policies.sneakpeek.planner import Planning
-from router.policies.sneakpeek.problem import INITIAL, Job, Schedule, Worker
-from router.policies.sneakpeek.worth import line_worth, worth_at
+from fermata.router.core.units import ms
+from fermata.router.policies.sneakpeek.estimator import Estimator
+from fermata.router.policies.sneakpeek.options import SneakPeekOptions
+from fermata.router.policies.sneakpeek.penalty import PENALTIES, Penalty
+from fermata.router.policies.sneakpeek.planner import Planning
+from fermata.router.policies.sneakpeek.problem import INITIAL, Job, Schedule, Worker
+from fermata.router.policies.sneakpeek.worth import line_worth, worth_at
 
 WINDOW_NS = ms(100)
 LEARNT = 300

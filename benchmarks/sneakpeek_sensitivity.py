@@ -13,7 +13,7 @@ from benchmarks.figures import Figure, run
 from benchmarks.sneakpeek import floors
 from benchmarks.sneakpeek_setting import Prepared, digits, prepare, without_judges
 from benchmarks.sneakpeek_windows import Load, draw_load, play
-from router.policies.sneakpeek import estimator, frequencies
+from fermata.router.policies.sneakpeek import estimator, frequencies
 
 OPTIONS: dict[str, tuple[int, int, int]] = {
     "tau": (3, 5, 7),

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.models.mlp import Layer, Recipe, forward, train
-from deployments.sneakpeek.calibration import calibrate
-from deployments.sneakpeek.index import NeighbourIndex, build_index
-from router.policies.sneakpeek.classes import Classes
+from fermata.deployments.models.mlp import Layer, Recipe, forward, train
+from fermata.deployments.sneakpeek.calibration import calibrate
+from fermata.deployments.sneakpeek.index import NeighbourIndex, build_index
+from fermata.router.policies.sneakpeek.classes import Classes
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]

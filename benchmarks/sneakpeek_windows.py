@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.sneakpeek_setting import Prepared, Stream
-from profiles.profile import linear
-from router.core.units import ms, seconds
-from router.policies.sneakpeek.classes import Classes
-from router.policies.sneakpeek.penalty import load_penalty
-from simulator.arrivals import Arrivals
-from simulator.contents import Contents
-from simulator.run import Driver, RunLog
-from simulator.scenario import Application, Fault, Scenario
-from simulator.utility import right_answers, utilities
+from fermata.profiles.profile import linear
+from fermata.router.core.units import ms, seconds
+from fermata.router.policies.sneakpeek.classes import Classes
+from fermata.router.policies.sneakpeek.penalty import load_penalty
+from fermata.simulator.arrivals import Arrivals
+from fermata.simulator.contents import Contents
+from fermata.simulator.run import Driver, RunLog
+from fermata.simulator.scenario import Application, Fault, Scenario
+from fermata.simulator.utility import right_answers, utilities
 
 WINDOW_NS = ms(100)
 APART_NS = seconds(1)

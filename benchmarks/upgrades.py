@@ -68,7 +68,7 @@ class Deployed:
         control = self.config["control"]
         application = {
             "name": "fermata",
-            "import_path": "deployments.app:build",
+            "import_path": "fermata.deployments.app:build",
             "route_prefix": "/",
             "args": {"config": dict(self.config)},
             "runtime_env": {"env_vars": {"PYTHONPATH": str(code)}},

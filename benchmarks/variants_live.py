@@ -19,14 +19,14 @@ import numpy as np
 from benchmarks.figures import Figure, run
 from benchmarks.live_server import Running, fermata
 from benchmarks.slow_digits import PACE_MS
-from clients.wire.open_inference_pb2 import ModelInferRequest
-from clients.wire.parameters import parameter, text
-from clients.wire.service import InferenceStub
-from clients.wire.tensors import add_input, from_array, response_tensors, to_array
-from deployments.models import digits
-from simulator.report import report
-from simulator.run import simulate
-from simulator.scenario import read_scenario
+from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
+from fermata.clients.wire.parameters import parameter, text
+from fermata.clients.wire.service import InferenceStub
+from fermata.clients.wire.tensors import add_input, from_array, response_tensors, to_array
+from fermata.deployments.models import digits
+from fermata.simulator.report import report
+from fermata.simulator.run import simulate
+from fermata.simulator.scenario import read_scenario
 
 SLO_MS = 150
 BACKENDS = 2

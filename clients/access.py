@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from clients.wire.errors import BadRequestError
+from fermata.clients.wire.errors import BadRequestError
 
 Options = tuple[tuple[str, Any], ...]
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from clients.frames import Frame, encode_jpeg
-from clients.uplink import Uplink
-from clients.wire import parameters as names
-from clients.wire.open_inference_pb2 import InferParameter
-from clients.wire.parameters import integer
+from fermata.clients.frames import Frame, encode_jpeg
+from fermata.clients.uplink import Uplink
+from fermata.clients.wire import parameters as names
+from fermata.clients.wire.open_inference_pb2 import InferParameter
+from fermata.clients.wire.parameters import integer
 
 SIDES = tuple(range(64, 1921, 32))
 """That frames may be sent at, unless told otherwise."""

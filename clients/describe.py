@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import grpc
 import numpy as np
 
-from clients.access import OPEN, Access
-from clients.frames import encode_jpeg
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.errors import BadRequestError, RefusedError
-from clients.wire.service import InferenceStub
-from clients.wire.tensors import DTYPES, RawTensor, join_bytes
+from fermata.clients.access import OPEN, Access
+from fermata.clients.frames import encode_jpeg
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.errors import BadRequestError, RefusedError
+from fermata.clients.wire.service import InferenceStub
+from fermata.clients.wire.tensors import DTYPES, RawTensor, join_bytes
 
 CONNECT_S = 3.0
 ASK_S = 10.0

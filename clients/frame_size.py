@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from clients.frame_bits import FrameBits
+from fermata.clients.frame_bits import FrameBits
 
 SECOND_NS = 1_000_000_000
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from clients.wire.errors import BadRequestError
+from fermata.clients.wire.errors import BadRequestError
 
 try:
     import simplejpeg

@@ -12,16 +12,22 @@ from typing import Any
 
 import grpc
 
-from clients.access import OPEN, Access
-from clients.adaptation import SIDES, Adaptation, Sized, original_boxes
-from clients.frames import Frame, Source, encode_jpeg, open_frames
-from clients.pending import NEVER, FrameResult, Pending
-from clients.wire import open_inference_pb2 as pb
-from clients.wire import parameters as names
-from clients.wire.errors import BadRequestError
-from clients.wire.parameters import integer, parameter, text
-from clients.wire.service import InferenceStub
-from clients.wire.tensors import RawTensor, add_input, join_bytes, response_tensors, to_array
+from fermata.clients.access import OPEN, Access
+from fermata.clients.adaptation import SIDES, Adaptation, Sized, original_boxes
+from fermata.clients.frames import Frame, Source, encode_jpeg, open_frames
+from fermata.clients.pending import NEVER, FrameResult, Pending
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire import parameters as names
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.parameters import integer, parameter, text
+from fermata.clients.wire.service import InferenceStub
+from fermata.clients.wire.tensors import (
+    RawTensor,
+    add_input,
+    join_bytes,
+    response_tensors,
+    to_array,
+)
 
 BACKOFF_S_MIN, BACKOFF_S_MAX = 0.05, 1.0
 PROBES, PROBE_S = 3, 1.0

@@ -7,9 +7,9 @@ streaming client and the simulator's cameras drive the same object.
 
 from collections.abc import Sequence
 
-from clients.bandwidth import BandwidthEstimator
-from clients.clock import time_left_ns
-from clients.frame_size import FrameSizer
+from fermata.clients.bandwidth import BandwidthEstimator
+from fermata.clients.clock import time_left_ns
+from fermata.clients.frame_size import FrameSizer
 
 UNADVISED = 8
 """Answers without a word on sizes, after which the client goes by its network alone."""

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from clients.access import Access
-from clients.wire.errors import WireError
-from profiles.errors import ConfigError
+from fermata.clients.access import Access
+from fermata.clients.wire.errors import WireError
+from fermata.profiles.errors import ConfigError
 
 TokenFile = Annotated[
     str,

@@ -12,14 +12,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from clients.describe import ModelDescription, describe, sample_input
-from clients.load.arrivals import Arrivals, cameras, gamma, poisson, single, trace
-from clients.load.ledger import Ledger
-from clients.load.report import LoadReport, report
-from clients.load.run import run_load
-from clients.load.sender import SenderOptions, Target
-from clients.wire.errors import WireError
-from commands.access import (
+from fermata.clients.describe import ModelDescription, describe, sample_input
+from fermata.clients.load.arrivals import Arrivals, cameras, gamma, poisson, single, trace
+from fermata.clients.load.ledger import Ledger
+from fermata.clients.load.report import LoadReport, report
+from fermata.clients.load.run import run_load
+from fermata.clients.load.sender import SenderOptions, Target
+from fermata.clients.wire.errors import WireError
+from fermata.commands.access import (
     CaFile,
     CertificateFile,
     KeyFile,
@@ -28,10 +28,10 @@ from commands.access import (
     TokenFile,
     access_of,
 )
-from profiles.errors import ConfigError
-from router.core.units import ms, seconds
-from simulator.arrivals import generate
-from simulator.scenario import load_scenario
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import ms, seconds
+from fermata.simulator.arrivals import generate
+from fermata.simulator.scenario import load_scenario
 
 Model = Annotated[str, typer.Option(help="Model to send to.")]
 Server = Annotated[str, typer.Option(help="host:port of a frontend's gRPC.")]

@@ -4,18 +4,18 @@ import sys
 
 import typer
 
-from commands.load import load
-from commands.plan import plan
-from commands.policy import policy
-from commands.profile import profile
-from commands.serve import serve
-from commands.simulation import goodput, simulate
-from commands.sneakpeek import app as sneakpeek
-from commands.stream import stream
-from commands.top import top
-from commands.trace import trace
-from commands.view import view
-from profiles.errors import ConfigError
+from fermata.commands.load import load
+from fermata.commands.plan import plan
+from fermata.commands.policy import policy
+from fermata.commands.profile import profile
+from fermata.commands.serve import serve
+from fermata.commands.simulation import goodput, simulate
+from fermata.commands.sneakpeek import app as sneakpeek
+from fermata.commands.stream import stream
+from fermata.commands.top import top
+from fermata.commands.trace import trace
+from fermata.commands.view import view
+from fermata.profiles.errors import ConfigError
 
 INTERRUPTED = 130
 

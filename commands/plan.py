@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from partitioner.plan import Problem, memory_bytes
-from partitioner.problem_file import load_current, load_problem, solution_dict
-from partitioner.solution import Solution
-from profiles.check import check_fraction, check_positive
-from profiles.errors import ConfigError
-from profiles.store import BYTES_PER_MB
+from fermata.partitioner.plan import Problem, memory_bytes
+from fermata.partitioner.problem_file import load_current, load_problem, solution_dict
+from fermata.partitioner.solution import Solution
+from fermata.profiles.check import check_fraction, check_positive
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.store import BYTES_PER_MB
 
 ProblemPath = Annotated[
     Path, typer.Argument(metavar="PROBLEM", help="YAML or JSON file; see docs/scale.md.")
@@ -49,7 +49,7 @@ def plan(
     clusters, models go to clusters first.
     """
     try:
-        from partitioner.two_level import solve_two_level
+        from fermata.partitioner.two_level import solve_two_level
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is not installed; pip install 'fermata[plan]'") from None
     check_positive("time_limit_s", time_limit_s)

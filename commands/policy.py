@@ -2,8 +2,8 @@
 
 import typer
 
-from commands.policy_ramsis import ramsis
-from commands.policy_rl import rl
+from fermata.commands.policy_ramsis import ramsis
+from fermata.commands.policy_rl import rl
 
 policy = typer.Typer(help="Policies that are computed or learnt ahead.", no_args_is_help=True)
 policy.add_typer(ramsis, name="ramsis")

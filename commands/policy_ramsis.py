@@ -10,17 +10,17 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from commands.simulation import AsJson, ScenarioPath
-from profiles.check import check_fraction, check_number, check_positive, refuse
-from router.policies.catalog import read_options
-from router.policies.ramsis.ladder import peak_rps, solve_ladder
-from router.policies.ramsis.options import RamsisOptions
-from router.policies.ramsis.problem import WorkerProblem
-from router.policies.ramsis.slo_classes import share_out, slos_of
-from router.policies.ramsis.solve import Solution, solve
-from router.policies.ramsis.variable import VariableSolution, solve_variable
-from simulator.scenario import Scenario, load_scenario
-from simulator.worker_plan import (
+from fermata.commands.simulation import AsJson, ScenarioPath
+from fermata.profiles.check import check_fraction, check_number, check_positive, refuse
+from fermata.router.policies.catalog import read_options
+from fermata.router.policies.ramsis.ladder import peak_rps, solve_ladder
+from fermata.router.policies.ramsis.options import RamsisOptions
+from fermata.router.policies.ramsis.problem import WorkerProblem
+from fermata.router.policies.ramsis.slo_classes import share_out, slos_of
+from fermata.router.policies.ramsis.solve import Solution, solve
+from fermata.router.policies.ramsis.variable import VariableSolution, solve_variable
+from fermata.simulator.scenario import Scenario, load_scenario
+from fermata.simulator.worker_plan import (
     Fleet,
     Wish,
     fewest_workers,

@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from profiles.errors import ConfigError
-from router.core.units import ms
-from router.policies.rl.checkpoint import load_checkpoint
-from simulator.learning.served import served_by
-from simulator.learning.system import read_tiers
-from simulator.phase_report import PhaseReport, report_phases
-from simulator.run import simulate
-from simulator.scenario import load_scenario
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import ms
+from fermata.router.policies.rl.checkpoint import load_checkpoint
+from fermata.simulator.learning.served import served_by
+from fermata.simulator.learning.system import read_tiers
+from fermata.simulator.phase_report import PhaseReport, report_phases
+from fermata.simulator.run import simulate
+from fermata.simulator.scenario import load_scenario
 
 rl = typer.Typer(help="Routing learnt by reinforcement; docs/learned.md.", no_args_is_help=True)
 
@@ -63,9 +63,9 @@ def train(
     Needs torch (the extra `torch`); the checkpoint does not. It is written as training goes on.
     """
     try:
-        from simulator.learning.ppo import Figures, Settings
-        from simulator.learning.training import Lesson, Stopped
-        from simulator.learning.training import train as train_policy
+        from fermata.simulator.learning.ppo import Figures, Settings
+        from fermata.simulator.learning.training import Lesson, Stopped
+        from fermata.simulator.learning.training import train as train_policy
     except ImportError:
         raise ConfigError("training needs torch; install the extra `torch`") from None
     loaded = load_scenario(scenario)
@@ -163,7 +163,7 @@ def _plotter(option: str, path: Path) -> Callable[[Mapping[str, Any]], None]:
     """What draws curves there, or an error before any work is done."""
     _check_place(option, path)
     try:
-        from simulator.learning.curves import draw_curves
+        from fermata.simulator.learning.curves import draw_curves
     except ImportError:
         raise ConfigError("a plot needs matplotlib; install the extra `plot`") from None
     return partial(draw_curves, path=path)

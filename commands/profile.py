@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
-from profiles.check import check_batches, check_positive, refuse
-from profiles.devices import choose_device, open_device
-from profiles.errors import ConfigError
-from profiles.measure import Device, Effort, Row
-from profiles.profile import ms
-from profiles.profiler import Loaded, Outcome, profile_model
-from profiles.quality import measure_quality
-from profiles.store import NS_PER_MS, Table, save_file
+from fermata.profiles.check import check_batches, check_positive, refuse
+from fermata.profiles.devices import choose_device, open_device
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.measure import Device, Effort, Row
+from fermata.profiles.profile import ms
+from fermata.profiles.profiler import Loaded, Outcome, profile_model
+from fermata.profiles.quality import measure_quality
+from fermata.profiles.store import NS_PER_MS, Table, save_file
 
 BATCHES_MAX = 32
 BATCH_SIZE_MAX = 4096
@@ -70,7 +70,7 @@ def profile(
 ) -> None:
     """Measure what models cost on this machine: run time by batch size, memory, load time; and
     with --data how good they are."""
-    from deployments.models.catalog import parse_name
+    from fermata.deployments.models.catalog import parse_name
 
     # One's own functions are looked for here too, as where they are served.
     sys.path.append(os.getcwd())
@@ -150,8 +150,8 @@ def _opener(
     name: str, device: str, half: bool, shape: tuple[int, ...] | None
 ) -> Callable[[], Loaded]:
     def open_one() -> Loaded:
-        from deployments.models.catalog import open_model
-        from deployments.models.model import TorchModel
+        from fermata.deployments.models.catalog import open_model
+        from fermata.deployments.models.model import TorchModel
 
         model = open_model(name, device, shape)
         if half and isinstance(model, TorchModel):
@@ -197,8 +197,8 @@ def _measure(
 
 
 def _read_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    from deployments.models.digits import held_out
-    from deployments.sneakpeek.store import read_data
+    from fermata.deployments.models.digits import held_out
+    from fermata.deployments.sneakpeek.store import read_data
 
     return held_out() if path == Path("digits") else read_data(path)
 

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from commands.cluster import RAYLET, OwnCluster
-from deployments.config import ControlConfig, DeploymentConfig, load_config
-from deployments.plan import check_gpus, registry
-from deployments.ports import endpoints, held, with_free_ports
-from profiles.errors import ConfigError
+from fermata.commands.cluster import RAYLET, OwnCluster
+from fermata.deployments.config import ControlConfig, DeploymentConfig, load_config
+from fermata.deployments.plan import check_gpus, registry
+from fermata.deployments.ports import endpoints, held, with_free_ports
+from fermata.profiles.errors import ConfigError
 
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="YAML file; samples are in deployments/.")
@@ -31,7 +31,7 @@ LAST_S = 45.0
 def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
     """Serve what a configuration names, on Ray Serve, until Ctrl-C.
 
-    As `serve run deployments.app:build config=CONFIG`, with the configuration checked first and
+    As `serve run fermata.deployments.app:build config=CONFIG`, with the configuration checked first and
     Ray's workers at full priority.
     """
     loaded = load_config(config)
@@ -67,8 +67,8 @@ def _serve(loaded: DeploymentConfig) -> None:
         import ray
         import ray.serve
 
-        from deployments.app import build, gpus_in_cluster
-        from deployments.frontend_options import check_secrets
+        from fermata.deployments.app import build, gpus_in_cluster
+        from fermata.deployments.frontend_options import check_secrets
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is missing; pip install 'fermata[serve]'") from None
     check_secrets(loaded)

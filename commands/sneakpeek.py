@@ -46,8 +46,8 @@ def build(
     ] = False,
 ) -> None:
     """Index labelled training data, and calibrate on a quarter of it held out."""
-    from deployments.models.digits import training_data
-    from deployments.sneakpeek.store import build_model, read_data, save_model
+    from fermata.deployments.models.digits import training_data
+    from fermata.deployments.sneakpeek.store import build_model, read_data, save_model
 
     samples, labels = training_data() if data == "digits" else read_data(Path(data))
     model = build_model(samples, labels, dimensions, k, kind, seed)

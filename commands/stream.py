@@ -12,12 +12,12 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from clients.describe import ModelDescription, describe
-from clients.frames import PICTURES, check_source
-from clients.pending import FrameResult
-from clients.stream import FrameStream, StreamOptions
-from clients.wire.errors import WireError
-from commands.access import (
+from fermata.clients.describe import ModelDescription, describe
+from fermata.clients.frames import PICTURES, check_source
+from fermata.clients.pending import FrameResult
+from fermata.clients.stream import FrameStream, StreamOptions
+from fermata.clients.wire.errors import WireError
+from fermata.commands.access import (
     CaFile,
     CertificateFile,
     KeyFile,
@@ -26,9 +26,9 @@ from commands.access import (
     TokenFile,
     access_of,
 )
-from deployments.models.video import NAMES, bundled_video
-from profiles.errors import ConfigError
-from router.core.units import ms
+from fermata.deployments.models.video import NAMES, bundled_video
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import ms
 
 INTERRUPTED = 130
 """The exit status of a command that Ctrl-C has ended."""

@@ -12,10 +12,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from clients.access import OPEN, Access
-from clients.wire.errors import WireError
-from commands.access import CaFile, TokenEnv, TokenFile, access_of
-from profiles.errors import ConfigError
+from fermata.clients.access import OPEN, Access
+from fermata.clients.wire.errors import WireError
+from fermata.commands.access import CaFile, TokenEnv, TokenFile, access_of
+from fermata.profiles.errors import ConfigError
 
 ServerUrl = Annotated[
     str, typer.Option("--control", help="Address of the control plane, `control` in its config.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from profiles.errors import ConfigError
+from fermata.profiles.errors import ConfigError
 
 Folder = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="`traces.folder` of the configuration.")

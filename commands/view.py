@@ -10,8 +10,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import typer
 
-from deployments.page import page
-from profiles.errors import ConfigError
+from fermata.deployments.page import page
+from fermata.profiles.errors import ConfigError
 
 RecordPath = Annotated[
     Path, typer.Argument(metavar="RECORD", help="File of `fermata simulate --record`.")

@@ -1,4 +1,4 @@
-"""What `serve run deployments.app:build config=FILE` runs: control plane, frontends, backends."""
+"""What `serve run fermata.deployments.app:build config=FILE` runs: control plane, frontends, backends."""
 
 import asyncio
 from typing import Any
@@ -10,30 +10,30 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
-from autoscaler.serve_policy import RelayTarget
-from deployments.backend.executor import tune
-from deployments.backend.gpu_meter import find_gpu
-from deployments.backend.meter import BackendMeter
-from deployments.backend.process import HUNG_NS, BackendProcess, BackendSettings
-from deployments.backend.stock import Loaded, Stock
-from deployments.config import DeploymentConfig, load_config, read_config
-from deployments.control import SEATS, Control
-from deployments.control_gate import ControlGate
-from deployments.exporter import BackendExport, FrontendExport
-from deployments.frontend.process import FrontendProcess, node_name
-from deployments.frontend_options import frontend_options
-from deployments.health import check_start
-from deployments.link_options import link_options
-from deployments.metrics import prometheus_text
-from deployments.page import page
-from deployments.plan import (
+from fermata.autoscaler.serve_policy import RelayTarget
+from fermata.deployments.backend.executor import tune
+from fermata.deployments.backend.gpu_meter import find_gpu
+from fermata.deployments.backend.meter import BackendMeter
+from fermata.deployments.backend.process import HUNG_NS, BackendProcess, BackendSettings
+from fermata.deployments.backend.stock import Loaded, Stock
+from fermata.deployments.config import DeploymentConfig, load_config, read_config
+from fermata.deployments.control import SEATS, Control
+from fermata.deployments.control_gate import ControlGate
+from fermata.deployments.exporter import BackendExport, FrontendExport
+from fermata.deployments.frontend.process import FrontendProcess, node_name
+from fermata.deployments.frontend_options import frontend_options
+from fermata.deployments.health import check_start
+from fermata.deployments.link_options import link_options
+from fermata.deployments.metrics import prometheus_text
+from fermata.deployments.page import page
+from fermata.deployments.plan import (
     gpus_each,
     known_profiles,
     measured_costs,
     peeks,
     registry,
 )
-from deployments.ray_cluster import (
+from fermata.deployments.ray_cluster import (
     NAMESPACE,
     RayCluster,
     link_secret,
@@ -42,12 +42,12 @@ from deployments.ray_cluster import (
     where_router,
     where_standby,
 )
-from deployments.token_reader import TokenReader, Tokens
-from profiles.errors import NoAnswerError
-from profiles.profile import Profile
-from router.core.units import seconds
-from router.logs import start_logs
-from router.numbers import take_number
+from fermata.deployments.token_reader import TokenReader, Tokens
+from fermata.profiles.errors import NoAnswerError
+from fermata.profiles.profile import Profile
+from fermata.router.core.units import seconds
+from fermata.router.logs import start_logs
+from fermata.router.numbers import take_number
 
 HEALTH_S = 2.0
 """Between two questions of Serve for the health of a process, which it replaces after three bad

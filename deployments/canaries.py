@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deployments.config import CanaryConfig, DeploymentConfig
-from deployments.history import answered
-from deployments.plan import router_names
+from fermata.deployments.config import CanaryConfig, DeploymentConfig
+from fermata.deployments.history import answered
+from fermata.deployments.plan import router_names
 
 WITHDRAWN = "withdrawn: "
 

@@ -1,13 +1,13 @@
 """What the control plane asks of the cluster that it runs in. Ray and Serve are one, see
-`deployments.ray_cluster`; the world of `faults` is another."""
+`fermata.deployments.ray_cluster`; the world of `faults` is another."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from partitioner.plan import Problem
-from profiles.profile import Profile
-from router.assembly import RouterConfig
-from router.policies.jellyfish.question import Assignment, Question
+from fermata.partitioner.plan import Problem
+from fermata.profiles.profile import Profile
+from fermata.router.assembly import RouterConfig
+from fermata.router.policies.jellyfish.question import Assignment, Question
 
 
 class Leader(Protocol):

@@ -1,6 +1,6 @@
 """The one configuration of a deployment: read strictly here, handed inwards as plain values.
 
-Secrets are named in it, not held; see `deployments.security_config`.
+Secrets are named in it, not held; see `fermata.deployments.security_config`.
 """
 
 from pathlib import Path
@@ -9,21 +9,21 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from deployments.observing_config import LogsConfig, TracesConfig
-from deployments.scaling_config import AutoscalerConfig, EpochsConfig
-from deployments.section import Fraction, Positive, Section
-from deployments.security_config import (
+from fermata.deployments.observing_config import LogsConfig, TracesConfig
+from fermata.deployments.scaling_config import AutoscalerConfig, EpochsConfig
+from fermata.deployments.section import Fraction, Positive, Section
+from fermata.deployments.security_config import (
     CertificateConfig,
     ClientTlsConfig,
     LinkTlsConfig,
     TenantConfig,
     TokenConfig,
 )
-from profiles.check import in_one_line
-from profiles.errors import ConfigError
-from profiles.profile import Profile, from_table_ms, linear
-from profiles.store import find
-from router.policies.catalog import POLICIES, check_movable, read_options
+from fermata.profiles.check import in_one_line
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.profile import Profile, from_table_ms, linear
+from fermata.profiles.store import find
+from fermata.router.policies.catalog import POLICIES, check_movable, read_options
 
 
 class VariantConfig(Section):

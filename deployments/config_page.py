@@ -1,4 +1,4 @@
-"""Prints docs/configuration.md: `python -m deployments.config_page > docs/configuration.md`."""
+"""Prints docs/configuration.md: `python -m fermata.deployments.config_page > docs/configuration.md`."""
 
 import json
 import types
@@ -7,8 +7,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic.fields import FieldInfo
 
-from deployments.config import DeploymentConfig
-from deployments.section import Section
+from fermata.deployments.config import DeploymentConfig
+from fermata.deployments.section import Section
 
 HEAD = """# Configuration
 
@@ -17,7 +17,7 @@ One YAML file describes a deployment: `fermata serve FILE`, `make serve CONFIG=F
 fit together; the message names the key, the value and the remedy. Times are in milliseconds or
 seconds, as the name says. Samples are in `deployments/*.yaml`.
 
-This page is printed by `python -m deployments.config_page` from the model that reads the file.
+This page is printed by `python -m fermata.deployments.config_page` from the model that reads the file.
 """
 SYMBOLS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
 

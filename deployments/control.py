@@ -5,16 +5,16 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from deployments.canaries import canaries
-from deployments.cluster import Cluster, Router
-from deployments.config import DeploymentConfig
-from deployments.health import cause_of, check_start
-from deployments.plan import router_config
-from deployments.replanning import Replanner, mapping_options
-from deployments.scaling import ScalingLoop
-from deployments.seats import Seats, within
-from deployments.watch import Watch
-from profiles.errors import NoAnswerError
+from fermata.deployments.canaries import canaries
+from fermata.deployments.cluster import Cluster, Router
+from fermata.deployments.config import DeploymentConfig
+from fermata.deployments.health import cause_of, check_start
+from fermata.deployments.plan import router_config
+from fermata.deployments.replanning import Replanner, mapping_options
+from fermata.deployments.scaling import ScalingLoop
+from fermata.deployments.seats import Seats, within
+from fermata.deployments.watch import Watch
+from fermata.profiles.errors import NoAnswerError
 
 PATIENCE_S = 5.0
 """A router that has not said by then whose it is, is replaced; one that has not said goodbye is

@@ -1,4 +1,4 @@
-"""The Grafana dashboard; `python -m deployments.dashboard` prints k8s/monitoring/dashboard.json."""
+"""The Grafana dashboard; `python -m fermata.deployments.dashboard` prints k8s/monitoring/dashboard.json."""
 
 import json
 from dataclasses import dataclass

@@ -1,14 +1,14 @@
 """Each process' own figures through Ray's metrics agent, beside Ray's own of the same process.
 
 Ray prefixes names with `ray_`, and adds the node, the worker and the component. What is
-cluster-wide stands on the control plane's page alone (`deployments.metrics`).
+cluster-wide stands on the control plane's page alone (`fermata.deployments.metrics`).
 """
 
 from typing import Any
 
 from ray.util.metrics import Counter, Gauge
 
-from router.links.messages import BackendStats, FrontendStats
+from fermata.router.links.messages import BackendStats, FrontendStats
 
 SECOND = 1e9
 

@@ -9,7 +9,7 @@ Labels = dict[str, str]
 Snapshot = Mapping[str, Any]
 Sample = tuple[Labels, float]
 Counts = tuple[Labels, Mapping[str, Any], float]
-"""Labels, a histogram as `router.histogram` describes it, and the unit of its values."""
+"""Labels, a histogram as `fermata.router.histogram` describes it, and the unit of its values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from deployments.frontend.tally import LATE
-from deployments.history import NOT_BAD, History
-from router.frames import ApplicationFrame, BackendFrame, BatchFrame, Frame, SubClusterFrame
-from router.histogram import quantile
+from fermata.deployments.frontend.tally import LATE
+from fermata.deployments.history import NOT_BAD, History
+from fermata.router.frames import ApplicationFrame, BackendFrame, BatchFrame, Frame, SubClusterFrame
+from fermata.router.histogram import quantile
 
 SECOND = 1e9
 Snapshot = Mapping[str, Any]

@@ -3,18 +3,18 @@ lie."""
 
 from pathlib import Path
 
-from deployments.config import DeploymentConfig
-from deployments.frontend.connections import ConnectionLimits
-from deployments.frontend.options import FrontendOptions
-from deployments.frontend.server import ServerOptions
-from deployments.frontend.streams import StreamLimits
-from deployments.frontend.table import TableLimits
-from deployments.frontend.tenants import TenantSpec
-from deployments.frontend.tls import ServerTls
-from deployments.frontend.trace_file import TraceOptions
-from deployments.link_options import link_options
-from router.actor import own_address
-from router.core.units import ms
+from fermata.deployments.config import DeploymentConfig
+from fermata.deployments.frontend.connections import ConnectionLimits
+from fermata.deployments.frontend.options import FrontendOptions
+from fermata.deployments.frontend.server import ServerOptions
+from fermata.deployments.frontend.streams import StreamLimits
+from fermata.deployments.frontend.table import TableLimits
+from fermata.deployments.frontend.tenants import TenantSpec
+from fermata.deployments.frontend.tls import ServerTls
+from fermata.deployments.frontend.trace_file import TraceOptions
+from fermata.deployments.link_options import link_options
+from fermata.router.actor import own_address
+from fermata.router.core.units import ms
 
 
 def frontend_options(

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from profiles.errors import ConfigError
+from fermata.profiles.errors import ConfigError
 
 
 def cause_of(error: BaseException) -> BaseException:

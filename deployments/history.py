@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deployments.frontend.outcomes import RefusalReason
-from deployments.frontend.tally import GOOD
-from router.core.events import DropReason
+from fermata.deployments.frontend.outcomes import RefusalReason
+from fermata.deployments.frontend.tally import GOOD
+from fermata.router.core.events import DropReason
 
 SPAN_S = 60
 RECENTLY_NS = 500_000_000

@@ -1,12 +1,12 @@
 """What a configuration means for links, the same for every process."""
 
-from deployments.config import DeploymentConfig
-from router.links.tls import LinkTls
-from router.links.transport import LinkOptions
+from fermata.deployments.config import DeploymentConfig
+from fermata.router.links.tls import LinkTls
+from fermata.router.links.transport import LinkOptions
 
 
 def link_options(config: DeploymentConfig, secret: bytes = b"") -> LinkOptions:
-    """`secret` is the deployment's own; see `deployments.ray_cluster.link_secret`. ConfigError
+    """`secret` is the deployment's own; see `fermata.deployments.ray_cluster.link_secret`. ConfigError
     where files of TLS are missing on this machine, or are none."""
     given = config.links.tls
     if given is None:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from deployments.exposition import SECOND, Counts, Sample, Snapshot
-from deployments.frontend.tally import GOOD, LATE
+from fermata.deployments.exposition import SECOND, Counts, Sample, Snapshot
+from fermata.deployments.frontend.tally import GOOD, LATE
 
 
 def each_application(key: str) -> Any:

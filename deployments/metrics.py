@@ -1,7 +1,7 @@
 """Every metric of the control plane's `/metrics`; docs/metrics.md is made from this list."""
 
-from deployments import metric_samples as samples
-from deployments.exposition import SECOND, Family, Snapshot, exposition
+from fermata.deployments import metric_samples as samples
+from fermata.deployments.exposition import SECOND, Family, Snapshot, exposition
 
 APPLICATION = ("application",)
 VARIANT = ("application", "variant")

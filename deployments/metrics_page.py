@@ -1,7 +1,7 @@
-"""Prints docs/metrics.md: `python -m deployments.metrics_page > docs/metrics.md`."""
+"""Prints docs/metrics.md: `python -m fermata.deployments.metrics_page > docs/metrics.md`."""
 
-from deployments.exposition import Family
-from deployments.metrics import SECTIONS
+from fermata.deployments.exposition import Family
+from fermata.deployments.metrics import SECTIONS
 
 HEAD = """# Metrics
 
@@ -9,7 +9,7 @@ HEAD = """# Metrics
 and signals of the router, and what frontends and backends tell it once a second over their links.
 Times are in seconds, sizes in bytes. Counters start anew when the router does
 (`fermata_router_up_seconds`), all of them together. This page is printed by `python -m
-deployments.metrics_page`.
+fermata.deployments.metrics_page`.
 
 The control plane is one process, so a scrape through a load balancer always meets the same
 counters. What each process counts by itself also goes out through Ray's exporter on every node,
@@ -25,9 +25,9 @@ OUTCOMES = """
 
 `good`: the result was there before the SLO had passed. `ran-late`: it came after. Every other
 outcome names why there was no result: `late`, `window`, `shed`, `superseded`, `full`, `floor`,
-`failed` and `backend-lost` are the router's (`router.core.events.DropReason`), `expired`,
+`failed` and `backend-lost` are the router's (`fermata.router.core.events.DropReason`), `expired`,
 `memory`, `too-many`, `no-router`, `draining`, `stalled`, `bad-input`, `not-found`, `rate` and
-`denied` the frontend's (`deployments.frontend.outcomes.RefusalReason`). `cancelled`, `bad-input`,
+`denied` the frontend's (`fermata.deployments.frontend.outcomes.RefusalReason`). `cancelled`, `bad-input`,
 `not-found` and `rate` are the client's own doing and count neither as good nor as bad.
 
 Share of good answers of the last five minutes, by application:

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from deployments.section import Fraction, Positive, Section
+from fermata.deployments.section import Fraction, Positive, Section
 
 
 class TracesConfig(Section):

@@ -6,27 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from clients.wire.dtypes import NAMES
-from deployments.backend.loaders import ModelSpec
-from deployments.backend.tensors import OUTPUT
-from deployments.config import (
+from fermata.clients.wire.dtypes import NAMES
+from fermata.deployments.backend.loaders import ModelSpec
+from fermata.deployments.backend.tensors import OUTPUT
+from fermata.deployments.config import (
     ApplicationConfig,
     BackendConfig,
     DeploymentConfig,
     InputConfig,
     VariantConfig,
 )
-from deployments.frontend.models import ImageSpec, Reader, Registry, ServedModel, TensorSpec
-from deployments.models.catalog import describe
-from deployments.models.digits import training_data
-from deployments.models.minilm import Tokens
-from deployments.models.model import Array, Card
-from deployments.sneakpeek.store import SneakPeekModel, build_model, load_model
-from profiles.errors import ConfigError
-from profiles.profile import Profile
-from router.assembly import RouterConfig, ServedApplication, ServedVariant
-from router.core.units import ms
-from router.policies.sneakpeek.classes import Classes
+from fermata.deployments.frontend.models import ImageSpec, Reader, Registry, ServedModel, TensorSpec
+from fermata.deployments.models.catalog import describe
+from fermata.deployments.models.digits import training_data
+from fermata.deployments.models.minilm import Tokens
+from fermata.deployments.models.model import Array, Card
+from fermata.deployments.sneakpeek.store import SneakPeekModel, build_model, load_model
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.profile import Profile
+from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.core.units import ms
+from fermata.router.policies.sneakpeek.classes import Classes
 
 EMBEDDED = "digits"
 """In place of a file: a SneakPeek model of the digits that embedded models are trained on."""

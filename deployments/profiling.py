@@ -9,18 +9,18 @@ from typing import Literal
 
 import numpy as np
 
-from deployments.backend.loaders import ModelSpec
-from deployments.backend.out_of_memory import give_memory_back, is_out_of_memory, let_go
-from deployments.backend.runner import FittingRunner, Runner
-from deployments.backend.tensors import numpy_dtype
-from deployments.models.cache import cached
-from deployments.models.catalog import FAMILIES
-from deployments.models.model import Card
-from profiles.devices import Cpu, Cuda
-from profiles.errors import ConfigError
-from profiles.measure import Columns, Device, Effort, measure
-from profiles.profile import Profile, ms
-from profiles.store import Table, load_file, save_file
+from fermata.deployments.backend.loaders import ModelSpec
+from fermata.deployments.backend.out_of_memory import give_memory_back, is_out_of_memory, let_go
+from fermata.deployments.backend.runner import FittingRunner, Runner
+from fermata.deployments.backend.tensors import numpy_dtype
+from fermata.deployments.models.cache import cached
+from fermata.deployments.models.catalog import FAMILIES
+from fermata.deployments.models.model import Card
+from fermata.profiles.devices import Cpu, Cuda
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.measure import Columns, Device, Effort, measure
+from fermata.profiles.profile import Profile, ms
+from fermata.profiles.store import Table, load_file, save_file
 
 Measure = Literal["once", "always", "never"]
 EFFORT = Effort(warm_up=1, runs_min=3, runs_max=200, budget_ns=ms(300))

@@ -11,13 +11,13 @@ from ray import serve
 from ray.experimental import internal_kv
 from ray.serve.schema import ApplicationStatusOverview
 
-from deployments.cluster import Router
-from deployments.config import DeploymentConfig
-from deployments.link_options import link_options
-from partitioner.plan import Problem
-from profiles.errors import GoneError, NoAnswerError
-from profiles.profile import Profile
-from router.actor import (
+from fermata.deployments.cluster import Router
+from fermata.deployments.config import DeploymentConfig
+from fermata.deployments.link_options import link_options
+from fermata.partitioner.plan import Problem
+from fermata.profiles.errors import GoneError, NoAnswerError
+from fermata.profiles.profile import Profile
+from fermata.router.actor import (
     Called,
     create_router,
     find_actor,
@@ -25,9 +25,9 @@ from router.actor import (
     in_our_words,
     standby_name,
 )
-from router.assembly import RouterConfig
-from router.links.transport import Resolve
-from router.logs import LogOptions
+from fermata.router.assembly import RouterConfig
+from fermata.router.links.transport import Resolve
+from fermata.router.logs import LogOptions
 
 NAMESPACE = "fermata"
 GENERATION = 1
@@ -154,6 +154,6 @@ class RayCluster:
 
 def solve_placement(problem: Problem, seconds: float) -> dict[str, str]:
     """The new home of each model; today's where nothing better is found."""
-    from partitioner.solve import solve
+    from fermata.partitioner.solve import solve
 
     return dict(solve(problem, seconds).plan.home)

@@ -6,12 +6,12 @@ import random
 import time
 from typing import Any
 
-from deployments.cluster import Leader
-from deployments.config import DeploymentConfig
-from router.logs import LOG, fields
-from router.policies.catalog import read_options
-from router.policies.jellyfish.question import Assignment, Question, answer
-from router.policies.jellyfish.source import SOON_NS, JellyfishOptions, make_decider
+from fermata.deployments.cluster import Leader
+from fermata.deployments.config import DeploymentConfig
+from fermata.router.logs import LOG, fields
+from fermata.router.policies.catalog import read_options
+from fermata.router.policies.jellyfish.question import Assignment, Question, answer
+from fermata.router.policies.jellyfish.source import SOON_NS, JellyfishOptions, make_decider
 
 POLICY = "jellyfish"
 TIME_SHARE = 0.8

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from router.core.units import SECOND
+from fermata.router.core.units import SECOND
 
 STATM = Path("/proc/self/statm")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

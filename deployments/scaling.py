@@ -8,17 +8,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from autoscaler.money import bills
-from autoscaler.rule import Advice, RuleOptions, RuleState, Window, advise, share_out
-from deployments.cluster import Cluster
-from deployments.config import ApplicationConfig, DeploymentConfig
-from deployments.plan import router_names
-from deployments.scaling_config import AutoscalerConfig
-from deployments.seats import Seats
-from partitioner.plan import Model, Problem, Stage, SubCluster, stages
-from profiles.errors import NoAnswerError, ServingError
-from profiles.profile import Profile
-from router.logs import LOG, fields
+from fermata.autoscaler.money import bills
+from fermata.autoscaler.rule import Advice, RuleOptions, RuleState, Window, advise, share_out
+from fermata.deployments.cluster import Cluster
+from fermata.deployments.config import ApplicationConfig, DeploymentConfig
+from fermata.deployments.plan import router_names
+from fermata.deployments.scaling_config import AutoscalerConfig
+from fermata.deployments.seats import Seats
+from fermata.partitioner.plan import Model, Problem, Stage, SubCluster, stages
+from fermata.profiles.errors import NoAnswerError, ServingError
+from fermata.profiles.profile import Profile
+from fermata.router.logs import LOG, fields
 
 ROOMY_BYTES = 1 << 50
 """Where no memory limit is configured."""

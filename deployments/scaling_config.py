@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from deployments.section import Fraction, Positive, Section
+from fermata.deployments.section import Fraction, Positive, Section
 
 
 class AutoscalerConfig(Section):

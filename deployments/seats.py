@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from deployments.cluster import Router
-from profiles.errors import GoneError, NoAnswerError
-from router.policies.jellyfish.question import Assignment, Question
+from fermata.deployments.cluster import Router
+from fermata.profiles.errors import GoneError, NoAnswerError
+from fermata.router.policies.jellyfish.question import Assignment, Question
 
 ANSWER_S = 1.0
 """A router that takes longer does not answer."""
@@ -29,7 +29,7 @@ async def within(wait_s: float, answer: Awaitable[T]) -> T:
 
 class Seats:
     """Passes on what it is asked to the router that leads (`Leader`), and raises NoAnswerError
-    where there is none. Two that say so at once: the higher epoch does, see `router.seat`."""
+    where there is none. Two that say so at once: the higher epoch does, see `fermata.router.seat`."""
 
     def __init__(self) -> None:
         self.routers: list[Router] = []

@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from deployments.section import Positive, Section
-from profiles.errors import ConfigError
+from fermata.deployments.section import Positive, Section
+from fermata.profiles.errors import ConfigError
 
 TOKEN_LENGTH_MIN = 16
 

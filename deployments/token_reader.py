@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable, Mapping
 
-from deployments.security_config import TokenConfig
-from profiles.errors import ConfigError
-from router.logs import LOG
+from fermata.deployments.security_config import TokenConfig
+from fermata.profiles.errors import ConfigError
+from fermata.router.logs import LOG
 
 LOOK_S = 5.0
 Tokens = Mapping[str, tuple[str, ...]]

@@ -3,13 +3,13 @@
 import asyncio
 from typing import Any
 
-from deployments.canaries import Canaries
-from deployments.cluster import Leader
-from deployments.frames import live_frame
-from deployments.history import History
-from deployments.scaling import ScalingLoop
-from profiles.errors import NoAnswerError
-from router.logs import LOG, fields
+from fermata.deployments.canaries import Canaries
+from fermata.deployments.cluster import Leader
+from fermata.deployments.frames import live_frame
+from fermata.deployments.history import History
+from fermata.deployments.scaling import ScalingLoop
+from fermata.profiles.errors import NoAnswerError
+from fermata.router.logs import LOG, fields
 
 LOOK_S = 1.0
 WATCHED_S = 5.0

@@ -1,4 +1,4 @@
-"""`python -m faults`: play seeds until the time is up, or one of them step by step."""
+"""`python -m fermata.faults`: play seeds until the time is up, or one of them step by step."""
 
 import argparse
 import multiprocessing
@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 
-from faults.run import Story, play
+from fermata.faults.run import Story, play
 
 SEEDS_EACH = 8
 
@@ -48,7 +48,7 @@ def fuzz(first: int, count: int | None, seconds: float, jobs: int) -> int:
                 if story.broken:
                     broken += 1
                     print(describe(story))
-                    print(f"replay with: python -m faults --seed {story.seed}", flush=True)
+                    print(f"replay with: python -m fermata.faults --seed {story.seed}", flush=True)
             seed = some.stop
     ends = ", ".join(f"{count} {name}" for name, count in outcomes.most_common())
     print(f"{seed - first} seeds from {first} on, {broken} broken; requests: {ends}")

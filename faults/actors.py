@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from faults.processes import RouterHost
-from faults.world import VirtualLoop, World, settle
-from profiles.errors import GoneError, NoAnswerError
-from router.assembly import RouterConfig
-from router.core.units import ms, seconds
+from fermata.faults.processes import RouterHost
+from fermata.faults.world import VirtualLoop, World, settle
+from fermata.profiles.errors import GoneError, NoAnswerError
+from fermata.router.assembly import RouterConfig
+from fermata.router.core.units import ms, seconds
 
 CALL_NS = ms(2)
 """A call takes so long each way, at most, while the cluster is well."""

@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from clients.wire.tensors import RawTensor, join_bytes
-from deployments.frontend.entry import Arrival
-from deployments.frontend.intake import Intake
-from deployments.frontend.models import ServedModel
-from deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
-from faults.processes import FrontendHost
-from faults.world import World
-from router.core.units import ms
-from router.links.messages import Result
+from fermata.clients.wire.tensors import RawTensor, join_bytes
+from fermata.deployments.frontend.entry import Arrival
+from fermata.deployments.frontend.intake import Intake
+from fermata.deployments.frontend.models import ServedModel
+from fermata.deployments.frontend.outcomes import Outcome, Refusal, RefusalReason
+from fermata.faults.processes import FrontendHost
+from fermata.faults.world import World
+from fermata.router.core.units import ms
+from fermata.router.links.messages import Result
 
 PROMISE_NS = ms(50)
 """After a request has expired: by then its client has an answer."""

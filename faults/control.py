@@ -5,22 +5,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autoscaler.serve_policy import ANSWER_S, RelayTarget
-from deployments.cluster import Cluster, Router
-from deployments.config import DeploymentConfig
-from deployments.control import Control
-from deployments.plan import known_profiles
-from deployments.seats import within
-from faults.actors import Actor, Handle
-from faults.processes import KIND
-from faults.world import BrokenError, new_process
-from partitioner.plan import Problem
-from profiles.errors import NoAnswerError
-from profiles.profile import Profile
-from router.assembly import RouterConfig
+from fermata.autoscaler.serve_policy import ANSWER_S, RelayTarget
+from fermata.deployments.cluster import Cluster, Router
+from fermata.deployments.config import DeploymentConfig
+from fermata.deployments.control import Control
+from fermata.deployments.plan import known_profiles
+from fermata.deployments.seats import within
+from fermata.faults.actors import Actor, Handle
+from fermata.faults.processes import KIND
+from fermata.faults.world import BrokenError, new_process
+from fermata.partitioner.plan import Problem
+from fermata.profiles.errors import NoAnswerError
+from fermata.profiles.profile import Profile
+from fermata.router.assembly import RouterConfig
 
 if TYPE_CHECKING:
-    from faults.system import System
+    from fermata.faults.system import System
 
 RELAY_S = 0.5
 """Between two questions of Serve's controller for the number of backends."""

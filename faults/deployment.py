@@ -4,9 +4,9 @@ import random
 
 import numpy as np
 
-from deployments.config import DeploymentConfig, read_config
-from deployments.frontend.models import ServedModel, TensorSpec
-from router.core.units import ms
+from fermata.deployments.config import DeploymentConfig, read_config
+from fermata.deployments.frontend.models import ServedModel, TensorSpec
+from fermata.router.core.units import ms
 
 POLICIES: tuple[tuple[str, dict[str, object]], ...] = (
     ("deferred", {"hold": "deferred"}),

@@ -1,4 +1,4 @@
-"""`python -m faults.fuzzing`: bytes that nobody would send to everything that reads bytes.
+"""`python -m fermata.faults.fuzzing`: bytes that nobody would send to everything that reads bytes.
 
 Led by coverage where Atheris is installed, and by chance where it is not. Each parser has a process
 of its own, which ends by its time, or by an input that breaks a promise, takes longer than 10 s or
@@ -21,7 +21,7 @@ INPUT_BYTES = 8192
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m faults.fuzzing", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m fermata.faults.fuzzing", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="for all parsers together")
     parser.add_argument("--only", action="append", help="a parser, may be repeated")
     parser.add_argument("--chance", action="store_true", help="not led by coverage")
@@ -30,7 +30,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.inside:
         return by_coverage(given.inside, given.seconds)
-    from faults.parsers import PARSERS
+    from fermata.faults.parsers import PARSERS
 
     names = given.only or list(PARSERS)
     if strange := set(names) - set(PARSERS):
@@ -50,14 +50,24 @@ def main() -> int:
 
 def guided(name: str, seconds: float) -> bool:
     """Whether a parser has stood its time, in a process of its own: Atheris ends its own."""
-    command = [sys.executable, "-m", "faults.fuzzing", "--inside", name, "--seconds", str(seconds)]
+    command = [
+        sys.executable,
+        "-m",
+        "fermata.faults.fuzzing",
+        "--inside",
+        name,
+        "--seconds",
+        str(seconds),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     told = [line for line in done.stderr.splitlines() if "DONE" in line or "Done " in line]
     print(f"{name}: {' '.join(told[-1:]) or 'broken'}", flush=True)
     if done.returncode:
         # libFuzzer says where the input is, Atheris what it raised.
         print("\n".join(done.stdout.splitlines()[-20:] + done.stderr.splitlines()[-4:]))
-        print(f"replay with: python -m faults.fuzzing --only {name} --replay FILE", flush=True)
+        print(
+            f"replay with: python -m fermata.faults.fuzzing --only {name} --replay FILE", flush=True
+        )
     return done.returncode == 0
 
 
@@ -68,7 +78,7 @@ def by_coverage(name: str, seconds: float) -> int:
     # Only what is imported here is led by its coverage, and only ours: a library's own is not.
     packages = ["clients", "deployments", "faults", "profiles", "router"]
     with atheris.instrument_imports(include=packages, enable_loader_override=False):
-        from faults.parsers import PARSERS
+        from fermata.faults.parsers import PARSERS
     kept = KEPT / name
     kept.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as corpus:
@@ -88,7 +98,7 @@ def by_coverage(name: str, seconds: float) -> int:
 
 def by_chance(name: str, seconds: float, seed: int = 0) -> bool:
     """The same without coverage: seeds, changed here and there."""
-    from faults.parsers import PARSERS
+    from fermata.faults.parsers import PARSERS
 
     rng, parser = random.Random(seed), PARSERS[name]
     seeds = parser.seeds()
@@ -106,7 +116,7 @@ def by_chance(name: str, seconds: float, seed: int = 0) -> bool:
             kept.parent.mkdir(parents=True, exist_ok=True)
             kept.write_bytes(data)
             print(f"{name}: {type(error).__name__}: {error}")
-            print(f"replay with: python -m faults.fuzzing --only {name} --replay {kept}")
+            print(f"replay with: python -m fermata.faults.fuzzing --only {name} --replay {kept}")
             return False
         tried += 1
     print(f"{name}: {tried} inputs", flush=True)

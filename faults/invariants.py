@@ -2,18 +2,18 @@
 
 from collections import Counter
 
-from deployments.frontend.outcomes import Refusal
-from faults.actors import Actor, Call
-from faults.clients import Sent
-from faults.control import ControlHost
-from faults.deployment import WINDOW_S
-from faults.processes import BackendHost, RouterHost
-from faults.system import System
-from faults.world import BrokenError, VirtualLoop
-from router.core.events import Dispatch
-from router.core.units import ms, seconds
-from router.links.messages import Fleet
-from router.live import LiveRouter
+from fermata.deployments.frontend.outcomes import Refusal
+from fermata.faults.actors import Actor, Call
+from fermata.faults.clients import Sent
+from fermata.faults.control import ControlHost
+from fermata.faults.deployment import WINDOW_S
+from fermata.faults.processes import BackendHost, RouterHost
+from fermata.faults.system import System
+from fermata.faults.world import BrokenError, VirtualLoop
+from fermata.router.core.events import Dispatch
+from fermata.router.core.units import ms, seconds
+from fermata.router.links.messages import Fleet
+from fermata.router.live import LiveRouter
 
 LOOK_NS = ms(5)
 YOUNG_NS = seconds(3 * WINDOW_S) - LOOK_NS

@@ -1,9 +1,9 @@
 """Memory that the processes of a world share: a reader sees what the owner has made of it since."""
 
-from deployments.backend.segments import Segments
-from deployments.frontend.extents import Extents
-from deployments.frontend.memory import Arena
-from faults.world import VirtualLoop, World
+from fermata.deployments.backend.segments import Segments
+from fermata.deployments.frontend.extents import Extents
+from fermata.deployments.frontend.memory import Arena
+from fermata.faults.world import VirtualLoop, World
 
 ARENA_BYTES = 4096
 """Little: it is full now and then, and places are soon taken again."""

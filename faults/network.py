@@ -5,11 +5,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from faults.world import VirtualLoop, World
-from router.core.units import ms, seconds
-from router.links.handshake import Acceptor
-from router.links.messages import PROTOCOL, BackendStats, FrontendStats, Hello
-from router.links.session import Session
+from fermata.faults.world import VirtualLoop, World
+from fermata.router.core.units import ms, seconds
+from fermata.router.links.handshake import Acceptor
+from fermata.router.links.messages import PROTOCOL, BackendStats, FrontendStats, Hello
+from fermata.router.links.session import Session
 
 NEAR_NS = 30_000
 """The quickest that anything gets anywhere."""

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.errors import BadRequestError
-from clients.wire.tensors import DTYPES
-from deployments.config import load_config
-from deployments.frontend.decoding import payload_bytes, write_payload
-from deployments.frontend.images import (
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.tensors import DTYPES
+from fermata.deployments.config import load_config
+from fermata.deployments.frontend.decoding import payload_bytes, write_payload
+from fermata.deployments.frontend.images import (
     PIXEL_BYTES_MAX,
     check_pixels,
     decode,
@@ -27,9 +27,9 @@ from deployments.frontend.images import (
     frame_size,
     write,
 )
-from deployments.frontend.intake import take_in
-from deployments.frontend.json_tensors import read_request
-from deployments.frontend.models import (
+from fermata.deployments.frontend.intake import take_in
+from fermata.deployments.frontend.json_tensors import read_request
+from fermata.deployments.frontend.models import (
     Fit,
     ImageSpec,
     Registry,
@@ -37,14 +37,14 @@ from deployments.frontend.models import (
     TensorSpec,
     UnknownModelError,
 )
-from faults import seeds
-from profiles.errors import ConfigError
-from profiles.store import load_file
-from router.core.units import ms
-from router.links.closing import CloseCode
-from router.links.handshake import NONCE_BYTES, Acceptor
-from router.links.messages import PROTOCOL, Hello
-from router.links.session import Session
+from fermata.faults import seeds
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.store import load_file
+from fermata.router.core.units import ms
+from fermata.router.links.closing import CloseCode
+from fermata.router.links.handshake import NONCE_BYTES, Acceptor
+from fermata.router.links.messages import PROTOCOL, Hello
+from fermata.router.links.session import Session
 
 PIXELS_MAX = 1 << 20
 CONFIG_BYTES_MAX = 4096

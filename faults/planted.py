@@ -5,21 +5,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from deployments.backend.slot import Job, Report
-from deployments.cluster import Router
-from deployments.control import Control
-from deployments.seats import Seats
-from faults.control import ControlHost
-from faults.processes import BackendHost, FrontendHost, RouterHost
-from faults.system import NUMBER_BITS
-from profiles.errors import GoneError
-from router.core.units import ms
-from router.links.messages import Fetch, Hello, Message, Result, Submit
-from router.links.routers import RouterLinks
-from router.links.transport import Link
-from router.live import LiveRouter
-from router.numbers import take_number
-from router.peers import Speaker
+from fermata.deployments.backend.slot import Job, Report
+from fermata.deployments.cluster import Router
+from fermata.deployments.control import Control
+from fermata.deployments.seats import Seats
+from fermata.faults.control import ControlHost
+from fermata.faults.processes import BackendHost, FrontendHost, RouterHost
+from fermata.faults.system import NUMBER_BITS
+from fermata.profiles.errors import GoneError
+from fermata.router.core.units import ms
+from fermata.router.links.messages import Fetch, Hello, Message, Result, Submit
+from fermata.router.links.routers import RouterLinks
+from fermata.router.links.transport import Link
+from fermata.router.live import LiveRouter
+from fermata.router.numbers import take_number
+from fermata.router.peers import Speaker
 
 Plant = Callable[[object], None]
 

@@ -8,25 +8,25 @@ from typing import Any
 
 import numpy as np
 
-from deployments.backend.executor import Outcome
-from deployments.backend.process import BackendProcess, BackendSettings
-from deployments.backend.runner import PlainRunner, Runner
-from deployments.backend.slot import Job
-from deployments.backend.tensors import Array
-from deployments.frontend.models import Registry
-from deployments.frontend.options import FrontendOptions
-from deployments.frontend.switchboard import Switchboard
-from faults.memory import VirtualArena, VirtualSegments
-from faults.world import VirtualLoop, World, new_process
-from router.assembly import RouterConfig
-from router.core.units import ms
-from router.epochs import TermRecord, next_epoch
-from router.links.heart import Heart, LoopWatch
-from router.links.transport import LinkOptions, Resolve
-from router.live import LiveRouter
-from router.process import Other, RouterProcess
-from router.seat import BEAT_NS, HUNG_NS
-from router.wake import LoopTimer
+from fermata.deployments.backend.executor import Outcome
+from fermata.deployments.backend.process import BackendProcess, BackendSettings
+from fermata.deployments.backend.runner import PlainRunner, Runner
+from fermata.deployments.backend.slot import Job
+from fermata.deployments.backend.tensors import Array
+from fermata.deployments.frontend.models import Registry
+from fermata.deployments.frontend.options import FrontendOptions
+from fermata.deployments.frontend.switchboard import Switchboard
+from fermata.faults.memory import VirtualArena, VirtualSegments
+from fermata.faults.world import VirtualLoop, World, new_process
+from fermata.router.assembly import RouterConfig
+from fermata.router.core.units import ms
+from fermata.router.epochs import TermRecord, next_epoch
+from fermata.router.links.heart import Heart, LoopWatch
+from fermata.router.links.transport import LinkOptions, Resolve
+from fermata.router.live import LiveRouter
+from fermata.router.process import Other, RouterProcess
+from fermata.router.seat import BEAT_NS, HUNG_NS
+from fermata.router.wake import LoopTimer
 
 LINKS = LinkOptions(secret=b"known to the processes of this world alone")
 KIND = "virtual"

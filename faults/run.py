@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deployments.frontend.outcomes import Refusal
-from faults.clients import Sent
-from faults.deployment import ENCODED, PLAIN
-from faults.invariants import Invariants
-from faults.schedule import Schedule
-from faults.system import System
-from faults.world import BrokenError, World
-from router.core.units import ms, seconds
+from fermata.deployments.frontend.outcomes import Refusal
+from fermata.faults.clients import Sent
+from fermata.faults.deployment import ENCODED, PLAIN
+from fermata.faults.invariants import Invariants
+from fermata.faults.schedule import Schedule
+from fermata.faults.system import System
+from fermata.faults.world import BrokenError, World
+from fermata.router.core.units import ms, seconds
 
 UP_NS = seconds(1)
 TROUBLE_NS = seconds(3)

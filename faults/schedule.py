@@ -4,14 +4,14 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from faults.control import ControlHost, Controller
-from faults.deployment import ENCODED, PLAIN
-from faults.processes import BackendHost, FrontendHost, RouterHost
-from faults.strangers import crowd
-from faults.system import System
-from faults.world import VirtualLoop
-from router.core.units import SECOND, ms
-from router.links.address import split_address
+from fermata.faults.control import ControlHost, Controller
+from fermata.faults.deployment import ENCODED, PLAIN
+from fermata.faults.processes import BackendHost, FrontendHost, RouterHost
+from fermata.faults.strangers import crowd
+from fermata.faults.system import System
+from fermata.faults.world import VirtualLoop
+from fermata.router.core.units import SECOND, ms
+from fermata.router.links.address import split_address
 
 Heal = Callable[[], None]
 Host = RouterHost | FrontendHost | BackendHost | ControlHost | Controller

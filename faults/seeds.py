@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.parameters import parameter
-from clients.wire.tensors import RawTensor, add_input, from_array, join_bytes
-from router.links.closing import CloseCode
-from router.links.messages import (
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.parameters import parameter
+from fermata.clients.wire.tensors import RawTensor, add_input, from_array, join_bytes
+from fermata.router.links.closing import CloseCode
+from fermata.router.links.messages import (
     PROTOCOL,
     Absent,
     Cancel,
@@ -31,11 +31,11 @@ from router.links.messages import (
     Run,
     Submit,
 )
-from router.links.session import encode
+from fermata.router.links.session import encode
 
 ROOT = Path(__file__).parents[1]
 FITS = ("stretched", "cropped", "centred", "whole")
-"""Models of pictures, as `faults.parsers` calls them."""
+"""Models of pictures, as `fermata.faults.parsers` calls them."""
 SAID: tuple[Message, ...] = (
     Submit(1, "camera", 50_000_000, 50_000_000, 7, 1, 0.5, "large"),
     Cancel(1),

@@ -8,12 +8,12 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from faults.world import VirtualLoop, World, new_process
-from router.core.units import ms
-from router.links.closing import CloseCode
-from router.links.handshake import NONCE_BYTES, ROLES
-from router.links.messages import PROTOCOL, Challenge, Goodbye, Hello, Lead, Message, Proof
-from router.links.session import encode
+from fermata.faults.world import VirtualLoop, World, new_process
+from fermata.router.core.units import ms
+from fermata.router.links.closing import CloseCode
+from fermata.router.links.handshake import NONCE_BYTES, ROLES
+from fermata.router.links.messages import PROTOCOL, Challenge, Goodbye, Hello, Lead, Message, Proof
+from fermata.router.links.session import encode
 
 CROWD = (1, 12)
 """How many come at once."""

@@ -3,23 +3,23 @@
 from collections.abc import Callable
 from functools import partial
 
-from deployments.backend.process import UnfitError
-from deployments.frontend.models import Registry
-from deployments.frontend.options import FrontendOptions
-from faults.actors import Actor, KeptTerms, Weather
-from faults.clients import Clients, Sent
-from faults.control import ControlHost, Controller
-from faults.deployment import ENCODED, PLAIN, TABLES, deployment
-from faults.network import Network
-from faults.processes import LINKS, BackendHost, FrontendHost, RouterHost
-from faults.world import BrokenError, VirtualLoop, World
-from profiles.errors import ServingError
-from router.assembly import RouterConfig
-from router.core.units import ms, seconds
-from router.links.session import LinkError
-from router.links.transport import Resolve
-from router.numbers import take_number
-from router.process import Other
+from fermata.deployments.backend.process import UnfitError
+from fermata.deployments.frontend.models import Registry
+from fermata.deployments.frontend.options import FrontendOptions
+from fermata.faults.actors import Actor, KeptTerms, Weather
+from fermata.faults.clients import Clients, Sent
+from fermata.faults.control import ControlHost, Controller
+from fermata.faults.deployment import ENCODED, PLAIN, TABLES, deployment
+from fermata.faults.network import Network
+from fermata.faults.processes import LINKS, BackendHost, FrontendHost, RouterHost
+from fermata.faults.world import BrokenError, VirtualLoop, World
+from fermata.profiles.errors import ServingError
+from fermata.router.assembly import RouterConfig
+from fermata.router.core.units import ms, seconds
+from fermata.router.links.session import LinkError
+from fermata.router.links.transport import Resolve
+from fermata.router.numbers import take_number
+from fermata.router.process import Other
 
 BEGIN_NS = ms(100)
 """Until the cluster has started a router, at most; below, until it has one in place of a dead one,

@@ -12,10 +12,10 @@ from contextvars import Context
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from router.core.units import SECOND, ms
+from fermata.router.core.units import SECOND, ms
 
 if TYPE_CHECKING:
-    from faults.network import Network
+    from fermata.faults.network import Network
 
 EARLY_NS = ms(1) * 9 // 10
 """uvloop fires its timers up to this much before they are due."""

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from partitioner.plan import Model
-from router.core.units import SECOND
-from router.policies.sizing import full_size
+from fermata.partitioner.plan import Model
+from fermata.router.core.units import SECOND
+from fermata.router.policies.sizing import full_size
 
 BATCH_SIZE_MAX = 1024
 """Where a linear profile has no end of its own."""

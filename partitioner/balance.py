@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.plan import Problem
+from fermata.partitioner.plan import Problem
 
 Floats = npt.NDArray[np.float64]
 Homes = npt.NDArray[np.int64]

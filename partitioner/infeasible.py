@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from partitioner.balance import NOWHERE, Balance, Homes
-from partitioner.milp import Program
-from partitioner.plan import Model, Problem
+from fermata.partitioner.balance import NOWHERE, Balance, Homes
+from fermata.partitioner.milp import Program
+from fermata.partitioner.plan import Model, Problem
 
 MB = 2**20
 FAMILIES = {

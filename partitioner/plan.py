@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from profiles.profile import Profile
+from fermata.profiles.profile import Profile
 
 ANY_KIND = ""
 """The accelerator type of a cluster whose backends are all alike."""

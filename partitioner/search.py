@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from partitioner.balance import Balance, Floats, Homes, over
+from fermata.partitioner.balance import Balance, Floats, Homes, over
 
 BROKEN = 1e3
 """Weight of a broken limit against imbalance: feasible comes first."""

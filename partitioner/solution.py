@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from partitioner.backends import backends_needed
-from partitioner.balance import Balance, Homes
-from partitioner.plan import Move, Plan, moves
+from fermata.partitioner.backends import backends_needed
+from fermata.partitioner.balance import Balance, Homes
+from fermata.partitioner.plan import Move, Plan, moves
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ import importlib.util
 import platform
 from pathlib import Path
 
-from profiles.check import refuse
-from profiles.errors import ConfigError
-from profiles.measure import Device
+from fermata.profiles.check import refuse
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.measure import Device
 
 CHOICES = ("auto", "cpu", "cuda")
 STATUS = Path("/proc/self/status")

@@ -5,8 +5,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiles.check import check_fraction, check_number, check_positive, refuse
-from profiles.errors import ConfigError
+from fermata.profiles.check import check_fraction, check_number, check_positive, refuse
+from fermata.profiles.errors import ConfigError
 
 
 def read_json(path: Path) -> object:

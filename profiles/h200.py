@@ -1,16 +1,16 @@
-"""Turns the raw H200 measurements into zoo tables: `python -m profiles.h200 RAW OUT_DIR`."""
+"""Turns the raw H200 measurements into zoo tables: `python -m fermata.profiles.h200 RAW OUT_DIR`."""
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiles.check import refuse
-from profiles.errors import ConfigError
-from profiles.fields import Fields, fields, read_json
-from profiles.monotone import monotone
-from profiles.profile import Profile, ms
-from profiles.store import BYTES_PER_MB, Table, save_file
+from fermata.profiles.check import refuse
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.fields import Fields, fields, read_json
+from fermata.profiles.monotone import monotone
+from fermata.profiles.profile import Profile, ms
+from fermata.profiles.store import BYTES_PER_MB, Table, save_file
 
 MODES = ("eager", "graph")
 ABOUT_KEYS = ("device", "torch", "torchvision", "dtype", "layout", "measured")
@@ -119,7 +119,7 @@ def _summary(table: Table, raised: Sequence[Raised]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Write the tables and print every value that was raised."""
     if len(arguments) != 2:
-        print("usage: python -m profiles.h200 RAW OUT_DIR", file=sys.stderr)
+        print("usage: python -m fermata.profiles.h200 RAW OUT_DIR", file=sys.stderr)
         return 2
     try:
         result = import_file(Path(arguments[0]))

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from profiles.check import check_batches, check_positive
-from profiles.monotone import Change, monotone
-from profiles.profile import ms
+from fermata.profiles.check import check_batches, check_positive
+from fermata.profiles.monotone import Change, monotone
+from fermata.profiles.profile import ms
 
 B = TypeVar("B")
 # With fewer runs the 99th percentile is just the maximum; more runs than this sharpen nothing.

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from profiles.check import (
+from fermata.profiles.check import (
     check_fraction,
     check_linear,
     check_number,
@@ -12,7 +12,7 @@ from profiles.check import (
     check_table,
     refuse,
 )
-from profiles.errors import ConfigError
+from fermata.profiles.errors import ConfigError
 
 
 def ms(value: float) -> int:

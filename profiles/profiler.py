@@ -4,16 +4,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from profiles.h200 import Raised
-from profiles.measure import Columns, Device, Effort, Row, measure, percentile
-from profiles.profile import Profile
-from profiles.store import NS_PER_MS
+from fermata.profiles.h200 import Raised
+from fermata.profiles.measure import Columns, Device, Effort, Row, measure, percentile
+from fermata.profiles.profile import Profile
+from fermata.profiles.store import NS_PER_MS
 
 SWAPS = 3
 
 
 class About(Protocol):
-    """What a model says of itself; `deployments.models.model.Card` is one."""
+    """What a model says of itself; `fermata.deployments.models.model.Card` is one."""
 
     @property
     def name(self) -> str: ...

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiles.check import check_fraction, check_linear, check_number, check_table, refuse
-from profiles.errors import ConfigError
-from profiles.fields import Fields, fields, read_json
-from profiles.profile import Profile, ms
+from fermata.profiles.check import check_fraction, check_linear, check_number, check_table, refuse
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.fields import Fields, fields, read_json
+from fermata.profiles.profile import Profile, ms
 
 SCHEMA = 1
 ZOO = Path(__file__).parent / "zoo"

@@ -11,20 +11,20 @@ from typing import Any, TypeVar
 import ray
 from ray.experimental import internal_kv
 
-from profiles.errors import GoneError, NoAnswerError, ServingError
-from router.aside import Aside
-from router.assembly import RouterConfig
-from router.batch_log import LoggedMeters
-from router.epochs import next_epoch
-from router.links.heart import Heart, LoopWatch
-from router.links.session import LinkError
-from router.links.transport import LinkOptions, Resolve
-from router.live import LiveRouter
-from router.logs import LOG, LogOptions, debugging, fields, start_logs
-from router.meters import Meters
-from router.process import Other, RouterProcess
-from router.seat import BEAT_NS, HUNG_NS
-from router.wake import wake_timer
+from fermata.profiles.errors import GoneError, NoAnswerError, ServingError
+from fermata.router.aside import Aside
+from fermata.router.assembly import RouterConfig
+from fermata.router.batch_log import LoggedMeters
+from fermata.router.epochs import next_epoch
+from fermata.router.links.heart import Heart, LoopWatch
+from fermata.router.links.session import LinkError
+from fermata.router.links.transport import LinkOptions, Resolve
+from fermata.router.live import LiveRouter
+from fermata.router.logs import LOG, LogOptions, debugging, fields, start_logs
+from fermata.router.meters import Meters
+from fermata.router.process import Other, RouterProcess
+from fermata.router.seat import BEAT_NS, HUNG_NS
+from fermata.router.wake import wake_timer
 
 T = TypeVar("T")
 STANDBY_SUFFIX = "-standby"

@@ -1,6 +1,6 @@
 """Work that takes too long for the router's own loop, done by another process.
 
-`python -m router.aside` reads one pickled function from its input, calls it, and writes what it
+`python -m fermata.router.aside` reads one pickled function from its input, calls it, and writes what it
 returned. A thread would share the interpreter with the router and delay every decision.
 """
 
@@ -70,7 +70,7 @@ async def call_elsewhere(work: Work, lasts_s_max: float = LASTS_S_MAX) -> object
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "router.aside",
+            "fermata.router.aside",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env={**os.environ, **ONE_THREAD, "PYTHONPATH": path},

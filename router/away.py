@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterable
 
-from router.core.events import Batch, Request
-from router.links.messages import RID_BITS
+from fermata.router.core.events import Batch, Request
+from fermata.router.links.messages import RID_BITS
 
 
 class Away:

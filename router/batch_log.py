@@ -1,8 +1,8 @@
 """A line for every batch and every request that the router drops: what `debug` asks for."""
 
-from router.core.events import Batch, Drop
-from router.logs import LOG, fields, in_ms
-from router.meters import Meters
+from fermata.router.core.events import Batch, Drop
+from fermata.router.logs import LOG, fields, in_ms
+from fermata.router.meters import Meters
 
 
 class LoggedMeters(Meters):

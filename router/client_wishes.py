@@ -1,6 +1,6 @@
 """Which variants a client's accuracy floor and pin leave."""
 
-from router.policies.family import Family
+from fermata.router.policies.family import Family
 
 KNOWN_MAX = 1024
 """Wishes remembered; clients may make up as many as they like."""

@@ -1,4 +1,4 @@
-"""Builds the optional compiled core: `python -m router.compiled FOLDER`.
+"""Builds the optional compiled core: `python -m fermata.router.compiled FOLDER`.
 
 The folder gets a copy of `router` whose core and policies are native modules made by mypyc. Put it
 first on PYTHONPATH to use it; decisions are the same, to the digest.
@@ -40,7 +40,7 @@ def build(folder: Path) -> None:
 
 def main() -> None:
     if len(sys.argv) != 2:
-        sys.exit("usage: python -m router.compiled FOLDER")
+        sys.exit("usage: python -m fermata.router.compiled FOLDER")
     folder = Path(sys.argv[1])
     try:
         build(folder)

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Protocol
 
-from profiles.errors import NoAnswerError
-from router.logs import LOG, fields
+from fermata.profiles.errors import NoAnswerError
+from fermata.router.logs import LOG, fields
 
 RECORD_S = 1.0
 """Time for the cluster to answer; then it counts as away."""

@@ -4,17 +4,17 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from router.assembly import Assembly
-from router.core.events import Batch, DropReason
-from router.core.units import NEVER
-from router.links.closing import CloseCode, Closed
-from router.links.messages import Retire
-from router.logs import LOG, fields
-from router.peers import BackendPeer
-from router.presence import Presence
-from router.quarantine import Quarantine
-from router.watch import Watch
-from router.word import Word
+from fermata.router.assembly import Assembly
+from fermata.router.core.events import Batch, DropReason
+from fermata.router.core.units import NEVER
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.messages import Retire
+from fermata.router.logs import LOG, fields
+from fermata.router.peers import BackendPeer
+from fermata.router.presence import Presence
+from fermata.router.quarantine import Quarantine
+from fermata.router.watch import Watch
+from fermata.router.word import Word
 
 LOSSES = 20
 """Remembered for whoever looks."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from router.core.units import ms
+from fermata.router.core.units import ms
 
 PENDING_MAX = 8192
 """Values kept as they came; more are put into buckets at once."""

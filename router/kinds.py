@@ -1,7 +1,7 @@
 """Kinds of backends: an accelerator type each, with run times of its own."""
 
-from router.assembly import Assembly
-from router.links.messages import Ready
+from fermata.router.assembly import Assembly
+from fermata.router.links.messages import Ready
 
 
 class Kinds:

@@ -3,8 +3,8 @@
 from bisect import bisect_left, insort_right
 from collections import deque
 
-from router.core.engine import Engine
-from router.core.units import ms
+from fermata.router.core.engine import Engine
+from fermata.router.core.units import ms
 
 WINDOW = 256
 LEAD_QUANTILE = 0.98

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from router.aside import Failed, Then, Work, do_now
-from router.assembly import Assembly, RouterConfig, assemble
-from router.away import Away
-from router.core.engine import Engine
-from router.core.events import (
+from fermata.router.aside import Failed, Then, Work, do_now
+from fermata.router.assembly import Assembly, RouterConfig, assemble
+from fermata.router.away import Away
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import (
     Advise,
     Answer,
     Batch,
@@ -19,12 +19,12 @@ from router.core.events import (
     Request,
     Unload,
 )
-from router.core.rank import BackendState
-from router.guard import Guard
-from router.kinds import Kinds
-from router.lead import KeepLead, LeadTime
-from router.links.closing import CloseCode, Closed
-from router.links.messages import (
+from fermata.router.core.rank import BackendState
+from fermata.router.guard import Guard
+from fermata.router.kinds import Kinds
+from fermata.router.lead import KeepLead, LeadTime
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.messages import (
     PROTOCOL,
     RID_BITS,
     BackendStats,
@@ -45,15 +45,15 @@ from router.links.messages import (
     Submit,
     UnloadVariant,
 )
-from router.mapped_clients import MappedClients
-from router.meters import Meters
-from router.peers import BackendPeer, Speaker
-from router.placement import Placement
-from router.policies.jellyfish.question import Assignment
-from router.presence import Presence
-from router.room import Room
-from router.wake import Wake
-from router.word import Word
+from fermata.router.mapped_clients import MappedClients
+from fermata.router.meters import Meters
+from fermata.router.peers import BackendPeer, Speaker
+from fermata.router.placement import Placement
+from fermata.router.policies.jellyfish.question import Assignment
+from fermata.router.presence import Presence
+from fermata.router.room import Room
+from fermata.router.wake import Wake
+from fermata.router.word import Word
 
 UNKNOWN = "unknown-application"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from router.rolling_file import RollingFile
+from fermata.router.rolling_file import RollingFile
 
 LOG = logging.getLogger("fermata")
 # Without it Python prints warnings by itself where nobody has asked for logs, as in simulations.

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from router.assembly import Assembly
-from router.client_wishes import ClientWishes
-from router.core.events import Advise, ClientReport
-from router.core.units import NEVER
-from router.links.messages import Advice, Report
-from router.peers import Speaker
-from router.policies.jellyfish.question import Assignment, Question
-from router.policies.jellyfish.source import Jellyfish
+from fermata.router.assembly import Assembly
+from fermata.router.client_wishes import ClientWishes
+from fermata.router.core.events import Advise, ClientReport
+from fermata.router.core.units import NEVER
+from fermata.router.links.messages import Advice, Report
+from fermata.router.peers import Speaker
+from fermata.router.policies.jellyfish.question import Assignment, Question
+from fermata.router.policies.jellyfish.source import Jellyfish
 
 CLIENTS_MAX = 100_000
 """Whose frontend is remembered, to tell them which input size to send."""

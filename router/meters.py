@@ -1,17 +1,17 @@
 """What a live router counts: a few sums for each batch, never work for each request beyond a list.
 
-Readers take differences over windows of their own; see `router.snapshot`.
+Readers take differences over windows of their own; see `fermata.router.snapshot`.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from router.assembly import Assembly, RouterConfig
-from router.core.events import Batch, Drop, DropReason
-from router.histogram import LATENCY_NS, SHORT_NS, SLACK_NS, Histogram
-from router.links.messages import BackendStats, FrontendStats
-from router.streams import StreamCounts
+from fermata.router.assembly import Assembly, RouterConfig
+from fermata.router.core.events import Batch, Drop, DropReason
+from fermata.router.histogram import LATENCY_NS, SHORT_NS, SLACK_NS, Histogram
+from fermata.router.links.messages import BackendStats, FrontendStats
+from fermata.router.streams import StreamCounts
 
 RECENT = 96
 """Batches remembered of each backend, for the page."""

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable
 
 NUMBER_BITS = 20
-"""Above those of a request's own counter (`router.links.messages.RID_BITS`)."""
+"""Above those of a request's own counter (`fermata.router.links.messages.RID_BITS`)."""
 
 
 def take_number(name: str, claim: Callable[[int], str], bits: int = NUMBER_BITS) -> int:

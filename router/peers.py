@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from router.links.closing import CloseCode
-from router.links.messages import Hello, Message
+from fermata.router.links.closing import CloseCode
+from fermata.router.links.messages import Hello, Message
 
 
 class Speaker(Protocol):

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from router.assembly import Assembly
-from router.sub_clusters import SubClusters
+from fermata.router.assembly import Assembly
+from fermata.router.sub_clusters import SubClusters
 
 
 class Placement:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar
 
-from profiles.errors import NoAnswerError
-from router.epochs import TermRecord, Terms
-from router.links.address import join_address
-from router.links.heart import Heart
-from router.links.transport import LinkOptions, LinkServer, Resolve
-from router.live import LiveRouter
-from router.policies.jellyfish.question import Assignment, Question
-from router.seat import Seat, Watcher
-from router.snapshot import snapshot
+from fermata.profiles.errors import NoAnswerError
+from fermata.router.epochs import TermRecord, Terms
+from fermata.router.links.address import join_address
+from fermata.router.links.heart import Heart
+from fermata.router.links.transport import LinkOptions, LinkServer, Resolve
+from fermata.router.live import LiveRouter
+from fermata.router.policies.jellyfish.question import Assignment, Question
+from fermata.router.seat import Seat, Watcher
+from fermata.router.snapshot import snapshot
 
 T = TypeVar("T")
 
@@ -111,7 +111,7 @@ class RouterProcess:
 
     @led
     async def snapshot(self) -> dict[str, Any]:
-        """Counters and signals; see `router.snapshot`."""
+        """Counters and signals; see `fermata.router.snapshot`."""
         watched, tasks = bool(self.seat.watchers), len(asyncio.all_tasks())
         mine = {"pid": os.getpid(), "standby": watched, "tasks": tasks}
         return {**snapshot(self.live), **mine, "links_refused": self.server.lobby.refused}

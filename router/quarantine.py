@@ -6,7 +6,7 @@ says nothing about a backend, and a machine that is switched off nothing about a
 
 from dataclasses import dataclass, field
 
-from router.core.units import NEVER, seconds
+from fermata.router.core.units import NEVER, seconds
 
 SLOW_FACTOR = 2.0
 """Times its peers; below that it is planned with its own factor and goes on."""

@@ -1,8 +1,8 @@
 """When trying again may help somebody whose request was dropped."""
 
-from router.assembly import Assembly
-from router.core.admission import WINDOW_NS
-from router.core.events import DropReason
+from fermata.router.assembly import Assembly
+from fermata.router.core.admission import WINDOW_NS
+from fermata.router.core.events import DropReason
 
 
 def retry_after_ns(built: Assembly, reason: str, application: int) -> int:

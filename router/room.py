@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from router.assembly import Assembly
+from fermata.router.assembly import Assembly
 
 
 class Room:

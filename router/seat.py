@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import msgspec
 
-from router.core.units import ms, seconds
-from router.links.closing import CloseCode, Closed
-from router.links.connecting import PersistentLink
-from router.links.heart import Heart
-from router.links.messages import PROTOCOL, STANDBY, Hello, Lead, Message
-from router.links.transport import Link, LinkOptions, Resolve
-from router.live import LiveRouter
+from fermata.router.core.units import ms, seconds
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.connecting import PersistentLink
+from fermata.router.links.heart import Heart
+from fermata.router.links.messages import PROTOCOL, STANDBY, Hello, Lead, Message
+from fermata.router.links.transport import Link, LinkOptions, Resolve
+from fermata.router.live import LiveRouter
 
 SILENCE_NS = ms(100)
 """A leader that said nothing for so long is given up: who takes its place by mistake does no

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from router.core.units import NEVER
-from router.live import LiveRouter
+from fermata.router.core.units import NEVER
+from fermata.router.live import LiveRouter
 
 LATENESS = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 

@@ -4,7 +4,7 @@ from array import array
 
 import numpy as np
 
-from router.core.units import seconds
+from fermata.router.core.units import seconds
 
 HALF_NS = seconds(30)
 STREAMS_MAX = 10_000

@@ -7,8 +7,8 @@ then unloaded where it was, once no batch of it is left.
 
 from collections.abc import Mapping, Sequence
 
-from router.core.engine import Engine
-from router.core.events import Load, Unload
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Load, Unload
 
 
 class SubClusters:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from router.core.units import NEVER, SECOND
+from fermata.router.core.units import NEVER, SECOND
 
 CLOCK_MONOTONIC = 1
 TIMER_ABSTIME = 1

@@ -3,7 +3,7 @@
 Pure. Their processes live and their hearts beat, so that only the plan tells that they hang.
 """
 
-from router.core.units import NEVER, ms
+from fermata.router.core.units import NEVER, ms
 
 GRACE_NS = ms(300)
 """Beyond any delay that a batch may have for the sake of its inputs; as long as a peer may be

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from router.assembly import Assembly
-from router.core.events import Advise, Answer, Batch, Drop, DropReason
-from router.links.closing import CloseCode
-from router.links.messages import (
+from fermata.router.assembly import Assembly
+from fermata.router.core.events import Advise, Answer, Batch, Drop, DropReason
+from fermata.router.links.closing import CloseCode
+from fermata.router.links.messages import (
     RID_BITS,
     Absent,
     Dropped,
@@ -16,11 +16,11 @@ from router.links.messages import (
     Shares,
     ShortCircuit,
 )
-from router.mapped_clients import MappedClients
-from router.peers import BackendPeer, Speaker
-from router.presence import Presence
-from router.retry import retry_after_ns
-from router.tenant_shares import TenantShares
+from fermata.router.mapped_clients import MappedClients
+from fermata.router.peers import BackendPeer, Speaker
+from fermata.router.presence import Presence
+from fermata.router.retry import retry_after_ns
+from fermata.router.tenant_shares import TenantShares
 
 
 class Word:

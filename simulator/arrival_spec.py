@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from profiles.check import check_number, check_positive, refuse
-from profiles.fields import Fields
-from router.core.units import SECOND, seconds
+from fermata.profiles.check import check_number, check_positive, refuse
+from fermata.profiles.fields import Fields
+from fermata.router.core.units import SECOND, seconds
 
 PROCESSES = ("poisson", "gamma", "map", "trace", "periodic")
 PHASES = ("locked", "staggered", "random")

@@ -3,14 +3,14 @@
 import math
 from dataclasses import dataclass
 
-from profiles.profile import Profile
-from router.assembly import Assembly as RouterAssembly
-from router.assembly import RouterConfig, ServedApplication, ServedVariant
-from router.assembly import assemble as assemble_router
-from router.core.engine import Engine
-from router.ownership import Ownership
-from router.policies.family import Family
-from simulator.scenario import Application, Scenario
+from fermata.profiles.profile import Profile
+from fermata.router.assembly import Assembly as RouterAssembly
+from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.assembly import assemble as assemble_router
+from fermata.router.core.engine import Engine
+from fermata.router.ownership import Ownership
+from fermata.router.policies.family import Family
+from fermata.simulator.scenario import Application, Scenario
 
 Z_99 = 2.3263
 """The 99th percentile of a standard normal variable."""

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from profiles.check import check_positive, refuse
-from profiles.fields import Fields
-from profiles.profile import Profile
-from router.core.units import ms
+from fermata.profiles.check import check_positive, refuse
+from fermata.profiles.fields import Fields
+from fermata.profiles.profile import Profile
+from fermata.router.core.units import ms
 
 CLIENT_KEYS = (
     "count",

@@ -5,10 +5,10 @@ import random
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
-from router.core.costs import Costs
-from router.core.events import Batch
-from router.core.units import NEVER
-from simulator.scenario import Fault
+from fermata.router.core.costs import Costs
+from fermata.router.core.events import Batch
+from fermata.router.core.units import NEVER
+from fermata.simulator.scenario import Fault
 
 START_FAULT = 0
 END_FAULT = 1

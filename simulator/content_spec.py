@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from profiles.check import check_fraction, refuse
-from profiles.errors import ConfigError
-from profiles.fields import Fields, number
-from profiles.profile import Profile
-from router.core.units import ms, seconds
-from router.policies.sneakpeek.classes import Classes, Peek, check_classes
+from fermata.profiles.check import check_fraction, refuse
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.fields import Fields, number
+from fermata.profiles.profile import Profile
+from fermata.router.core.units import ms, seconds
+from fermata.router.policies.sneakpeek.classes import Classes, Peek, check_classes
 
 CLASSES_KEYS = (
     "frequencies",

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from simulator.arrivals import Arrivals
-from simulator.content_spec import ContentSpec
-from simulator.scenario import Application, Scenario
+from fermata.simulator.arrivals import Arrivals
+from fermata.simulator.content_spec import ContentSpec
+from fermata.simulator.scenario import Application, Scenario
 
 Table = npt.NDArray[np.bool_]
 

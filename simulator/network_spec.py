@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from profiles.check import check_positive, refuse
-from profiles.errors import ConfigError
-from profiles.fields import Fields, fields
-from router.core.units import SECOND, ms, seconds
+from fermata.profiles.check import check_positive, refuse
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.fields import Fields, fields
+from fermata.router.core.units import SECOND, ms, seconds
 
 NETWORK_KEYS = ("traces", "frames", "round_trip_ms", "adaptation")
 TRACE_KEYS = ("mbps", "step_s", "file")

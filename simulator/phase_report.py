@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from simulator.arrival_spec import ArrivalSpec
-from simulator.arrivals import map_stationary
-from simulator.run import DROPPED, RunLog
-from simulator.scenario import Scenario
+from fermata.simulator.arrival_spec import ArrivalSpec
+from fermata.simulator.arrivals import map_stationary
+from fermata.simulator.run import DROPPED, RunLog
+from fermata.simulator.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from router.core.units import SECOND
-from simulator.goodput import BAD_RATE_MAX
-from simulator.report import Report
-from simulator.run import DROPPED, RunLog
-from simulator.scenario import Scenario
+from fermata.router.core.units import SECOND
+from fermata.simulator.goodput import BAD_RATE_MAX
+from fermata.simulator.report import Report
+from fermata.simulator.run import DROPPED, RunLog
+from fermata.simulator.scenario import Scenario
 
 STRIP_NS = 200_000_000
 """Length of the strip of batches that is drawn."""

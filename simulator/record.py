@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from router.core.events import DropReason
-from router.core.units import SECOND
-from router.frames import ApplicationFrame, BackendFrame, BatchFrame, Frame, SubClusterFrame
-from simulator.run import DROPPED, RunLog
-from simulator.scenario import Scenario
+from fermata.router.core.events import DropReason
+from fermata.router.core.units import SECOND
+from fermata.router.frames import ApplicationFrame, BackendFrame, BatchFrame, Frame, SubClusterFrame
+from fermata.simulator.run import DROPPED, RunLog
+from fermata.simulator.scenario import Scenario
 
 MINUTE_NS = 60 * SECOND
 SHOWN_NS = 2 * SECOND

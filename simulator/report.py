@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from autoscaler.money import HOUR_NS, Bill, bills
-from router.core.events import DropReason
-from router.core.units import SECOND
-from simulator.run import DROPPED, RunLog
-from simulator.scenario import Scenario
-from simulator.utility import right_answers
+from fermata.autoscaler.money import HOUR_NS, Bill, bills
+from fermata.router.core.events import DropReason
+from fermata.router.core.units import SECOND
+from fermata.simulator.run import DROPPED, RunLog
+from fermata.simulator.scenario import Scenario
+from fermata.simulator.utility import right_answers
 
 Mask = npt.NDArray[np.bool_]
 

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from router.client_wishes import ClientWishes
-from router.core.engine import Engine
-from router.core.events import Advise, Answer, Compute, Dispatch, Drop, DropReason, Request
-from router.core.units import NEVER
-from simulator.arrivals import Arrivals, generate
-from simulator.assembly import assemble, spreads
-from simulator.cluster import COMPLETION, CONTROL, START_FAULT, EmulatedCluster
-from simulator.contents import Contents, draw_contents
-from simulator.scaling import EpochLog, ScalingControl, WindowLog
-from simulator.scenario import Scenario
-from simulator.uplinks import Frame, Uplinks
+from fermata.router.client_wishes import ClientWishes
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Advise, Answer, Compute, Dispatch, Drop, DropReason, Request
+from fermata.router.core.units import NEVER
+from fermata.simulator.arrivals import Arrivals, generate
+from fermata.simulator.assembly import assemble, spreads
+from fermata.simulator.cluster import COMPLETION, CONTROL, START_FAULT, EmulatedCluster
+from fermata.simulator.contents import Contents, draw_contents
+from fermata.simulator.scaling import EpochLog, ScalingControl, WindowLog
+from fermata.simulator.scenario import Scenario
+from fermata.simulator.uplinks import Frame, Uplinks
 
 Progress = Callable[[float], None]
 PROGRESS_EVERY = 20_000

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from autoscaler.rule import Advice, RuleState, Window, advise, share_out, without_memory
-from partitioner.backends import backends_for
-from partitioner.plan import Model, Plan, Problem, Stage, SubCluster, stages
-from router.core.engine import Engine
-from router.core.units import SECOND
-from router.ownership import Ownership
-from simulator.scaling_spec import AutoscalerSpec, EpochSpec
-from simulator.scenario import Application, Scenario
+from fermata.autoscaler.rule import Advice, RuleState, Window, advise, share_out, without_memory
+from fermata.partitioner.backends import backends_for
+from fermata.partitioner.plan import Model, Plan, Problem, Stage, SubCluster, stages
+from fermata.router.core.engine import Engine
+from fermata.router.core.units import SECOND
+from fermata.router.ownership import Ownership
+from fermata.simulator.scaling_spec import AutoscalerSpec, EpochSpec
+from fermata.simulator.scenario import Application, Scenario
 
 WINDOW, EPOCH, READY, LOADED = range(4)
 """What the control has on its agenda."""
@@ -238,7 +238,7 @@ class ScalingControl:
 
     def _place(self, now_ns: int, rates: list[float], first: bool) -> None:
         # Only who places models needs a solver.
-        from partitioner.solve import solve
+        from fermata.partitioner.solve import solve
 
         spec = self.epochs
         assert spec is not None

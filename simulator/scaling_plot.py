@@ -9,9 +9,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from router.core.units import SECOND
-from simulator.run import DROPPED, RunLog
-from simulator.scenario import Scenario
+from fermata.router.core.units import SECOND
+from fermata.simulator.run import DROPPED, RunLog
+from fermata.simulator.scenario import Scenario
 
 BINS = 240
 

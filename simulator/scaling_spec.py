@@ -3,11 +3,11 @@
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from autoscaler.rule import RuleOptions
-from profiles.check import check_fraction, check_positive, refuse
-from profiles.fields import Fields
-from profiles.store import BYTES_PER_MB
-from router.core.units import seconds
+from fermata.autoscaler.rule import RuleOptions
+from fermata.profiles.check import check_fraction, check_positive, refuse
+from fermata.profiles.fields import Fields
+from fermata.profiles.store import BYTES_PER_MB
+from fermata.router.core.units import seconds
 
 WHOLE = ("minimum", "maximum", "zero_after", "release_after", "cool_down")
 FRACTIONS = ("bad_rate_max", "idle", "idle_max", "idle_taught", "forget", "release_band", "rising")

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import yaml
 
-from profiles.check import check_positive, refuse
-from profiles.errors import ConfigError
-from profiles.fields import Fields, fields
-from profiles.profile import Profile
-from profiles.store import load_table
-from router.core.units import NEVER, SECOND, ms, seconds
-from router.policies.catalog import POLICIES, check_movable, read_options
-from router.policies.sneakpeek.classes import Classes
-from simulator.arrival_spec import ArrivalSpec, read_arrivals
-from simulator.client_spec import CLIENT_KEYS, Clients, check_reachable, read_clients
-from simulator.content_spec import CLASSES_KEYS, ContentSpec, read_content
-from simulator.network_spec import NetworkSpec, read_network
-from simulator.scaling_spec import AutoscalerSpec, EpochSpec, read_autoscaler, read_epochs
-from simulator.variant_spec import VARIANT_KEYS, read_variant
+from fermata.profiles.check import check_positive, refuse
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.fields import Fields, fields
+from fermata.profiles.profile import Profile
+from fermata.profiles.store import load_table
+from fermata.router.core.units import NEVER, SECOND, ms, seconds
+from fermata.router.policies.catalog import POLICIES, check_movable, read_options
+from fermata.router.policies.sneakpeek.classes import Classes
+from fermata.simulator.arrival_spec import ArrivalSpec, read_arrivals
+from fermata.simulator.client_spec import CLIENT_KEYS, Clients, check_reachable, read_clients
+from fermata.simulator.content_spec import CLASSES_KEYS, ContentSpec, read_content
+from fermata.simulator.network_spec import NetworkSpec, read_network
+from fermata.simulator.scaling_spec import AutoscalerSpec, EpochSpec, read_autoscaler, read_epochs
+from fermata.simulator.variant_spec import VARIANT_KEYS, read_variant
 
 SCENARIO_KEYS = (
     "seed",

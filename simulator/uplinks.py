@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from clients.uplink import Uplink
-from router.core.events import Advise, ClientReport
-from router.core.units import NEVER, SECOND
-from simulator.network_spec import NetworkSpec, Trace
-from simulator.scenario import Application
+from fermata.clients.uplink import Uplink
+from fermata.router.core.events import Advise, ClientReport
+from fermata.router.core.units import NEVER, SECOND
+from fermata.simulator.network_spec import NetworkSpec, Trace
+from fermata.simulator.scenario import Application
 
 CLOCK_NS_MAX = 1000 * SECOND
 """A camera's clock is ahead of the server's, or behind, by any time up to this."""

@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from router.policies.sneakpeek.penalty import Penalty
-from simulator.run import DROPPED, RunLog
+from fermata.router.policies.sneakpeek.penalty import Penalty
+from fermata.simulator.run import DROPPED, RunLog
 
 Values = npt.NDArray[np.float64]
 

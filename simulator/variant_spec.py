@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from profiles.check import check_positive, refuse
-from profiles.errors import ConfigError
-from profiles.fields import Fields
-from profiles.profile import Profile, from_table_ms, linear
-from profiles.store import find
-from router.core.units import ms
+from fermata.profiles.check import check_positive, refuse
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.fields import Fields
+from fermata.profiles.profile import Profile, from_table_ms, linear
+from fermata.profiles.store import find
+from fermata.router.core.units import ms
 
 VARIANT_KEYS = (
     "name",

@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from profiles.errors import ConfigError
-from router.core.units import seconds
-from router.policies.family import Family
-from router.policies.ramsis.options import RamsisOptions
-from router.policies.ramsis.problem import WorkerProblem
-from router.policies.ramsis.slo_classes import share_out, slos_of
-from router.policies.ramsis.solve import solve
-from router.policies.ramsis.tables import job_for
-from simulator.assembly import assemble
-from simulator.report import report
-from simulator.run import simulate
-from simulator.scenario import Scenario
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import seconds
+from fermata.router.policies.family import Family
+from fermata.router.policies.ramsis.options import RamsisOptions
+from fermata.router.policies.ramsis.problem import WorkerProblem
+from fermata.router.policies.ramsis.slo_classes import share_out, slos_of
+from fermata.router.policies.ramsis.solve import solve
+from fermata.router.policies.ramsis.tables import job_for
+from fermata.simulator.assembly import assemble
+from fermata.simulator.report import report
+from fermata.simulator.run import simulate
+from fermata.simulator.scenario import Scenario
 
 SIMULATED_NS = seconds(20)
 

@@ -101,7 +101,7 @@ class Reader:
                 (folder / entry.name).symlink_to(entry)
         tools = folder / ".venv/bin"
         tools.mkdir(parents=True)
-        for name, runs in (("fermata", " -m commands.main"), ("python", "")):
+        for name, runs in (("fermata", " -m fermata.commands.main"), ("python", "")):
             tool = tools / name
             tool.write_text(f'#!/bin/sh\nexec {sys.executable}{runs} "$@"\n')
             tool.chmod(0o755)

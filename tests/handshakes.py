@@ -1,8 +1,8 @@
 """Two ends of a link without a network between them."""
 
-from router.links.handshake import NONCE_BYTES, Acceptor, Connector
-from router.links.messages import PROTOCOL, Hello, Message
-from router.links.session import HANDSHAKE_NS, SILENCE_NS, Session, encode
+from fermata.router.links.handshake import NONCE_BYTES, Acceptor, Connector
+from fermata.router.links.messages import PROTOCOL, Hello, Message
+from fermata.router.links.session import HANDSHAKE_NS, SILENCE_NS, Session, encode
 
 SECRET = b"a secret of this test"
 FRAME_BYTES_MAX = 1 << 20

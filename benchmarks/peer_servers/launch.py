@@ -19,9 +19,9 @@ from benchmarks.peer_servers.scenes import INPUT_BYTES, Scene
 from benchmarks.peer_servers.setup import VARIABLE, ModelSetup, Setup
 from benchmarks.peer_servers.venv import Venv
 from benchmarks.ports import free_port
-from clients.load.sender import Sender, SenderOptions, Target
-from clients.wire.tensors import RawTensor
-from router.core.units import ms
+from fermata.clients.load.sender import Sender, SenderOptions, Target
+from fermata.clients.wire.tensors import RawTensor
+from fermata.router.core.units import ms
 
 STREAMS = 8
 CONNECTIONS = 256

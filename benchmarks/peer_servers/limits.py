@@ -14,9 +14,9 @@ from benchmarks.calm import STOLEN_MAX, Stolen, wait_for_calm
 from benchmarks.peer_servers.launch import Served
 from benchmarks.peer_servers.scenes import Scene
 from benchmarks.search import Good, highest
-from clients.load.report import LoadReport, report
-from clients.load.run import run_load
-from router.core.units import seconds
+from fermata.clients.load.report import LoadReport, report
+from fermata.clients.load.run import run_load
+from fermata.router.core.units import seconds
 
 BAD_RATE_MAX = 0.01
 WARMUP_S = 1.5

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from clients.load.arrivals import Arrivals, poisson
-from profiles.store import find
-from simulator.scenario import Scenario, read_scenario
+from fermata.clients.load.arrivals import Arrivals, poisson
+from fermata.profiles.store import find
+from fermata.simulator.scenario import Scenario, read_scenario
 
 INPUT_BYTES = 20_000
 TABLE = "symphony-1080ti"

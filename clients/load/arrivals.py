@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clients.wire.errors import BadRequestError
+from fermata.clients.wire.errors import BadRequestError
 
 Times = npt.NDArray[np.int64]
 SECOND = 1_000_000_000

@@ -7,13 +7,13 @@ from typing import Any, Protocol, cast
 
 import grpc
 
-from clients.access import OPEN, Access
-from clients.load.http2 import Http2Stream
-from clients.wire import open_inference_pb2 as pb
-from clients.wire import parameters as names
-from clients.wire.errors import WireError
-from clients.wire.parameters import integer, text
-from clients.wire.service import SERVICE, STREAM
+from fermata.clients.access import OPEN, Access
+from fermata.clients.load.http2 import Http2Stream
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire import parameters as names
+from fermata.clients.wire.errors import WireError
+from fermata.clients.wire.parameters import integer, text
+from fermata.clients.wire.service import SERVICE, STREAM
 
 CONNECT_S = 10.0
 AGAIN_S = 0.05

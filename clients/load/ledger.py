@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from clients.load.arrivals import Arrivals, Times
+from fermata.clients.load.arrivals import Arrivals, Times
 
 OPEN, OK, UNSENT, LOST = "OPEN", "OK", "UNSENT", "LOST"
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from clients.load.arrivals import Times
-from clients.load.ledger import LOST, OK, UNSENT, Ledger
+from fermata.clients.load.arrivals import Times
+from fermata.clients.load.ledger import LOST, OK, UNSENT, Ledger
 
 QUANTILES = (50.0, 90.0, 99.0, 99.9)
 

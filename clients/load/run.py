@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from clients.load.arrivals import Arrivals
-from clients.load.lane import LoadError
-from clients.load.ledger import Ledger, merge
-from clients.load.sender import Sender, SenderOptions, Target
+from fermata.clients.load.arrivals import Arrivals
+from fermata.clients.load.lane import LoadError
+from fermata.clients.load.ledger import Ledger, merge
+from fermata.clients.load.sender import Sender, SenderOptions, Target
 
 START_NS = 300_000_000
 """From when all processes are ready to the first request."""

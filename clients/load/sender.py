@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from clients.access import OPEN, Access
-from clients.load.arrivals import Arrivals
-from clients.load.lane import Calls, Lane, Way
-from clients.load.ledger import Ledger
-from clients.wire import open_inference_pb2 as pb
-from clients.wire import parameters as names
-from clients.wire.tensors import RawTensor, add_input
+from fermata.clients.access import OPEN, Access
+from fermata.clients.load.arrivals import Arrivals
+from fermata.clients.load.lane import Calls, Lane, Way
+from fermata.clients.load.ledger import Ledger
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire import parameters as names
+from fermata.clients.wire.tensors import RawTensor, add_input
 
 ID_FIELD = b"\x1a"
 """Tag of `id` in a ModelInferRequest. Fields may follow one another in any order, so a message is

@@ -31,7 +31,9 @@ SCALARS = {
 }
 """Python types of fields; what is not listed is an integer."""
 
-HEADER = "Generated from open_inference.proto by `python -m clients.wire.generate`; do not edit."
+HEADER = (
+    "Generated from open_inference.proto by `python -m fermata.clients.wire.generate`; do not edit."
+)
 
 MODULE = '''"""{header}"""
 
@@ -179,7 +181,7 @@ def main() -> None:
     texts = {"open_inference_pb2.py": module_text(file), "open_inference_pb2.pyi": stub_text(file)}
     stale = [name for name, text in texts.items() if _read(HERE / name) != text]
     if check and stale:
-        remedy = "run python -m clients.wire.generate"
+        remedy = "run python -m fermata.clients.wire.generate"
         sys.exit(f"{', '.join(stale)} differ from {PROTO.name}: {remedy}")
     for name in stale:
         (HERE / name).write_text(texts[name])

@@ -1,4 +1,4 @@
-"""Generated from open_inference.proto by `python -m clients.wire.generate`; do not edit."""
+"""Generated from open_inference.proto by `python -m fermata.clients.wire.generate`; do not edit."""
 
 from base64 import b64decode
 

@@ -1,5 +1,5 @@
 # ruff: noqa: N802
-"""Generated from open_inference.proto by `python -m clients.wire.generate`; do not edit."""
+"""Generated from open_inference.proto by `python -m fermata.clients.wire.generate`; do not edit."""
 
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Self, TypeVar

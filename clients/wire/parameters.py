@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping
 
-from clients.wire.errors import TEXT_MAX, BadRequestError, shown
-from clients.wire.open_inference_pb2 import InferParameter
+from fermata.clients.wire.errors import TEXT_MAX, BadRequestError, shown
+from fermata.clients.wire.open_inference_pb2 import InferParameter
 
 TIMEOUT = "timeout"
 """A request's SLO in microseconds, as Triton has it."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import grpc
 
-from clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire import open_inference_pb2 as pb
 
 SERVICE = "inference.GRPCInferenceService"
 UNARY = (

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from clients.wire.dtypes import NAMES, NUMPY
-from clients.wire.errors import BadRequestError
-from clients.wire.open_inference_pb2 import (
+from fermata.clients.wire.dtypes import NAMES, NUMPY
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.open_inference_pb2 import (
     InferTensorContents,
     ModelInferRequest,
     ModelInferResponse,

@@ -11,7 +11,7 @@ from types import TracebackType
 
 import numpy as np
 
-from deployments.backend.tensors import Array
+from fermata.deployments.backend.tensors import Array
 
 PR_SET_TIMERSLACK = 29
 SPIN_NS = 60_000

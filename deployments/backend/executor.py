@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from deployments.backend.emulated import sharpen_sleep
-from deployments.backend.out_of_memory import give_memory_back, is_out_of_memory, let_go
-from deployments.backend.runner import Runner
-from deployments.backend.slot import Job
-from deployments.backend.tensors import Array, Outputs
+from fermata.deployments.backend.emulated import sharpen_sleep
+from fermata.deployments.backend.out_of_memory import give_memory_back, is_out_of_memory, let_go
+from fermata.deployments.backend.runner import Runner
+from fermata.deployments.backend.slot import Job
+from fermata.deployments.backend.tensors import Array, Outputs
 
 INLINE_BYTES = 1 << 18
 """Less than this is staged by the thread that runs it: another one would take longer to wake."""

@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Protocol
 
-from router.links.closing import CloseCode, Closed
-from router.links.connecting import connect
-from router.links.heart import Heart
-from router.links.messages import Frontend, Message, Payload
-from router.links.session import LinkError
-from router.links.transport import Link, LinkOptions, Me
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.connecting import connect
+from fermata.router.links.heart import Heart
+from fermata.router.links.messages import Frontend, Message, Payload
+from fermata.router.links.session import LinkError
+from fermata.router.links.transport import Link, LinkOptions, Me
 
 PEERS_MAX = 256
 """Frontends that are known; beyond, the oldest that has no link is one that is gone."""

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from deployments.backend.out_of_memory import give_memory_back, is_out_of_memory, let_go
-from deployments.backend.runner import check_item
-from deployments.backend.tensors import Array, Outputs
-from deployments.models.model import TorchModel
-from router.logs import LOG, fields
+from fermata.deployments.backend.out_of_memory import give_memory_back, is_out_of_memory, let_go
+from fermata.deployments.backend.runner import check_item
+from fermata.deployments.backend.tensors import Array, Outputs
+from fermata.deployments.models.model import TorchModel
+from fermata.router.logs import LOG, fields
 
 Tensor = Any
 """torch is imported at run time, and only where there is a GPU: its types are not known here."""

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from deployments.backend.emulated import EmulatedGpu, EmulatedModel
-from deployments.backend.out_of_memory import (
+from fermata.deployments.backend.emulated import EmulatedGpu, EmulatedModel
+from fermata.deployments.backend.out_of_memory import (
     NoRoomError,
     give_memory_back,
     is_out_of_memory,
     let_go,
 )
-from deployments.backend.runner import FittingRunner, PlainRunner, Runner
-from deployments.backend.tensors import Array, Outputs, numpy_dtype
-from deployments.models.catalog import open_model
-from deployments.models.model import Card, Model, TorchModel
-from deployments.models.picture import centre_square, whole_frame
-from profiles.errors import ConfigError
+from fermata.deployments.backend.runner import FittingRunner, PlainRunner, Runner
+from fermata.deployments.backend.tensors import Array, Outputs, numpy_dtype
+from fermata.deployments.models.catalog import open_model
+from fermata.deployments.models.model import Card, Model, TorchModel
+from fermata.deployments.models.picture import centre_square, whole_frame
+from fermata.profiles.errors import ConfigError
 
 EMULATED = "emulated"
 SCRIPT_ENDS = (".pt", ".ts", ".torchscript")
@@ -35,7 +35,7 @@ class ModelSpec:
     name: str
     model: str
     """`emulated`, a path to a TorchScript (.pt), exported (.pt2) or ONNX (.onnx) file, or a name
-    that `deployments.models.catalog` knows, `module:function` among them."""
+    that `fermata.deployments.models.catalog` knows, `module:function` among them."""
     batch_size_max: int = 64
     input_shape: tuple[int, ...] | None = None
     """Of one request; files and plain functions cannot tell it themselves."""
@@ -237,7 +237,7 @@ def _make_runner(spec: ModelSpec, model: Model, device: str) -> Runner:
     card = model.card
     dtype = numpy_dtype(spec.input_dtype) if spec.input_dtype else ""
     if device == "cuda" and isinstance(model, TorchModel):
-        from deployments.backend.graphs import GraphRunner
+        from fermata.deployments.backend.graphs import GraphRunner
 
         if spec.half:
             model.to(device, half=True)

@@ -3,9 +3,9 @@
 import threading
 from collections.abc import Callable
 
-from deployments.backend.gpu_meter import GpuMeter
-from deployments.reporting import resident_bytes
-from router.links.messages import BackendStats
+from fermata.deployments.backend.gpu_meter import GpuMeter
+from fermata.deployments.reporting import resident_bytes
+from fermata.router.links.messages import BackendStats
 
 
 class LoadCounts:

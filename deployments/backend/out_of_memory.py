@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from profiles.errors import ServingError
+from fermata.profiles.errors import ServingError
 
 SIGNS = (
     "out of memory",

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
-from deployments.backend.executor import Executing, Executor, Outcome
-from deployments.backend.frontends import Frontends
-from deployments.backend.limits import BatchLimits
-from deployments.backend.meter import BackendMeter, LoadCounts
-from deployments.backend.runner import Runner, RunnerStock
-from deployments.backend.segments import Segments
-from deployments.backend.slot import (
+from fermata.deployments.backend.executor import Executing, Executor, Outcome
+from fermata.deployments.backend.frontends import Frontends
+from fermata.deployments.backend.limits import BatchLimits
+from fermata.deployments.backend.meter import BackendMeter, LoadCounts
+from fermata.deployments.backend.runner import Runner, RunnerStock
+from fermata.deployments.backend.segments import Segments
+from fermata.deployments.backend.slot import (
     FETCH_LIMIT_NS,
     Announce,
     Ask,
@@ -22,13 +22,13 @@ from deployments.backend.slot import (
     Slot,
     Tensors,
 )
-from deployments.backend.tensors import Array, InputError, split, view
-from deployments.reporting import EverySecond
-from profiles.errors import ServingError
-from router.core.units import seconds
-from router.links.closing import CloseCode, Closed
-from router.links.heart import Heart
-from router.links.messages import (
+from fermata.deployments.backend.tensors import Array, InputError, split, view
+from fermata.deployments.reporting import EverySecond
+from fermata.profiles.errors import ServingError
+from fermata.router.core.units import seconds
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.heart import Heart
+from fermata.router.links.messages import (
     PROTOCOL,
     BackendStats,
     Drained,
@@ -42,10 +42,10 @@ from router.links.messages import (
     Run,
     UnloadVariant,
 )
-from router.links.routers import RouterLinks
-from router.links.transport import Link, LinkOptions, Resolve
-from router.logs import LOG, debugging, fields, in_ms
-from router.wake import LoopTimer
+from fermata.router.links.routers import RouterLinks
+from fermata.router.links.transport import Link, LinkOptions, Resolve
+from fermata.router.logs import LOG, debugging, fields, in_ms
+from fermata.router.wake import LoopTimer
 
 DRAIN_LOOK_S = 0.02
 DRAIN_ANSWER_NS = seconds(5)

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from deployments.backend.tensors import Array, InputError, Outputs
+from fermata.deployments.backend.tensors import Array, InputError, Outputs
 
 Model = Callable[[Array], Outputs]
 

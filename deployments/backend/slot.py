@@ -8,8 +8,8 @@ when its router is gone, unless its own frontend said that it has ended, or is o
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.core.units import NEVER, ms
-from router.links.messages import (
+from fermata.router.core.units import NEVER, ms
+from fermata.router.links.messages import (
     INPUT_LATE,
     Done,
     Fetch,

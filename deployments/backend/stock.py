@@ -4,16 +4,16 @@ import os
 import time
 from dataclasses import dataclass
 
-from deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner, pick_device
-from deployments.backend.meter import LoadCounts
-from deployments.backend.runner import Runner
-from deployments.backend.swapping import SwappingRunner, SwapSpace
-from deployments.config import DeploymentConfig
-from deployments.models.cache import cache_folder
-from deployments.plan import known_profiles, model_specs, variants
-from deployments.profiling import profile_runner
-from profiles.devices import Cuda
-from profiles.profile import Profile
+from fermata.deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner, pick_device
+from fermata.deployments.backend.meter import LoadCounts
+from fermata.deployments.backend.runner import Runner
+from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
+from fermata.deployments.config import DeploymentConfig
+from fermata.deployments.models.cache import cache_folder
+from fermata.deployments.plan import known_profiles, model_specs, variants
+from fermata.deployments.profiling import profile_runner
+from fermata.profiles.devices import Cuda
+from fermata.profiles.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from deployments.backend.loaders import ModelSpec
-from deployments.backend.runner import Runner
-from deployments.backend.tensors import Array, Outputs
-from deployments.models.model import Card
+from fermata.deployments.backend.loaders import ModelSpec
+from fermata.deployments.backend.runner import Runner
+from fermata.deployments.backend.tensors import Array, Outputs
+from fermata.deployments.models.model import Card
 
 
 class SwapSpace:

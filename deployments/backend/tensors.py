@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.wire.dtypes import NAMES, NUMPY
-from deployments.backend.segments import Segments
-from deployments.backend.slot import Tensors
-from profiles.errors import ServingError
-from router.links.messages import Payload
+from fermata.clients.wire.dtypes import NAMES, NUMPY
+from fermata.deployments.backend.segments import Segments
+from fermata.deployments.backend.slot import Tensors
+from fermata.profiles.errors import ServingError
+from fermata.router.links.messages import Payload
 
 Array = NDArray[Any]
 Outputs = Any

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from clients.wire import open_inference_pb2 as pb
-from deployments.frontend.models import Registry, ServedModel, TensorSpec
-from deployments.frontend.tally import ApplicationTally, Tally
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.deployments.frontend.models import Registry, ServedModel, TensorSpec
+from fermata.deployments.frontend.tally import ApplicationTally, Tally
 
 NAME = "fermata"
 VERSION = "0.1.0"

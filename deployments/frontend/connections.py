@@ -12,8 +12,8 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from deployments.frontend.outcomes import RefusalReason
-from router.core.units import seconds
+from fermata.deployments.frontend.outcomes import RefusalReason
+from fermata.router.core.units import seconds
 
 HEAD_BYTES_MAX = 64 << 10
 """Of the path and the headers of one request."""

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from clients.wire.errors import BadRequestError
-from clients.wire.tensors import DTYPES, Array, check_finite, split_bytes, to_array
-from deployments.frontend.images import Pixels, check_pixels, decode, fit, write
-from deployments.frontend.intake import Intake, input_bytes
-from deployments.frontend.models import TensorSpec
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.tensors import DTYPES, Array, check_finite, split_bytes, to_array
+from fermata.deployments.frontend.images import Pixels, check_pixels, decode, fit, write
+from fermata.deployments.frontend.intake import Intake, input_bytes
+from fermata.deployments.frontend.models import TensorSpec
 
 
 def payload_spec(intake: Intake) -> TensorSpec:

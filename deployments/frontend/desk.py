@@ -9,23 +9,23 @@ from typing import Protocol
 
 import numpy as np
 
-from clients.wire.errors import BadRequestError
-from clients.wire.tensors import DTYPES, check_finite
-from deployments.frontend.decoding import payload_bytes, payload_spec, write_payload
-from deployments.frontend.entry import Answer, Arrival, ToBackend, ToRouter
-from deployments.frontend.following import Follower
-from deployments.frontend.images import check_pixels
-from deployments.frontend.intake import Intake, tenant_number
-from deployments.frontend.memory import Arena
-from deployments.frontend.models import Registry
-from deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal, RefusalReason
-from deployments.frontend.peeker import Peeker
-from deployments.frontend.stalls import Stalls
-from deployments.frontend.table import RequestTable
-from deployments.frontend.tenants import ANYBODY, ForbiddenError, Tenant
-from router.core.units import NEVER, ms
-from router.links.heart import Clock
-from router.links.messages import (
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.tensors import DTYPES, check_finite
+from fermata.deployments.frontend.decoding import payload_bytes, payload_spec, write_payload
+from fermata.deployments.frontend.entry import Answer, Arrival, ToBackend, ToRouter
+from fermata.deployments.frontend.following import Follower
+from fermata.deployments.frontend.images import check_pixels
+from fermata.deployments.frontend.intake import Intake, tenant_number
+from fermata.deployments.frontend.memory import Arena
+from fermata.deployments.frontend.models import Registry
+from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal, RefusalReason
+from fermata.deployments.frontend.peeker import Peeker
+from fermata.deployments.frontend.stalls import Stalls
+from fermata.deployments.frontend.table import RequestTable
+from fermata.deployments.frontend.tenants import ANYBODY, ForbiddenError, Tenant
+from fermata.router.core.units import NEVER, ms
+from fermata.router.links.heart import Clock
+from fermata.router.links.messages import (
     Advice,
     Cancel,
     Dropped,
@@ -39,7 +39,7 @@ from router.links.messages import (
     ShortCircuit,
     Submit,
 )
-from router.logs import LOG, fields
+from fermata.router.logs import LOG, fields
 
 INLINE_BYTES_MAX = 256 << 10
 """A tensor up to this size is checked and copied at once: a thread would cost more."""

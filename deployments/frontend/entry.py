@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from deployments.frontend.outcomes import Outcome
-from router.core.units import NEVER
-from router.links.messages import Cancel, Payload, Submit
+from fermata.deployments.frontend.outcomes import Outcome
+from fermata.router.core.units import NEVER
+from fermata.router.links.messages import Cancel, Payload, Submit
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from deployments.frontend.entry import Arrival
-from deployments.frontend.outcomes import Outcome, Refusal
-from router.links.messages import Fetch
+from fermata.deployments.frontend.entry import Arrival
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.router.links.messages import Fetch
 
 
 class Follower:

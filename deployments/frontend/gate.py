@@ -5,11 +5,11 @@ from typing import Any
 
 import grpc
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.service import SERVICE, handler
-from deployments.frontend.service import InferenceService, header_of, refuse
-from deployments.frontend.tenants import AUTHORIZATION, UnauthenticatedError
-from deployments.frontend.unsound import refusal_of
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.service import SERVICE, handler
+from fermata.deployments.frontend.service import InferenceService, header_of, refuse
+from fermata.deployments.frontend.tenants import AUTHORIZATION, UnauthenticatedError
+from fermata.deployments.frontend.unsound import refusal_of
 
 
 class Gate(grpc.GenericRpcHandler):  # type: ignore[misc]

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from clients.wire.errors import BadRequestError
-from deployments.frontend.models import ImageSpec
-from deployments.models.picture import centre_square, whole_frame
+from fermata.clients.wire.errors import BadRequestError
+from fermata.deployments.frontend.models import ImageSpec
+from fermata.deployments.models.picture import centre_square, whole_frame
 
 try:
     import simplejpeg

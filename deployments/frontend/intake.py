@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
 
-from clients.wire import parameters as names
-from clients.wire.errors import TEXT_MAX, BadRequestError, shown
-from clients.wire.open_inference_pb2 import InferParameter, ModelInferRequest
-from clients.wire.parameters import integer, number, text, truth
-from clients.wire.tensors import DTYPES, RawTensor, request_tensors, shape_of, split_bytes
-from deployments.frontend.entry import Arrival
-from deployments.frontend.images import SIDE_MAX, frame_size
-from deployments.frontend.models import Registry, ServedModel, TensorSpec
-from router.core.units import NEVER
-from router.links.messages import Report
+from fermata.clients.wire import parameters as names
+from fermata.clients.wire.errors import TEXT_MAX, BadRequestError, shown
+from fermata.clients.wire.open_inference_pb2 import InferParameter, ModelInferRequest
+from fermata.clients.wire.parameters import integer, number, text, truth
+from fermata.clients.wire.tensors import DTYPES, RawTensor, request_tensors, shape_of, split_bytes
+from fermata.deployments.frontend.entry import Arrival
+from fermata.deployments.frontend.images import SIDE_MAX, frame_size
+from fermata.deployments.frontend.models import Registry, ServedModel, TensorSpec
+from fermata.router.core.units import NEVER
+from fermata.router.links.messages import Report
 
 CLIENT_BITS = 63
 OUTPUTS_MAX = 64

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.errors import BadRequestError, shown
-from clients.wire.parameters import parameter, value_of
-from clients.wire.tensors import (
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.errors import BadRequestError, shown
+from fermata.clients.wire.parameters import parameter, value_of
+from fermata.clients.wire.tensors import (
     DTYPES,
     RawTensor,
     check_data,

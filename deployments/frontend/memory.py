@@ -8,8 +8,8 @@ from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
-from deployments.frontend.extents import Extents
-from router.links.messages import Payload
+from fermata.deployments.frontend.extents import Extents
+from fermata.router.links.messages import Payload
 
 PREFIX = "fermata-"
 STEP_BYTES = 4 << 20

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy.typing as npt
 
-from clients.wire.errors import shown
-from profiles.errors import ConfigError, ServingError
+from fermata.clients.wire.errors import shown
+from fermata.profiles.errors import ConfigError, ServingError
 
 Reader = Callable[[bytes], npt.NDArray[Any]]
 Fit = Literal["stretch", "crop", "centre", "whole"]
@@ -46,7 +46,7 @@ class ImageSpec:
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     fit: Fit = "stretch"
     """`stretch`: the whole picture, whatever its shape. `crop`: as torchvision has it, the shorter
-    side to `resize`, then the middle. `centre`, `whole`: as `deployments.models.picture` has them;
+    side to `resize`, then the middle. `centre`, `whole`: as `fermata.deployments.models.picture` has them;
     the input is square."""
     resize: int = 256
     """Shorter side before `crop`."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from deployments.frontend.catalog import VERSION
+from fermata.deployments.frontend.catalog import VERSION
 
 Json = dict[str, Any]
 

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 
-from deployments.frontend.server import ServerOptions
-from deployments.frontend.streams import StreamLimits
-from deployments.frontend.table import TableLimits
-from deployments.frontend.tenants import TenantSpec
-from deployments.frontend.trace_file import TraceOptions
-from router.links.transport import LinkOptions
+from fermata.deployments.frontend.server import ServerOptions
+from fermata.deployments.frontend.streams import StreamLimits
+from fermata.deployments.frontend.table import TableLimits
+from fermata.deployments.frontend.tenants import TenantSpec
+from fermata.deployments.frontend.trace_file import TraceOptions
+from fermata.router.links.transport import LinkOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Final
 
-from router.core.events import DropReason
-from router.links.messages import Result
+from fermata.router.core.events import DropReason
+from fermata.router.links.messages import Result
 
 
 class RefusalReason:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.sneakpeek.store import SneakPeekModel
-from router.links.messages import Evidence
+from fermata.deployments.sneakpeek.store import SneakPeekModel
+from fermata.router.links.messages import Evidence
 
 BATCH_MAX = 256
 """Samples looked at in one go; the others follow."""

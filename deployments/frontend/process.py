@@ -10,23 +10,23 @@ from pathlib import Path
 
 from starlette.routing import Route
 
-from deployments.frontend.following import Follower, follow
-from deployments.frontend.memory import Arena
-from deployments.frontend.models import Registry
-from deployments.frontend.options import FrontendOptions
-from deployments.frontend.peeker import Peeker
-from deployments.frontend.request_log import RequestLog
-from deployments.frontend.server import FrontendServer
-from deployments.frontend.service import InferenceService
-from deployments.frontend.switchboard import Switchboard
-from deployments.frontend.trace_file import Traces
-from deployments.reporting import EverySecond, resident_bytes
-from deployments.sneakpeek.store import SneakPeekModel
-from deployments.token_reader import TokenReader
-from router.links.heart import Heart
-from router.links.messages import FrontendStats
-from router.links.transport import Resolve
-from router.logs import LOG, debugging, fields
+from fermata.deployments.frontend.following import Follower, follow
+from fermata.deployments.frontend.memory import Arena
+from fermata.deployments.frontend.models import Registry
+from fermata.deployments.frontend.options import FrontendOptions
+from fermata.deployments.frontend.peeker import Peeker
+from fermata.deployments.frontend.request_log import RequestLog
+from fermata.deployments.frontend.server import FrontendServer
+from fermata.deployments.frontend.service import InferenceService
+from fermata.deployments.frontend.switchboard import Switchboard
+from fermata.deployments.frontend.trace_file import Traces
+from fermata.deployments.reporting import EverySecond, resident_bytes
+from fermata.deployments.sneakpeek.store import SneakPeekModel
+from fermata.deployments.token_reader import TokenReader
+from fermata.router.links.heart import Heart
+from fermata.router.links.messages import FrontendStats
+from fermata.router.links.transport import Resolve
+from fermata.router.logs import LOG, debugging, fields
 
 TASKS_EVERY = 5
 """Of the times that it tells the router what it holds."""

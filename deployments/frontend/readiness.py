@@ -1,7 +1,7 @@
 """Whether a request that comes now can be served, as far as this frontend knows."""
 
-from deployments.frontend.table import RequestTable
-from router.links.messages import Fleet
+from fermata.deployments.frontend.table import RequestTable
+from fermata.router.links.messages import Fleet
 
 DRAINS = "this frontend shuts down"
 NO_ROUTER = "no router is linked"

@@ -2,18 +2,18 @@
 
 import numpy as np
 
-from clients.wire import parameters as names
-from clients.wire.errors import TEXT_MAX
-from clients.wire.open_inference_pb2 import (
+from fermata.clients.wire import parameters as names
+from fermata.clients.wire.errors import TEXT_MAX
+from fermata.clients.wire.open_inference_pb2 import (
     InferParameter,
     ModelInferResponse,
     ModelStreamInferResponse,
 )
-from clients.wire.tensors import FLOATS, RawTensor, join_bytes, to_array
-from deployments.frontend.intake import Intake
-from deployments.frontend.outcomes import Outcome, Refusal
-from deployments.models.picture import reduction
-from router.links.messages import Advice, Result
+from fermata.clients.wire.tensors import FLOATS, RawTensor, join_bytes, to_array
+from fermata.deployments.frontend.intake import Intake
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.models.picture import reduction
+from fermata.router.links.messages import Advice, Result
 
 
 def response_of(intake: Intake, result: Result, queue_ns: int) -> ModelInferResponse:

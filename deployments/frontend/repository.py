@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import ClassVar
 
-from deployments.frontend.models import Registry
-from profiles.errors import ServingError
-from router.links.messages import Absent, Place
-from router.presence import FAILED, LOADING
+from fermata.deployments.frontend.models import Registry
+from fermata.profiles.errors import ServingError
+from fermata.router.links.messages import Absent, Place
+from fermata.router.presence import FAILED, LOADING
 
 WAIT_S = 300.0
 """A large model on a slow disk takes minutes; a client with less patience sets a deadline."""

@@ -1,12 +1,12 @@
 """A line for every request, once it has ended: what `debug` asks for."""
 
-from deployments.frontend.entry import Arrival
-from deployments.frontend.following import Follower
-from deployments.frontend.outcomes import Outcome, Refusal
-from deployments.frontend.tally import GOOD, LATE
-from deployments.frontend.traces import read_traceparent
-from router.links.messages import Fetch
-from router.logs import LOG, fields, in_ms
+from fermata.deployments.frontend.entry import Arrival
+from fermata.deployments.frontend.following import Follower
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.tally import GOOD, LATE
+from fermata.deployments.frontend.traces import read_traceparent
+from fermata.router.links.messages import Fetch
+from fermata.router.logs import LOG, fields, in_ms
 
 
 class Followed:

@@ -10,18 +10,18 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.errors import BadRequestError
-from clients.wire.parameters import TRACEPARENT
-from deployments.frontend import catalog
-from deployments.frontend.intake import take_in
-from deployments.frontend.json_tensors import read_request, write_response
-from deployments.frontend.openapi import document
-from deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal, RefusalReason
-from deployments.frontend.replies import response_of
-from deployments.frontend.service import InferenceService
-from deployments.frontend.tenants import AUTHORIZATION, Tenant
-from deployments.frontend.unsound import UNSOUND, refusal_of
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.parameters import TRACEPARENT
+from fermata.deployments.frontend import catalog
+from fermata.deployments.frontend.intake import take_in
+from fermata.deployments.frontend.json_tensors import read_request, write_response
+from fermata.deployments.frontend.openapi import document
+from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal, RefusalReason
+from fermata.deployments.frontend.replies import response_of
+from fermata.deployments.frontend.service import InferenceService
+from fermata.deployments.frontend.tenants import AUTHORIZATION, Tenant
+from fermata.deployments.frontend.unsound import UNSOUND, refusal_of
 
 STATUSES = {
     "INVALID_ARGUMENT": 400,

@@ -8,18 +8,18 @@ import grpc
 import uvicorn
 from starlette.routing import Route
 
-from deployments.frontend.connections import (
+from fermata.deployments.frontend.connections import (
     CALLS_PER_CONNECTION_MAX,
     ConnectionLimits,
     Doors,
     HttpServer,
 )
-from deployments.frontend.gate import Gate
-from deployments.frontend.listening import Listening
-from deployments.frontend.rest import Rest
-from deployments.frontend.service import InferenceService
-from deployments.frontend.tls import ServerTls
-from deployments.ports import (
+from fermata.deployments.frontend.gate import Gate
+from fermata.deployments.frontend.listening import Listening
+from fermata.deployments.frontend.rest import Rest
+from fermata.deployments.frontend.service import InferenceService
+from fermata.deployments.frontend.tls import ServerTls
+from fermata.deployments.ports import (
     Endpoint,
     bind_error,
     grpc_endpoint,
@@ -27,8 +27,8 @@ from deployments.ports import (
     listeners,
     refusal,
 )
-from profiles.errors import ConfigError, ServingError
-from router.core.units import seconds
+from fermata.profiles.errors import ConfigError, ServingError
+from fermata.router.core.units import seconds
 
 BACKLOG = 1024
 CALLS_MAX = 65_536

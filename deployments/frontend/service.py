@@ -8,27 +8,27 @@ from typing import Any
 
 import grpc
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.errors import shown
-from clients.wire.parameters import TRACEPARENT
-from deployments.frontend import catalog
-from deployments.frontend.desk import Desk
-from deployments.frontend.intake import CLIENT_BITS, take_in, tenant_number
-from deployments.frontend.models import (
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.errors import shown
+from fermata.clients.wire.parameters import TRACEPARENT
+from fermata.deployments.frontend import catalog
+from fermata.deployments.frontend.desk import Desk
+from fermata.deployments.frontend.intake import CLIENT_BITS, take_in, tenant_number
+from fermata.deployments.frontend.models import (
     Registry,
     ServedModel,
     UnknownModelError,
     UnloadedModelError,
 )
-from deployments.frontend.outcomes import Refusal, RefusalReason
-from deployments.frontend.readiness import Readiness
-from deployments.frontend.replies import response_of
-from deployments.frontend.repository import Repository
-from deployments.frontend.streams import Stream, StreamLimits
-from deployments.frontend.tenants import AUTHORIZATION, Tenant, Tenants
-from deployments.frontend.unsound import UNSOUND, refusal_of
-from profiles.errors import ServingError
-from router.core.units import NEVER
+from fermata.deployments.frontend.outcomes import Refusal, RefusalReason
+from fermata.deployments.frontend.readiness import Readiness
+from fermata.deployments.frontend.replies import response_of
+from fermata.deployments.frontend.repository import Repository
+from fermata.deployments.frontend.streams import Stream, StreamLimits
+from fermata.deployments.frontend.tenants import AUTHORIZATION, Tenant, Tenants
+from fermata.deployments.frontend.unsound import UNSOUND, refusal_of
+from fermata.profiles.errors import ServingError
+from fermata.router.core.units import NEVER
 
 LOOK_S = 1.0
 """How often streams are checked for clients that do not read."""

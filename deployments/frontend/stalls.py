@@ -7,8 +7,8 @@ cost clients of other frontends their place.
 
 import asyncio
 
-from router.core.units import NEVER, ms
-from router.links.heart import Clock
+from fermata.router.core.units import NEVER, ms
+from fermata.router.links.heart import Clock
 
 TICK_NS = ms(100)
 STALL_NS = ms(300)

@@ -9,20 +9,20 @@ from typing import Any
 
 import grpc
 
-from clients.wire.open_inference_pb2 import ModelInferRequest, ModelStreamInferResponse
-from deployments.frontend.desk import Desk
-from deployments.frontend.intake import Intake, take_in
-from deployments.frontend.models import Registry
-from deployments.frontend.outcomes import Outcome, Refusal
-from deployments.frontend.replies import (
+from fermata.clients.wire.open_inference_pb2 import ModelInferRequest, ModelStreamInferResponse
+from fermata.deployments.frontend.desk import Desk
+from fermata.deployments.frontend.intake import Intake, take_in
+from fermata.deployments.frontend.models import Registry
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.replies import (
     advise,
     stream_acknowledgement,
     stream_refusal,
     stream_response_of,
 )
-from deployments.frontend.tenants import ANYBODY, Tenant
-from deployments.frontend.unsound import UNSOUND, refusal_of
-from router.core.units import NEVER, seconds
+from fermata.deployments.frontend.tenants import ANYBODY, Tenant
+from fermata.deployments.frontend.unsound import UNSOUND, refusal_of
+from fermata.router.core.units import NEVER, seconds
 
 
 @dataclass(frozen=True, slots=True)

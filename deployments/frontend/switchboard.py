@@ -4,20 +4,20 @@ so that a simulated world runs it as it is."""
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 
-from deployments.frontend.desk import Desk
-from deployments.frontend.following import Follower
-from deployments.frontend.intake import tenant_number
-from deployments.frontend.memory import Arena
-from deployments.frontend.models import Registry
-from deployments.frontend.options import FrontendOptions
-from deployments.frontend.peeker import Peeker
-from deployments.frontend.readiness import Readiness
-from deployments.frontend.repository import Repository
-from deployments.frontend.table import RequestTable
-from deployments.frontend.tenants import Tenants
-from router.links.closing import CloseCode, Closed
-from router.links.heart import Heart
-from router.links.messages import (
+from fermata.deployments.frontend.desk import Desk
+from fermata.deployments.frontend.following import Follower
+from fermata.deployments.frontend.intake import tenant_number
+from fermata.deployments.frontend.memory import Arena
+from fermata.deployments.frontend.models import Registry
+from fermata.deployments.frontend.options import FrontendOptions
+from fermata.deployments.frontend.peeker import Peeker
+from fermata.deployments.frontend.readiness import Readiness
+from fermata.deployments.frontend.repository import Repository
+from fermata.deployments.frontend.table import RequestTable
+from fermata.deployments.frontend.tenants import Tenants
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.heart import Heart
+from fermata.router.links.messages import (
     PROTOCOL,
     Absent,
     Advice,
@@ -38,9 +38,9 @@ from router.links.messages import (
     ShortCircuit,
     Submit,
 )
-from router.links.routers import RouterLinks
-from router.links.transport import Link, LinkServer, Resolve
-from router.logs import LOG, fields
+from fermata.router.links.routers import RouterLinks
+from fermata.router.links.transport import Link, LinkServer, Resolve
+from fermata.router.logs import LOG, fields
 
 
 class Switchboard:

@@ -10,8 +10,8 @@ from heapq import heapify, heappop, heappush
 
 import msgspec
 
-from deployments.backend.tensors import OUTPUT
-from deployments.frontend.entry import (
+from fermata.deployments.backend.tensors import OUTPUT
+from fermata.deployments.frontend.entry import (
     Answer,
     Arrival,
     Effect,
@@ -20,17 +20,17 @@ from deployments.frontend.entry import (
     ToBackend,
     ToRouter,
 )
-from deployments.frontend.outcomes import (
+from fermata.deployments.frontend.outcomes import (
     RETRY_AFTER_NS,
     Outcome,
     Refusal,
     RefusalReason,
     drop_refusal,
 )
-from deployments.frontend.tally import Tally
-from router.core.events import DropReason
-from router.core.units import NEVER, ms, seconds
-from router.links.messages import (
+from fermata.deployments.frontend.tally import Tally
+from fermata.router.core.events import DropReason
+from fermata.router.core.units import NEVER, ms, seconds
+from fermata.router.links.messages import (
     INPUT_LATE,
     RID_BITS,
     Cancel,

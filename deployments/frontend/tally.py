@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from deployments.frontend.entry import Entry
-from router.histogram import LATENCY_NS, Histogram
-from router.links.messages import Answered, Result
+from fermata.deployments.frontend.entry import Entry
+from fermata.router.histogram import LATENCY_NS, Histogram
+from fermata.router.links.messages import Answered, Result
 
 GOOD = "good"
 LATE = "ran-late"

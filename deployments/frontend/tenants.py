@@ -7,11 +7,11 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import ClassVar
 
-from clients.wire.errors import shown
-from deployments.frontend.models import Registry
-from deployments.frontend.outcomes import Refusal, RefusalReason
-from deployments.frontend.rate_limit import RateLimit
-from profiles.errors import ServingError
+from fermata.clients.wire.errors import shown
+from fermata.deployments.frontend.models import Registry
+from fermata.deployments.frontend.outcomes import Refusal, RefusalReason
+from fermata.deployments.frontend.rate_limit import RateLimit
+from fermata.profiles.errors import ServingError
 
 AUTHORIZATION = "authorization"
 SCHEME = "bearer "

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from profiles.errors import ConfigError
+from fermata.profiles.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

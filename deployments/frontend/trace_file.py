@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deployments.frontend.traces import Span, Tracer
-from router.logs import LOG, fields
-from router.rolling_file import RollingFile
+from fermata.deployments.frontend.traces import Span, Tracer
+from fermata.router.logs import LOG, fields
+from fermata.router.rolling_file import RollingFile
 
 SCOPE = {"name": "fermata"}
 ERROR = 2

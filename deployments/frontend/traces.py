@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from deployments.frontend.entry import Arrival
-from deployments.frontend.following import Follower
-from deployments.frontend.outcomes import Outcome, Refusal
-from router.links.messages import Fetch, Result
+from fermata.deployments.frontend.entry import Arrival
+from fermata.deployments.frontend.following import Follower
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.router.links.messages import Fetch, Result
 
 SAMPLED = 0x01
 OPEN_MAX = 10_000

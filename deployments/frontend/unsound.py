@@ -1,9 +1,9 @@
 """Requests that end before they are one: what was raised, as a refusal."""
 
-from clients.wire.errors import BadRequestError
-from deployments.frontend.models import UnknownModelError
-from deployments.frontend.outcomes import Refusal, RefusalReason
-from deployments.frontend.tenants import ForbiddenError, UnauthenticatedError
+from fermata.clients.wire.errors import BadRequestError
+from fermata.deployments.frontend.models import UnknownModelError
+from fermata.deployments.frontend.outcomes import Refusal, RefusalReason
+from fermata.deployments.frontend.tenants import ForbiddenError, UnauthenticatedError
 
 UNSOUND = (BadRequestError, UnknownModelError, UnauthenticatedError, ForbiddenError)
 """What a client can do wrong, and nobody else."""

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from deployments.models import detector, digits, imagenet, text
-from deployments.models.model import Card, Model, pick
-from deployments.models.network import load_function, load_torchvision, load_transformers
-from profiles.errors import ConfigError
+from fermata.deployments.models import detector, digits, imagenet, text
+from fermata.deployments.models.model import Card, Model, pick
+from fermata.deployments.models.network import load_function, load_torchvision, load_transformers
+from fermata.profiles.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from deployments.models.mlp import Floats
-from deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
-from deployments.models.onnx_graph import load_graph
-from deployments.models.picture import reduction
-from profiles.errors import ConfigError
+from fermata.deployments.models.mlp import Floats
+from fermata.deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
+from fermata.deployments.models.onnx_graph import load_graph
+from fermata.deployments.models.picture import reduction
+from fermata.profiles.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.models.cache import cache_folder, cached
-from deployments.models.mlp import Floats, Layer, Recipe, forward, softmax, train
-from deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
-from router.logs import LOG, fields
+from fermata.deployments.models.cache import cache_folder, cached
+from fermata.deployments.models.mlp import Floats, Layer, Recipe, forward, softmax, train
+from fermata.deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
+from fermata.router.logs import LOG, fields
 
 if TYPE_CHECKING:
     import torch

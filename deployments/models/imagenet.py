@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
-from profiles.errors import ConfigError
+from fermata.deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
+from fermata.profiles.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch

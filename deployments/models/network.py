@@ -4,8 +4,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from deployments.models.model import Card, Model, TorchModel
-from profiles.errors import ConfigError
+from fermata.deployments.models.model import Card, Model, TorchModel
+from fermata.profiles.errors import ConfigError
 
 SIZE = 224
 LENGTH = 128

@@ -2,9 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from deployments.models.minilm import POSITIONS, WIDTH, Tokens, embed, load_weights, weights_folder
-from deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
-from profiles.errors import ConfigError
+from fermata.deployments.models.minilm import (
+    POSITIONS,
+    WIDTH,
+    Tokens,
+    embed,
+    load_weights,
+    weights_folder,
+)
+from fermata.deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
+from fermata.profiles.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch

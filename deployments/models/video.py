@@ -3,8 +3,8 @@
 import importlib.util
 from pathlib import Path
 
-from deployments.models.model import pick
-from profiles.errors import ConfigError
+from fermata.deployments.models.model import pick
+from fermata.profiles.errors import ConfigError
 
 NAMES = ("bikes", "bigbuckbunny", "carphone_pristine")
 

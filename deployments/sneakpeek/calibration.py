@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.sneakpeek.index import Floats, Labels
-from profiles.check import refuse
-from router.policies.sneakpeek.classes import TINY, Peek
+from fermata.deployments.sneakpeek.index import Floats, Labels
+from fermata.profiles.check import refuse
+from fermata.router.policies.sneakpeek.classes import TINY, Peek
 
 SHARPNESS = tuple(0.05 * step for step in range(1, 31))
 SMOOTHING = 0.5

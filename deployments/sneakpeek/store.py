@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deployments.sneakpeek.calibration import calibrate
-from deployments.sneakpeek.index import (
+from fermata.deployments.sneakpeek.calibration import calibrate
+from fermata.deployments.sneakpeek.index import (
     Floats,
     Labels,
     NeighbourIndex,
@@ -20,9 +20,9 @@ from deployments.sneakpeek.index import (
     checksum,
     open_faiss,
 )
-from profiles.check import refuse
-from profiles.errors import ConfigError
-from router.policies.sneakpeek.classes import Peek
+from fermata.profiles.check import refuse
+from fermata.profiles.errors import ConfigError
+from fermata.router.policies.sneakpeek.classes import Peek
 
 SCHEMA = 1
 HELD_OUT = 0.25

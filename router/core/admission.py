@@ -1,8 +1,8 @@
 """The one hook before the queue: who may enter when not everyone can be served."""
 
-from router.core.events import HIGHEST, DropReason, Request
-from router.core.pool import Pool
-from router.core.source import Outbox
+from fermata.router.core.events import HIGHEST, DropReason, Request
+from fermata.router.core.pool import Pool
+from fermata.router.core.source import Outbox
 
 WINDOW_NS = 500_000_000
 QUIET_NS = 4 * WINDOW_NS

@@ -2,7 +2,7 @@
 
 from bisect import insort_right
 
-from router.core.events import Request
+from fermata.router.core.events import Request
 
 COMPACT_AFTER = 512
 """Slots in front of the head are freed in one go, so that a pop costs O(1) amortised."""

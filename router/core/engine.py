@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from router.core.admission import Admission
-from router.core.costs import Costs
-from router.core.events import (
+from fermata.router.core.admission import Admission
+from fermata.router.core.costs import Costs
+from fermata.router.core.events import (
     Answer,
     Batch,
     ClientReport,
@@ -15,9 +15,9 @@ from router.core.events import (
     Estimate,
     Request,
 )
-from router.core.rank import RankThread
-from router.core.source import POOL_ONLY, Outbox, Source
-from router.core.timers import Timers
+from fermata.router.core.rank import RankThread
+from fermata.router.core.source import POOL_ONLY, Outbox, Source
+from fermata.router.core.timers import Timers
 
 
 class Engine:

@@ -11,10 +11,10 @@ be able to do.
 from bisect import bisect_right
 from math import exp
 
-from router.core.admission import Admission
-from router.core.events import HIGHEST, DropReason, Request
-from router.core.pool import LOOK_NS, MEMORY_NS, Pool
-from router.core.source import Source
+from fermata.router.core.admission import Admission
+from fermata.router.core.events import HIGHEST, DropReason, Request
+from fermata.router.core.pool import LOOK_NS, MEMORY_NS, Pool
+from fermata.router.core.source import Source
 
 WIDE = 1.0
 """How many times what is left one may have. More would let whoever comes first have it all; less

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from router.core.events import DropReason, Request
+from fermata.router.core.events import DropReason, Request
 
 WAIT_WEIGHT = 1 / 32
 

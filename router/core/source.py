@@ -3,11 +3,19 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from router.core.costs import Costs
-from router.core.events import Answer, Batch, ClientReport, Drop, DropReason, Effect, Request
-from router.core.pool import Pool
-from router.core.signals import Ledger, Signals
-from router.core.timers import Timer, Timers
+from fermata.router.core.costs import Costs
+from fermata.router.core.events import (
+    Answer,
+    Batch,
+    ClientReport,
+    Drop,
+    DropReason,
+    Effect,
+    Request,
+)
+from fermata.router.core.pool import Pool
+from fermata.router.core.signals import Ledger, Signals
+from fermata.router.core.timers import Timer, Timers
 
 POOL: Final = 0
 """The lane of all backends that no source owns."""

@@ -1,6 +1,6 @@
 """Addresses of processes, as they tell one another: host:port."""
 
-from router.links.session import LinkError
+from fermata.router.links.session import LinkError
 
 
 def join_address(host: str, port: int) -> str:

@@ -4,14 +4,14 @@ import asyncio
 import logging
 import secrets
 
-from profiles.errors import ConfigError
-from router.links.address import split_address
-from router.links.closing import CloseCode, Closed
-from router.links.handshake import NONCE_BYTES, Connector
-from router.links.heart import Heart
-from router.links.messages import Message
-from router.links.session import LinkError
-from router.links.transport import Link, LinkEvents, LinkOptions, Me, Resolve
+from fermata.profiles.errors import ConfigError
+from fermata.router.links.address import split_address
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.handshake import NONCE_BYTES, Connector
+from fermata.router.links.heart import Heart
+from fermata.router.links.messages import Message
+from fermata.router.links.session import LinkError
+from fermata.router.links.transport import Link, LinkEvents, LinkOptions, Me, Resolve
 
 LOG = logging.getLogger("fermata")
 

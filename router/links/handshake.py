@@ -14,8 +14,8 @@ from typing import Protocol
 
 import msgspec
 
-from router.links.closing import CloseCode
-from router.links.messages import PROTOCOL, STANDBY, Challenge, Hello, Message, Proof
+from fermata.router.links.closing import CloseCode
+from fermata.router.links.messages import PROTOCOL, STANDBY, Challenge, Hello, Message, Proof
 
 NONCE_BYTES = 16
 NONCE_BYTES_MAX = 64

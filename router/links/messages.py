@@ -6,7 +6,7 @@ known by `rid`, unique in the cluster: the frontend's number in the upper bits, 
 
 import msgspec
 
-from router.links.closing import CloseCode
+from fermata.router.links.closing import CloseCode
 
 PROTOCOL = 6
 """Raised when a message changes its meaning; peers of another number are refused by name."""
@@ -25,7 +25,7 @@ STANDBY = "standby"
 
 
 class Hello(msgspec.Struct, tag=1, array_like=True, frozen=True):
-    """Identity of one end; see `router.links.handshake`. Proofs cover all of it: a new field
+    """Identity of one end; see `fermata.router.links.handshake`. Proofs cover all of it: a new field
     takes a new protocol. Tag and first fields stay, so that any version is refused by name."""
 
     protocol: int
@@ -121,7 +121,7 @@ class Place(msgspec.Struct, tag=13, array_like=True, frozen=True):
 
 
 class Report(msgspec.Struct, tag=14, array_like=True, frozen=True):
-    """What a client says of itself and of its network; see `router.core.events.ClientReport`."""
+    """What a client says of itself and of its network; see `fermata.router.core.events.ClientReport`."""
 
     application: str
     client: int
@@ -143,7 +143,7 @@ class Answered(msgspec.Struct, array_like=True, frozen=True):
     outcomes: dict[str, int]
     """`good`, `late`, or the reason of a refusal."""
     latency: tuple[int, ...]
-    """Counts of latencies, by the buckets of `router.histogram.LATENCY_NS`."""
+    """Counts of latencies, by the buckets of `fermata.router.histogram.LATENCY_NS`."""
     latency_ns: int
     """Their sum."""
 
@@ -184,7 +184,7 @@ class Absent(msgspec.Struct, tag=21, array_like=True, frozen=True):
 
 
 class Advice(msgspec.Struct, tag=22, array_like=True, frozen=True):
-    """Tell this client which input size to send; see `router.core.events.Advise`."""
+    """Tell this client which input size to send; see `fermata.router.core.events.Advise`."""
 
     application: str
     client: int

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from router.links.closing import CloseCode, Closed
-from router.links.connecting import PersistentLink
-from router.links.handshake import stale
-from router.links.heart import Heart
-from router.links.messages import STANDBY, Lead, Message
-from router.links.transport import Link, LinkEvents, LinkOptions, Me, Resolve
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.connecting import PersistentLink
+from fermata.router.links.handshake import stale
+from fermata.router.links.heart import Heart
+from fermata.router.links.messages import STANDBY, Lead, Message
+from fermata.router.links.transport import Link, LinkEvents, LinkOptions, Me, Resolve
 
 
 class RouterLinks:

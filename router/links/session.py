@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import msgspec
 
-from profiles.errors import ServingError
-from router.core.units import ms
-from router.links.closing import CloseCode, Closed, quoted
-from router.links.handshake import Handshake, RefusedError
-from router.links.messages import Challenge, Goodbye, Heartbeat, Hello, Message, Proof
+from fermata.profiles.errors import ServingError
+from fermata.router.core.units import ms
+from fermata.router.links.closing import CloseCode, Closed, quoted
+from fermata.router.links.handshake import Handshake, RefusedError
+from fermata.router.links.messages import Challenge, Goodbye, Heartbeat, Hello, Message, Proof
 
 PREFIX = 4
 SILENCE_NS = ms(300)

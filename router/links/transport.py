@@ -10,15 +10,15 @@ from typing import Protocol, cast
 
 import msgspec
 
-from profiles.errors import ConfigError
-from router.core.units import ms
-from router.links.address import join_address
-from router.links.closing import CloseCode, Closed
-from router.links.handshake import NONCE_BYTES, Acceptor, Handshake
-from router.links.heart import Heart
-from router.links.lobby import EACH_MAX, TOTAL_MAX, Lobby
-from router.links.messages import Heartbeat, Hello, Message
-from router.links.session import (
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import ms
+from fermata.router.links.address import join_address
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.handshake import NONCE_BYTES, Acceptor, Handshake
+from fermata.router.links.heart import Heart
+from fermata.router.links.lobby import EACH_MAX, TOTAL_MAX, Lobby
+from fermata.router.links.messages import Heartbeat, Hello, Message
+from fermata.router.links.session import (
     FRAME_BYTES_MAX,
     HANDSHAKE_NS,
     LOOKS,
@@ -27,8 +27,8 @@ from router.links.session import (
     encode,
     encode_valid,
 )
-from router.links.tls import LinkTls, Seal, SealError
-from router.links.wire import SocketWire, Wire
+from fermata.router.links.tls import LinkTls, Seal, SealError
+from fermata.router.links.wire import SocketWire, Wire
 
 LOG = logging.getLogger("fermata")
 CLOSE_S = 1.0

@@ -4,9 +4,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.core.deadline_queue import DeadlineQueue
-from router.core.events import Batch, Request
-from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source
+from fermata.router.core.deadline_queue import DeadlineQueue
+from fermata.router.core.events import Batch, Request
+from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from router.core.events import Request
-from router.core.source import Slot
-from router.policies.family import Family
+from fermata.router.core.events import Request
+from fermata.router.core.source import Slot
+from fermata.router.policies.family import Family
 
 GAIN = 1e-9
 """Less is rounding."""

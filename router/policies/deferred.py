@@ -3,15 +3,15 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from router.core.deadline_queue import DeadlineQueue
-from router.core.events import Batch, DropReason, Request
-from router.core.rate import RateMeter
-from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
-from router.core.units import NEVER, SECOND
-from router.policies.by_content import suited
-from router.policies.deferred_options import DeferredOptions
-from router.policies.family import Family
-from router.policies.sizing import full_size, learn_slo_ns, target_size
+from fermata.router.core.deadline_queue import DeadlineQueue
+from fermata.router.core.events import Batch, DropReason, Request
+from fermata.router.core.rate import RateMeter
+from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
+from fermata.router.core.units import NEVER, SECOND
+from fermata.router.policies.by_content import suited
+from fermata.router.policies.deferred_options import DeferredOptions
+from fermata.router.policies.family import Family
+from fermata.router.policies.sizing import full_size, learn_slo_ns, target_size
 
 SILENT_NS = 2 * SECOND
 """A model without arrivals for so long counts no demand."""

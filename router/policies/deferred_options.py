@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from router.core.units import NEVER
+from fermata.router.core.units import NEVER
 
 HOLDS = ("deferred", "auto", "eager")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from router.policies.sneakpeek.classes import Classes, shortfalls
+from fermata.router.policies.sneakpeek.classes import Classes, shortfalls
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ queue as soon as they are free, in batches of at most the size that leaves half 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.core.deadline_queue import DeadlineQueue
-from router.core.events import Batch, DropReason, Request
-from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source
-from router.core.units import SECOND
-from router.policies.family import Family
-from router.policies.hard_limit import size_within_limits, who_allow
-from router.policies.load_monitor import LoadMonitor
-from router.policies.sizing import size_for_half
+from fermata.router.core.deadline_queue import DeadlineQueue
+from fermata.router.core.events import Batch, DropReason, Request
+from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source
+from fermata.router.core.units import SECOND
+from fermata.router.policies.family import Family
+from fermata.router.policies.hard_limit import size_within_limits, who_allow
+from fermata.router.policies.load_monitor import LoadMonitor
+from fermata.router.policies.sizing import size_for_half
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class ModelSwitchingOptions:
     """A load that is known ahead; 0: what the monitor sees."""
     sustained_rps: tuple[float, ...] = ()
     """Highest load at which each variant's p99 latency meets the SLO, in the family's order;
-    `simulator.switching` measures it."""
+    `fermata.simulator.switching` measures it."""
 
 
 class LoadGranular(Source):

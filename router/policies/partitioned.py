@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import ceil, sqrt
 
-from router.core.deadline_queue import DeadlineQueue
-from router.core.events import Batch, DropReason, Request
-from router.core.source import NO_LANES, Bid, Desk, Slot, Source, own_lane
-from router.core.units import NEVER, SECOND
-from router.policies.family import Family
-from router.policies.sizing import learn_slo_ns, size_for_half
-from router.policies.stranded import Stranded
+from fermata.router.core.deadline_queue import DeadlineQueue
+from fermata.router.core.events import Batch, DropReason, Request
+from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source, own_lane
+from fermata.router.core.units import NEVER, SECOND
+from fermata.router.policies.family import Family
+from fermata.router.policies.sizing import learn_slo_ns, size_for_half
+from fermata.router.policies.stranded import Stranded
 
 FIRST_PLAN_NS = 500_000_000
 SCALE_STEPS = 12

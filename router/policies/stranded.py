@@ -2,8 +2,8 @@
 
 from heapq import heappop, heappush
 
-from router.core.events import DropReason, Request
-from router.core.source import Source, SourceTimer
+from fermata.router.core.events import DropReason, Request
+from fermata.router.core.source import Source, SourceTimer
 
 
 class Stranded:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from router.core.events import Batch, DropReason, Request
-from router.core.source import NO_LANES, Bid, Desk, Slot, Source, own_lane
-from router.core.units import NEVER
-from router.policies.family import Family
-from router.policies.sizing import learn_slo_ns, size_for_half
-from router.policies.stranded import Stranded
+from fermata.router.core.events import Batch, DropReason, Request
+from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source, own_lane
+from fermata.router.core.units import NEVER
+from fermata.router.policies.family import Family
+from fermata.router.policies.sizing import learn_slo_ns, size_for_half
+from fermata.router.policies.stranded import Stranded
 
 
 @dataclass(frozen=True, slots=True)

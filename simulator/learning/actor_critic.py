@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from router.policies.rl.batching import LIMITS
-from router.policies.rl.density import log_density
-from router.policies.rl.network import Network
-from router.policies.rl.observation import Floats
+from fermata.router.policies.rl.batching import LIMITS
+from fermata.router.policies.rl.density import log_density
+from fermata.router.policies.rl.network import Network
+from fermata.router.policies.rl.observation import Floats
 
 
 def mlp(inputs: int, hidden: tuple[int, ...], outputs: int, gain: float) -> nn.Sequential:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from router.core.units import SECOND
-from router.policies.rl.batching import LIMITS
-from router.policies.rl.draws import even_draw
-from router.policies.rl.observation import Floats, InstanceStates, Memory, encode
-from simulator.learning.lanes import BatchingLanes, Ints, Lanes, Tally
-from simulator.learning.system import System
+from fermata.router.core.units import SECOND
+from fermata.router.policies.rl.batching import LIMITS
+from fermata.router.policies.rl.draws import even_draw
+from fermata.router.policies.rl.observation import Floats, InstanceStates, Memory, encode
+from fermata.simulator.learning.lanes import BatchingLanes, Ints, Lanes, Tally
+from fermata.simulator.learning.system import System
 
 VIOLATION = 0.5
 """What a late or lost request costs beside its answer: 1 / beta of RL-edge's Eq. 2, alpha 1."""

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from simulator.learning.actor_critic import Actor, mlp
-from simulator.learning.ppo import Learner
-from simulator.learning.teacher import Teacher
+from fermata.simulator.learning.actor_critic import Actor, mlp
+from fermata.simulator.learning.ppo import Learner
+from fermata.simulator.learning.teacher import Teacher
 
 SLOTS = 8
 """Played by each copy in a round."""

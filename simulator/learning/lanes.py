@@ -2,7 +2,7 @@
 
 The engine decides for one system at a time, at some ten microseconds a request: a training run of
 a hundred million requests would take an hour. Routing itself is not repeated here: shares, batch
-limits and observations come from `router.policies.rl`, array-wise. What is here is the world that
+limits and observations come from `fermata.router.policies.rl`, array-wise. What is here is the world that
 these meet, a bounded queue in order of arrival, and a test holds it equal, request by request,
 to the engine's.
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from router.core.units import NEVER
-from router.policies.rl.batching import batch_size
-from router.policies.rl.observation import InstanceStates
+from fermata.router.core.units import NEVER
+from fermata.router.policies.rl.batching import batch_size
+from fermata.router.policies.rl.observation import InstanceStates
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

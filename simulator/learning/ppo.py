@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from router.policies.rl.observation import Floats
-from simulator.learning.actor_critic import Actor
-from simulator.learning.environment import Environment, Step
-from simulator.learning.lanes import Ints
+from fermata.router.policies.rl.observation import Floats
+from fermata.simulator.learning.actor_critic import Actor
+from fermata.simulator.learning.environment import Environment, Step
+from fermata.simulator.learning.lanes import Ints
 
 STATES = 2
 

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiles.check import refuse
-from router.policies.catalog import read_options
-from router.policies.family import Family
-from router.policies.rl.batching import SIZES
-from router.policies.rl.observation import Scales
-from router.policies.routing.deadline import RoutingOptions
-from router.policies.routing.mix import allot, read_mix
-from simulator.arrivals import map_stationary
-from simulator.phase_report import phase_rates
-from simulator.scenario import Scenario
+from fermata.profiles.check import refuse
+from fermata.router.policies.catalog import read_options
+from fermata.router.policies.family import Family
+from fermata.router.policies.rl.batching import SIZES
+from fermata.router.policies.rl.observation import Scales
+from fermata.router.policies.routing.deadline import RoutingOptions
+from fermata.router.policies.routing.mix import allot, read_mix
+from fermata.simulator.arrivals import map_stationary
+from fermata.simulator.phase_report import phase_rates
+from fermata.simulator.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from router.core.units import SECOND
-from router.policies.rl.batching import LIMITS, SIZES
-from router.policies.rl.observation import Floats
-from simulator.learning.lanes import Ints
-from simulator.learning.system import System
+from fermata.router.core.units import SECOND
+from fermata.router.policies.rl.batching import LIMITS, SIZES
+from fermata.router.policies.rl.observation import Floats
+from fermata.simulator.learning.lanes import Ints
+from fermata.simulator.learning.system import System
 
 UTILISATION = 0.75
 """Of the better instances: uneven arrivals need room."""

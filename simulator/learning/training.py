@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from router.core.units import SECOND
-from router.policies.rl.checkpoint import Checkpoint, save_checkpoint
-from router.policies.rl.observation import width
-from simulator.learning.actor_critic import Actor
-from simulator.learning.environment import Environment
-from simulator.learning.imitation import imitate
-from simulator.learning.ppo import Figures, Learner, Settings
-from simulator.learning.system import System, read_system
-from simulator.learning.teacher import Teacher
-from simulator.scenario import Scenario
+from fermata.router.core.units import SECOND
+from fermata.router.policies.rl.checkpoint import Checkpoint, save_checkpoint
+from fermata.router.policies.rl.observation import width
+from fermata.simulator.learning.actor_critic import Actor
+from fermata.simulator.learning.environment import Environment
+from fermata.simulator.learning.imitation import imitate
+from fermata.simulator.learning.ppo import Figures, Learner, Settings
+from fermata.simulator.learning.system import System, read_system
+from fermata.simulator.learning.teacher import Teacher
+from fermata.simulator.scenario import Scenario
 
 Progress = Callable[[float, Figures], None]
 

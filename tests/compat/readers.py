@@ -21,20 +21,20 @@ import numpy as np
 import yaml
 from typer.testing import CliRunner
 
-from commands.main import app
-from commands.view import Record
-from deployments.config import DeploymentConfig, load_config
-from deployments.frontend_options import frontend_options
-from deployments.plan import known_profiles, model_specs, registry, router_config, variants
-from deployments.scaling import ScalingLoop, rule_options
-from deployments.sneakpeek.store import load_model, read_data
-from partitioner.problem_file import load_current
-from profiles.profile import Profile, linear
-from profiles.store import load_file, load_table, tables
-from router.assembly import assemble
-from router.policies.catalog import POLICIES, read_options
-from router.policies.rl.checkpoint import load_checkpoint
-from simulator.scenario import load_scenario
+from fermata.commands.main import app
+from fermata.commands.view import Record
+from fermata.deployments.config import DeploymentConfig, load_config
+from fermata.deployments.frontend_options import frontend_options
+from fermata.deployments.plan import known_profiles, model_specs, registry, router_config, variants
+from fermata.deployments.scaling import ScalingLoop, rule_options
+from fermata.deployments.sneakpeek.store import load_model, read_data
+from fermata.partitioner.problem_file import load_current
+from fermata.profiles.profile import Profile, linear
+from fermata.profiles.store import load_file, load_table, tables
+from fermata.router.assembly import assemble
+from fermata.router.policies.catalog import POLICIES, read_options
+from fermata.router.policies.rl.checkpoint import load_checkpoint
+from fermata.simulator.scenario import load_scenario
 
 FILES = Path(__file__).parent / "files"
 LABELLED = Path("beside/labelled.npz")

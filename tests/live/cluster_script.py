@@ -75,7 +75,7 @@ def make_secrets(folder: Path) -> None:
 
 def load(model: str, seconds: int, folder: Path) -> "subprocess.Popen[str]":
     command = [
-        *(sys.executable, "-m", "commands.main", "load", "--json", "--model", model),
+        *(sys.executable, "-m", "fermata.commands.main", "load", "--json", "--model", model),
         *("--rate", "50", "--duration-s", str(seconds), "--server", f"{HEAD}:8001"),
         *("--token-file", str(folder / "tokens/clients")),
         *("--ca-file", str(folder / "tls/ca.crt")),

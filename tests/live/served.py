@@ -84,7 +84,7 @@ class Server:
         self.log = (folder / "log").open("w+")
         # A session of its own, and Ctrl-C as a terminal gives it.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "commands.main", "serve", str(path)],
+            [sys.executable, "-m", "fermata.commands.main", "serve", str(path)],
             cwd=ROOT,
             # Ray's workers find the user's own modules there.
             env={**os.environ, "PYTHONPATH": str(folder)},
@@ -150,7 +150,7 @@ def serving(
 def load(server: Server, model: str, rate: float, seconds: float) -> dict[str, Any]:
     """What `fermata load` says."""
     command = [
-        *(sys.executable, "-m", "commands.main", "load", "--model", model, "--json"),
+        *(sys.executable, "-m", "fermata.commands.main", "load", "--model", model, "--json"),
         *("--server", f"127.0.0.1:{server.grpc_port}"),
         *("--rate", str(rate), "--duration-s", str(seconds)),
     ]

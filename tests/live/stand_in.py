@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.tensors import (
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.tensors import (
     RawTensor,
     add_input,
     from_array,
@@ -20,15 +20,15 @@ from clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from deployments.frontend.models import ImageSpec, Registry, ServedModel, TensorSpec
-from deployments.frontend.options import FrontendOptions
-from deployments.frontend.process import FrontendProcess
-from deployments.frontend.server import ServerOptions
-from router.core.units import ms
-from router.links.closing import CloseCode, Closed
-from router.links.connecting import connect
-from router.links.heart import Heart
-from router.links.messages import (
+from fermata.deployments.frontend.models import ImageSpec, Registry, ServedModel, TensorSpec
+from fermata.deployments.frontend.options import FrontendOptions
+from fermata.deployments.frontend.process import FrontendProcess
+from fermata.deployments.frontend.server import ServerOptions
+from fermata.router.core.units import ms
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.connecting import connect
+from fermata.router.links.heart import Heart
+from fermata.router.links.messages import (
     PROTOCOL,
     Cancel,
     Dropped,
@@ -40,7 +40,7 @@ from router.links.messages import (
     Result,
     Submit,
 )
-from router.links.transport import Link, LinkOptions, LinkServer
+from fermata.router.links.transport import Link, LinkOptions, LinkServer
 
 LINKS = LinkOptions(silence_ns=ms(5000))
 MODELS = (

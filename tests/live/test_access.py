@@ -16,20 +16,20 @@ pytest.importorskip("uvicorn")
 
 from stand_in import Running, ask, jpeg, numbers, options, wait_for
 
-from clients.access import Access
-from clients.describe import describe
-from clients.load.arrivals import single
-from clients.load.run import run_load
-from clients.load.sender import SenderOptions, Target
-from clients.stream import FrameStream, StreamOptions
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.errors import RefusedError
-from clients.wire.service import InferenceStub
-from clients.wire.tensors import from_array
-from deployments.frontend.streams import StreamLimits
-from deployments.frontend.tenants import TenantSpec
-from router.core.units import ms
-from router.links.messages import Fleet, Shares
+from fermata.clients.access import Access
+from fermata.clients.describe import describe
+from fermata.clients.load.arrivals import single
+from fermata.clients.load.run import run_load
+from fermata.clients.load.sender import SenderOptions, Target
+from fermata.clients.stream import FrameStream, StreamOptions
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.errors import RefusedError
+from fermata.clients.wire.service import InferenceStub
+from fermata.clients.wire.tensors import from_array
+from fermata.deployments.frontend.streams import StreamLimits
+from fermata.deployments.frontend.tenants import TenantSpec
+from fermata.router.core.units import ms
+from fermata.router.links.messages import Fleet, Shares
 
 pytestmark = pytest.mark.live
 

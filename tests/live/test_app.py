@@ -14,10 +14,10 @@ import pytest
 pytest.importorskip("ray")
 from served import ROOT, Server, descendants, get, load
 
-from router.links.closing import CloseCode
-from router.links.handshake import CONNECTOR, NONCE_BYTES, prove
-from router.links.messages import PROTOCOL, Challenge, Goodbye, Hello
-from router.links.session import encode
+from fermata.router.links.closing import CloseCode
+from fermata.router.links.handshake import CONNECTOR, NONCE_BYTES, prove
+from fermata.router.links.messages import PROTOCOL, Challenge, Goodbye, Hello
+from fermata.router.links.session import encode
 
 pytestmark = pytest.mark.live
 
@@ -130,7 +130,7 @@ def process_name(pid: int) -> str:
 def test_a_bad_configuration_ends_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text("applications: [{name: a, slo_ms: -1, variants: []}]\n")
-    command = [sys.executable, "-m", "commands.main", "serve", str(path)]
+    command = [sys.executable, "-m", "fermata.commands.main", "serve", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1

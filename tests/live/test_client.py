@@ -15,13 +15,13 @@ pytest.importorskip("uvicorn")
 
 from stand_in import Running, StandIn, jpeg, options
 
-from clients.pending import FrameResult
-from clients.stream import FrameStream, StreamOptions
-from commands.load import load
-from commands.stream import stream
-from deployments.frontend.streams import StreamLimits
-from profiles.errors import ConfigError
-from router.core.units import ms, seconds
+from fermata.clients.pending import FrameResult
+from fermata.clients.stream import FrameStream, StreamOptions
+from fermata.commands.load import load
+from fermata.commands.stream import stream
+from fermata.deployments.frontend.streams import StreamLimits
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import ms, seconds
 
 pytestmark = pytest.mark.live
 

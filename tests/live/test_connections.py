@@ -15,12 +15,12 @@ pytest.importorskip("uvicorn")
 
 from stand_in import Running, ask, numbers, options, wait_for
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.service import InferenceStub
-from deployments.frontend.connections import HEAD_BYTES_MAX, ConnectionLimits
-from deployments.frontend.server import ServerOptions
-from deployments.frontend.streams import StreamLimits
-from router.core.units import ms, seconds
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.service import InferenceStub
+from fermata.deployments.frontend.connections import HEAD_BYTES_MAX, ConnectionLimits
+from fermata.deployments.frontend.server import ServerOptions
+from fermata.deployments.frontend.streams import StreamLimits
+from fermata.router.core.units import ms, seconds
 
 pytestmark = pytest.mark.live
 

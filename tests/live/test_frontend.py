@@ -25,17 +25,17 @@ pytest.importorskip("uvicorn")
 
 from stand_in import Running, ask, jpeg, numbers, options, picture, wait_for
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.service import InferenceStub
-from clients.wire.tensors import (
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.service import InferenceStub
+from fermata.clients.wire.tensors import (
     RawTensor,
     from_array,
     join_bytes,
     response_tensors,
     to_array,
 )
-from deployments.frontend.rest import LOOP_BYTES_MAX
-from router.links.messages import Fleet
+from fermata.deployments.frontend.rest import LOOP_BYTES_MAX
+from fermata.router.links.messages import Fleet
 
 pytestmark = pytest.mark.live
 

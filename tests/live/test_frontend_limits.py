@@ -14,12 +14,12 @@ pytest.importorskip("uvicorn")
 
 from stand_in import Running, ask, numbers, options
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.service import InferenceStub
-from clients.wire.tensors import from_array
-from deployments.frontend.streams import StreamLimits
-from deployments.frontend.table import TableLimits
-from router.core.units import ms, seconds
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.service import InferenceStub
+from fermata.clients.wire.tensors import from_array
+from fermata.deployments.frontend.streams import StreamLimits
+from fermata.deployments.frontend.table import TableLimits
+from fermata.router.core.units import ms, seconds
 
 pytestmark = pytest.mark.live
 

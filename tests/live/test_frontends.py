@@ -6,10 +6,10 @@ import pytest
 pytest.importorskip("ray")
 from served import Server, wait_until
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.parameters import parameter
-from clients.wire.service import InferenceStub
-from clients.wire.tensors import RawTensor, add_input
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.parameters import parameter
+from fermata.clients.wire.service import InferenceStub
+from fermata.clients.wire.tensors import RawTensor, add_input
 
 pytestmark = pytest.mark.live
 

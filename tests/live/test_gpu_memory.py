@@ -14,11 +14,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from deployments.backend.executor import INLINE_BYTES, Executor, Outcome
-from deployments.backend.graphs import GraphRunner
-from deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner
-from deployments.backend.out_of_memory import NoRoomError, give_memory_back
-from deployments.models.model import Card, TorchModel
+from fermata.deployments.backend.executor import INLINE_BYTES, Executor, Outcome
+from fermata.deployments.backend.graphs import GraphRunner
+from fermata.deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner
+from fermata.deployments.backend.out_of_memory import NoRoomError, give_memory_back
+from fermata.deployments.models.model import Card, TorchModel
 
 torch: Any = import_module("torch")
 pytestmark = [

@@ -18,9 +18,9 @@ pytest.importorskip("uvicorn")
 
 from stand_in import Running, ask, numbers, options, picture, wait_for
 
-from clients.wire.service import InferenceStub
-from clients.wire.tensors import from_array
-from deployments.frontend.table import TableLimits
+from fermata.clients.wire.service import InferenceStub
+from fermata.clients.wire.tensors import from_array
+from fermata.deployments.frontend.table import TableLimits
 
 pytestmark = pytest.mark.live
 

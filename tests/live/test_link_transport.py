@@ -9,18 +9,18 @@ from dataclasses import replace
 import pytest
 from test_links import HOST, OPTIONS, run, until
 
-from router.core.units import ms
-from router.links.closing import CloseCode, Closed
-from router.links.connecting import connect
-from router.links.heart import Heart, LoopWatch
-from router.links.messages import (
+from fermata.router.core.units import ms
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.connecting import connect
+from fermata.router.links.heart import Heart, LoopWatch
+from fermata.router.links.messages import (
     PROTOCOL,
     Hello,
     Message,
     Payload,
 )
-from router.links.session import LinkError
-from router.links.transport import Link, LinkOptions, LinkServer
+from fermata.router.links.session import LinkError
+from fermata.router.links.transport import Link, LinkOptions, LinkServer
 
 pytestmark = pytest.mark.live
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 import uvloop
 
-from deployments.backend.emulated import EmulatedGpu, EmulatedModel
-from deployments.backend.executor import tune
-from deployments.backend.process import BackendProcess, BackendSettings
-from deployments.backend.runner import PlainRunner, Runner, RunnerStock
-from router.assembly import RouterConfig, ServedApplication, ServedVariant
-from router.core.units import ms
-from router.links.closing import Closed
-from router.links.connecting import PersistentLink
-from router.links.heart import Heart
-from router.links.messages import (
+from fermata.deployments.backend.emulated import EmulatedGpu, EmulatedModel
+from fermata.deployments.backend.executor import tune
+from fermata.deployments.backend.process import BackendProcess, BackendSettings
+from fermata.deployments.backend.runner import PlainRunner, Runner, RunnerStock
+from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.core.units import ms
+from fermata.router.links.closing import Closed
+from fermata.router.links.connecting import PersistentLink
+from fermata.router.links.heart import Heart
+from fermata.router.links.messages import (
     PROTOCOL,
     RID_BITS,
     Cancel,
@@ -33,11 +33,11 @@ from router.links.messages import (
     Result,
     Submit,
 )
-from router.links.session import LinkError
-from router.links.transport import Link, LinkOptions, LinkServer
-from router.live import LiveRouter
-from router.snapshot import snapshot
-from router.wake import wake_timer
+from fermata.router.links.session import LinkError
+from fermata.router.links.transport import Link, LinkOptions, LinkServer
+from fermata.router.live import LiveRouter
+from fermata.router.snapshot import snapshot
+from fermata.router.wake import wake_timer
 
 pytestmark = pytest.mark.live
 

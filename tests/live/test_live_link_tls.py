@@ -8,12 +8,12 @@ from test_link_transport import Recorder, greet, send_large_frames, stay_busy
 from test_links import HOST, run
 
 from benchmarks.certificates import Authority
-from router.core.units import ms
-from router.links.connecting import connect
-from router.links.heart import Heart
-from router.links.session import LinkError
-from router.links.tls import LinkTls
-from router.links.transport import Link, LinkOptions, LinkServer
+from fermata.router.core.units import ms
+from fermata.router.links.connecting import connect
+from fermata.router.links.heart import Heart
+from fermata.router.links.session import LinkError
+from fermata.router.links.tls import LinkTls
+from fermata.router.links.transport import Link, LinkOptions, LinkServer
 
 pytestmark = pytest.mark.live
 

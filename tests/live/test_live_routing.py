@@ -17,9 +17,9 @@ from served import Server, descendants, serving, wait_until
 from benchmarks.slow_digits import PACE_MS
 from benchmarks.variants_live import Seen, accuracies, observe
 from benchmarks.workloads import edge
-from router.policies.rl.checkpoint import load_checkpoint
-from simulator.learning.ppo import Settings
-from simulator.learning.training import Lesson, train
+from fermata.router.policies.rl.checkpoint import load_checkpoint
+from fermata.simulator.learning.ppo import Settings
+from fermata.simulator.learning.training import Lesson, train
 
 pytestmark = pytest.mark.live
 

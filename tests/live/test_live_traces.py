@@ -25,7 +25,15 @@ def test_a_callers_trace_goes_on_here(server: Server, tmp_path: Path) -> None:
     folder = Path(server.config["traces"]["folder"])
     wait_until(lambda: any(TRACE in path.read_text() for path in folder.glob("*.jsonl")), 10)
     out = tmp_path / "trace.json"
-    command = [sys.executable, "-m", "commands.main", "trace", str(folder), "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "fermata.commands.main",
+        "trace",
+        str(folder),
+        "--out",
+        str(out),
+    ]
     subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     events = json.loads(out.read_text())["traceEvents"]
     names = {each["name"] for each in events if each["pid"] == 2}

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployments.models import detector, digits, imagenet, text
-from deployments.models.catalog import EMBEDDED, describe, open_model
-from deployments.models.minilm import Tokens, embed, load_weights, weights_folder
-from deployments.models.model import Array
-from deployments.models.network import load_torchvision
-from deployments.models.picture import Pixels, centre_square, whole_frame
-from deployments.models.video import bundled_video
-from profiles.errors import ConfigError
+from fermata.deployments.models import detector, digits, imagenet, text
+from fermata.deployments.models.catalog import EMBEDDED, describe, open_model
+from fermata.deployments.models.minilm import Tokens, embed, load_weights, weights_folder
+from fermata.deployments.models.model import Array
+from fermata.deployments.models.network import load_torchvision
+from fermata.deployments.models.picture import Pixels, centre_square, whole_frame
+from fermata.deployments.models.video import bundled_video
+from fermata.profiles.errors import ConfigError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -107,7 +107,7 @@ def test_digits_in_numpy_and_torch_agree_and_take_both_shapes(folder: Path) -> N
 
 def test_two_processes_that_start_at_once_share_one_training(tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib; from deployments.models import digits;"
+        "import sys, pathlib; from fermata.deployments.models import digits;"
         "print(digits.load('small', folder=pathlib.Path(sys.argv[1])).card.accuracy)"
     )
     starts = [

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.live
 )
 def test_commands_without_a_server_say_how_to_start_one(words: tuple[str, ...]) -> None:
     server = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, "-m", "commands.main", *words, "--server", server]
+    command = [sys.executable, "-m", "fermata.commands.main", *words, "--server", server]
     started_at = time.monotonic()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert time.monotonic() - started_at < 20

@@ -65,7 +65,7 @@ def test_a_frame_has_the_batches_once_somebody_looks(server: Server) -> None:
 
 
 def test_top_looks_once(server: Server) -> None:
-    command = [sys.executable, "-m", "commands.main", "top", "--once"]
+    command = [sys.executable, "-m", "fermata.commands.main", "top", "--once"]
     command += ["--control", f"127.0.0.1:{server.port}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "emulated" in done.stdout

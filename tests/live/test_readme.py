@@ -25,7 +25,7 @@ def test_ones_own_model_answers(server: Server) -> None:
 
 
 def test_digits_are_read_as_offline(server: Server) -> None:
-    from deployments.models import digits
+    from fermata.deployments.models import digits
 
     images, labels = digits.held_out()
     model = digits.load("xl")

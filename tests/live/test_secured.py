@@ -15,9 +15,9 @@ pytest.importorskip("ray")
 from served import ROOT, Server, descendants, serving, wait_until
 
 from benchmarks.certificates import Authority
-from clients.access import Access
-from clients.describe import describe
-from clients.wire.errors import RefusedError
+from fermata.clients.access import Access
+from fermata.clients.describe import describe
+from fermata.clients.wire.errors import RefusedError
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 TOKEN = secrets.token_hex(32)
@@ -72,7 +72,7 @@ def secured(folder: Path) -> Iterator[Server]:
 
 def load(server: Server, model: str, *more: str) -> "subprocess.CompletedProcess[str]":
     command = [
-        *(sys.executable, "-m", "commands.main", "load", "--model", model, "--json"),
+        *(sys.executable, "-m", "fermata.commands.main", "load", "--model", model, "--json"),
         *("--server", f"127.0.0.1:{server.grpc_port}", "--rate", "50", "--duration-s", "3"),
     ]
     return subprocess.run(

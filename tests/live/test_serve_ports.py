@@ -17,10 +17,10 @@ from served import ROOT, Server, descendants, get, serving, wait_until
 from stand_in import Running, options
 
 from benchmarks.ports import free_port
-from deployments.frontend.options import FrontendOptions
-from deployments.frontend.server import ServerOptions
-from profiles.errors import ConfigError, ServingError
-from router.core.units import ms
+from fermata.deployments.frontend.options import FrontendOptions
+from fermata.deployments.frontend.server import ServerOptions
+from fermata.profiles.errors import ConfigError, ServingError
+from fermata.router.core.units import ms
 
 pytestmark = pytest.mark.live
 
@@ -33,7 +33,7 @@ DIRECT = """
 import logging, sys
 import ray
 from ray import serve
-from deployments.app import build
+from fermata.deployments.app import build
 
 ray.init(address="local", log_to_driver=False, logging_level=logging.ERROR)
 serve.start(http_options={"port": int(sys.argv[2])})
@@ -58,7 +58,7 @@ def write(folder: Path, ports: tuple[int, int, int], **frontend: Any) -> Path:
 
 def refused(path: Path) -> str:
     """What `fermata serve` says, in one line and so before Ray has started."""
-    command = [sys.executable, "-m", "commands.main", "serve", str(path)]
+    command = [sys.executable, "-m", "fermata.commands.main", "serve", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=REFUSED_S)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.strip().splitlines()

@@ -14,17 +14,23 @@ pytest.importorskip("ray")
 from served import ROOT, Server
 from test_models import SENTENCES, frames
 
-from clients.frames import encode_jpeg
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.parameters import parameter
-from clients.wire.service import InferenceStub
-from clients.wire.tensors import RawTensor, add_input, join_bytes, response_tensors, to_array
-from deployments.frontend.images import decode
-from deployments.models import detector
-from deployments.models.catalog import open_model
-from deployments.models.minilm import Tokens
-from deployments.models.model import Array
-from deployments.models.picture import Pixels, centre_square, whole_frame
+from fermata.clients.frames import encode_jpeg
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.parameters import parameter
+from fermata.clients.wire.service import InferenceStub
+from fermata.clients.wire.tensors import (
+    RawTensor,
+    add_input,
+    join_bytes,
+    response_tensors,
+    to_array,
+)
+from fermata.deployments.frontend.images import decode
+from fermata.deployments.models import detector
+from fermata.deployments.models.catalog import open_model
+from fermata.deployments.models.minilm import Tokens
+from fermata.deployments.models.model import Array
+from fermata.deployments.models.picture import Pixels, centre_square, whole_frame
 
 pytestmark = pytest.mark.live
 
@@ -82,7 +88,7 @@ def test_the_bundled_film_is_named_by_the_command_line(server: Server) -> None:
 
 
 def run(*words: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "commands.main", *words]
+    command = [sys.executable, "-m", "fermata.commands.main", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
 

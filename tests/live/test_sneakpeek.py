@@ -15,7 +15,7 @@ pytest.importorskip("ray")
 pytest.importorskip("faiss")
 from served import ROOT, Server, serving
 
-from deployments.models.digits import held_out, load
+from fermata.deployments.models.digits import held_out, load
 
 pytestmark = [pytest.mark.live, pytest.mark.long]
 

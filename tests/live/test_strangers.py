@@ -11,15 +11,15 @@ import pytest
 from test_link_transport import Recorder, greet
 from test_links import FRONTEND, HOST, OPTIONS, World, inline, run, served, until
 
-from deployments.frontend.memory import Arena
-from deployments.frontend.models import Registry
-from deployments.frontend.options import FrontendOptions
-from deployments.frontend.switchboard import Switchboard
-from router.core.units import ms
-from router.links.closing import CloseCode
-from router.links.connecting import connect
-from router.links.handshake import NONCE_BYTES, ROLES
-from router.links.messages import (
+from fermata.deployments.frontend.memory import Arena
+from fermata.deployments.frontend.models import Registry
+from fermata.deployments.frontend.options import FrontendOptions
+from fermata.deployments.frontend.switchboard import Switchboard
+from fermata.router.core.units import ms
+from fermata.router.links.closing import CloseCode
+from fermata.router.links.connecting import connect
+from fermata.router.links.handshake import NONCE_BYTES, ROLES
+from fermata.router.links.messages import (
     PROTOCOL,
     Dropped,
     Fleet,
@@ -33,8 +33,8 @@ from router.links.messages import (
     Result,
     Shares,
 )
-from router.links.session import LinkError, encode
-from router.links.transport import Link, LinkServer
+from fermata.router.links.session import LinkError, encode
+from fermata.router.links.transport import Link, LinkServer
 
 pytestmark = pytest.mark.live
 

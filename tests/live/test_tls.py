@@ -20,20 +20,20 @@ from stand_in import LINKS, Running, jpeg, options
 from test_access import ROBOTS, TENANTS
 
 from benchmarks.certificates import Authority, Pair
-from clients.access import Access
-from clients.describe import describe
-from clients.load.arrivals import single
-from clients.load.run import run_load
-from clients.load.sender import SenderOptions, Target
-from clients.stream import FrameStream, StreamOptions
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.errors import RefusedError
-from clients.wire.service import InferenceStub
-from clients.wire.tensors import from_array
-from deployments.frontend.server import ServerOptions
-from deployments.frontend.tls import ServerTls
-from profiles.errors import ConfigError
-from router.core.units import ms
+from fermata.clients.access import Access
+from fermata.clients.describe import describe
+from fermata.clients.load.arrivals import single
+from fermata.clients.load.run import run_load
+from fermata.clients.load.sender import SenderOptions, Target
+from fermata.clients.stream import FrameStream, StreamOptions
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.errors import RefusedError
+from fermata.clients.wire.service import InferenceStub
+from fermata.clients.wire.tensors import from_array
+from fermata.deployments.frontend.server import ServerOptions
+from fermata.deployments.frontend.tls import ServerTls
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import ms
 
 pytestmark = pytest.mark.live
 

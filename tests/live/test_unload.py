@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("uvloop")
 from test_links import inline, run, served, until
 
-from deployments.backend.runner import PlainRunner, Runner
-from profiles.errors import ConfigError
-from router.core.units import ms, seconds
-from router.links.messages import Place
-from router.presence import FAILED, UNLOADED
+from fermata.deployments.backend.runner import PlainRunner, Runner
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import ms, seconds
+from fermata.router.links.messages import Place
+from fermata.router.presence import FAILED, UNLOADED
 
 pytestmark = pytest.mark.live
 

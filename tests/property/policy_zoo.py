@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 from toy_policies import Lanes, Swapper
 
-from router.core.source import Source
-from router.core.units import ms
-from router.policies.catalog import POLICIES
-from router.policies.family import Family, alone
-from router.policies.rl.batching import LIMITS
-from router.policies.rl.checkpoint import Checkpoint
-from router.policies.rl.network import Network
-from router.policies.rl.observation import Scales, width
-from router.policies.rl.slots import SlotRouting, SlotRoutingOptions
+from fermata.router.core.source import Source
+from fermata.router.core.units import ms
+from fermata.router.policies.catalog import POLICIES
+from fermata.router.policies.family import Family, alone
+from fermata.router.policies.rl.batching import LIMITS
+from fermata.router.policies.rl.checkpoint import Checkpoint
+from fermata.router.policies.rl.network import Network
+from fermata.router.policies.rl.observation import Scales, width
+from fermata.router.policies.rl.slots import SlotRouting, SlotRoutingOptions
 
 Build = Callable[[Sequence[int], random.Random], list[Source]]
 

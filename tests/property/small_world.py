@@ -9,12 +9,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from policy_zoo import CHOOSING, NOT_STRICT, SOURCES
 
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Batch, Compute, Dispatch, Drop, DropReason, Request
-from router.core.shares import FairAdmission
-from router.core.units import NEVER, ms
-from router.policies.deferred import ModelThread
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Batch, Compute, Dispatch, Drop, DropReason, Request
+from fermata.router.core.shares import FairAdmission
+from fermata.router.core.units import NEVER, ms
+from fermata.router.policies.deferred import ModelThread
 
 SIZE_MAX = 12
 US = 1000

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from policy_zoo import SOURCES
 from small_world import WORKLOADS, Workload, World, examples
 
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Dispatch, Drop, DropReason, Request
-from router.core.shares import FairAdmission
-from router.core.units import NEVER, SECOND, ms
-from router.policies.deferred import ModelThread
-from router.policies.deferred_options import DeferredOptions
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Dispatch, Drop, DropReason, Request
+from fermata.router.core.shares import FairAdmission
+from fermata.router.core.units import NEVER, SECOND, ms
+from fermata.router.policies.deferred import ModelThread
+from fermata.router.policies.deferred_options import DeferredOptions
 
 PLAY_S = 8
 SLO_NS = ms(200)

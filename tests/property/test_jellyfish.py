@@ -8,12 +8,12 @@ from itertools import combinations_with_replacement, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.units import ms
-from router.policies.jellyfish.annealing import Cooling
-from router.policies.jellyfish.decision import Decider, Effort
-from router.policies.jellyfish.mapping import find_optimal_clients
-from router.policies.jellyfish.overload import most_served
-from router.policies.jellyfish.problem import (
+from fermata.router.core.units import ms
+from fermata.router.policies.jellyfish.annealing import Cooling
+from fermata.router.policies.jellyfish.decision import Decider, Effort
+from fermata.router.policies.jellyfish.mapping import find_optimal_clients
+from fermata.router.policies.jellyfish.overload import most_served
+from fermata.router.policies.jellyfish.problem import (
     Client,
     Zoo,
     check_plan,

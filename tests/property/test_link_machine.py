@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from router.core.units import ms
-from router.links.closing import CloseCode, Closed
-from router.links.handshake import ACCEPTOR, CONNECTOR, ROLES, prove
-from router.links.messages import (
+from fermata.router.core.units import ms
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.handshake import ACCEPTOR, CONNECTOR, ROLES, prove
+from fermata.router.links.messages import (
     PROTOCOL,
     Cancel,
     Challenge,
@@ -21,7 +21,13 @@ from router.links.messages import (
     Payload,
     Proof,
 )
-from router.links.session import HANDSHAKE_BYTES_MAX, HANDSHAKE_NS, SILENCE_NS, Session, encode
+from fermata.router.links.session import (
+    HANDSHAKE_BYTES_MAX,
+    HANDSHAKE_NS,
+    SILENCE_NS,
+    Session,
+    encode,
+)
 
 FRAME_BYTES_MAX = 1 << 12
 ENDS = frozenset(

@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.rl import overload, recovery_s
 from benchmarks.workloads import edge, eq12, periodic_bursts
-from simulator.phase_report import PhaseReport, report_phases
-from simulator.run import simulate
+from fermata.simulator.phase_report import PhaseReport, report_phases
+from fermata.simulator.run import simulate
 
 
 def bursts(**values: object) -> PhaseReport:

@@ -4,9 +4,9 @@ import pytest
 
 from benchmarks.goodput import burst_ratio, goodput, hold_latency, recovery_s, worst_camera
 from benchmarks.workloads import RESNET50, fig10, table4, zoo
-from simulator.report import Report, report
-from simulator.run import simulate
-from simulator.scenario import Scenario
+from fermata.simulator.report import Report, report
+from fermata.simulator.run import simulate
+from fermata.simulator.scenario import Scenario
 
 
 def figures(scenario: Scenario) -> Report:

@@ -38,7 +38,7 @@ SIMULATE_KEYS = {
 
 
 def fermata(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "commands.main", *map(str, arguments)]
+    command = [sys.executable, "-m", "fermata.commands.main", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

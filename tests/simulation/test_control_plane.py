@@ -2,13 +2,13 @@
 
 import pytest
 
-from faults.actors import Actor
-from faults.deployment import BACKENDS_MAX
-from faults.invariants import YOUNG_NS, Invariants
-from faults.schedule import Schedule
-from faults.system import REPLACE_NS, System
-from faults.world import World
-from router.core.units import ms, seconds
+from fermata.faults.actors import Actor
+from fermata.faults.deployment import BACKENDS_MAX
+from fermata.faults.invariants import YOUNG_NS, Invariants
+from fermata.faults.schedule import Schedule
+from fermata.faults.system import REPLACE_NS, System
+from fermata.faults.world import World
+from fermata.router.core.units import ms, seconds
 
 UP_NS = seconds(2)
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from faults.invariants import Invariants
-from faults.processes import RouterHost
-from faults.system import System
-from faults.world import World
-from profiles.errors import NoAnswerError
-from router.core.units import ms, seconds
+from fermata.faults.invariants import Invariants
+from fermata.faults.processes import RouterHost
+from fermata.faults.system import System
+from fermata.faults.world import World
+from fermata.profiles.errors import NoAnswerError
+from fermata.router.core.units import ms, seconds
 
 UP_NS = seconds(5)
 """Until the autoscaler has told what it wants."""

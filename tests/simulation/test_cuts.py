@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
-from deployments.frontend.outcomes import Refusal
-from faults.invariants import Invariants
-from faults.schedule import Schedule
-from faults.system import System
-from faults.world import World
-from router.core.units import ms, seconds
+from fermata.deployments.frontend.outcomes import Refusal
+from fermata.faults.invariants import Invariants
+from fermata.faults.schedule import Schedule
+from fermata.faults.system import System
+from fermata.faults.world import World
+from fermata.router.core.units import ms, seconds
 
 CUT_EACH_NS = ms(15)
 UP_NS = seconds(2)

@@ -10,10 +10,10 @@ import typer
 import yaml
 from documents import PAGES, ROOT, Block, blocks, commands, play, serves
 
-from commands.main import app
-from deployments.config import read_config
-from deployments.plan import registry
-from simulator.scenario import read_scenario
+from fermata.commands.main import app
+from fermata.deployments.config import read_config
+from fermata.deployments.plan import registry
+from fermata.simulator.scenario import read_scenario
 
 README = ROOT / "README.md"
 PROGRAMS = [ROOT / name for name in ("README.md", "docs/scenarios.md", "profiles/README.md")]

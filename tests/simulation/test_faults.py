@@ -7,8 +7,8 @@ from hashlib import blake2s
 
 import pytest
 
-from faults.planted import PLANTED
-from faults.run import play
+from fermata.faults.planted import PLANTED
+from fermata.faults.run import play
 
 SEEDS = range(24)
 CHUNK = 6
@@ -51,7 +51,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 STORY = """
 from hashlib import blake2s
-from faults.run import play
+from fermata.faults.run import play
 print(blake2s("\\n".join(play(7, tell=True).said).encode()).hexdigest())
 """
 

@@ -9,18 +9,18 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.workloads import edge, eq12
-from commands.main import app
-from profiles.errors import ConfigError
-from router.core.units import SECOND, ms
-from router.policies.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from router.policies.rl.network import Network, softmax
-from router.policies.rl.observation import Scales, width
-from simulator.learning.environment import Environment
-from simulator.learning.served import served_by
-from simulator.learning.system import read_system
-from simulator.learning.teacher import Teacher
-from simulator.phase_report import report_phases
-from simulator.run import simulate
+from fermata.commands.main import app
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import SECOND, ms
+from fermata.router.policies.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fermata.router.policies.rl.network import Network, softmax
+from fermata.router.policies.rl.observation import Scales, width
+from fermata.simulator.learning.environment import Environment
+from fermata.simulator.learning.served import served_by
+from fermata.simulator.learning.system import read_system
+from fermata.simulator.learning.teacher import Teacher
+from fermata.simulator.phase_report import report_phases
+from fermata.simulator.run import simulate
 
 SYSTEM = read_system(edge(arrivals=eq12("table")))
 
@@ -67,7 +67,7 @@ def test_slots_count_as_often_as_the_workload_brings_them() -> None:
 
 def test_the_exported_network_is_the_trained_one() -> None:
     torch = pytest.importorskip("torch", reason="training needs the extra torch")
-    from simulator.learning.actor_critic import Actor
+    from fermata.simulator.learning.actor_critic import Actor
 
     torch.manual_seed(1)
     actor = Actor(inputs=7, instances=4, batching_tiers=2, hidden=(8, 8))
@@ -86,8 +86,8 @@ def test_the_exported_network_is_the_trained_one() -> None:
 def test_training_makes_a_policy_that_serves_bursts(batching: bool, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="training needs the extra torch")
     from benchmarks.rl import slots
-    from simulator.learning.ppo import Settings
-    from simulator.learning.training import Lesson, train
+    from fermata.simulator.learning.ppo import Settings
+    from fermata.simulator.learning.training import Lesson, train
 
     settings = Settings(copies=128, horizon=8, updates=3, imitation_rounds=4)
     lesson = Lesson(seed=1, with_arrivals=True, batching=batching, settings=settings)
@@ -104,8 +104,8 @@ def test_training_makes_a_policy_that_serves_bursts(batching: bool, tmp_path: Pa
 
 def test_training_that_is_interrupted_leaves_a_policy(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="training needs the extra torch")
-    from simulator.learning.ppo import Figures, Settings
-    from simulator.learning.training import Lesson, Stopped, train
+    from fermata.simulator.learning.ppo import Figures, Settings
+    from fermata.simulator.learning.training import Lesson, Stopped, train
 
     path = tmp_path / "policy.json"
     lesson = Lesson(settings=Settings(copies=64, horizon=4, updates=9, imitation_rounds=2))

@@ -5,8 +5,8 @@ import json
 import pytest
 from typer.testing import CliRunner, Result
 
-from commands.main import app
-from profiles.errors import ConfigError
+from fermata.commands.main import app
+from fermata.profiles.errors import ConfigError
 
 SAMPLE = "simulator/samples/variants.yaml"
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from commands.view import Record, make_server
-from profiles.errors import ConfigError
-from router.core.units import SECOND
-from router.frames import write_frames
-from simulator.record import Recorder
-from simulator.report import report
-from simulator.run import simulate
-from simulator.scenario import read_scenario
+from fermata.commands.view import Record, make_server
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import SECOND
+from fermata.router.frames import write_frames
+from fermata.simulator.record import Recorder
+from fermata.simulator.report import report
+from fermata.simulator.run import simulate
+from fermata.simulator.scenario import read_scenario
 
 SCENARIO: dict[str, Any] = {
     "seed": 3,

@@ -2,15 +2,15 @@
 
 import pytest
 
-from deployments.frontend.outcomes import Refusal
-from faults.deployment import ENCODED
-from faults.invariants import Invariants
-from faults.processes import RouterHost
-from faults.schedule import Schedule
-from faults.system import System
-from faults.world import World
-from router.core.units import ms, seconds
-from router.epochs import next_epoch
+from fermata.deployments.frontend.outcomes import Refusal
+from fermata.faults.deployment import ENCODED
+from fermata.faults.invariants import Invariants
+from fermata.faults.processes import RouterHost
+from fermata.faults.schedule import Schedule
+from fermata.faults.system import System
+from fermata.faults.world import World
+from fermata.router.core.units import ms, seconds
+from fermata.router.epochs import next_epoch
 
 UP_NS = seconds(2)
 LOAD_NS = seconds(2)

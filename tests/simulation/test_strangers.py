@@ -2,14 +2,14 @@
 
 import pytest
 
-from deployments.frontend.outcomes import Refusal
-from faults.deployment import ENCODED
-from faults.invariants import Invariants
-from faults.run import play
-from faults.schedule import Schedule
-from faults.system import System
-from faults.world import World
-from router.core.units import ms, seconds
+from fermata.deployments.frontend.outcomes import Refusal
+from fermata.faults.deployment import ENCODED
+from fermata.faults.invariants import Invariants
+from fermata.faults.run import play
+from fermata.faults.schedule import Schedule
+from fermata.faults.system import System
+from fermata.faults.world import World
+from fermata.router.core.units import ms, seconds
 
 UP_NS = seconds(2)
 LOAD_NS = seconds(3)

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from router.policies.central.hull import concave_hull, fluid_accuracy, reachable
-from router.policies.ramsis.options import RamsisOptions
-from router.policies.ramsis.solve import solve
-from simulator.report import Report, report
-from simulator.run import simulate
-from simulator.scenario import Scenario, read_scenario
-from simulator.switching import sustained_rps
-from simulator.worker_plan import (
+from fermata.router.policies.central.hull import concave_hull, fluid_accuracy, reachable
+from fermata.router.policies.ramsis.options import RamsisOptions
+from fermata.router.policies.ramsis.solve import solve
+from fermata.simulator.report import Report, report
+from fermata.simulator.run import simulate
+from fermata.simulator.scenario import Scenario, read_scenario
+from fermata.simulator.switching import sustained_rps
+from fermata.simulator.worker_plan import (
     Wish,
     fewest_workers,
     only_application,

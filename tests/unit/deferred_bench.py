@@ -1,11 +1,11 @@
 """One model, deferred, on backends that run as profiled."""
 
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Dispatch, Drop, Request
-from router.core.units import NEVER, ms
-from router.policies.deferred import ModelThread
-from router.policies.deferred_options import DeferredOptions
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Dispatch, Drop, Request
+from fermata.router.core.units import NEVER, ms
+from fermata.router.policies.deferred import ModelThread
+from fermata.router.policies.deferred_options import DeferredOptions
 
 SIZE_MAX = 32
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from router.assembly import RouterConfig, ServedApplication, ServedVariant
-from router.core.units import NEVER, ms
-from router.links.closing import CloseCode, Closed
-from router.links.messages import (
+from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.core.units import NEVER, ms
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.messages import (
     PROTOCOL,
     RID_BITS,
     Hello,
@@ -14,9 +14,9 @@ from router.links.messages import (
     Ready,
     Submit,
 )
-from router.live import LiveRouter
-from router.meters import Meters
-from router.snapshot import snapshot
+from fermata.router.live import LiveRouter
+from fermata.router.meters import Meters
+from fermata.router.snapshot import snapshot
 
 Kind = TypeVar("Kind")
 LOST = Closed(CloseCode.LOST, "end of file")

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from router.aside import Aside, Failed, call_elsewhere
-from router.core.units import ms
-from router.policies.ramsis.problem import WorkerProblem
-from router.policies.ramsis.solve import solve
+from fermata.router.aside import Aside, Failed, call_elsewhere
+from fermata.router.core.units import ms
+from fermata.router.policies.ramsis.problem import WorkerProblem
+from fermata.router.policies.ramsis.solve import solve
 
 
 def test_results_come_back_in_order() -> None:

@@ -4,8 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from autoscaler.money import HOUR_NS, bills
-from autoscaler.rule import Advice, RuleOptions, RuleState, Window, advise, demand_of, share_out
+from fermata.autoscaler.money import HOUR_NS, bills
+from fermata.autoscaler.rule import (
+    Advice,
+    RuleOptions,
+    RuleState,
+    Window,
+    advise,
+    demand_of,
+    share_out,
+)
 
 PAPER = RuleOptions(idle=0.0, release_after=1, cool_down=0, release_band=0.0)
 

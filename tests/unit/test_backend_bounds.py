@@ -2,9 +2,9 @@
 
 import asyncio
 
-from deployments.backend.frontends import PEERS_MAX
-from deployments.backend.process import OTHERS, REASONS_MAX, BackendProcess, BackendSettings
-from router.links.messages import Frontend
+from fermata.deployments.backend.frontends import PEERS_MAX
+from fermata.deployments.backend.process import OTHERS, REASONS_MAX, BackendProcess, BackendSettings
+from fermata.router.links.messages import Frontend
 
 
 async def nowhere() -> str:

@@ -7,17 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployments.backend.executor import Executor, Outcome, run_or_halve
-from deployments.backend.limits import BatchLimits
-from deployments.backend.out_of_memory import NoRoomError, is_out_of_memory
-from deployments.backend.runner import PlainRunner
-from deployments.backend.slot import Slot
-from deployments.backend.tensors import Array
-from router.assembly import Assembly, RouterConfig, ServedApplication, ServedVariant, assemble
-from router.core.events import Dispatch, Request
-from router.core.units import ms, seconds
-from router.links.messages import Payload, Run
-from router.room import Room
+from fermata.deployments.backend.executor import Executor, Outcome, run_or_halve
+from fermata.deployments.backend.limits import BatchLimits
+from fermata.deployments.backend.out_of_memory import NoRoomError, is_out_of_memory
+from fermata.deployments.backend.runner import PlainRunner
+from fermata.deployments.backend.slot import Slot
+from fermata.deployments.backend.tensors import Array
+from fermata.router.assembly import (
+    Assembly,
+    RouterConfig,
+    ServedApplication,
+    ServedVariant,
+    assemble,
+)
+from fermata.router.core.events import Dispatch, Request
+from fermata.router.core.units import ms, seconds
+from fermata.router.links.messages import Payload, Run
+from fermata.router.room import Room
 
 
 class OutOfMemoryError(RuntimeError):

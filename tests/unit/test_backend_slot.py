@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.backend.slot import (
+from fermata.deployments.backend.slot import (
     Announce,
     Ask,
     Begin,
@@ -17,8 +17,8 @@ from deployments.backend.slot import (
     Slot,
     Tensors,
 )
-from router.core.units import NEVER, ms
-from router.links.messages import RID_BITS, Done, Fetch, Payload, Returned, Run
+from fermata.router.core.units import NEVER, ms
+from fermata.router.links.messages import RID_BITS, Done, Fetch, Payload, Returned, Run
 
 OUTPUT: Tensors = (("output", "FP32", (1,), b"\0\0\0\0"),)
 FAR = 1 << RID_BITS

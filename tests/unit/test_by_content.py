@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Dispatch, Request
-from router.core.source import Slot, Source
-from router.core.units import ms
-from router.policies.by_content import suited
-from router.policies.deferred import ModelThread
-from router.policies.deferred_options import DeferredOptions
-from router.policies.family import Family
-from router.policies.jellyfish.source import Jellyfish, JellyfishOptions
-from router.policies.ramsis.options import RamsisOptions
-from router.policies.ramsis.source import Ramsis
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Dispatch, Request
+from fermata.router.core.source import Slot, Source
+from fermata.router.core.units import ms
+from fermata.router.policies.by_content import suited
+from fermata.router.policies.deferred import ModelThread
+from fermata.router.policies.deferred_options import DeferredOptions
+from fermata.router.policies.family import Family
+from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from fermata.router.policies.ramsis.options import RamsisOptions
+from fermata.router.policies.ramsis.source import Ramsis
 
 FAST, TWIN, SLOW = 0, 1, 2
 """The second is as fast as the first."""

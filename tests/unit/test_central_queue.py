@@ -2,19 +2,25 @@
 
 import pytest
 
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Dispatch, Drop, DropReason, Request
-from router.core.units import SECOND, ms
-from router.policies.central.hull import Point, concave_hull, fluid_accuracy, price, reachable
-from router.policies.central.options import CentralOptions
-from router.policies.central.prices import PriceCurve
-from router.policies.central.source import CentralQueue
-from router.policies.central.steady import SteadyRate
-from router.policies.central.under_way import UnderWay
-from router.policies.family import Family
-from router.policies.ramsis.options import RamsisOptions
-from router.policies.ramsis.source import Ramsis
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Dispatch, Drop, DropReason, Request
+from fermata.router.core.units import SECOND, ms
+from fermata.router.policies.central.hull import (
+    Point,
+    concave_hull,
+    fluid_accuracy,
+    price,
+    reachable,
+)
+from fermata.router.policies.central.options import CentralOptions
+from fermata.router.policies.central.prices import PriceCurve
+from fermata.router.policies.central.source import CentralQueue
+from fermata.router.policies.central.steady import SteadyRate
+from fermata.router.policies.central.under_way import UnderWay
+from fermata.router.policies.family import Family
+from fermata.router.policies.ramsis.options import RamsisOptions
+from fermata.router.policies.ramsis.source import Ramsis
 
 FAST, MIDDLE, GOOD = 0, 1, 2
 TABLES = {

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from clients.access import Access
-from clients.wire.errors import BadRequestError
-from commands.access import access_of
-from profiles.errors import ConfigError
+from fermata.clients.access import Access
+from fermata.clients.wire.errors import BadRequestError
+from fermata.commands.access import access_of
+from fermata.profiles.errors import ConfigError
 
 
 def test_a_token_comes_from_a_file_or_the_environment(

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clients.describe import ModelDescription, sample_input
-from clients.frames import encode_jpeg, open_frames
-from clients.wire.errors import BadRequestError
-from clients.wire.tensors import split_bytes, to_array
+from fermata.clients.describe import ModelDescription, sample_input
+from fermata.clients.frames import encode_jpeg, open_frames
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.tensors import split_bytes, to_array
 
 
 def test_arrays_are_encoded_and_encoded_ones_left_alone() -> None:

@@ -2,7 +2,7 @@
 
 import struct
 
-from clients.load.http2 import (
+from fermata.clients.load.http2 import (
     ACK,
     DATA,
     END_STREAM,

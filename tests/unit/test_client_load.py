@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from clients.load.arrivals import Arrivals, cameras, gamma, poisson, single, trace
-from clients.load.ledger import Ledger, merge
-from clients.load.report import report
-from clients.load.sender import Target, own_part, shared_part
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.errors import BadRequestError
-from clients.wire.tensors import from_array
+from fermata.clients.load.arrivals import Arrivals, cameras, gamma, poisson, single, trace
+from fermata.clients.load.ledger import Ledger, merge
+from fermata.clients.load.report import report
+from fermata.clients.load.sender import Target, own_part, shared_part
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.tensors import from_array
 
 SECOND = 1_000_000_000
 MS = 1_000_000

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from clients.adaptation import Adaptation, original_boxes, shrink
-from clients.bandwidth import BandwidthEstimator
-from clients.clock import time_left_ns
-from clients.frame_bits import SIDES_MAX, FrameBits
-from clients.frame_size import FrameSizer
-from clients.uplink import Uplink
-from clients.wire import open_inference_pb2 as pb
-from clients.wire import parameters as names
+from fermata.clients.adaptation import Adaptation, original_boxes, shrink
+from fermata.clients.bandwidth import BandwidthEstimator
+from fermata.clients.clock import time_left_ns
+from fermata.clients.frame_bits import SIDES_MAX, FrameBits
+from fermata.clients.frame_size import FrameSizer
+from fermata.clients.uplink import Uplink
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire import parameters as names
 
 MS = 1_000_000
 

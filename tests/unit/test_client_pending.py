@@ -1,6 +1,6 @@
 """Frames under way: sent again when time allows, given up when not, released in order."""
 
-from clients.pending import NEVER, FrameResult, Pending
+from fermata.clients.pending import NEVER, FrameResult, Pending
 
 MS = 1_000_000
 

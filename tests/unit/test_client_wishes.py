@@ -2,15 +2,15 @@
 
 import pytest
 
-from router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
-from router.client_wishes import KNOWN_MAX, ClientWishes
-from router.core.engine import Engine
-from router.core.events import Compute, Dispatch, Drop, DropReason, Request
-from router.core.units import SECOND, ms
-from router.policies.family import Family
-from simulator.report import report
-from simulator.run import simulate
-from simulator.scenario import read_scenario
+from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from fermata.router.client_wishes import KNOWN_MAX, ClientWishes
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Compute, Dispatch, Drop, DropReason, Request
+from fermata.router.core.units import SECOND, ms
+from fermata.router.policies.family import Family
+from fermata.simulator.report import report
+from fermata.simulator.run import simulate
+from fermata.simulator.scenario import read_scenario
 
 SLO_NS = ms(100)
 FAST, MIDDLE, GOOD = 0, 1, 2

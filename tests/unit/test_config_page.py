@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from deployments.config import DeploymentConfig
-from deployments.config_page import page, sections
+from fermata.deployments.config import DeploymentConfig
+from fermata.deployments.config_page import page, sections
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_current() -> None:
     assert (ROOT / "docs/configuration.md").read_text() == page(), (
-        "python -m deployments.config_page > docs/configuration.md"
+        "python -m fermata.deployments.config_page > docs/configuration.md"
     )
 
 

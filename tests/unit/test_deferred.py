@@ -2,10 +2,10 @@
 
 from deferred_bench import SIZE_MAX, Bench
 
-from router.core.events import DropReason
-from router.core.units import ms
-from router.policies.catalog import POLICIES
-from router.policies.deferred_options import DeferredOptions
+from fermata.router.core.events import DropReason
+from fermata.router.core.units import ms
+from fermata.router.policies.catalog import POLICIES
+from fermata.router.policies.deferred_options import DeferredOptions
 
 # How long to hold
 

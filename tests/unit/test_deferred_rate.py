@@ -3,13 +3,13 @@
 import pytest
 from deferred_bench import Bench
 
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Dispatch, Request
-from router.core.units import NEVER, ms, seconds
-from router.policies.catalog import POLICIES
-from router.policies.deferred import ModelThread
-from router.policies.deferred_options import PUBLISHED, DeferredOptions
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Dispatch, Request
+from fermata.router.core.units import NEVER, ms, seconds
+from fermata.router.policies.catalog import POLICIES
+from fermata.router.policies.deferred import ModelThread
+from fermata.router.policies.deferred_options import PUBLISHED, DeferredOptions
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ from rich.console import Console
 from router_world import World
 from test_metrics import busy_world
 
-from commands.top import shown, strip
-from deployments.frames import live_frame
-from deployments.history import History
-from router.core.units import ms, seconds
-from router.frames import Frame
-from router.histogram import quantile
-from router.links.messages import Done, Run
-from router.snapshot import snapshot
+from fermata.commands.top import shown, strip
+from fermata.deployments.frames import live_frame
+from fermata.deployments.history import History
+from fermata.router.core.units import ms, seconds
+from fermata.router.frames import Frame
+from fermata.router.histogram import quantile
+from fermata.router.links.messages import Done, Run
+from fermata.router.snapshot import snapshot
 
 
 def look(world: World, history: History) -> Frame:

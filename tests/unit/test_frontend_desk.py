@@ -7,16 +7,16 @@ from contextlib import contextmanager
 
 import pytest
 
-from clients.wire.tensors import RawTensor
-from deployments.frontend.desk import ADVICE_MAX, Desk
-from deployments.frontend.entry import Arrival
-from deployments.frontend.intake import Intake
-from deployments.frontend.memory import Arena
-from deployments.frontend.models import ServedModel, TensorSpec
-from deployments.frontend.outcomes import Outcome, Refusal
-from deployments.frontend.table import RequestTable
-from router.core.units import ms, seconds
-from router.links.messages import Advice, Cancel, Evidence, Payload, Report, Result, Submit
+from fermata.clients.wire.tensors import RawTensor
+from fermata.deployments.frontend.desk import ADVICE_MAX, Desk
+from fermata.deployments.frontend.entry import Arrival
+from fermata.deployments.frontend.intake import Intake
+from fermata.deployments.frontend.memory import Arena
+from fermata.deployments.frontend.models import ServedModel, TensorSpec
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.table import RequestTable
+from fermata.router.core.units import ms, seconds
+from fermata.router.links.messages import Advice, Cancel, Evidence, Payload, Report, Result, Submit
 
 BYTES = ServedModel("bytes", TensorSpec("input", "UINT8", (4,)), seconds(1), seconds(1))
 SIZED = ServedModel(

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.errors import BadRequestError
-from clients.wire.tensors import (
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.tensors import (
     RawTensor,
     add_input,
     from_array,
@@ -23,11 +23,11 @@ from clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from deployments.frontend.decoding import payload_bytes, write_payload
-from deployments.frontend.images import decode, fit, write
-from deployments.frontend.intake import Intake, take_in
-from deployments.frontend.json_tensors import read_request, write_response
-from deployments.frontend.models import (
+from fermata.deployments.frontend.decoding import payload_bytes, write_payload
+from fermata.deployments.frontend.images import decode, fit, write
+from fermata.deployments.frontend.intake import Intake, take_in
+from fermata.deployments.frontend.json_tensors import read_request, write_response
+from fermata.deployments.frontend.models import (
     Fit,
     ImageSpec,
     Registry,
@@ -35,11 +35,11 @@ from deployments.frontend.models import (
     TensorSpec,
     UnknownModelError,
 )
-from deployments.frontend.replies import best_classes, response_of, stream_refusal
-from deployments.frontend.unsound import refusal_of
-from profiles.errors import ConfigError
-from router.core.units import ms
-from router.links.messages import Result
+from fermata.deployments.frontend.replies import best_classes, response_of, stream_refusal
+from fermata.deployments.frontend.unsound import refusal_of
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import ms
+from fermata.router.links.messages import Result
 
 REGISTRY = Registry.of(
     [

@@ -7,9 +7,9 @@ from multiprocessing.shared_memory import SharedMemory
 
 import pytest
 
-from deployments.frontend.extents import ALIGN, Extents
-from deployments.frontend.memory import FOLDER, PREFIX, Arena
-from router.links.messages import Payload
+from fermata.deployments.frontend.extents import ALIGN, Extents
+from fermata.deployments.frontend.memory import FOLDER, PREFIX, Arena
+from fermata.router.links.messages import Payload
 
 
 def test_slots_never_overlap_and_merge_when_they_come_back() -> None:

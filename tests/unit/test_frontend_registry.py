@@ -4,13 +4,17 @@ import asyncio
 
 import pytest
 
-from deployments.config import read_config
-from deployments.frontend.models import Registry, UnknownModelError, UnloadedModelError
-from deployments.frontend.repository import FixedRepositoryError, LoadFailedError, Repository
-from deployments.plan import registry
-from profiles.errors import ConfigError
-from router.links.messages import Absent, Place
-from router.presence import FAILED, UNLOADED
+from fermata.deployments.config import read_config
+from fermata.deployments.frontend.models import Registry, UnknownModelError, UnloadedModelError
+from fermata.deployments.frontend.repository import (
+    FixedRepositoryError,
+    LoadFailedError,
+    Repository,
+)
+from fermata.deployments.plan import registry
+from fermata.profiles.errors import ConfigError
+from fermata.router.links.messages import Absent, Place
+from fermata.router.presence import FAILED, UNLOADED
 
 
 def entry(name: str, version: int, variant: str) -> dict[str, object]:

@@ -1,9 +1,9 @@
 """What a frontend counts, and what of it the router has not heard yet."""
 
-from deployments.frontend.entry import Arrival, Entry
-from deployments.frontend.tally import Tally
-from router.core.units import ms
-from router.links.messages import Result
+from fermata.deployments.frontend.entry import Arrival, Entry
+from fermata.deployments.frontend.tally import Tally
+from fermata.router.core.units import ms
+from fermata.router.links.messages import Result
 
 
 def served(tally: Tally, latency_ms: float, size: int = 4) -> None:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from benchmarks.http_load import Answers, Connection, HttpOptions, HttpSender, Pool, post
-from clients.load.arrivals import single
-from clients.load.ledger import LOST, OK
-from clients.load.sender import Target
-from clients.wire.tensors import RawTensor
+from fermata.clients.load.arrivals import single
+from fermata.clients.load.ledger import LOST, OK
+from fermata.clients.load.sender import Target
+from fermata.clients.wire.tensors import RawTensor
 
 MS = 1_000_000
 TARGET = Target("model", RawTensor("input", "UINT8", (1,), b"x"), 50 * MS)

@@ -4,14 +4,14 @@ import random
 
 import pytest
 
-from router.core.units import SECOND, ms
-from router.policies.jellyfish import kicks
-from router.policies.jellyfish.annealing import Cooling, select_dnns
-from router.policies.jellyfish.contiguous import cut
-from router.policies.jellyfish.decision import Decider, Effort, never
-from router.policies.jellyfish.mapping import find_optimal_clients, map_clients
-from router.policies.jellyfish.placement import HitCount, assign, neighbours
-from router.policies.jellyfish.problem import (
+from fermata.router.core.units import SECOND, ms
+from fermata.router.policies.jellyfish import kicks
+from fermata.router.policies.jellyfish.annealing import Cooling, select_dnns
+from fermata.router.policies.jellyfish.contiguous import cut
+from fermata.router.policies.jellyfish.decision import Decider, Effort, never
+from fermata.router.policies.jellyfish.mapping import find_optimal_clients, map_clients
+from fermata.router.policies.jellyfish.placement import HitCount, assign, neighbours
+from fermata.router.policies.jellyfish.problem import (
     UNITS_PER_FPS,
     Client,
     Plan,
@@ -23,10 +23,10 @@ from router.policies.jellyfish.problem import (
     make_zoo,
     servable,
 )
-from router.policies.jellyfish.question import Post
-from router.policies.jellyfish.search import Search
-from router.policies.jellyfish.split import best_split
-from router.policies.jellyfish.turns import Turns
+from fermata.router.policies.jellyfish.question import Post
+from fermata.router.policies.jellyfish.search import Search
+from fermata.router.policies.jellyfish.split import best_split
+from fermata.router.policies.jellyfish.turns import Turns
 
 
 def zoo() -> Zoo:

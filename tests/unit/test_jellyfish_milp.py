@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("highspy")
 
 from benchmarks.jellyfish_milp import Programme, optimum
-from router.core.units import ms
-from router.policies.jellyfish.decision import Decider, Effort
-from router.policies.jellyfish.problem import make_client, make_zoo
+from fermata.router.core.units import ms
+from fermata.router.policies.jellyfish.decision import Decider, Effort
+from fermata.router.policies.jellyfish.problem import make_client, make_zoo
 
 # PuLP warns of its own next version.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -2,12 +2,12 @@
 
 import random
 
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Advise, ClientReport, Dispatch, Drop, DropReason, Request
-from router.core.units import ms
-from router.policies.family import Family
-from router.policies.jellyfish.source import Jellyfish, JellyfishOptions, accurate_order
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Advise, ClientReport, Dispatch, Drop, DropReason, Request
+from fermata.router.core.units import ms
+from fermata.router.policies.family import Family
+from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions, accurate_order
 
 SIZES = (128, 224, 320)
 TABLES = ([10.0, 14.0, 18.0], [15.0, 22.0, 29.0], [25.0, 40.0, 55.0])

@@ -17,9 +17,9 @@ import pytest
 import yaml
 from kustomized import render
 
-from deployments.config import DeploymentConfig, read_config
-from deployments.frontend.tls import ServerTls
-from router.links.tls import LinkTls
+from fermata.deployments.config import DeploymentConfig, read_config
+from fermata.deployments.frontend.tls import ServerTls
+from fermata.router.links.tls import LinkTls
 
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"
@@ -122,7 +122,7 @@ def test_serve_and_our_own_model_take_the_embedded_configuration(
 ) -> None:
     schema = pytest.importorskip("ray.serve.schema")
     found = schema.ServeDeploySchema(**serve_config(manifests))
-    assert found.applications[0].import_path == "deployments.app:build"
+    assert found.applications[0].import_path == "fermata.deployments.app:build"
     config = our_config(manifests)
     # Pods reach one another by their own addresses, and clients by any.
     assert config.links.host == "node"

@@ -8,10 +8,10 @@ from handshakes import SECRET, acceptor, connector, frame, hello, linked, nonce,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core.units import ms
-from router.links.closing import CloseCode, Closed
-from router.links.handshake import ACCEPTOR, CONNECTOR, LINKS_TO, ROLES, Acceptor, prove
-from router.links.messages import (
+from fermata.router.core.units import ms
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.handshake import ACCEPTOR, CONNECTOR, LINKS_TO, ROLES, Acceptor, prove
+from fermata.router.links.messages import (
     PROTOCOL,
     Cancel,
     Challenge,
@@ -22,7 +22,7 @@ from router.links.messages import (
     Message,
     Proof,
 )
-from router.links.session import HANDSHAKE_NS, PREFIX, Session
+from fermata.router.links.session import HANDSHAKE_NS, PREFIX, Session
 
 HUGE = 2**62
 """A term that no router ever has."""

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Callable
 
-from router.core.units import ms
-from router.links.closing import Closed
-from router.links.connecting import PersistentLink
-from router.links.heart import Heart, LoopWatch
-from router.links.messages import PROTOCOL, Hello, Message
-from router.links.session import LinkError
-from router.links.transport import Link, LinkOptions
+from fermata.router.core.units import ms
+from fermata.router.links.closing import Closed
+from fermata.router.links.connecting import PersistentLink
+from fermata.router.links.heart import Heart, LoopWatch
+from fermata.router.links.messages import PROTOCOL, Hello, Message
+from fermata.router.links.session import LinkError
+from fermata.router.links.transport import Link, LinkOptions
 
 NEVER_BEATS = ms(1_000_000)
 

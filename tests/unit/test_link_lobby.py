@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.links.lobby import Lobby
+from fermata.router.links.lobby import Lobby
 
 
 class Caller:

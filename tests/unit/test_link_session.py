@@ -6,9 +6,9 @@ from handshakes import FRAME_BYTES_MAX, acceptor, connector, frame, hello, linke
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.core.units import ms
-from router.links.closing import CloseCode, Closed
-from router.links.messages import (
+from fermata.router.core.units import ms
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.messages import (
     PROTOCOL,
     Cancel,
     Dropped,
@@ -20,7 +20,7 @@ from router.links.messages import (
     Run,
     Submit,
 )
-from router.links.session import PREFIX, LinkError, Session, encode, encode_valid
+from fermata.router.links.session import PREFIX, LinkError, Session, encode, encode_valid
 
 
 def session(role: str = "router", epoch: int = 0) -> Session:

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.certificates import Authority
-from profiles.errors import ConfigError
-from router.links.tls import LinkTls, Seal, SealError
+from fermata.profiles.errors import ConfigError
+from fermata.router.links.tls import LinkTls, Seal, SealError
 
 
 def tls(authority: Authority, name: str = "fermata", trusted: Authority | None = None) -> LinkTls:

@@ -2,20 +2,20 @@
 
 import pytest
 
-from profiles.errors import ConfigError
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Dispatch, Request
-from router.core.units import SECOND, ms
-from router.policies.catalog import build_sources
-from router.policies.family import Family
-from router.policies.load_granular import (
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Dispatch, Request
+from fermata.router.core.units import SECOND, ms
+from fermata.router.policies.catalog import build_sources
+from fermata.router.policies.family import Family
+from fermata.router.policies.load_granular import (
     JellyfishPlusOptions,
     LoadGranular,
     ModelSwitchingOptions,
 )
-from router.policies.ramsis.options import RamsisOptions
-from router.policies.ramsis.source import Ramsis
+from fermata.router.policies.ramsis.options import RamsisOptions
+from fermata.router.policies.ramsis.source import Ramsis
 
 FAST, MIDDLE, GOOD = 0, 1, 2
 SLO_NS = ms(100)

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from router_world import LEFT, LOST, World, rid
 
-import router.logs
-from deployments.frontend.entry import Arrival
-from deployments.frontend.following import Followers, follow
-from deployments.frontend.outcomes import Refusal
-from deployments.frontend.request_log import RequestLog
-from deployments.frontend.traces import Tracer
-from router.batch_log import LoggedMeters
-from router.core.units import NEVER, ms
-from router.links.messages import Done, Fetch, Ready, Result
-from router.logs import LOG, LineHandler, LogOptions, debugging, fields, start_logs
+from fermata.deployments.frontend.entry import Arrival
+from fermata.deployments.frontend.following import Followers, follow
+from fermata.deployments.frontend.outcomes import Refusal
+from fermata.deployments.frontend.request_log import RequestLog
+from fermata.deployments.frontend.traces import Tracer
+from fermata.router import logs
+from fermata.router.batch_log import LoggedMeters
+from fermata.router.core.units import NEVER, ms
+from fermata.router.links.messages import Done, Fetch, Ready, Result
+from fermata.router.logs import LOG, LineHandler, LogOptions, debugging, fields, start_logs
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 CATS = Arrival("cats", ms(50), ms(50), 1)
@@ -72,7 +72,7 @@ def test_without_debug_nobody_follows_and_nothing_is_formatted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     formatted: list[object] = []
-    monkeypatch.setattr(router.logs, "log_line", lambda *given: formatted.append(given))
+    monkeypatch.setattr(logs, "log_line", lambda *given: formatted.append(given))
     start_logs("p", LogOptions("warning", str(tmp_path)))
     assert not debugging()
     assert follow([]) is None
@@ -93,7 +93,7 @@ def test_a_folder_that_cannot_be_written_ends_nothing(
 def test_lines_that_the_disk_does_not_take_in_time_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(router.logs, "WAITING_MAX", 2)
+    monkeypatch.setattr(logs, "WAITING_MAX", 2)
     written: list[str] = []
     handler = LineHandler("p", written.append)
     handler.stopped.set()

@@ -4,12 +4,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from router_world import LOST, FakeLink, World, rid
 
-from router.core.units import ms, seconds
-from router.histogram import LATENCY_NS
-from router.links.closing import CloseCode, Closed
-from router.links.messages import Answered, BackendStats, Done, FrontendStats, Ready, Run, Submit
-from router.snapshot import snapshot
-from router.streams import HALF_NS, REQUESTS_MIN, StreamCounts
+from fermata.router.core.units import ms, seconds
+from fermata.router.histogram import LATENCY_NS
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.messages import (
+    Answered,
+    BackendStats,
+    Done,
+    FrontendStats,
+    Ready,
+    Run,
+    Submit,
+)
+from fermata.router.snapshot import snapshot
+from fermata.router.streams import HALF_NS, REQUESTS_MIN, StreamCounts
 
 BUCKETS = len(LATENCY_NS) + 1
 

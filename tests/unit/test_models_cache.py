@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deployments.models.cache import cache_folder, cached
+from fermata.deployments.models.cache import cache_folder, cached
 
 
 def test_xdg_names_the_folder_and_a_relative_path_is_ignored() -> None:

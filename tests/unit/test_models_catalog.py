@@ -6,9 +6,9 @@ import types
 import numpy as np
 import pytest
 
-from deployments.models.catalog import EMBEDDED, ModelName, open_model, parse_name
-from deployments.models.model import Array, Card, check_batch
-from profiles.errors import ConfigError
+from fermata.deployments.models.catalog import EMBEDDED, ModelName, open_model, parse_name
+from fermata.deployments.models.model import Array, Card, check_batch
+from fermata.profiles.errors import ConfigError
 
 
 class Doubler:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from deployments.models.detector import decode, suppress, to_frame
-from deployments.models.picture import centre_square, reduction, whole_frame
+from fermata.deployments.models.detector import decode, suppress, to_frame
+from fermata.deployments.models.picture import centre_square, reduction, whole_frame
 
 
 def maps() -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deployments.models.mlp import Floats, Recipe, forward, softmax, train
+from fermata.deployments.models.mlp import Floats, Recipe, forward, softmax, train
 
 LABELS = np.tile(np.arange(3), 40)
 

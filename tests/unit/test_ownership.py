@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.errors import ConfigError
-from router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
-from router.core.units import ms
-from router.ownership import Ownership
-from router.policies.sneakpeek.classes import Classes
+from fermata.profiles.errors import ConfigError
+from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from fermata.router.core.units import ms
+from fermata.router.ownership import Ownership
+from fermata.router.policies.sneakpeek.classes import Classes
 
 
 def application(name: str, policy: str = "", share: float = 1.0) -> ServedApplication:

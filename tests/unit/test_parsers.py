@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from deployments.frontend.images import PIXEL_BYTES_MAX
-from faults.fuzzing import INPUT_BYTES, by_chance, mutated
-from faults.parsers import PARSERS, PIXELS_MAX, REGISTRY, SLACK_BYTES, bounded_memory
-from profiles.errors import ConfigError
-from profiles.store import load_file
+from fermata.deployments.frontend.images import PIXEL_BYTES_MAX
+from fermata.faults.fuzzing import INPUT_BYTES, by_chance, mutated
+from fermata.faults.parsers import PARSERS, PIXELS_MAX, REGISTRY, SLACK_BYTES, bounded_memory
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.store import load_file
 
 FOUND = [
     # A JPEG with a subsampling that its decoder has no name for.

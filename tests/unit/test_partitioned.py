@@ -3,12 +3,12 @@ b + 4 ms, so with an SLO of 24 ms a backend runs batches of 8 in 12 ms, 667 requ
 
 import pytest
 
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Dispatch, Drop, DropReason, Request
-from router.core.units import SECOND, ms
-from router.policies.family import alone
-from router.policies.partitioned import (
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Dispatch, Drop, DropReason, Request
+from fermata.router.core.units import SECOND, ms
+from fermata.router.policies.family import alone
+from fermata.router.policies.partitioned import (
     Bin,
     Load,
     Partitioned,

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import yaml
 
-from partitioner.backends import backends_for, backends_needed
-from partitioner.balance import Balance
-from partitioner.milp import Program, available_solvers
-from partitioner.plan import Model, Plan, Problem, SubCluster, memory_bytes, moves, stages
-from partitioner.problem_file import load_current, read_problem, save_plan
-from partitioner.search import greedy
-from partitioner.solve import solve
-from partitioner.two_level import solve_two_level
-from profiles.errors import ConfigError
-from profiles.profile import linear
-from router.core.units import ms
+from fermata.partitioner.backends import backends_for, backends_needed
+from fermata.partitioner.balance import Balance
+from fermata.partitioner.milp import Program, available_solvers
+from fermata.partitioner.plan import Model, Plan, Problem, SubCluster, memory_bytes, moves, stages
+from fermata.partitioner.problem_file import load_current, read_problem, save_plan
+from fermata.partitioner.search import greedy
+from fermata.partitioner.solve import solve
+from fermata.partitioner.two_level import solve_two_level
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.profile import linear
+from fermata.router.core.units import ms
 
 ROOMY = 1000
 

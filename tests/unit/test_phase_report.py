@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from benchmarks.workloads import edge, eq12, periodic_bursts
-from router.core.units import ms, seconds
-from simulator.arrivals import Arrivals, generate
-from simulator.phase_report import phase_shares, report_phases
-from simulator.run import DROPPED, RunLog
+from fermata.router.core.units import ms, seconds
+from fermata.simulator.arrivals import Arrivals, generate
+from fermata.simulator.phase_report import phase_shares, report_phases
+from fermata.simulator.run import DROPPED, RunLog
 
 
 def test_both_states_of_eq_12_send_half_of_the_requests() -> None:

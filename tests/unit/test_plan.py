@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from deployments.config import BackendConfig, read_config
-from deployments.frontend.models import TensorSpec
-from deployments.plan import check_gpus, gpus_each, input_of, model_specs, registry
-from profiles.errors import ConfigError
+from fermata.deployments.config import BackendConfig, read_config
+from fermata.deployments.frontend.models import TensorSpec
+from fermata.deployments.plan import check_gpus, gpus_each, input_of, model_specs, registry
+from fermata.profiles.errors import ConfigError
 
 DIGITS = {"name": "small", "model": "digits:small"}
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from benchmarks.ports import free_port
-from deployments import ports
-from deployments.config import DeploymentConfig, read_config
-from deployments.frontend import listening
-from deployments.frontend.listening import Listening
-from deployments.ports import (
+from fermata.deployments import ports
+from fermata.deployments.config import DeploymentConfig, read_config
+from fermata.deployments.frontend import listening
+from fermata.deployments.frontend.listening import Listening
+from fermata.deployments.ports import (
     Endpoint,
     check_free,
     endpoints,
@@ -27,7 +27,7 @@ from deployments.ports import (
     listeners,
     with_free_ports,
 )
-from profiles.errors import ConfigError
+from fermata.profiles.errors import ConfigError
 
 
 def listen(host: str, port: int, shared: bool = False) -> socket.socket:

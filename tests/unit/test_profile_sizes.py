@@ -2,8 +2,8 @@
 
 import pytest
 
-from commands.profile import at_sizes
-from profiles.errors import ConfigError
+from fermata.commands.profile import at_sizes
+from fermata.profiles.errors import ConfigError
 
 
 def test_each_model_is_measured_at_each_size() -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from commands.profile import profile, read_batches, read_shape
-from deployments.models.model import Array, Card
-from profiles.devices import Cpu, choose_device
-from profiles.errors import ConfigError
-from profiles.measure import Effort, Row, measure, percentile
-from profiles.profile import ms
-from profiles.profiler import profile_model
-from profiles.store import Table, load_file, save_file
+from fermata.commands.profile import profile, read_batches, read_shape
+from fermata.deployments.models.model import Array, Card
+from fermata.profiles.devices import Cpu, choose_device
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.measure import Effort, Row, measure, percentile
+from fermata.profiles.profile import ms
+from fermata.profiles.profiler import profile_model
+from fermata.profiles.store import Table, load_file, save_file
 
 
 class FakeClock:

@@ -9,11 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.errors import ConfigError, ServingError
-from profiles.h200 import Raised, import_file, main
-from profiles.monotone import Change, monotone
-from profiles.profile import Profile, from_table_ms, linear, ms
-from profiles.store import BYTES_PER_MB, Table, find, load_file, load_table, save_file, tables
+from fermata.profiles.errors import ConfigError, ServingError
+from fermata.profiles.h200 import Raised, import_file, main
+from fermata.profiles.monotone import Change, monotone
+from fermata.profiles.profile import Profile, from_table_ms, linear, ms
+from fermata.profiles.store import (
+    BYTES_PER_MB,
+    Table,
+    find,
+    load_file,
+    load_table,
+    save_file,
+    tables,
+)
 
 LINE = {"name": "line", "alpha_ms": 1.0, "beta_ms": 5.0}
 MEASURED = {"name": "t", "batches": [1, 2, 4], "p50_ms": [3.0, 4.0, 6.0], "p99_ms": [3.5, 4, 9]}

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployments.backend.loaders import ModelSpec
-from deployments.backend.tensors import Array
-from deployments.profiling import measure_runner, powers_of_two, profile_runner
-from profiles.devices import Cpu
-from profiles.errors import ConfigError
-from profiles.measure import Effort
-from profiles.profile import ms
+from fermata.deployments.backend.loaders import ModelSpec
+from fermata.deployments.backend.tensors import Array
+from fermata.deployments.profiling import measure_runner, powers_of_two, profile_runner
+from fermata.profiles.devices import Cpu
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.measure import Effort
+from fermata.profiles.profile import ms
 
 SPEC = ModelSpec("small", "digits:small", 6, (64,), "FP32")
 EFFORT = Effort(warm_up=1, runs_min=3, runs_max=3, budget_ns=ms(1))

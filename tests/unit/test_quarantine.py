@@ -1,7 +1,7 @@
 """Who is kept from doing harm, and until when."""
 
-from router.core.units import ms, seconds
-from router.quarantine import (
+from fermata.router.core.units import ms, seconds
+from fermata.router.quarantine import (
     CRASH_BATCHES,
     CRASHES,
     FAILED_BATCHES,
@@ -10,7 +10,7 @@ from router.quarantine import (
     TOGETHER_NS,
     Quarantine,
 )
-from router.watch import GRACE_NS, Watch
+from fermata.router.watch import GRACE_NS, Watch
 
 
 def test_a_backend_that_drags_is_replaced_after_many_batches() -> None:

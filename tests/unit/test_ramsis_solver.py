@@ -6,19 +6,19 @@ import math
 import numpy as np
 import pytest
 
-from profiles.errors import ConfigError
-from router.core.units import ms
-from router.policies.ramsis.counts import Bursty, Floats, poisson
-from router.policies.ramsis.ladder import peak_rps, solve_ladder, solve_rung
-from router.policies.ramsis.latency import fill_sizes, monotone_from_right, pareto_front
-from router.policies.ramsis.problem import (
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import ms
+from fermata.router.policies.ramsis.counts import Bursty, Floats, poisson
+from fermata.router.policies.ramsis.ladder import peak_rps, solve_ladder, solve_rung
+from fermata.router.policies.ramsis.latency import fill_sizes, monotone_from_right, pareto_front
+from fermata.router.policies.ramsis.problem import (
     WorkerProblem,
     fixed_bins,
     model_bins,
     shortest_queue_rates,
 )
-from router.policies.ramsis.solve import promises, solve
-from router.policies.ramsis.variable import solve_variable
+from fermata.router.policies.ramsis.solve import promises, solve
+from fermata.router.policies.ramsis.variable import solve_variable
 
 SLO_NS = ms(40)
 FAST = (ms(8), ms(12), ms(16))

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Compute, Dispatch, Drop, DropReason, Request
-from router.core.units import SECOND, ms
-from router.policies.family import Family
-from router.policies.load_monitor import LoadMonitor
-from router.policies.ramsis.counts import poisson
-from router.policies.ramsis.options import RamsisOptions
-from router.policies.ramsis.source import RETRY_NS, SETTLE_NS, Ramsis, promised
-from router.policies.ramsis.tables import Made
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Compute, Dispatch, Drop, DropReason, Request
+from fermata.router.core.units import SECOND, ms
+from fermata.router.policies.family import Family
+from fermata.router.policies.load_monitor import LoadMonitor
+from fermata.router.policies.ramsis.counts import poisson
+from fermata.router.policies.ramsis.options import RamsisOptions
+from fermata.router.policies.ramsis.source import RETRY_NS, SETTLE_NS, Ramsis, promised
+from fermata.router.policies.ramsis.tables import Made
 
 FAST, GOOD = 0, 1
 SLO_NS = ms(40)

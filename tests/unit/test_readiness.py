@@ -1,10 +1,10 @@
 """When a frontend says that it is ready."""
 
-from deployments.config import read_config
-from deployments.frontend.readiness import DRAINS, NO_BACKEND, NO_ROUTER, UNTOLD, Readiness
-from deployments.frontend.table import RequestTable
-from deployments.frontend_options import scales_to_zero
-from router.links.messages import Fleet
+from fermata.deployments.config import read_config
+from fermata.deployments.frontend.readiness import DRAINS, NO_BACKEND, NO_ROUTER, UNTOLD, Readiness
+from fermata.deployments.frontend.table import RequestTable
+from fermata.deployments.frontend_options import scales_to_zero
+from fermata.router.links.messages import Fleet
 
 
 def test_ready_takes_a_router_that_has_backends() -> None:

@@ -5,21 +5,21 @@ from collections.abc import Callable
 
 import pytest
 
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Dispatch, Request
-from router.core.source import Slot, Source
-from router.core.units import SECOND, ms
-from router.policies.by_content import suited
-from router.policies.central.options import CentralOptions
-from router.policies.central.source import CentralQueue
-from router.policies.family import Family
-from router.policies.jellyfish.source import Jellyfish, JellyfishOptions
-from router.policies.load_granular import JellyfishPlusOptions, LoadGranular
-from router.policies.ramsis.options import RamsisOptions
-from router.policies.ramsis.source import Ramsis
-from router.policies.routing.mix import read_mix
-from router.policies.sneakpeek.classes import Classes
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Dispatch, Request
+from fermata.router.core.source import Slot, Source
+from fermata.router.core.units import SECOND, ms
+from fermata.router.policies.by_content import suited
+from fermata.router.policies.central.options import CentralOptions
+from fermata.router.policies.central.source import CentralQueue
+from fermata.router.policies.family import Family
+from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from fermata.router.policies.load_granular import JellyfishPlusOptions, LoadGranular
+from fermata.router.policies.ramsis.options import RamsisOptions
+from fermata.router.policies.ramsis.source import Ramsis
+from fermata.router.policies.routing.mix import read_mix
+from fermata.router.policies.sneakpeek.classes import Classes
 
 FAST, SURE, TWIN = 0, 1, 2
 """The first is more accurate on the whole and faster, but finds one in ten of the second class."""

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from deployments.metrics import prometheus_text
-from deployments.replanning import Replanner
-from router.assembly import RouterConfig, ServedApplication, ServedVariant
-from router.core.units import NEVER, SECOND, ms
-from router.links.closing import CloseCode, Closed
-from router.links.messages import PROTOCOL, Advice, Hello, Message, Ready, Report
-from router.live import LiveRouter
-from router.policies.jellyfish.question import Assignment, Question, answer
-from router.policies.jellyfish.source import JellyfishOptions, make_decider
-from router.snapshot import snapshot
+from fermata.deployments.metrics import prometheus_text
+from fermata.deployments.replanning import Replanner
+from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.core.units import NEVER, SECOND, ms
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.messages import PROTOCOL, Advice, Hello, Message, Ready, Report
+from fermata.router.live import LiveRouter
+from fermata.router.policies.jellyfish.question import Assignment, Question, answer
+from fermata.router.policies.jellyfish.source import JellyfishOptions, make_decider
+from fermata.router.snapshot import snapshot
 
 SIZES = (128, 224, 320)
 TABLES = (

@@ -4,11 +4,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from deployments.frontend.entry import Answer, Arrival, Release, ToBackend, ToRouter
-from deployments.frontend.outcomes import Refusal
-from deployments.frontend.table import LENT_NS, RequestTable, TableLimits
-from router.core.units import NEVER, ms, seconds
-from router.links.messages import (
+from fermata.deployments.frontend.entry import Answer, Arrival, Release, ToBackend, ToRouter
+from fermata.deployments.frontend.outcomes import Refusal
+from fermata.deployments.frontend.table import LENT_NS, RequestTable, TableLimits
+from fermata.router.core.units import NEVER, ms, seconds
+from fermata.router.links.messages import (
     RID_BITS,
     Cancel,
     Dropped,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from router.policies.rl.density import log_density
+from fermata.router.policies.rl.density import log_density
 
 SCORES = {2: [0.4, -0.3], 3: [0.5, -0.2, 0.1]}
 

@@ -8,18 +8,18 @@ from random import Random
 import numpy as np
 import pytest
 
-from profiles.errors import ConfigError
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Dispatch, Drop, DropReason, Request
-from router.core.units import SECOND, ms
-from router.policies.catalog import build_sources, read_options
-from router.policies.family import Family
-from router.policies.rl.batching import LIMITS, batch_size
-from router.policies.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from router.policies.rl.draws import even_draw
-from router.policies.rl.network import Network
-from router.policies.rl.observation import (
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Dispatch, Drop, DropReason, Request
+from fermata.router.core.units import SECOND, ms
+from fermata.router.policies.catalog import build_sources, read_options
+from fermata.router.policies.family import Family
+from fermata.router.policies.rl.batching import LIMITS, batch_size
+from fermata.router.policies.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fermata.router.policies.rl.draws import even_draw
+from fermata.router.policies.rl.network import Network
+from fermata.router.policies.rl.observation import (
     Floats,
     InstanceStates,
     Memory,
@@ -27,7 +27,7 @@ from router.policies.rl.observation import (
     encode,
     width,
 )
-from router.policies.rl.slots import SlotRouting, SlotRoutingOptions
+from fermata.router.policies.rl.slots import SlotRouting, SlotRoutingOptions
 
 HEAVY, LIGHT = 0, 1
 FAMILY = Family(0, "vision", ms(300), (HEAVY, LIGHT), HEAVY, accuracy=(0.83, 0.78))

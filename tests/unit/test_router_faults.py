@@ -3,14 +3,14 @@
 import pytest
 from router_world import LEFT, LOST, STALE, FakeLink, World, rid
 
-from router.core.events import DropReason
-from router.core.units import ms
-from router.epochs import next_epoch
-from router.links.closing import CloseCode, Closed
-from router.links.messages import Absent, Done, Drained, Dropped, Ready, Retire, Run, Submit
-from router.presence import QUARANTINED
-from router.quarantine import CRASHES, FAILED_BATCHES, REST_NS
-from router.snapshot import snapshot
+from fermata.router.core.events import DropReason
+from fermata.router.core.units import ms
+from fermata.router.epochs import next_epoch
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.messages import Absent, Done, Drained, Dropped, Ready, Retire, Run, Submit
+from fermata.router.presence import QUARANTINED
+from fermata.router.quarantine import CRASHES, FAILED_BATCHES, REST_NS
+from fermata.router.snapshot import snapshot
 
 
 def test_a_grant_to_a_backend_that_is_lost_in_the_same_tick_goes_elsewhere() -> None:

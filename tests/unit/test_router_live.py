@@ -3,13 +3,13 @@
 import pytest
 from router_world import LEFT, LOST, STALE, TABLE, FakeWake, World, rid
 
-from profiles.errors import ConfigError
-from router.aside import Failed, Then, Work
-from router.assembly import RouterConfig, ServedApplication, ServedVariant
-from router.core.events import DropReason
-from router.core.units import ms
-from router.links.closing import CloseCode, Closed
-from router.links.messages import (
+from fermata.profiles.errors import ConfigError
+from fermata.router.aside import Failed, Then, Work
+from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.core.events import DropReason
+from fermata.router.core.units import ms
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.messages import (
     Absent,
     Cancel,
     Done,
@@ -26,9 +26,9 @@ from router.links.messages import (
     Submit,
     UnloadVariant,
 )
-from router.live import UNKNOWN, LiveRouter
-from router.presence import LOADING, UNLOADED
-from router.snapshot import snapshot
+from fermata.router.live import UNKNOWN, LiveRouter
+from fermata.router.presence import LOADING, UNLOADED
+from fermata.router.snapshot import snapshot
 
 
 def test_who_pins_another_variant_is_refused_by_name() -> None:

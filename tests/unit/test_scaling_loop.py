@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 pytest.importorskip("ray")
-from autoscaler.rule import demand_of
-from autoscaler.serve_policy import RelayTarget
-from deployments.config import read_config
-from deployments.scaling import ScalingLoop, rates_between, rule_options, windows_between
-from profiles.errors import ConfigError
-from profiles.profile import linear
-from router.core.units import SECOND
+from fermata.autoscaler.rule import demand_of
+from fermata.autoscaler.serve_policy import RelayTarget
+from fermata.deployments.config import read_config
+from fermata.deployments.scaling import ScalingLoop, rates_between, rule_options, windows_between
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.profile import linear
+from fermata.router.core.units import SECOND
 
 APPLICATIONS = [
     {

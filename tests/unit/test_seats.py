@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from test_scaling_loop import _scaled, snapshot
 
-from deployments.scaling import ScalingLoop
-from deployments.seats import ANSWER_S, LOOK_S, Seats
-from profiles.errors import ConfigError, GoneError, NoAnswerError
-from profiles.profile import linear
+from fermata.deployments.scaling import ScalingLoop
+from fermata.deployments.seats import ANSWER_S, LOOK_S, Seats
+from fermata.profiles.errors import ConfigError, GoneError, NoAnswerError
+from fermata.profiles.profile import linear
 
 SOON_S = 2 * LOOK_S + 0.5
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import typer
 
-from commands import serve as command
-from deployments.config import ControlConfig, load_config
-from deployments.health import cause_of, check_start
-from profiles.errors import ConfigError
+from fermata.commands import serve as command
+from fermata.deployments.config import ControlConfig, load_config
+from fermata.deployments.health import cause_of, check_start
+from fermata.profiles.errors import ConfigError
 
 
 class Handle:

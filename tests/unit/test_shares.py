@@ -2,14 +2,14 @@
 
 import pytest
 
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Dispatch, Drop, DropReason, Request
-from router.core.pool import GAIN_MAX, GAIN_MIN, Pool
-from router.core.shares import ALONE, FairAdmission
-from router.core.units import SECOND, ms
-from router.policies.deferred import ModelThread
-from router.policies.deferred_options import DeferredOptions
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Dispatch, Drop, DropReason, Request
+from fermata.router.core.pool import GAIN_MAX, GAIN_MIN, Pool
+from fermata.router.core.shares import ALONE, FairAdmission
+from fermata.router.core.units import SECOND, ms
+from fermata.router.policies.deferred import ModelThread
+from fermata.router.policies.deferred_options import DeferredOptions
 
 SLO_NS = ms(100)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiles.errors import ConfigError
-from router.policies.sneakpeek.classes import (
+from fermata.profiles.errors import ConfigError
+from fermata.router.policies.sneakpeek.classes import (
     TINY,
     Classes,
     Peek,
@@ -16,9 +16,14 @@ from router.policies.sneakpeek.classes import (
     lower_recall,
     sharpened,
 )
-from router.policies.sneakpeek.estimator import FLOORED, Estimator, dirichlet
-from router.policies.sneakpeek.frequencies import GAIN_FALL, GAIN_FAST, GAIN_MIN, Frequencies
-from router.policies.sneakpeek.penalty import linear, load_penalty, sigmoid, step
+from fermata.router.policies.sneakpeek.estimator import FLOORED, Estimator, dirichlet
+from fermata.router.policies.sneakpeek.frequencies import (
+    GAIN_FALL,
+    GAIN_FAST,
+    GAIN_MIN,
+    Frequencies,
+)
+from fermata.router.policies.sneakpeek.penalty import linear, load_penalty, sigmoid, step
 
 GOOD = Peek(((0.9, 0.1), (0.2, 0.8)), (0.9, 0.8))
 BLIND = Peek(((0.5, 0.5), (0.5, 0.5)), (0.5, 0.5))

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deployments.sneakpeek.calibration import calibrate
-from deployments.sneakpeek.index import build_index, checksum, fit_projection
-from deployments.sneakpeek.store import build_model, load_model, read_data, save_model
-from profiles.errors import ConfigError
-from profiles.profile import Profile
-from profiles.quality import measure_quality
-from profiles.store import Table, load_file, save_file
+from fermata.deployments.sneakpeek.calibration import calibrate
+from fermata.deployments.sneakpeek.index import build_index, checksum, fit_projection
+from fermata.deployments.sneakpeek.store import build_model, load_model, read_data, save_model
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.profile import Profile
+from fermata.profiles.quality import measure_quality
+from fermata.profiles.store import Table, load_file, save_file
 
 RNG = np.random.default_rng(5)
 CENTRES = np.array([[0, 0, 0, 0], [6, 0, 0, 0], [0, 6, 0, 0]], np.float32)

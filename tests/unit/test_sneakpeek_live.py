@@ -9,25 +9,25 @@ import numpy as np
 import pytest
 from router_world import FakeLink, World, rid
 
-from clients.wire import parameters as names
-from clients.wire.tensors import RawTensor
-from deployments.backend.loaders import ModelSpec
-from deployments.backend.runner import PlainRunner, Runner
-from deployments.backend.swapping import SwappingRunner, SwapSpace
-from deployments.config import load_config, read_config
-from deployments.frontend.entry import Answer, Arrival
-from deployments.frontend.intake import Intake
-from deployments.frontend.models import ServedModel, TensorSpec
-from deployments.frontend.peeker import Peeker
-from deployments.frontend.replies import response_of
-from deployments.frontend.table import RequestTable
-from deployments.plan import peeks, router_config
-from deployments.sneakpeek.store import build_model
-from profiles.errors import ConfigError
-from profiles.profile import from_table_ms
-from router.assembly import RouterConfig, ServedApplication, ServedVariant
-from router.core.units import ms
-from router.links.messages import (
+from fermata.clients.wire import parameters as names
+from fermata.clients.wire.tensors import RawTensor
+from fermata.deployments.backend.loaders import ModelSpec
+from fermata.deployments.backend.runner import PlainRunner, Runner
+from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
+from fermata.deployments.config import load_config, read_config
+from fermata.deployments.frontend.entry import Answer, Arrival
+from fermata.deployments.frontend.intake import Intake
+from fermata.deployments.frontend.models import ServedModel, TensorSpec
+from fermata.deployments.frontend.peeker import Peeker
+from fermata.deployments.frontend.replies import response_of
+from fermata.deployments.frontend.table import RequestTable
+from fermata.deployments.plan import peeks, router_config
+from fermata.deployments.sneakpeek.store import build_model
+from fermata.profiles.errors import ConfigError
+from fermata.profiles.profile import from_table_ms
+from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.core.units import ms
+from fermata.router.links.messages import (
     Estimated,
     Evidence,
     Ready,
@@ -36,8 +36,8 @@ from router.links.messages import (
     ShortCircuit,
     Submit,
 )
-from router.live import LiveRouter
-from router.policies.sneakpeek.classes import Classes, Peek
+from fermata.router.live import LiveRouter
+from fermata.router.policies.sneakpeek.classes import Classes, Peek
 
 PEEK = Peek(((0.9, 0.1), (0.1, 0.9)), (0.9, 0.9))
 CLASSES = Classes(((0.95, 0.3), (0.97, 0.9)), peek=PEEK, prior="even")

@@ -7,15 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.core.units import ms
-from router.policies.sneakpeek.exact import ExactSearch
-from router.policies.sneakpeek.groups import by_application, by_class, group_priority, priority
-from router.policies.sneakpeek.improve import JOBS_A_SLICE
-from router.policies.sneakpeek.options import GROUPED, LO_EDF, MAXACC_EDF, SneakPeekOptions
-from router.policies.sneakpeek.penalty import PENALTIES, Penalty, linear, step
-from router.policies.sneakpeek.planner import Planning
-from router.policies.sneakpeek.problem import INITIAL, Job, Schedule, Segment, Worker, batch_size
-from router.policies.sneakpeek.worth import RunTable, line_worth, worth_at
+from fermata.router.core.units import ms
+from fermata.router.policies.sneakpeek.exact import ExactSearch
+from fermata.router.policies.sneakpeek.groups import (
+    by_application,
+    by_class,
+    group_priority,
+    priority,
+)
+from fermata.router.policies.sneakpeek.improve import JOBS_A_SLICE
+from fermata.router.policies.sneakpeek.options import GROUPED, LO_EDF, MAXACC_EDF, SneakPeekOptions
+from fermata.router.policies.sneakpeek.penalty import PENALTIES, Penalty, linear, step
+from fermata.router.policies.sneakpeek.planner import Planning
+from fermata.router.policies.sneakpeek.problem import (
+    INITIAL,
+    Job,
+    Schedule,
+    Segment,
+    Worker,
+    batch_size,
+)
+from fermata.router.policies.sneakpeek.worth import RunTable, line_worth, worth_at
 
 VARIANTS: dict[int, Sequence[int]] = {0: (0, 1), 1: (2, 3)}
 TIMES_MS = (4, 10, 6, 11)

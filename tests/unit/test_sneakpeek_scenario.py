@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from profiles.errors import ConfigError
-from router.core.units import ms, seconds
-from router.policies.sneakpeek.penalty import step
-from simulator.report import report
-from simulator.run import Driver, simulate
-from simulator.scenario import load_scenario, read_scenario
-from simulator.utility import right_answers, utilities
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import ms, seconds
+from fermata.router.policies.sneakpeek.penalty import step
+from fermata.simulator.report import report
+from fermata.simulator.run import Driver, simulate
+from fermata.simulator.scenario import load_scenario, read_scenario
+from fermata.simulator.utility import right_answers, utilities
 
 SAMPLE = Path(__file__).parents[2] / "simulator/samples/sneakpeek.yaml"
 

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from profiles.errors import ConfigError
-from router.core.costs import Costs
-from router.core.engine import Engine
-from router.core.events import Answer, Dispatch, Drop, DropReason, Estimate, Request
-from router.core.source import own_lane
-from router.core.units import NEVER, ms
-from router.policies.family import Family
-from router.policies.sneakpeek.classes import Classes
-from router.policies.sneakpeek.options import (
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import Answer, Dispatch, Drop, DropReason, Estimate, Request
+from fermata.router.core.source import own_lane
+from fermata.router.core.units import NEVER, ms
+from fermata.router.policies.family import Family
+from fermata.router.policies.sneakpeek.classes import Classes
+from fermata.router.policies.sneakpeek.options import (
     GROUPED,
     LO_EDF,
     LO_PRIORITY,
@@ -21,8 +21,8 @@ from router.policies.sneakpeek.options import (
     SNEAKPEEK,
     SneakPeekOptions,
 )
-from router.policies.sneakpeek.problem import Job, Segment
-from router.policies.sneakpeek.source import WindowScheduler
+from fermata.router.policies.sneakpeek.problem import Job, Segment
+from fermata.router.policies.sneakpeek.source import WindowScheduler
 
 TIMES_MS = (4, 10, 6, 11)
 SWAPS_MS = (5, 18, 8, 12)

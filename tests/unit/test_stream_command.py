@@ -6,9 +6,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from commands.profile import at_sizes
-from commands.stream import stream
-from profiles.errors import ConfigError
+from fermata.commands.profile import at_sizes
+from fermata.commands.stream import stream
+from fermata.profiles.errors import ConfigError
 
 app = typer.Typer()
 app.command()(stream)

@@ -4,22 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from deployments.config import read_config
-from deployments.control_gate import ControlGate
-from deployments.frontend.models import Registry, ServedModel, TensorSpec
-from deployments.frontend.outcomes import Refusal
-from deployments.frontend.rate_limit import RateLimit
-from deployments.frontend.tenants import (
+from fermata.deployments.config import read_config
+from fermata.deployments.control_gate import ControlGate
+from fermata.deployments.frontend.models import Registry, ServedModel, TensorSpec
+from fermata.deployments.frontend.outcomes import Refusal
+from fermata.deployments.frontend.rate_limit import RateLimit
+from fermata.deployments.frontend.tenants import (
     ForbiddenError,
     Tenants,
     TenantSpec,
     UnauthenticatedError,
 )
-from deployments.frontend_options import tenants
-from deployments.security_config import TokenConfig
-from deployments.token_reader import TokenReader
-from profiles.errors import ConfigError
-from router.core.units import ms, seconds
+from fermata.deployments.frontend_options import tenants
+from fermata.deployments.security_config import TokenConfig
+from fermata.deployments.token_reader import TokenReader
+from fermata.profiles.errors import ConfigError
+from fermata.router.core.units import ms, seconds
 
 CAMERAS, ROBOTS = "cameras-" + "c" * 32, "robots-" + "r" * 32
 REGISTRY = Registry.of(

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from profiles.errors import NoAnswerError
-from router.epochs import Terms
+from fermata.profiles.errors import NoAnswerError
+from fermata.router.epochs import Terms
 
 MINE = 7
 

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.errors import BadRequestError
-from clients.wire.parameters import integer, parameter, text, value_of
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.parameters import integer, parameter, text, value_of
 
 COMPARE = """
 from tritonclient.grpc import model_config_pb2, service_pb2
-from clients.wire import open_inference_pb2 as ours
+from fermata.clients.wire import open_inference_pb2 as ours
 
 def fields(message):
     # A message is compared by name, since the two pools have classes of their own.
@@ -71,7 +71,7 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.skipif(not importlib.util.find_spec("grpc_tools"), reason="needs grpcio-tools")
 def test_committed_stubs_are_what_the_proto_gives() -> None:
-    assert run("-m", "clients.wire.generate", "--check") == "up to date"
+    assert run("-m", "fermata.clients.wire.generate", "--check") == "up to date"
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("tritonclient"), reason="needs tritonclient")

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from clients.wire import open_inference_pb2 as pb
-from clients.wire.dtypes import NUMPY
-from clients.wire.errors import BadRequestError
-from clients.wire.tensors import (
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.dtypes import NUMPY
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.tensors import (
     DTYPES,
     RawTensor,
     add_input,
@@ -19,7 +19,7 @@ from clients.wire.tensors import (
     split_bytes,
     to_array,
 )
-from deployments.backend.tensors import tensor
+from fermata.deployments.backend.tensors import tensor
 
 
 def raw(datatype: str, shape: list[int], data: bytes) -> pb.ModelInferRequest:

@@ -3,7 +3,7 @@
 from bisect import insort_right
 from collections.abc import Sequence
 
-from router.core.events import Request
+from fermata.router.core.events import Request
 
 
 class Choosy:

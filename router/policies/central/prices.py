@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from router.policies.central.hull import Point, price
+from fermata.router.policies.central.hull import Point, price
 
 LOG_STEP = 2.0
 """Beyond the hull's ends the price falls and rises by this much, as a logarithm, where there is no

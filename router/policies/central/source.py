@@ -4,18 +4,18 @@ for. Beyond the papers: RAMSIS decides at each worker, by its own queue alone.""
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from router.core.deadline_queue import DeadlineQueue
-from router.core.events import Batch, DropReason, Request
-from router.core.rate import RateMeter
-from router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
-from router.core.units import NEVER, SECOND
-from router.policies.central.choosy import Choosy
-from router.policies.central.hull import Point, concave_hull, reachable
-from router.policies.central.options import CentralOptions
-from router.policies.central.prices import PriceCurve
-from router.policies.central.steady import SteadyRate
-from router.policies.central.under_way import UnderWay
-from router.policies.family import Family
+from fermata.router.core.deadline_queue import DeadlineQueue
+from fermata.router.core.events import Batch, DropReason, Request
+from fermata.router.core.rate import RateMeter
+from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
+from fermata.router.core.units import NEVER, SECOND
+from fermata.router.policies.central.choosy import Choosy
+from fermata.router.policies.central.hull import Point, concave_hull, reachable
+from fermata.router.policies.central.options import CentralOptions
+from fermata.router.policies.central.prices import PriceCurve
+from fermata.router.policies.central.steady import SteadyRate
+from fermata.router.policies.central.under_way import UnderWay
+from fermata.router.policies.family import Family
 
 EFFICIENT = 1.03
 """A smaller batch counts as efficient up to this factor of the cost for each request."""
@@ -399,7 +399,7 @@ class CentralQueue(Source):
 
     def _drop_hopeless(self, start_at_ns: int, spare: bool) -> None:
         """Drop heads that fit no batch; and in overload those that would keep all batches small
-        (a sliding window, as `router.policies.deferred`)."""
+        (a sliding window, as `fermata.router.policies.deferred`)."""
         queue = self.queue
         cheapest = self.tables[self.hull[0].variant]
         window_ns = cheapest[min(self.window, len(cheapest) - 1)]

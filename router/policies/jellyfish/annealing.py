@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from math import exp
 from random import Random
 
-from router.policies.jellyfish.mapping import map_clients
-from router.policies.jellyfish.problem import Client, Plan, Zoo
+from fermata.router.policies.jellyfish.mapping import map_clients
+from fermata.router.policies.jellyfish.problem import Client, Plan, Zoo
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ all ways to cut the ordered clients into one run a worker, a dynamic programme f
 
 from collections.abc import Sequence
 
-from router.policies.jellyfish.problem import Client, Zoo
+from fermata.router.policies.jellyfish.problem import Client, Zoo
 
 WORKERS_AT_ONCE = 12
 """Larger clusters are cut in even parts first, so that the work grows with the clients only."""

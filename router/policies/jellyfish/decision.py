@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from router.policies.jellyfish.annealing import Cooling, select_dnns
-from router.policies.jellyfish.kicks import kick
-from router.policies.jellyfish.problem import Client, Plan, Share, Zoo, servable
-from router.policies.jellyfish.search import Search
-from router.policies.jellyfish.turns import Turns
+from fermata.router.policies.jellyfish.annealing import Cooling, select_dnns
+from fermata.router.policies.jellyfish.kicks import kick
+from fermata.router.policies.jellyfish.problem import Client, Plan, Share, Zoo, servable
+from fermata.router.policies.jellyfish.search import Search
+from fermata.router.policies.jellyfish.turns import Turns
 
 SELECTIONS = ("resplit", "published")
 SPLITS = 450

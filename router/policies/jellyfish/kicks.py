@@ -8,8 +8,8 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 from random import Random
 
-from router.policies.jellyfish.problem import Zoo
-from router.policies.jellyfish.search import NOTHING, Search
+from fermata.router.policies.jellyfish.problem import Zoo
+from fermata.router.policies.jellyfish.search import NOTHING, Search
 
 KICKED = 4
 """Workers that are kicked together."""

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from clients.frame_bits import FrameBits
-from router.core.events import ClientReport
-from router.core.units import SECOND
+from fermata.clients.frame_bits import FrameBits
+from fermata.router.core.events import ClientReport
+from fermata.router.core.units import SECOND
 
 GONE_AFTER_NS = 2 * SECOND
 """A client that has said nothing for so long asks for nothing."""

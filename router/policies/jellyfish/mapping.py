@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from router.policies.jellyfish.problem import Client, Plan, Share, Zoo, make_share
+from fermata.router.policies.jellyfish.problem import Client, Plan, Share, Zoo, make_share
 
 
 def find_optimal_clients(zoo: Zoo, dnn: int, clients: Sequence[Client]) -> list[Client]:

@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 
-from router.policies.jellyfish.problem import Client, Zoo
-from router.policies.jellyfish.split import Offer, make_offers, subset_sums
+from fermata.router.policies.jellyfish.problem import Client, Zoo
+from fermata.router.policies.jellyfish.split import Offer, make_offers, subset_sums
 
 NOBODY: Offer = (0.0, 0, 0, 0, 0)
 """A worker that is not there."""

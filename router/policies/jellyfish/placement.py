@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from router.policies.jellyfish.question import Post
+from fermata.router.policies.jellyfish.question import Post
 
 
 def assign(current: Sequence[int], posts: Sequence[Post]) -> list[Post]:

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clients.frame_bits import FrameBits
-from router.core.units import SECOND
-from router.policies.jellyfish.decision import Decider, never
-from router.policies.jellyfish.known_clients import Wish
-from router.policies.jellyfish.problem import Client, Plan, Zoo, make_client, make_zoo
+from fermata.clients.frame_bits import FrameBits
+from fermata.router.core.units import SECOND
+from fermata.router.policies.jellyfish.decision import Decider, never
+from fermata.router.policies.jellyfish.known_clients import Wish
+from fermata.router.policies.jellyfish.problem import Client, Plan, Zoo, make_client, make_zoo
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
 from random import Random
 
-from router.policies.jellyfish.contiguous import cut
-from router.policies.jellyfish.overload import most_served, most_valuable
-from router.policies.jellyfish.problem import Client, Plan, Share, Zoo, make_share
-from router.policies.jellyfish.split import Split, best_split
+from fermata.router.policies.jellyfish.contiguous import cut
+from fermata.router.policies.jellyfish.overload import most_served, most_valuable
+from fermata.router.policies.jellyfish.problem import Client, Plan, Share, Zoo, make_share
+from fermata.router.policies.jellyfish.split import Split, best_split
 
 NEIGHBOURS = 4
 """Beyond that many workers on either side, by accuracy, a pair is tried by chance only: what two

@@ -9,7 +9,7 @@ that leaves the other no more than it can carry: a subset sum, in one integer's 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.policies.jellyfish.problem import FIELD_BITS, Client, Zoo
+from fermata.router.policies.jellyfish.problem import FIELD_BITS, Client, Zoo
 
 CLIENTS_AT_ONCE = FIELD_BITS - 1
 """A client is one bit of a field."""

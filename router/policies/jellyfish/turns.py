@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from router.policies.jellyfish.problem import Plan
+from fermata.router.policies.jellyfish.problem import Plan
 
 
 class Turns:

@@ -3,8 +3,8 @@
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from router.policies.ramsis.problem import WorkerProblem
-from router.policies.ramsis.solve import Solution, solve
+from fermata.router.policies.ramsis.problem import WorkerProblem
+from fermata.router.policies.ramsis.solve import Solution, solve
 
 ACCURACY_STEP = 0.01
 """Largest difference in expected accuracy between neighbours (RAMSIS section 6)."""

@@ -4,9 +4,9 @@ import importlib
 
 import numpy as np
 
-from profiles.check import check_positive, refuse
-from router.policies.ramsis.counts import Bursty, CountLaw, poisson
-from router.policies.ramsis.options import RamsisOptions
+from fermata.profiles.check import check_positive, refuse
+from fermata.router.policies.ramsis.counts import Bursty, CountLaw, poisson
+from fermata.router.policies.ramsis.options import RamsisOptions
 
 WHERE = "policy_options.law"
 

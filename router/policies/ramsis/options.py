@@ -19,7 +19,7 @@ class RamsisOptions:
     """Of the load monitor."""
     law: str = "poisson"
     """Of arrival counts, which tables are solved for: `poisson`, `bursty`, or `module:name` of a
-    function as `router.policies.ramsis.counts` describes it."""
+    function as `fermata.router.policies.ramsis.counts` describes it."""
     burst_ns: int = 0
     """Length of the bursts of `bursty`."""
     slos_ms: tuple[float, ...] = ()

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass, replace
 
-from profiles.errors import ConfigError
-from router.policies.ramsis.counts import CountLaw, poisson
+from fermata.profiles.errors import ConfigError
+from fermata.router.policies.ramsis.counts import CountLaw, poisson
 
 REWARDS = ("query", "decision")
 BALANCINGS = ("round-robin", "shortest-queue")

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from router.core.events import Batch, Request
-from router.core.source import NO_LANES, Bid, Desk, Slot, Source, own_lane
-from router.policies.family import Family
-from router.policies.ramsis.options import RamsisOptions
-from router.policies.ramsis.source import Ramsis
-from router.policies.ramsis.tables import Job, Made
+from fermata.router.core.events import Batch, Request
+from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source, own_lane
+from fermata.router.policies.family import Family
+from fermata.router.policies.ramsis.options import RamsisOptions
+from fermata.router.policies.ramsis.source import Ramsis
+from fermata.router.policies.ramsis.tables import Job, Made
 
 
 class SloClasses(Source):

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from router.policies.ramsis.counts import Floats
-from router.policies.ramsis.problem import WorkerProblem
-from router.policies.ramsis.transitions import (
+from fermata.router.policies.ramsis.counts import Floats
+from fermata.router.policies.ramsis.problem import WorkerProblem
+from fermata.router.policies.ramsis.transitions import (
     Actions,
     Integers,
     Transitions,

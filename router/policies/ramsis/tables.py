@@ -3,14 +3,14 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from router.core.costs import Costs
-from router.policies.family import Family
-from router.policies.ramsis.counts import poisson
-from router.policies.ramsis.ladder import Ladder, peak_rps, solve_ladder, solve_rung
-from router.policies.ramsis.latency import pareto_front
-from router.policies.ramsis.laws import law_of
-from router.policies.ramsis.options import RamsisOptions
-from router.policies.ramsis.problem import WorkerProblem, fixed_bins, model_bins
+from fermata.router.core.costs import Costs
+from fermata.router.policies.family import Family
+from fermata.router.policies.ramsis.counts import poisson
+from fermata.router.policies.ramsis.ladder import Ladder, peak_rps, solve_ladder, solve_rung
+from fermata.router.policies.ramsis.latency import pareto_front
+from fermata.router.policies.ramsis.laws import law_of
+from fermata.router.policies.ramsis.options import RamsisOptions
+from fermata.router.policies.ramsis.problem import WorkerProblem, fixed_bins, model_bins
 
 LOW = 0.02
 """The lowest load with a table, as a share of what the workers can do; below it is the same."""

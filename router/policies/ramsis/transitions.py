@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from router.policies.ramsis.counts import Floats
-from router.policies.ramsis.problem import WorkerProblem, shortest_queue_rates
+from fermata.router.policies.ramsis.counts import Floats
+from fermata.router.policies.ramsis.problem import WorkerProblem, shortest_queue_rates
 
 Integers = npt.NDArray[np.int64]
 FINE_BINS = 100

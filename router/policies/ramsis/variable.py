@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from profiles.errors import ConfigError
-from router.policies.ramsis.counts import Floats, poisson
-from router.policies.ramsis.problem import WorkerProblem
-from router.policies.ramsis.solve import ROUNDS_MAX
-from router.policies.ramsis.transitions import Transitions, actions_of, transitions_of
+from fermata.profiles.errors import ConfigError
+from fermata.router.policies.ramsis.counts import Floats, poisson
+from fermata.router.policies.ramsis.problem import WorkerProblem
+from fermata.router.policies.ramsis.solve import ROUNDS_MAX
+from fermata.router.policies.ramsis.transitions import Transitions, actions_of, transitions_of
 
 CELLS_MAX = 40_000_000
 """Of the transition table; above it takes gigabytes."""

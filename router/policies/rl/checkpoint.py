@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from profiles.errors import ConfigError
-from router.policies.rl.batching import LIMITS
-from router.policies.rl.network import Network, softmax
-from router.policies.rl.observation import Floats, Scales, width
+from fermata.profiles.errors import ConfigError
+from fermata.router.policies.rl.batching import LIMITS
+from fermata.router.policies.rl.network import Network, softmax
+from fermata.router.policies.rl.observation import Floats, Scales, width
 
 FORMAT = "fermata-rl-1"
 TOLERANCE = 0.1

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from router.policies.rl.observation import Floats
+from fermata.router.policies.rl.observation import Floats
 
 
 @dataclass(frozen=True, slots=True)

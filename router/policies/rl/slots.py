@@ -8,16 +8,16 @@ from random import Random
 
 import numpy as np
 
-from router.core.events import Batch, DropReason, Request
-from router.core.source import NO_LANES, Bid, Slot, SourceTimer
-from router.core.units import NEVER
-from router.policies.family import Family
-from router.policies.rl.batching import batch_size
-from router.policies.rl.checkpoint import Checkpoint
-from router.policies.rl.draws import even_draw
-from router.policies.rl.observation import InstanceStates, Memory, encode
-from router.policies.routing.deadline import DeadlineRouting, RoutingOptions
-from router.policies.routing.instance import Instance
+from fermata.router.core.events import Batch, DropReason, Request
+from fermata.router.core.source import NO_LANES, Bid, Slot, SourceTimer
+from fermata.router.core.units import NEVER
+from fermata.router.policies.family import Family
+from fermata.router.policies.rl.batching import batch_size
+from fermata.router.policies.rl.checkpoint import Checkpoint
+from fermata.router.policies.rl.draws import even_draw
+from fermata.router.policies.rl.observation import InstanceStates, Memory, encode
+from fermata.router.policies.routing.deadline import DeadlineRouting, RoutingOptions
+from fermata.router.policies.routing.instance import Instance
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from router.core.events import Batch, DropReason, Request
-from router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer
-from router.core.units import NEVER
-from router.policies.family import Family
-from router.policies.routing.instance import Instance, Instances
-from router.policies.routing.mix import read_mix
-from router.policies.routing.service_times import ServiceTimes
-from router.policies.stranded import Stranded
+from fermata.router.core.events import Batch, DropReason, Request
+from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer
+from fermata.router.core.units import NEVER
+from fermata.router.policies.family import Family
+from fermata.router.policies.routing.instance import Instance, Instances
+from fermata.router.policies.routing.mix import read_mix
+from fermata.router.policies.routing.service_times import ServiceTimes
+from fermata.router.policies.stranded import Stranded
 
 
 @dataclass(frozen=True, slots=True)

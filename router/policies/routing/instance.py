@@ -3,9 +3,9 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from router.core.events import Request
-from router.core.source import Bid, own_lane
-from router.policies.routing.mix import allot
+from fermata.router.core.events import Request
+from fermata.router.core.source import Bid, own_lane
+from fermata.router.policies.routing.mix import allot
 
 
 def _deadline(request: Request) -> int:

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from profiles.check import refuse
-from router.policies.family import Family
+from fermata.profiles.check import refuse
+from fermata.router.policies.family import Family
 
 
 def read_mix(mix: str, family: Family, speed: Sequence[int]) -> tuple[int, ...]:

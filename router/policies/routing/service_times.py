@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from router.core.costs import VariantCost
+from fermata.router.core.costs import VariantCost
 
 MEMORY = 256
 """Requests over which mean and spread are averaged."""

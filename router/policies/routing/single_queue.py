@@ -4,12 +4,12 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.core.events import Batch, DropReason, Request
-from router.core.source import NO_LANES, Bid, Desk, Slot, Source
-from router.policies.family import Family
-from router.policies.routing.instance import Instances
-from router.policies.routing.mix import read_mix
-from router.policies.stranded import Stranded
+from fermata.router.core.events import Batch, DropReason, Request
+from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source
+from fermata.router.policies.family import Family
+from fermata.router.policies.routing.instance import Instances
+from fermata.router.policies.routing.mix import read_mix
+from fermata.router.policies.stranded import Stranded
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,15 @@ from math import hypot
 import numpy as np
 import numpy.typing as npt
 
-from router.core.events import Estimate
-from router.policies.sneakpeek.classes import (
+from fermata.router.core.events import Estimate
+from fermata.router.policies.sneakpeek.classes import (
     JEFFREYS,
     TINY,
     Classes,
     shortfalls,
     standard_error,
 )
-from router.policies.sneakpeek.frequencies import Frequencies, Shares
+from fermata.router.policies.sneakpeek.frequencies import Frequencies, Shares
 
 Numbers = npt.NDArray[np.intp]
 """Of classes."""

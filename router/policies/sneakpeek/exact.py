@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from router.policies.sneakpeek.problem import INITIAL, Worker
-from router.policies.sneakpeek.worth import RunTable
+from fermata.router.policies.sneakpeek.problem import INITIAL, Worker
+from fermata.router.policies.sneakpeek.worth import RunTable
 
 NODES_A_SLICE = 40
 """Nodes between two chances for others to run."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from math import exp
 
-from router.core.units import SECOND
-from router.policies.sneakpeek.problem import Job
+from fermata.router.core.units import SECOND
+from fermata.router.policies.sneakpeek.problem import Job
 
 Group = list[Job]
 """Jobs of one application, by deadline."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from router.policies.sneakpeek.groups import Group, by_deadline, group_priority
-from router.policies.sneakpeek.penalty import Penalty
-from router.policies.sneakpeek.problem import INITIAL, Job, Schedule, Segment, Worker
-from router.policies.sneakpeek.worth import State, line_worth, tail_state
+from fermata.router.policies.sneakpeek.groups import Group, by_deadline, group_priority
+from fermata.router.policies.sneakpeek.penalty import Penalty
+from fermata.router.policies.sneakpeek.problem import INITIAL, Job, Schedule, Segment, Worker
+from fermata.router.policies.sneakpeek.worth import State, line_worth, tail_state
 
 GAIN = 1e-9
 """Less is rounding."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib import import_module
 
-from profiles.check import refuse
+from fermata.profiles.check import refuse
 
 Penalty = Callable[[float], float]
 """Of lateness x = (e - d) / d, above 0 and at most 1, with e and d counted from the request's

@@ -2,14 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 
-from router.policies.sneakpeek.exact import ExactSearch
-from router.policies.sneakpeek.groups import Group, by_application, by_class, by_deadline, priority
-from router.policies.sneakpeek.improve import JOBS_A_SLICE, Improver
-from router.policies.sneakpeek.options import SneakPeekOptions
-from router.policies.sneakpeek.penalty import Penalty
-from router.policies.sneakpeek.prices import PRICES, priced
-from router.policies.sneakpeek.problem import INITIAL, Job, Schedule, Segment, Worker
-from router.policies.sneakpeek.worth import RunTable, worth_at
+from fermata.router.policies.sneakpeek.exact import ExactSearch
+from fermata.router.policies.sneakpeek.groups import (
+    Group,
+    by_application,
+    by_class,
+    by_deadline,
+    priority,
+)
+from fermata.router.policies.sneakpeek.improve import JOBS_A_SLICE, Improver
+from fermata.router.policies.sneakpeek.options import SneakPeekOptions
+from fermata.router.policies.sneakpeek.penalty import Penalty
+from fermata.router.policies.sneakpeek.prices import PRICES, priced
+from fermata.router.policies.sneakpeek.problem import INITIAL, Job, Schedule, Segment, Worker
+from fermata.router.policies.sneakpeek.worth import RunTable, worth_at
 
 NODES_FOR = 24
 """Jobs for which `nodes_max` holds as it stands."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from router.policies.sneakpeek.groups import Group
-from router.policies.sneakpeek.problem import INITIAL, Job, Schedule, Segment, Worker
+from fermata.router.policies.sneakpeek.groups import Group
+from fermata.router.policies.sneakpeek.problem import INITIAL, Job, Schedule, Segment, Worker
 
 PRICES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.2)
 """Worth of 10 ms of a worker. With the right one, what is worth its price fits in time."""

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
-from router.core.events import Batch, Estimate, Request
-from router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer, own_lane
-from router.core.units import NEVER
-from router.policies.family import Family
-from router.policies.sneakpeek.estimator import Estimator
-from router.policies.sneakpeek.options import SneakPeekOptions
-from router.policies.sneakpeek.penalty import load_penalty
-from router.policies.sneakpeek.planner import Planning
-from router.policies.sneakpeek.problem import Job, Schedule, Segment, Worker, batch_size
-from router.policies.sneakpeek.worth import worth_at
+from fermata.router.core.events import Batch, Estimate, Request
+from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer, own_lane
+from fermata.router.core.units import NEVER
+from fermata.router.policies.family import Family
+from fermata.router.policies.sneakpeek.estimator import Estimator
+from fermata.router.policies.sneakpeek.options import SneakPeekOptions
+from fermata.router.policies.sneakpeek.penalty import load_penalty
+from fermata.router.policies.sneakpeek.planner import Planning
+from fermata.router.policies.sneakpeek.problem import Job, Schedule, Segment, Worker, batch_size
+from fermata.router.policies.sneakpeek.worth import worth_at
 
 
 class WindowScheduler(Source):

@@ -3,8 +3,8 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from router.policies.sneakpeek.penalty import Penalty, step
-from router.policies.sneakpeek.problem import INITIAL, Job, Segment, Worker
+from fermata.router.policies.sneakpeek.penalty import Penalty, step
+from fermata.router.policies.sneakpeek.problem import INITIAL, Job, Segment, Worker
 
 
 def worth_at(job: Job, local: int, end_ns: int, penalty: Penalty) -> float:

@@ -71,8 +71,8 @@ lint: $(READY)
 # Half of the time for seeds of the fault simulation, half for everything that reads bytes of strangers.
 # What failed prints itself, and how to play it again.
 fuzz: $(READY)
-	$(BIN)/python -m fermata.faults --seconds $$(($(SECONDS) / 2)) --first $(or $(FIRST),0)
-	$(BIN)/python -m fermata.faults.fuzzing --seconds $$(($(SECONDS) / 2))
+	$(BIN)/python -m fermata.fault_simulator --seconds $$(($(SECONDS) / 2)) --first $(or $(FIRST),0)
+	$(BIN)/python -m fermata.fault_simulator.fuzzing --seconds $$(($(SECONDS) / 2))
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.goodput $(if $(FULL),,--quick)

@@ -16,9 +16,9 @@ import numpy as np
 from benchmarks.figures import Figure, run_parts
 from benchmarks.workloads import scenario
 from fermata.router.compiled import build
-from fermata.simulator.report import report
+from fermata.simulator.reports.report import report
 from fermata.simulator.run import RunLog, simulate
-from fermata.simulator.scenario import Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 PARTS = {
     "steady": "constant loads",

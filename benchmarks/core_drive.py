@@ -7,10 +7,10 @@ from heapq import heappop, heappush
 
 import numpy as np
 
+from fermata.foundation.units import NEVER, SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Request
-from fermata.router.core.units import NEVER, SECOND, ms
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
 

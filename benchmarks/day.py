@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fermata.simulator.report import report
+from fermata.simulator.reports.report import report
 from fermata.simulator.run import RunLog, simulate
 from fermata.simulator.scaling import fluid_backends
-from fermata.simulator.scenario import Scenario, read_scenario
+from fermata.simulator.scenario.scenario import Scenario, read_scenario
 
 MODELS = 24
 BACKENDS_MAX = 512
@@ -163,7 +163,7 @@ def main() -> None:
     """Run the day and draw it: `python -m benchmarks.day FILE.png [SHARE]`."""
     if len(sys.argv) not in (2, 3):
         sys.exit("usage: python -m benchmarks.day FILE.png [SHARE OF 512 BACKENDS]")
-    from fermata.simulator.scaling_plot import draw_scaling
+    from fermata.simulator.reports.scaling_plot import draw_scaling
 
     one = day(1, float(sys.argv[2]) if len(sys.argv) == 3 else 1.0)
     draw_scaling(one, simulate(one), Path(sys.argv[1]))

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from benchmarks.figures import Figure, parts_parser, run
-from fermata.faults.run import play
+from fermata.fault_simulator.run import play
 
 SCHEDULES = 10_000
 QUICK = 100
@@ -48,7 +48,7 @@ def simulated(first: int, count: int) -> Iterator[Figure]:
             if done % TELL_EVERY == 0:
                 print(f"{done:,} of {count:,}, {len(broken)} broken", file=sys.stderr)
     for seed in sorted(broken):
-        print(f"seed {seed} is broken: python -m fermata.faults --seed {seed}")
+        print(f"seed {seed} is broken: python -m fermata.fault_simulator --seed {seed}")
     name = f"{count:,} simulated fault schedules from {first:,} on: broken"
     yield Figure(name, len(broken), "", 0, at_most=True)
 

@@ -7,7 +7,7 @@ from functools import partial
 from benchmarks.figures import Figure, run
 from benchmarks.workloads import fig10
 from fermata.simulator.goodput import find_goodput
-from fermata.simulator.report import Report, report
+from fermata.simulator.reports.report import Report, report
 from fermata.simulator.run import simulate
 
 BELOW = (0.2, 0.4, 0.6, 0.8)

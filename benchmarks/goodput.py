@@ -15,11 +15,11 @@ from benchmarks.workloads import (
     table4,
     zoo,
 )
-from fermata.router.core.units import SECOND
+from fermata.foundation.units import SECOND
 from fermata.simulator.goodput import find_goodput
-from fermata.simulator.report import good_by_stream, report
+from fermata.simulator.reports.report import good_by_stream, report
 from fermata.simulator.run import DROPPED, simulate
-from fermata.simulator.scenario import Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 ZOO_GOALS = {
     ("symphony-1080ti", "all"): 7_550,

@@ -32,7 +32,7 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from fermata.router.core.units import ms, seconds
+from fermata.foundation.units import ms, seconds
 
 MODELS = ("resnet50", "mobilenet_v3_large", "vit_b_16")
 SLO_MS = 25.0

@@ -10,9 +10,9 @@ import numpy as np
 
 from fermata.clients.frames import encode_jpeg
 from fermata.deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner
-from fermata.deployments.frontend.images import decode, fit, write
-from fermata.deployments.frontend.models import ImageSpec
+from fermata.deployments.frontend.protocol.images import decode, fit, write
 from fermata.deployments.models.network import IMAGENET_MEAN, IMAGENET_STD
+from fermata.deployments.specs import ImageSpec
 
 SHAPE = (3, 224, 224)
 FRAME = (360, 640, 3)

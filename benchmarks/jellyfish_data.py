@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fermata.profiles.errors import ConfigError
-from fermata.router.core.units import SECOND, ms
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import SECOND, ms
 from fermata.router.policies.jellyfish.problem import Client, Zoo, make_client, make_zoo, servable
 
 DEFAULT = Path("../shared/data/jellyfish")

@@ -10,15 +10,15 @@ from statistics import mean
 from benchmarks import jellyfish_data
 from benchmarks.figures import Figure, run_on_data
 from benchmarks.jellyfish_data import Data
+from fermata.foundation.units import ms
 from fermata.router.core.events import ClientReport
-from fermata.router.core.units import ms
 from fermata.router.policies.jellyfish.decision import Decider, Effort
 from fermata.router.policies.jellyfish.known_clients import KnownClient
+from fermata.router.policies.jellyfish.mapping_problem import budgets
 from fermata.router.policies.jellyfish.problem import UNITS_PER_FPS, make_client
-from fermata.router.policies.jellyfish.question import budgets
-from fermata.simulator.report import report
+from fermata.simulator.reports.report import report
 from fermata.simulator.run import Driver
-from fermata.simulator.scenario import Scenario, read_scenario
+from fermata.simulator.scenario.scenario import Scenario, read_scenario
 from fermata.simulator.uplinks import Camera
 
 WARMUP_S = 12

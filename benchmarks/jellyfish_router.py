@@ -8,12 +8,12 @@ from statistics import median
 
 from benchmarks.figures import Figure
 from benchmarks.jellyfish_data import FPS, MBPS, SLO_MS, Data
+from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import ClientReport
-from fermata.router.core.units import SECOND, ms
 from fermata.router.policies.family import Family
-from fermata.router.policies.jellyfish.question import answer
+from fermata.router.policies.jellyfish.mapping_problem import answer
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions, make_decider
 
 CLIENTS, WORKERS = 512, 64

@@ -25,11 +25,11 @@ from benchmarks.live_server import Running, fermata
 from benchmarks.plain_serve import Knobs, plain_serve
 from benchmarks.search import highest
 from fermata.clients.load.ledger import OK
-from fermata.router.core.units import ms, seconds
+from fermata.foundation.units import ms, seconds
 from fermata.simulator.goodput import find_goodput
-from fermata.simulator.report import report as simulated_report
+from fermata.simulator.reports.report import report as simulated_report
 from fermata.simulator.run import simulate
-from fermata.simulator.scenario import Scenario, read_scenario
+from fermata.simulator.scenario.scenario import Scenario, read_scenario
 
 PARTS = {
     "eager": "added latency",

@@ -30,10 +30,10 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from fermata.deployments.frontend.images import decode
+from fermata.deployments.frontend.protocol.images import decode
 from fermata.deployments.models.catalog import open_model
 from fermata.deployments.models.picture import centre_square
-from fermata.router.core.units import ms, seconds
+from fermata.foundation.units import ms, seconds
 
 MODEL = "imagenet:lite0@224"
 SLO_MS = 250

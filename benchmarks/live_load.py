@@ -17,7 +17,7 @@ from fermata.clients.load.report import LoadReport, report
 from fermata.clients.load.run import START_NS, run_load
 from fermata.clients.load.sender import Sender, SenderOptions, Target
 from fermata.clients.wire.tensors import RawTensor
-from fermata.router.core.units import ms, seconds
+from fermata.foundation.units import ms, seconds
 
 SLO_NS = ms(50)
 BAD_RATE_MAX = 0.01

@@ -7,12 +7,12 @@ from multiprocessing.connection import Connection
 
 from benchmarks.figures import Figure, run
 from benchmarks.live_server import resident_mb
-from fermata.router.actor import RouterActor
+from fermata.foundation.units import ms, seconds
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
-from fermata.router.core.units import ms, seconds
+from fermata.router.leadership.actor import RouterActor
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import connect
-from fermata.router.links.heart import Heart
+from fermata.router.links.heartbeat import Heart
 from fermata.router.links.messages import PROTOCOL, RID_BITS, Hello, Message, Submit
 from fermata.router.links.transport import Link, LinkOptions
 

@@ -10,24 +10,24 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.figures import Figure, run
-from fermata.deployments.frames import live_frame
-from fermata.deployments.frontend.entry import Arrival, Entry
-from fermata.deployments.frontend.request_log import RequestLog
-from fermata.deployments.frontend.tally import Tally
-from fermata.deployments.history import History
-from fermata.deployments.metrics import prometheus_text
+from fermata.deployments.control.history import History
+from fermata.deployments.control.page_frames import live_frame
+from fermata.deployments.frontend.requests.outcome_counts import Tally
+from fermata.deployments.frontend.requests.pending_request import Arrival, Entry
+from fermata.deployments.frontend.requests.request_log import RequestLog
+from fermata.deployments.metrics.families import prometheus_text
+from fermata.foundation.logs import LOG, LogOptions, debugging, start_logs
+from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
-from fermata.router.batch_log import LoggedMeters
 from fermata.router.core.events import Batch, Request
-from fermata.router.core.units import ms
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import Fetch, FrontendStats, Hello, Message, Ready, Result
-from fermata.router.live import LiveRouter
-from fermata.router.logs import LOG, LogOptions, debugging, start_logs
-from fermata.router.meters import Meters
-from fermata.router.snapshot import snapshot
-from fermata.router.streams import HALF_NS, REQUESTS_MIN, STREAMS_MAX, StreamCounts
-from fermata.router.wake import Wake
+from fermata.router.live.driver import LiveRouter
+from fermata.router.live.precise_timer import Wake
+from fermata.router.telemetry.batch_log import LoggedMeters
+from fermata.router.telemetry.meters import Meters
+from fermata.router.telemetry.snapshot import snapshot
+from fermata.router.telemetry.stream_counts import HALF_NS, REQUESTS_MIN, STREAMS_MAX, StreamCounts
 
 RATE_RPS = 10_000
 BATCH = 8

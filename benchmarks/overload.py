@@ -17,10 +17,10 @@ import yaml
 from benchmarks.figures import Figure
 from benchmarks.live_server import ROOT, Running, fermata, resident_mb
 from benchmarks.workloads import RESNET50
-from fermata.router.core.units import SECOND
+from fermata.foundation.units import SECOND
 from fermata.simulator.goodput import find_goodput
 from fermata.simulator.run import DROPPED, simulate
-from fermata.simulator.scenario import Scenario, read_scenario
+from fermata.simulator.scenario.scenario import Scenario, read_scenario
 
 STEP_S = 5
 QUIET, NOISY = "quiet", "noisy"

@@ -28,8 +28,8 @@ from benchmarks.live_server import Running, started
 from benchmarks.ports import free_port
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import SERVICE, InferenceStub
-from fermata.deployments.backend.emulated import EmulatedGpu, sharpen_sleep
-from fermata.router.core.units import ms
+from fermata.deployments.backend.execution.emulated import EmulatedGpu, sharpen_sleep
+from fermata.foundation.units import ms
 
 GPUS = 2
 ONGOING = 1000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fermata.profiles.monotone import monotone
 from fermata.router.policies.ramsis.latency import fill_sizes, monotone_from_right, pareto_front
-from fermata.simulator.scenario import Scenario, read_scenario
+from fermata.simulator.scenario.scenario import Scenario, read_scenario
 
 DEFAULT_FOLDER = Path("../shared/data/ramsis")
 SIZE_MAX = 32

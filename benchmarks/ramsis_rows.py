@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from benchmarks.figures import Figure
 from benchmarks.ramsis_data import Task, served
 from fermata.router.policies.central.hull import concave_hull, fluid_accuracy, reachable
-from fermata.simulator.report import Report, report
+from fermata.simulator.reports.report import Report, report
 from fermata.simulator.run import simulate
-from fermata.simulator.scenario import Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 Value = float | tuple[float, str]
 """A figure's value, and what is to be said beside its name."""

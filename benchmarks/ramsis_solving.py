@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.figures import Figure
 from benchmarks.ramsis_data import Task
 from benchmarks.ramsis_rows import Row, Value
-from fermata.router.aside import call_elsewhere
+from fermata.router.live.subprocess_worker import call_elsewhere
 from fermata.router.policies.ramsis.problem import WorkerProblem
 from fermata.router.policies.ramsis.solve import solve
 

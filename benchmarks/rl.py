@@ -20,12 +20,12 @@ from benchmarks.workloads import (
     eq12,
     periodic_bursts,
 )
-from fermata.router.core.units import SECOND
+from fermata.foundation.units import SECOND
 from fermata.simulator.learning.served import served_by
-from fermata.simulator.phase_report import PhaseReport, report_phases
-from fermata.simulator.report import report
+from fermata.simulator.reports.phase_report import PhaseReport, report_phases
+from fermata.simulator.reports.report import report
 from fermata.simulator.run import DROPPED, simulate
-from fermata.simulator.scenario import Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 SEEDS = (1, 2, 3, 4, 5)
 BATCHING_SEEDS = SEEDS[:2]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.sneakpeek_setting import Prepared
-from fermata.router.core.units import ms
+from fermata.foundation.units import ms
 from fermata.router.policies.sneakpeek.estimator import Estimator
 from fermata.router.policies.sneakpeek.options import SneakPeekOptions
 from fermata.router.policies.sneakpeek.penalty import PENALTIES, Penalty

@@ -7,15 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.sneakpeek_setting import Prepared, Stream
+from fermata.foundation.units import ms, seconds
 from fermata.profiles.profile import linear
-from fermata.router.core.units import ms, seconds
 from fermata.router.policies.sneakpeek.classes import Classes
 from fermata.router.policies.sneakpeek.penalty import load_penalty
 from fermata.simulator.arrivals import Arrivals
 from fermata.simulator.contents import Contents
+from fermata.simulator.reports.utility import right_answers, utilities
 from fermata.simulator.run import Driver, RunLog
-from fermata.simulator.scenario import Application, Fault, Scenario
-from fermata.simulator.utility import right_answers, utilities
+from fermata.simulator.scenario.scenario import Application, Fault, Scenario
 
 WINDOW_NS = ms(100)
 APART_NS = seconds(1)

@@ -24,9 +24,9 @@ from fermata.clients.wire.parameters import parameter, text
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import add_input, from_array, response_tensors, to_array
 from fermata.deployments.models import digits
-from fermata.simulator.report import report
+from fermata.simulator.reports.report import report
 from fermata.simulator.run import simulate
-from fermata.simulator.scenario import read_scenario
+from fermata.simulator.scenario.scenario import read_scenario
 
 SLO_MS = 150
 BACKENDS = 2

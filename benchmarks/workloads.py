@@ -1,6 +1,6 @@
 """The papers' workloads as scenarios, so that every benchmark means the same by a name."""
 
-from fermata.simulator.scenario import Scenario, read_scenario
+from fermata.simulator.scenario.scenario import Scenario, read_scenario
 
 RESNET50 = {"name": "resnet50", "alpha_ms": 1.053, "beta_ms": 5.072}
 INCEPTION_RESNET_V2 = {"name": "inception-resnet-v2", "alpha_ms": 5.090, "beta_ms": 18.368}

@@ -19,7 +19,7 @@ from fermata.clients.load.report import LoadReport, report
 from fermata.clients.load.run import run_load
 from fermata.clients.load.sender import SenderOptions, Target
 from fermata.clients.wire.errors import WireError
-from fermata.commands.access import (
+from fermata.commands.server_access import (
     CaFile,
     CertificateFile,
     KeyFile,
@@ -28,10 +28,10 @@ from fermata.commands.access import (
     TokenFile,
     access_of,
 )
-from fermata.profiles.errors import ConfigError
-from fermata.router.core.units import ms, seconds
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms, seconds
 from fermata.simulator.arrivals import generate
-from fermata.simulator.scenario import load_scenario
+from fermata.simulator.scenario.scenario import load_scenario
 
 Model = Annotated[str, typer.Option(help="Model to send to.")]
 Server = Annotated[str, typer.Option(help="host:port of a frontend's gRPC.")]

@@ -6,7 +6,7 @@ import typer
 
 from fermata.commands.load import load
 from fermata.commands.plan import plan
-from fermata.commands.policy import policy
+from fermata.commands.policy.policy import policy
 from fermata.commands.profile import profile
 from fermata.commands.serve import serve
 from fermata.commands.simulation import goodput, simulate
@@ -15,7 +15,7 @@ from fermata.commands.stream import stream
 from fermata.commands.top import top
 from fermata.commands.trace import trace
 from fermata.commands.view import view
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 INTERRUPTED = 130
 

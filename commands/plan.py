@@ -9,11 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import Problem, memory_bytes
 from fermata.partitioner.problem_file import load_current, load_problem, solution_dict
 from fermata.partitioner.solution import Solution
 from fermata.profiles.check import check_fraction, check_positive
-from fermata.profiles.errors import ConfigError
 from fermata.profiles.store import BYTES_PER_MB
 
 ProblemPath = Annotated[

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
+from fermata.foundation.errors import ConfigError
 from fermata.profiles.check import check_batches, check_positive, refuse
 from fermata.profiles.devices import choose_device, open_device
-from fermata.profiles.errors import ConfigError
 from fermata.profiles.measure import Device, Effort, Row
 from fermata.profiles.profile import ms
 from fermata.profiles.profiler import Loaded, Outcome, profile_model

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from fermata.commands.cluster import RAYLET, OwnCluster
-from fermata.deployments.config import ControlConfig, DeploymentConfig, load_config
-from fermata.deployments.plan import check_gpus, registry
+from fermata.deployments.config.deployment import ControlConfig, DeploymentConfig, load_config
+from fermata.deployments.config.resolve import check_gpus, registry
 from fermata.deployments.ports import endpoints, held, with_free_ports
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="YAML file; samples are in deployments/.")
@@ -68,7 +68,7 @@ def _serve(loaded: DeploymentConfig) -> None:
         import ray.serve
 
         from fermata.deployments.app import build, gpus_in_cluster
-        from fermata.deployments.frontend_options import check_secrets
+        from fermata.deployments.config.frontend_options import check_secrets
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is missing; pip install 'fermata[serve]'") from None
     check_secrets(loaded)

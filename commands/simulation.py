@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fermata.profiles.errors import ConfigError
-from fermata.router.frames import write_frames
+from fermata.foundation.errors import ConfigError
+from fermata.router.telemetry.dashboard_frames import write_frames
 from fermata.simulator.goodput import BAD_RATE_MAX, Goodput, find_goodput
-from fermata.simulator.record import Recorder
-from fermata.simulator.report import Report, report
+from fermata.simulator.reports.record import Recorder
+from fermata.simulator.reports.report import Report, report
 from fermata.simulator.run import simulate as run_scenario
-from fermata.simulator.scenario import load_scenario
+from fermata.simulator.scenario.scenario import load_scenario
 
 ScenarioPath = Annotated[
     Path, typer.Argument(metavar="SCENARIO", help="YAML or JSON file; see docs/scenarios.md.")
@@ -48,9 +48,9 @@ def simulate(
     result = report(loaded, log)
     if plot is not None:
         if loaded.scales:
-            from fermata.simulator.scaling_plot import draw_scaling as draw
+            from fermata.simulator.reports.scaling_plot import draw_scaling as draw
         else:
-            from fermata.simulator.plots import draw_run as draw
+            from fermata.simulator.reports.plots import draw_run as draw
         draw(loaded, log, plot)
     if record is not None:
         try:
@@ -88,7 +88,7 @@ def goodput(scenario: ScenarioPath, as_json: AsJson = False, plot: PlotPath = No
 
         found = find_goodput(loaded, tell)
     if plot is not None:
-        from fermata.simulator.plots import draw_search
+        from fermata.simulator.reports.plots import draw_search
 
         draw_search(results, found.goodput_rps, plot)
     if as_json:

@@ -17,7 +17,7 @@ from fermata.clients.frames import PICTURES, check_source
 from fermata.clients.pending import FrameResult
 from fermata.clients.stream import FrameStream, StreamOptions
 from fermata.clients.wire.errors import WireError
-from fermata.commands.access import (
+from fermata.commands.server_access import (
     CaFile,
     CertificateFile,
     KeyFile,
@@ -27,8 +27,8 @@ from fermata.commands.access import (
     access_of,
 )
 from fermata.deployments.models.video import NAMES, bundled_video
-from fermata.profiles.errors import ConfigError
-from fermata.router.core.units import ms
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
 
 INTERRUPTED = 130
 """The exit status of a command that Ctrl-C has ended."""

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from fermata.clients.access import OPEN, Access
 from fermata.clients.wire.errors import WireError
-from fermata.commands.access import CaFile, TokenEnv, TokenFile, access_of
-from fermata.profiles.errors import ConfigError
+from fermata.commands.server_access import CaFile, TokenEnv, TokenFile, access_of
+from fermata.foundation.errors import ConfigError
 
 ServerUrl = Annotated[
     str, typer.Option("--control", help="Address of the control plane, `control` in its config.")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 Folder = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="`traces.folder` of the configuration.")

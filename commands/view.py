@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import typer
 
 from fermata.deployments.page import page
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 RecordPath = Annotated[
     Path, typer.Argument(metavar="RECORD", help="File of `fermata simulate --record`.")

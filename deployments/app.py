@@ -11,29 +11,26 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from fermata.autoscaler.serve_policy import RelayTarget
-from fermata.deployments.backend.executor import tune
+from fermata.deployments.backend.execution.executor import tune
 from fermata.deployments.backend.gpu_meter import find_gpu
 from fermata.deployments.backend.meter import BackendMeter
+from fermata.deployments.backend.model_store import Loaded, Stock
 from fermata.deployments.backend.process import HUNG_NS, BackendProcess, BackendSettings
-from fermata.deployments.backend.stock import Loaded, Stock
-from fermata.deployments.config import DeploymentConfig, load_config, read_config
-from fermata.deployments.control import SEATS, Control
-from fermata.deployments.control_gate import ControlGate
-from fermata.deployments.exporter import BackendExport, FrontendExport
-from fermata.deployments.frontend.process import FrontendProcess, node_name
-from fermata.deployments.frontend_options import frontend_options
-from fermata.deployments.health import check_start
-from fermata.deployments.link_options import link_options
-from fermata.deployments.metrics import prometheus_text
-from fermata.deployments.page import page
-from fermata.deployments.plan import (
+from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
+from fermata.deployments.config.frontend_options import frontend_options
+from fermata.deployments.config.link_options import link_options
+from fermata.deployments.config.resolve import (
     gpus_each,
     known_profiles,
     measured_costs,
     peeks,
     registry,
 )
-from fermata.deployments.ray_cluster import (
+from fermata.deployments.config.token_reader import TokenReader, Tokens
+from fermata.deployments.control.access import ControlGate
+from fermata.deployments.control.control_plane import SEATS, Control
+from fermata.deployments.control.health import check_start
+from fermata.deployments.control.ray_cluster import (
     NAMESPACE,
     RayCluster,
     link_secret,
@@ -42,12 +39,15 @@ from fermata.deployments.ray_cluster import (
     where_router,
     where_standby,
 )
-from fermata.deployments.token_reader import TokenReader, Tokens
-from fermata.profiles.errors import NoAnswerError
+from fermata.deployments.frontend.process import FrontendProcess, node_name
+from fermata.deployments.metrics.families import prometheus_text
+from fermata.deployments.metrics.ray_exporter import BackendExport, FrontendExport
+from fermata.deployments.page import page
+from fermata.foundation.errors import NoAnswerError
+from fermata.foundation.logs import start_logs
+from fermata.foundation.units import seconds
 from fermata.profiles.profile import Profile
-from fermata.router.core.units import seconds
-from fermata.router.logs import start_logs
-from fermata.router.numbers import take_number
+from fermata.router.leadership.process_ids import take_number
 
 HEALTH_S = 2.0
 """Between two questions of Serve for the health of a process, which it replaces after three bad

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from fermata.deployments.config import DeploymentConfig
-from fermata.profiles.errors import ConfigError
+from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.foundation.errors import ConfigError
 
 PORTS = range(20_000, 32_000)
 """Above those of Ray's workers, below those that a system gives to whoever wants just any: a port

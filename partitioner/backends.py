@@ -3,8 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from fermata.foundation.units import SECOND
 from fermata.partitioner.plan import Model
-from fermata.router.core.units import SECOND
 from fermata.router.policies.sizing import full_size
 
 BATCH_SIZE_MAX = 1024

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import yaml
 
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
+from fermata.foundation.validation import Fields, fields
 from fermata.partitioner.plan import ANY_KIND, Model, Problem, SubCluster
 from fermata.partitioner.solution import Solution
 from fermata.profiles.check import check_positive, refuse
-from fermata.profiles.errors import ConfigError
-from fermata.profiles.fields import Fields, fields
 from fermata.profiles.profile import Profile
 from fermata.profiles.store import BYTES_PER_MB, find
-from fermata.router.core.units import ms
 
 PROBLEM_KEYS = (
     "sub_clusters",

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fermata.foundation.errors import ConfigError
 from fermata.partitioner.balance import NOWHERE, Balance, Homes
 from fermata.partitioner.infeasible import obstacles, remedies
 from fermata.partitioner.milp import Program, available_solvers
 from fermata.partitioner.plan import Problem
 from fermata.partitioner.search import LocalSearch, greedy
 from fermata.partitioner.solution import Solution, describe
-from fermata.profiles.errors import ConfigError
 
 EXACT_BINARIES_MAX = 600
 """Up to this many the whole program is given to the solver; beyond, a few sub-clusters at once."""

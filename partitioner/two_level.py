@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from fermata.foundation.errors import ConfigError
 from fermata.partitioner.balance import NOWHERE, Balance
 from fermata.partitioner.plan import Model, Plan, Problem, SubCluster
 from fermata.partitioner.solution import Solution, describe
 from fermata.partitioner.solve import Tell, solve
-from fermata.profiles.errors import ConfigError
 
 TOP_SHARE = 0.3
 """Of the time, for the upper level."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NoReturn
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 # 11 days of nanoseconds, a petabyte: what is larger is a mistake. NaN fails the comparison too.
 NUMBER_LIMIT = 1e15

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fermata.foundation.errors import ConfigError
 from fermata.profiles.check import (
     check_fraction,
     check_linear,
@@ -12,7 +13,6 @@ from fermata.profiles.check import (
     check_table,
     refuse,
 )
-from fermata.profiles.errors import ConfigError
 
 
 def ms(value: float) -> int:

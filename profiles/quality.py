@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fermata.foundation.errors import ConfigError
 from fermata.profiles.check import refuse
-from fermata.profiles.errors import ConfigError
 
 BATCH = 64
 

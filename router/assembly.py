@@ -4,17 +4,17 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
 from fermata.router.core.admission import Admission, StreamAdmission
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Request
 from fermata.router.core.shares import FairAdmission
 from fermata.router.core.source import Outbox, Source
-from fermata.router.core.units import ms
-from fermata.router.ownership import Ownership
 from fermata.router.policies.catalog import POLICIES, build_sources, check_movable
 from fermata.router.policies.family import Family
+from fermata.router.policies.ownership import Ownership
 from fermata.router.policies.sneakpeek.classes import Classes, check_classes, sharpened
 from fermata.router.policies.sneakpeek.estimator import Estimator
 

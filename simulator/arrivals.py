@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fermata.router.core.units import SECOND
-from fermata.simulator.scenario import Application, Scenario
+from fermata.foundation.units import SECOND
+from fermata.simulator.scenario.scenario import Application, Scenario
 
 Times = npt.NDArray[np.int64]
 Phased = tuple[Times, Times]

@@ -8,9 +8,9 @@ from fermata.router.assembly import Assembly as RouterAssembly
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
 from fermata.router.assembly import assemble as assemble_router
 from fermata.router.core.engine import Engine
-from fermata.router.ownership import Ownership
 from fermata.router.policies.family import Family
-from fermata.simulator.scenario import Application, Scenario
+from fermata.router.policies.ownership import Ownership
+from fermata.simulator.scenario.scenario import Application, Scenario
 
 Z_99 = 2.3263
 """The 99th percentile of a standard normal variable."""

@@ -5,10 +5,10 @@ import random
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
+from fermata.foundation.units import NEVER
 from fermata.router.core.costs import Costs
 from fermata.router.core.events import Batch
-from fermata.router.core.units import NEVER
-from fermata.simulator.scenario import Fault
+from fermata.simulator.scenario.scenario import Fault
 
 START_FAULT = 0
 END_FAULT = 1

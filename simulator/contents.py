@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fermata.simulator.arrivals import Arrivals
-from fermata.simulator.content_spec import ContentSpec
-from fermata.simulator.scenario import Application, Scenario
+from fermata.simulator.scenario.content_spec import ContentSpec
+from fermata.simulator.scenario.scenario import Application, Scenario
 
 Table = npt.NDArray[np.bool_]
 

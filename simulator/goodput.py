@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fermata.router.core.units import SECOND, seconds
-from fermata.simulator.report import Report, report
+from fermata.foundation.units import SECOND, seconds
+from fermata.simulator.reports.report import Report, report
 from fermata.simulator.run import simulate
-from fermata.simulator.scenario import Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 BAD_RATE_MAX = 0.01
 PRECISION = 0.004

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fermata.router.client_wishes import ClientWishes
+from fermata.foundation.units import NEVER
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Advise, Answer, Compute, Dispatch, Drop, DropReason, Request
-from fermata.router.core.units import NEVER
+from fermata.router.live.allowed_variants import ClientWishes
 from fermata.simulator.arrivals import Arrivals, generate
 from fermata.simulator.assembly import assemble, spreads
 from fermata.simulator.cluster import COMPLETION, CONTROL, START_FAULT, EmulatedCluster
 from fermata.simulator.contents import Contents, draw_contents
 from fermata.simulator.scaling import EpochLog, ScalingControl, WindowLog
-from fermata.simulator.scenario import Scenario
+from fermata.simulator.scenario.scenario import Scenario
 from fermata.simulator.uplinks import Frame, Uplinks
 
 Progress = Callable[[float], None]

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fermata.autoscaler.rule import Advice, RuleState, Window, advise, share_out, without_memory
+from fermata.foundation.units import SECOND
 from fermata.partitioner.backends import backends_for
 from fermata.partitioner.plan import Model, Plan, Problem, Stage, SubCluster, stages
 from fermata.router.core.engine import Engine
-from fermata.router.core.units import SECOND
-from fermata.router.ownership import Ownership
-from fermata.simulator.scaling_spec import AutoscalerSpec, EpochSpec
-from fermata.simulator.scenario import Application, Scenario
+from fermata.router.policies.ownership import Ownership
+from fermata.simulator.scenario.scaling_spec import AutoscalerSpec, EpochSpec
+from fermata.simulator.scenario.scenario import Application, Scenario
 
 WINDOW, EPOCH, READY, LOADED = range(4)
 """What the control has on its agenda."""

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from fermata.router.core.units import seconds
-from fermata.simulator.report import report
+from fermata.foundation.units import seconds
+from fermata.simulator.reports.report import report
 from fermata.simulator.run import simulate
-from fermata.simulator.scenario import Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 STEP_RPS = 100.0
 """The paper profiles loads in steps of this size."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from fermata.clients.uplink import Uplink
+from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.events import Advise, ClientReport
-from fermata.router.core.units import NEVER, SECOND
-from fermata.simulator.network_spec import NetworkSpec, Trace
-from fermata.simulator.scenario import Application
+from fermata.simulator.scenario.network_spec import NetworkSpec, Trace
+from fermata.simulator.scenario.scenario import Application
 
 CLOCK_NS_MAX = 1000 * SECOND
 """A camera's clock is ahead of the server's, or behind, by any time up to this."""

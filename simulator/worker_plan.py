@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from fermata.profiles.errors import ConfigError
-from fermata.router.core.units import seconds
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import seconds
 from fermata.router.policies.family import Family
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.problem import WorkerProblem
@@ -12,9 +12,9 @@ from fermata.router.policies.ramsis.slo_classes import share_out, slos_of
 from fermata.router.policies.ramsis.solve import solve
 from fermata.router.policies.ramsis.tables import job_for
 from fermata.simulator.assembly import assemble
-from fermata.simulator.report import report
+from fermata.simulator.reports.report import report
 from fermata.simulator.run import simulate
-from fermata.simulator.scenario import Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 SIMULATED_NS = seconds(20)
 

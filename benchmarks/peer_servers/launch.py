@@ -21,7 +21,7 @@ from benchmarks.peer_servers.venv import Venv
 from benchmarks.ports import free_port
 from fermata.clients.load.sender import Sender, SenderOptions, Target
 from fermata.clients.wire.tensors import RawTensor
-from fermata.router.core.units import ms
+from fermata.foundation.units import ms
 
 STREAMS = 8
 CONNECTIONS = 256

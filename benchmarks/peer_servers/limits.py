@@ -16,7 +16,7 @@ from benchmarks.peer_servers.scenes import Scene
 from benchmarks.search import Good, highest
 from fermata.clients.load.report import LoadReport, report
 from fermata.clients.load.run import run_load
-from fermata.router.core.units import seconds
+from fermata.foundation.units import seconds
 
 BAD_RATE_MAX = 0.01
 WARMUP_S = 1.5

@@ -7,7 +7,7 @@ import numpy as np
 
 from fermata.clients.load.arrivals import Arrivals, poisson
 from fermata.profiles.store import find
-from fermata.simulator.scenario import Scenario, read_scenario
+from fermata.simulator.scenario.scenario import Scenario, read_scenario
 
 INPUT_BYTES = 20_000
 TABLE = "symphony-1080ti"

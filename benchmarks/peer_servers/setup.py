@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fermata.deployments.backend.emulated import EmulatedGpu, sharpen_sleep
-from fermata.router.core.units import ms
+from fermata.deployments.backend.execution.emulated import EmulatedGpu, sharpen_sleep
+from fermata.foundation.units import ms
 
 VARIABLE = "PEER_SETUP"
 """Environment variable with the path of the set-up: peers start processes of their own."""

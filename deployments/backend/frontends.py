@@ -6,7 +6,7 @@ from typing import Protocol
 
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import connect
-from fermata.router.links.heart import Heart
+from fermata.router.links.heartbeat import Heart
 from fermata.router.links.messages import Frontend, Message, Payload
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkOptions, Me

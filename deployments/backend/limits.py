@@ -1,6 +1,6 @@
 """Batches that memory did not suffice for: smaller ones are asked for, for a while."""
 
-from fermata.router.core.units import seconds
+from fermata.foundation.units import seconds
 
 REST_NS = seconds(60)
 """Then the sizes of the profile are tried again: whoever took the memory may have gone."""

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.emulated import EmulatedGpu, EmulatedModel
-from fermata.deployments.backend.out_of_memory import (
+from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
+from fermata.deployments.backend.execution.out_of_memory import (
     NoRoomError,
     give_memory_back,
     is_out_of_memory,
     let_go,
 )
-from fermata.deployments.backend.runner import FittingRunner, PlainRunner, Runner
-from fermata.deployments.backend.tensors import Array, Outputs, numpy_dtype
+from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
+from fermata.deployments.backend.execution.tensors import Array, Outputs, numpy_dtype
 from fermata.deployments.models.catalog import open_model
 from fermata.deployments.models.model import Card, Model, TorchModel
 from fermata.deployments.models.picture import centre_square, whole_frame
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 EMULATED = "emulated"
 SCRIPT_ENDS = (".pt", ".ts", ".torchscript")
@@ -237,7 +237,7 @@ def _make_runner(spec: ModelSpec, model: Model, device: str) -> Runner:
     card = model.card
     dtype = numpy_dtype(spec.input_dtype) if spec.input_dtype else ""
     if device == "cuda" and isinstance(model, TorchModel):
-        from fermata.deployments.backend.graphs import GraphRunner
+        from fermata.deployments.backend.execution.graphs import GraphRunner
 
         if spec.half:
             model.to(device, half=True)

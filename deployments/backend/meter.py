@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 from fermata.deployments.backend.gpu_meter import GpuMeter
-from fermata.deployments.reporting import resident_bytes
+from fermata.deployments.metrics.process_stats import resident_bytes
 from fermata.router.links.messages import BackendStats
 
 

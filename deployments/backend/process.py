@@ -4,13 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
-from fermata.deployments.backend.executor import Executing, Executor, Outcome
-from fermata.deployments.backend.frontends import Frontends
-from fermata.deployments.backend.limits import BatchLimits
-from fermata.deployments.backend.meter import BackendMeter, LoadCounts
-from fermata.deployments.backend.runner import Runner, RunnerStock
-from fermata.deployments.backend.segments import Segments
-from fermata.deployments.backend.slot import (
+from fermata.deployments.backend.batch_pipeline import (
     FETCH_LIMIT_NS,
     Announce,
     Ask,
@@ -22,12 +16,19 @@ from fermata.deployments.backend.slot import (
     Slot,
     Tensors,
 )
-from fermata.deployments.backend.tensors import Array, InputError, split, view
-from fermata.deployments.reporting import EverySecond
-from fermata.profiles.errors import ServingError
-from fermata.router.core.units import seconds
+from fermata.deployments.backend.execution.executor import Executing, Executor, Outcome
+from fermata.deployments.backend.execution.runner import Runner, RunnerStock
+from fermata.deployments.backend.execution.segments import Segments
+from fermata.deployments.backend.execution.tensors import Array, InputError, split, view
+from fermata.deployments.backend.frontends import Frontends
+from fermata.deployments.backend.limits import BatchLimits
+from fermata.deployments.backend.meter import BackendMeter, LoadCounts
+from fermata.deployments.metrics.process_stats import EverySecond
+from fermata.foundation.errors import ServingError
+from fermata.foundation.logs import LOG, debugging, fields, in_ms
+from fermata.foundation.units import seconds
 from fermata.router.links.closing import CloseCode, Closed
-from fermata.router.links.heart import Heart
+from fermata.router.links.heartbeat import Heart
 from fermata.router.links.messages import (
     PROTOCOL,
     BackendStats,
@@ -42,10 +43,9 @@ from fermata.router.links.messages import (
     Run,
     UnloadVariant,
 )
-from fermata.router.links.routers import RouterLinks
+from fermata.router.links.router_links import RouterLinks
 from fermata.router.links.transport import Link, LinkOptions, Resolve
-from fermata.router.logs import LOG, debugging, fields, in_ms
-from fermata.router.wake import LoopTimer
+from fermata.router.live.precise_timer import LoopTimer
 
 DRAIN_LOOK_S = 0.02
 DRAIN_ANSWER_NS = seconds(5)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.tensors import Array, Outputs
 from fermata.deployments.backend.loaders import ModelSpec
-from fermata.deployments.backend.runner import Runner
-from fermata.deployments.backend.tensors import Array, Outputs
 from fermata.deployments.models.model import Card
 
 

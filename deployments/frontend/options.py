@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
-from fermata.deployments.frontend.server import ServerOptions
-from fermata.deployments.frontend.streams import StreamLimits
-from fermata.deployments.frontend.table import TableLimits
-from fermata.deployments.frontend.tenants import TenantSpec
-from fermata.deployments.frontend.trace_file import TraceOptions
+from fermata.deployments.frontend.access.tenants import TenantSpec
+from fermata.deployments.frontend.protocol.server import ServerOptions
+from fermata.deployments.frontend.protocol.streams import StreamLimits
+from fermata.deployments.frontend.requests.table import TableLimits
+from fermata.deployments.frontend.requests.trace_file import TraceOptions
 from fermata.router.links.transport import LinkOptions
 
 

@@ -10,23 +10,23 @@ from pathlib import Path
 
 from starlette.routing import Route
 
-from fermata.deployments.frontend.following import Follower, follow
-from fermata.deployments.frontend.memory import Arena
-from fermata.deployments.frontend.models import Registry
+from fermata.deployments.config.token_reader import TokenReader
+from fermata.deployments.frontend.link_hub import Switchboard
+from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.options import FrontendOptions
-from fermata.deployments.frontend.peeker import Peeker
-from fermata.deployments.frontend.request_log import RequestLog
-from fermata.deployments.frontend.server import FrontendServer
-from fermata.deployments.frontend.service import InferenceService
-from fermata.deployments.frontend.switchboard import Switchboard
-from fermata.deployments.frontend.trace_file import Traces
-from fermata.deployments.reporting import EverySecond, resident_bytes
+from fermata.deployments.frontend.protocol.grpc_service import InferenceService
+from fermata.deployments.frontend.protocol.server import FrontendServer
+from fermata.deployments.frontend.requests.observers import Follower, follow
+from fermata.deployments.frontend.requests.peeker import Peeker
+from fermata.deployments.frontend.requests.request_log import RequestLog
+from fermata.deployments.frontend.requests.trace_file import Traces
+from fermata.deployments.metrics.process_stats import EverySecond, resident_bytes
 from fermata.deployments.sneakpeek.store import SneakPeekModel
-from fermata.deployments.token_reader import TokenReader
-from fermata.router.links.heart import Heart
+from fermata.deployments.specs import Registry
+from fermata.foundation.logs import LOG, debugging, fields
+from fermata.router.links.heartbeat import Heart
 from fermata.router.links.messages import FrontendStats
 from fermata.router.links.transport import Resolve
-from fermata.router.logs import LOG, debugging, fields
 
 TASKS_EVERY = 5
 """Of the times that it tells the router what it holds."""

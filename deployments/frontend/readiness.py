@@ -1,6 +1,6 @@
 """Whether a request that comes now can be served, as far as this frontend knows."""
 
-from fermata.deployments.frontend.table import RequestTable
+from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.router.links.messages import Fleet
 
 DRAINS = "this frontend shuts down"

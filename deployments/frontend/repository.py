@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import ClassVar
 
-from fermata.deployments.frontend.models import Registry
-from fermata.profiles.errors import ServingError
+from fermata.deployments.specs import Registry
+from fermata.foundation.errors import ServingError
+from fermata.router.health.availability import FAILED, LOADING
 from fermata.router.links.messages import Absent, Place
-from fermata.router.presence import FAILED, LOADING
 
 WAIT_S = 300.0
 """A large model on a slow disk takes minutes; a client with less patience sets a deadline."""

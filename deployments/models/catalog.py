@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fermata.deployments.models import detector, digits, imagenet, text
 from fermata.deployments.models.model import Card, Model, pick
 from fermata.deployments.models.network import load_function, load_torchvision, load_transformers
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)

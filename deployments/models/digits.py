@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fermata.deployments.models.cache import cache_folder, cached
 from fermata.deployments.models.mlp import Floats, Layer, Recipe, forward, softmax, train
 from fermata.deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
-from fermata.router.logs import LOG, fields
+from fermata.foundation.logs import LOG, fields
 
 if TYPE_CHECKING:
     import torch

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fermata.deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch

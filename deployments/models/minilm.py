@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch

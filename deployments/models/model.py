@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch

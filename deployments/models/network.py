@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fermata.deployments.models.model import Card, Model, TorchModel
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 SIZE = 224
 LENGTH = 128

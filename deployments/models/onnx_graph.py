@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch

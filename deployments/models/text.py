@@ -11,7 +11,7 @@ from fermata.deployments.models.minilm import (
     weights_folder,
 )
 from fermata.deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch

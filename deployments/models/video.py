@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 from fermata.deployments.models.model import pick
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 NAMES = ("bikes", "bigbuckbunny", "carphone_pristine")
 

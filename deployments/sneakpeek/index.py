@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fermata.foundation.errors import ConfigError
 from fermata.profiles.check import refuse
-from fermata.profiles.errors import ConfigError
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]

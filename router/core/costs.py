@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort_right
 from collections import deque
 
-from fermata.router.core.units import NEVER
+from fermata.foundation.units import NEVER
 
 RATIO_WINDOW = 256
 """Batches remembered for each octave of sizes, per variant and kind of backend."""

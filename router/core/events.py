@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from fermata.router.core.units import NEVER
+from fermata.foundation.units import NEVER
 
 HIGHEST: Final = 1
 """The highest priority, as in Triton; all others, with 0 the default, are alike."""

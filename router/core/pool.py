@@ -2,7 +2,7 @@
 
 from math import exp
 
-from fermata.router.core.units import SECOND
+from fermata.foundation.units import SECOND
 
 MEMORY_NS = SECOND
 """How long what was given away is remembered: those who share take turns within that."""

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
+from fermata.foundation.units import NEVER
 from fermata.router.core.costs import REFUSALS, Costs
 from fermata.router.core.events import Batch, Dispatch
 from fermata.router.core.pool import Pool
 from fermata.router.core.source import POOL, Bid, Desk, Outbox, Slot, Source, own_lane
 from fermata.router.core.timers import Timer, Timers
-from fermata.router.core.units import NEVER
 
 TRIES = 4
 """Backends a ripe bid is offered before others have their turn."""

@@ -1,6 +1,6 @@
 """How fast requests arrive, learnt from the arrivals themselves."""
 
-from fermata.router.core.units import NEVER, SECOND
+from fermata.foundation.units import NEVER, SECOND
 
 BUCKET_NS = 100_000_000
 WEIGHT = 0.1

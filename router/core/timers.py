@@ -2,7 +2,7 @@
 
 from heapq import heapify, heappop, heappush
 
-from fermata.router.core.units import NEVER
+from fermata.foundation.units import NEVER
 
 COMPACT_FROM = 1024
 """Heaps smaller than this are not worth tidying."""

@@ -4,11 +4,11 @@ import asyncio
 import logging
 import secrets
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 from fermata.router.links.address import split_address
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.handshake import NONCE_BYTES, Connector
-from fermata.router.links.heart import Heart
+from fermata.router.links.heartbeat import Heart
 from fermata.router.links.messages import Message
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkEvents, LinkOptions, Me, Resolve

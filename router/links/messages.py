@@ -143,7 +143,7 @@ class Answered(msgspec.Struct, array_like=True, frozen=True):
     outcomes: dict[str, int]
     """`good`, `late`, or the reason of a refusal."""
     latency: tuple[int, ...]
-    """Counts of latencies, by the buckets of `fermata.router.histogram.LATENCY_NS`."""
+    """Counts of latencies, by the buckets of `fermata.router.telemetry.histogram.LATENCY_NS`."""
     latency_ns: int
     """Their sum."""
 

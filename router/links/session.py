@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import msgspec
 
-from fermata.profiles.errors import ServingError
-from fermata.router.core.units import ms
+from fermata.foundation.errors import ServingError
+from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode, Closed, quoted
 from fermata.router.links.handshake import Handshake, RefusedError
 from fermata.router.links.messages import Challenge, Goodbye, Heartbeat, Hello, Message, Proof

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 READ_BYTES = 1 << 14
 """Of one record; what is made for more would be thrown away each time."""

@@ -10,12 +10,12 @@ from typing import Protocol, cast
 
 import msgspec
 
-from fermata.profiles.errors import ConfigError
-from fermata.router.core.units import ms
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
 from fermata.router.links.address import join_address
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.handshake import NONCE_BYTES, Acceptor, Handshake
-from fermata.router.links.heart import Heart
+from fermata.router.links.heartbeat import Heart
 from fermata.router.links.lobby import EACH_MAX, TOTAL_MAX, Lobby
 from fermata.router.links.messages import Heartbeat, Hello, Message
 from fermata.router.links.session import (

@@ -5,10 +5,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from fermata.foundation.units import NEVER, ms
 from fermata.profiles.check import check_number, refuse
 from fermata.router.core.source import Source
-from fermata.router.core.units import NEVER, ms
-from fermata.router.policies.batch_queues import BatchQueues, BatchQueuesOptions
+from fermata.router.policies.baselines.batch_queues import BatchQueues, BatchQueuesOptions
+from fermata.router.policies.baselines.load_granular import (
+    JellyfishPlusOptions,
+    LoadGranular,
+    ModelSwitchingOptions,
+)
+from fermata.router.policies.baselines.partitioned import Partitioned, PartitionedOptions
+from fermata.router.policies.baselines.single_queue import SingleQueue, SingleQueueOptions
+from fermata.router.policies.baselines.timeout import TimeoutBatching, TimeoutOptions
 from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.source import CentralQueue
 from fermata.router.policies.deferred import ModelThread
@@ -16,12 +24,6 @@ from fermata.router.policies.deferred_options import EAGER, HOLDS, PUBLISHED, De
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.decision import SELECTIONS
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
-from fermata.router.policies.load_granular import (
-    JellyfishPlusOptions,
-    LoadGranular,
-    ModelSwitchingOptions,
-)
-from fermata.router.policies.partitioned import Partitioned, PartitionedOptions
 from fermata.router.policies.ramsis.laws import check_ramsis
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.problem import BALANCINGS, REWARDS
@@ -29,10 +31,8 @@ from fermata.router.policies.ramsis.slo_classes import classes_of
 from fermata.router.policies.rl.checkpoint import load_checkpoint
 from fermata.router.policies.rl.slots import SlotRouting, SlotRoutingOptions
 from fermata.router.policies.routing.deadline import DeadlineRouting, RoutingOptions
-from fermata.router.policies.routing.single_queue import SingleQueue, SingleQueueOptions
 from fermata.router.policies.sneakpeek import options as sneakpeek
 from fermata.router.policies.sneakpeek.source import WindowScheduler
-from fermata.router.policies.timeout import TimeoutBatching, TimeoutOptions
 
 Build = Callable[[Sequence[Family], Any, random.Random], list[Source]]
 

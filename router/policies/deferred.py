@@ -3,11 +3,11 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
 from fermata.router.core.rate import RateMeter
 from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
-from fermata.router.core.units import NEVER, SECOND
 from fermata.router.policies.by_content import suited
 from fermata.router.policies.deferred_options import DeferredOptions
 from fermata.router.policies.family import Family

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from fermata.router.core.units import SECOND
+from fermata.foundation.units import SECOND
 
 SLICES = 50
 """Of the window: arrivals are forgotten in steps of one."""

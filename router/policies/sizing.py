@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fermata.router.core.units import SECOND
+from fermata.foundation.units import SECOND
 
 
 def size_for_half(plan_ns: Sequence[int], slo_ns: int) -> int:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fermata.router.core.units import SECOND
+from fermata.foundation.units import SECOND
 from fermata.router.policies.rl.batching import LIMITS
-from fermata.router.policies.rl.draws import even_draw
 from fermata.router.policies.rl.observation import Floats, InstanceStates, Memory, encode
+from fermata.router.policies.rl.sampling import even_draw
 from fermata.simulator.learning.lanes import BatchingLanes, Ints, Lanes, Tally
 from fermata.simulator.learning.system import System
 

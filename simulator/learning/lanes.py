@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fermata.router.core.units import NEVER
+from fermata.foundation.units import NEVER
 from fermata.router.policies.rl.batching import batch_size
 from fermata.router.policies.rl.observation import InstanceStates
 

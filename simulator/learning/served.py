@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from fermata.simulator.scenario import Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 
 def served_by(scenario: Scenario, checkpoint: Path) -> Scenario:

@@ -12,8 +12,8 @@ from fermata.router.policies.rl.observation import Scales
 from fermata.router.policies.routing.deadline import RoutingOptions
 from fermata.router.policies.routing.mix import allot, read_mix
 from fermata.simulator.arrivals import map_stationary
-from fermata.simulator.phase_report import phase_rates
-from fermata.simulator.scenario import Scenario
+from fermata.simulator.reports.phase_report import phase_rates
+from fermata.simulator.scenario.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fermata.router.core.units import SECOND
+from fermata.foundation.units import SECOND
 from fermata.router.policies.rl.batching import LIMITS, SIZES
 from fermata.router.policies.rl.observation import Floats
 from fermata.simulator.learning.lanes import Ints

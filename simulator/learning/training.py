@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fermata.router.core.units import SECOND
+from fermata.foundation.units import SECOND
 from fermata.router.policies.rl.checkpoint import Checkpoint, save_checkpoint
 from fermata.router.policies.rl.observation import width
 from fermata.simulator.learning.actor_critic import Actor
@@ -17,7 +17,7 @@ from fermata.simulator.learning.imitation import imitate
 from fermata.simulator.learning.ppo import Figures, Learner, Settings
 from fermata.simulator.learning.system import System, read_system
 from fermata.simulator.learning.teacher import Teacher
-from fermata.simulator.scenario import Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 Progress = Callable[[float, Figures], None]
 

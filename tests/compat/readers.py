@@ -23,10 +23,16 @@ from typer.testing import CliRunner
 
 from fermata.commands.main import app
 from fermata.commands.view import Record
-from fermata.deployments.config import DeploymentConfig, load_config
-from fermata.deployments.frontend_options import frontend_options
-from fermata.deployments.plan import known_profiles, model_specs, registry, router_config, variants
-from fermata.deployments.scaling import ScalingLoop, rule_options
+from fermata.deployments.config.deployment import DeploymentConfig, load_config
+from fermata.deployments.config.frontend_options import frontend_options
+from fermata.deployments.config.resolve import (
+    known_profiles,
+    model_specs,
+    registry,
+    router_config,
+    variants,
+)
+from fermata.deployments.control.scaling import ScalingLoop, rule_options
 from fermata.deployments.sneakpeek.store import load_model, read_data
 from fermata.partitioner.problem_file import load_current
 from fermata.profiles.profile import Profile, linear
@@ -34,7 +40,7 @@ from fermata.profiles.store import load_file, load_table, tables
 from fermata.router.assembly import assemble
 from fermata.router.policies.catalog import POLICIES, read_options
 from fermata.router.policies.rl.checkpoint import load_checkpoint
-from fermata.simulator.scenario import load_scenario
+from fermata.simulator.scenario.scenario import load_scenario
 
 FILES = Path(__file__).parent / "files"
 LABELLED = Path("beside/labelled.npz")

@@ -20,14 +20,14 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from fermata.deployments.frontend.models import ImageSpec, Registry, ServedModel, TensorSpec
 from fermata.deployments.frontend.options import FrontendOptions
 from fermata.deployments.frontend.process import FrontendProcess
-from fermata.deployments.frontend.server import ServerOptions
-from fermata.router.core.units import ms
+from fermata.deployments.frontend.protocol.server import ServerOptions
+from fermata.deployments.specs import ImageSpec, Registry, ServedModel, TensorSpec
+from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import connect
-from fermata.router.links.heart import Heart
+from fermata.router.links.heartbeat import Heart
 from fermata.router.links.messages import (
     PROTOCOL,
     Cancel,

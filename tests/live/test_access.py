@@ -26,9 +26,9 @@ from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import RefusedError
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import from_array
-from fermata.deployments.frontend.streams import StreamLimits
-from fermata.deployments.frontend.tenants import TenantSpec
-from fermata.router.core.units import ms
+from fermata.deployments.frontend.access.tenants import TenantSpec
+from fermata.deployments.frontend.protocol.streams import StreamLimits
+from fermata.foundation.units import ms
 from fermata.router.links.messages import Fleet, Shares
 
 pytestmark = pytest.mark.live

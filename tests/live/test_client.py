@@ -19,9 +19,9 @@ from fermata.clients.pending import FrameResult
 from fermata.clients.stream import FrameStream, StreamOptions
 from fermata.commands.load import load
 from fermata.commands.stream import stream
-from fermata.deployments.frontend.streams import StreamLimits
-from fermata.profiles.errors import ConfigError
-from fermata.router.core.units import ms, seconds
+from fermata.deployments.frontend.protocol.streams import StreamLimits
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms, seconds
 
 pytestmark = pytest.mark.live
 

@@ -17,10 +17,10 @@ from stand_in import Running, ask, numbers, options, wait_for
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
-from fermata.deployments.frontend.connections import HEAD_BYTES_MAX, ConnectionLimits
-from fermata.deployments.frontend.server import ServerOptions
-from fermata.deployments.frontend.streams import StreamLimits
-from fermata.router.core.units import ms, seconds
+from fermata.deployments.frontend.access.connections import HEAD_BYTES_MAX, ConnectionLimits
+from fermata.deployments.frontend.protocol.server import ServerOptions
+from fermata.deployments.frontend.protocol.streams import StreamLimits
+from fermata.foundation.units import ms, seconds
 
 pytestmark = pytest.mark.live
 

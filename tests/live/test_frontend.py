@@ -34,7 +34,7 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from fermata.deployments.frontend.rest import LOOP_BYTES_MAX
+from fermata.deployments.frontend.protocol.rest import LOOP_BYTES_MAX
 from fermata.router.links.messages import Fleet
 
 pytestmark = pytest.mark.live

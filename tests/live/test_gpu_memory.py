@@ -14,10 +14,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fermata.deployments.backend.executor import INLINE_BYTES, Executor, Outcome
-from fermata.deployments.backend.graphs import GraphRunner
+from fermata.deployments.backend.execution.executor import INLINE_BYTES, Executor, Outcome
+from fermata.deployments.backend.execution.graphs import GraphRunner
+from fermata.deployments.backend.execution.out_of_memory import NoRoomError, give_memory_back
 from fermata.deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner
-from fermata.deployments.backend.out_of_memory import NoRoomError, give_memory_back
 from fermata.deployments.models.model import Card, TorchModel
 
 torch: Any = import_module("torch")

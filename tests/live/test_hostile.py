@@ -20,7 +20,7 @@ from stand_in import Running, ask, numbers, options, picture, wait_for
 
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import from_array
-from fermata.deployments.frontend.table import TableLimits
+from fermata.deployments.frontend.requests.table import TableLimits
 
 pytestmark = pytest.mark.live
 

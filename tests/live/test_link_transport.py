@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from test_links import HOST, OPTIONS, run, until
 
-from fermata.router.core.units import ms
+from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import connect
-from fermata.router.links.heart import Heart, LoopWatch
+from fermata.router.links.heartbeat import Heart, LoopWatch
 from fermata.router.links.messages import (
     PROTOCOL,
     Hello,

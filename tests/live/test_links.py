@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import uvloop
 
-from fermata.deployments.backend.emulated import EmulatedGpu, EmulatedModel
-from fermata.deployments.backend.executor import tune
+from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
+from fermata.deployments.backend.execution.executor import tune
+from fermata.deployments.backend.execution.runner import PlainRunner, Runner, RunnerStock
 from fermata.deployments.backend.process import BackendProcess, BackendSettings
-from fermata.deployments.backend.runner import PlainRunner, Runner, RunnerStock
+from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
-from fermata.router.core.units import ms
 from fermata.router.links.closing import Closed
 from fermata.router.links.connecting import PersistentLink
-from fermata.router.links.heart import Heart
+from fermata.router.links.heartbeat import Heart
 from fermata.router.links.messages import (
     PROTOCOL,
     RID_BITS,
@@ -35,9 +35,9 @@ from fermata.router.links.messages import (
 )
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkOptions, LinkServer
-from fermata.router.live import LiveRouter
-from fermata.router.snapshot import snapshot
-from fermata.router.wake import wake_timer
+from fermata.router.live.driver import LiveRouter
+from fermata.router.live.precise_timer import wake_timer
+from fermata.router.telemetry.snapshot import snapshot
 
 pytestmark = pytest.mark.live
 

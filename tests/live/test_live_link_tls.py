@@ -8,9 +8,9 @@ from test_link_transport import Recorder, greet, send_large_frames, stay_busy
 from test_links import HOST, run
 
 from benchmarks.certificates import Authority
-from fermata.router.core.units import ms
+from fermata.foundation.units import ms
 from fermata.router.links.connecting import connect
-from fermata.router.links.heart import Heart
+from fermata.router.links.heartbeat import Heart
 from fermata.router.links.session import LinkError
 from fermata.router.links.tls import LinkTls
 from fermata.router.links.transport import Link, LinkOptions, LinkServer

@@ -17,7 +17,7 @@ from fermata.deployments.models.model import Array
 from fermata.deployments.models.network import load_torchvision
 from fermata.deployments.models.picture import Pixels, centre_square, whole_frame
 from fermata.deployments.models.video import bundled_video
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")

@@ -18,9 +18,9 @@ from stand_in import Running, options
 
 from benchmarks.ports import free_port
 from fermata.deployments.frontend.options import FrontendOptions
-from fermata.deployments.frontend.server import ServerOptions
-from fermata.profiles.errors import ConfigError, ServingError
-from fermata.router.core.units import ms
+from fermata.deployments.frontend.protocol.server import ServerOptions
+from fermata.foundation.errors import ConfigError, ServingError
+from fermata.foundation.units import ms
 
 pytestmark = pytest.mark.live
 

@@ -13,23 +13,23 @@ pytest.importorskip("faiss")
 from served import ROOT, wait_until
 
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
+from fermata.deployments.backend.model_store import Stock
 from fermata.deployments.backend.process import BackendProcess, BackendSettings
-from fermata.deployments.backend.stock import Stock
 from fermata.deployments.backend.swapping import SwappingRunner
-from fermata.deployments.config import load_config
-from fermata.deployments.frontend.intake import take_in
+from fermata.deployments.config.deployment import load_config
+from fermata.deployments.config.resolve import peeks, registry, router_config
 from fermata.deployments.frontend.options import FrontendOptions
 from fermata.deployments.frontend.process import FrontendProcess, node_name
-from fermata.deployments.frontend.server import ServerOptions
+from fermata.deployments.frontend.protocol.parsing import take_in
+from fermata.deployments.frontend.protocol.server import ServerOptions
 from fermata.deployments.models.digits import held_out, load
-from fermata.deployments.plan import peeks, registry, router_config
+from fermata.foundation.units import ms
 from fermata.profiles.profile import from_table_ms
-from fermata.router.core.units import ms
-from fermata.router.links.heart import Heart
+from fermata.router.links.heartbeat import Heart
 from fermata.router.links.messages import Result
 from fermata.router.links.transport import LinkOptions, LinkServer
-from fermata.router.live import LiveRouter
-from fermata.router.wake import wake_timer
+from fermata.router.live.driver import LiveRouter
+from fermata.router.live.precise_timer import wake_timer
 
 pytestmark = pytest.mark.live
 

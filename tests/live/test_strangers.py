@@ -11,11 +11,11 @@ import pytest
 from test_link_transport import Recorder, greet
 from test_links import FRONTEND, HOST, OPTIONS, World, inline, run, served, until
 
-from fermata.deployments.frontend.memory import Arena
-from fermata.deployments.frontend.models import Registry
+from fermata.deployments.frontend.link_hub import Switchboard
+from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.options import FrontendOptions
-from fermata.deployments.frontend.switchboard import Switchboard
-from fermata.router.core.units import ms
+from fermata.deployments.specs import Registry
+from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.connecting import connect
 from fermata.router.links.handshake import NONCE_BYTES, ROLES

@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("uvloop")
 from test_links import inline, run, served, until
 
-from fermata.deployments.backend.runner import PlainRunner, Runner
-from fermata.profiles.errors import ConfigError
-from fermata.router.core.units import ms, seconds
+from fermata.deployments.backend.execution.runner import PlainRunner, Runner
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms, seconds
+from fermata.router.health.availability import FAILED, UNLOADED
 from fermata.router.links.messages import Place
-from fermata.router.presence import FAILED, UNLOADED
 
 pytestmark = pytest.mark.live
 

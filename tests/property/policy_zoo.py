@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 from toy_policies import Lanes, Swapper
 
+from fermata.foundation.units import ms
 from fermata.router.core.source import Source
-from fermata.router.core.units import ms
 from fermata.router.policies.catalog import POLICIES
 from fermata.router.policies.family import Family, alone
 from fermata.router.policies.rl.batching import LIMITS

@@ -9,11 +9,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from policy_zoo import CHOOSING, NOT_STRICT, SOURCES
 
+from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Batch, Compute, Dispatch, Drop, DropReason, Request
 from fermata.router.core.shares import FairAdmission
-from fermata.router.core.units import NEVER, ms
 from fermata.router.policies.deferred import ModelThread
 
 SIZE_MAX = 12

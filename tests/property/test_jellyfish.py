@@ -8,7 +8,7 @@ from itertools import combinations_with_replacement, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fermata.router.core.units import ms
+from fermata.foundation.units import ms
 from fermata.router.policies.jellyfish.annealing import Cooling
 from fermata.router.policies.jellyfish.decision import Decider, Effort
 from fermata.router.policies.jellyfish.mapping import find_optimal_clients

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fermata.router.core.units import ms
+from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.handshake import ACCEPTOR, CONNECTOR, ROLES, prove
 from fermata.router.links.messages import (

@@ -5,11 +5,11 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fermata.foundation.errors import ConfigError
 from fermata.partitioner.balance import Balance
 from fermata.partitioner.plan import Model, Problem, SubCluster, memory_bytes, stages
 from fermata.partitioner.search import greedy
 from fermata.partitioner.solve import solve
-from fermata.profiles.errors import ConfigError
 
 sizes = st.integers(0, 100)
 

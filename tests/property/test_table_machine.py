@@ -4,10 +4,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fermata.deployments.frontend.entry import Answer, Arrival, Release, ToBackend, ToRouter
-from fermata.deployments.frontend.outcomes import Refusal
-from fermata.deployments.frontend.table import LENT_NS, RequestTable, TableLimits
-from fermata.router.core.units import NEVER, ms
+from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.deployments.frontend.requests.pending_request import (
+    Answer,
+    Arrival,
+    Release,
+    ToBackend,
+    ToRouter,
+)
+from fermata.deployments.frontend.requests.table import LENT_NS, RequestTable, TableLimits
+from fermata.foundation.units import NEVER, ms
 from fermata.router.links.messages import (
     Cancel,
     Dropped,

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.rl import overload, recovery_s
 from benchmarks.workloads import edge, eq12, periodic_bursts
-from fermata.simulator.phase_report import PhaseReport, report_phases
+from fermata.simulator.reports.phase_report import PhaseReport, report_phases
 from fermata.simulator.run import simulate
 
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from fermata.faults.actors import Actor
-from fermata.faults.deployment import BACKENDS_MAX
-from fermata.faults.invariants import YOUNG_NS, Invariants
-from fermata.faults.schedule import Schedule
-from fermata.faults.system import REPLACE_NS, System
-from fermata.faults.world import World
-from fermata.router.core.units import ms, seconds
+from fermata.fault_simulator.actors import Actor
+from fermata.fault_simulator.deployment import BACKENDS_MAX
+from fermata.fault_simulator.invariants import YOUNG_NS, Invariants
+from fermata.fault_simulator.schedule import Schedule
+from fermata.fault_simulator.system import REPLACE_NS, System
+from fermata.fault_simulator.world import World
+from fermata.foundation.units import ms, seconds
 
 UP_NS = seconds(2)
 

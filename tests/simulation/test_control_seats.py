@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fermata.faults.invariants import Invariants
-from fermata.faults.processes import RouterHost
-from fermata.faults.system import System
-from fermata.faults.world import World
-from fermata.profiles.errors import NoAnswerError
-from fermata.router.core.units import ms, seconds
+from fermata.fault_simulator.invariants import Invariants
+from fermata.fault_simulator.processes import RouterHost
+from fermata.fault_simulator.system import System
+from fermata.fault_simulator.world import World
+from fermata.foundation.errors import NoAnswerError
+from fermata.foundation.units import ms, seconds
 
 UP_NS = seconds(5)
 """Until the autoscaler has told what it wants."""

@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 
-from fermata.deployments.frontend.outcomes import Refusal
-from fermata.faults.invariants import Invariants
-from fermata.faults.schedule import Schedule
-from fermata.faults.system import System
-from fermata.faults.world import World
-from fermata.router.core.units import ms, seconds
+from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.fault_simulator.invariants import Invariants
+from fermata.fault_simulator.schedule import Schedule
+from fermata.fault_simulator.system import System
+from fermata.fault_simulator.world import World
+from fermata.foundation.units import ms, seconds
 
 CUT_EACH_NS = ms(15)
 UP_NS = seconds(2)

@@ -11,9 +11,9 @@ import yaml
 from documents import PAGES, ROOT, Block, blocks, commands, play, serves
 
 from fermata.commands.main import app
-from fermata.deployments.config import read_config
-from fermata.deployments.plan import registry
-from fermata.simulator.scenario import read_scenario
+from fermata.deployments.config.deployment import read_config
+from fermata.deployments.config.resolve import registry
+from fermata.simulator.scenario.scenario import read_scenario
 
 README = ROOT / "README.md"
 PROGRAMS = [ROOT / name for name in ("README.md", "docs/scenarios.md", "profiles/README.md")]

@@ -6,9 +6,9 @@ import sys
 from hashlib import blake2s
 
 import pytest
+from seeded_bugs import PLANTED
 
-from fermata.faults.planted import PLANTED
-from fermata.faults.run import play
+from fermata.fault_simulator.run import play
 
 SEEDS = range(24)
 CHUNK = 6
@@ -51,7 +51,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 STORY = """
 from hashlib import blake2s
-from fermata.faults.run import play
+from fermata.fault_simulator.run import play
 print(blake2s("\\n".join(play(7, tell=True).said).encode()).hexdigest())
 """
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 from benchmarks.workloads import edge, eq12
 from fermata.commands.main import app
-from fermata.profiles.errors import ConfigError
-from fermata.router.core.units import SECOND, ms
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import SECOND, ms
 from fermata.router.policies.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fermata.router.policies.rl.network import Network, softmax
 from fermata.router.policies.rl.observation import Scales, width
@@ -19,7 +19,7 @@ from fermata.simulator.learning.environment import Environment
 from fermata.simulator.learning.served import served_by
 from fermata.simulator.learning.system import read_system
 from fermata.simulator.learning.teacher import Teacher
-from fermata.simulator.phase_report import report_phases
+from fermata.simulator.reports.phase_report import report_phases
 from fermata.simulator.run import simulate
 
 SYSTEM = read_system(edge(arrivals=eq12("table")))

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from benchmarks.workloads import HEAVY_BATCHES, LIGHT_BATCHES, edge, eq12
-from fermata.router.core.units import SECOND
+from fermata.foundation.units import SECOND
 from fermata.router.policies.rl.batching import LIMITS
 from fermata.router.policies.rl.checkpoint import Checkpoint, save_checkpoint
-from fermata.router.policies.rl.draws import even_draw
 from fermata.router.policies.rl.network import Network
 from fermata.router.policies.rl.observation import Floats, InstanceStates, Memory, encode, width
+from fermata.router.policies.rl.sampling import even_draw
 from fermata.router.policies.rl.slots import SlotRouting
 from fermata.simulator.learning.lanes import BatchingLanes, Lanes, Tally
 from fermata.simulator.learning.system import System, read_system
 from fermata.simulator.run import DROPPED, Driver, RunLog
-from fermata.simulator.scenario import Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 SHARES = np.array([0.13, 0.17, 0.31, 0.39])
 SECONDS = 60

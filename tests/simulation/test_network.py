@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from fermata.profiles.errors import ConfigError
-from fermata.simulator.report import Report, report
+from fermata.foundation.errors import ConfigError
+from fermata.simulator.reports.report import Report, report
 from fermata.simulator.run import Driver
-from fermata.simulator.scenario import read_scenario
+from fermata.simulator.scenario.scenario import read_scenario
 
 SIDES = {128: 82_000, 224: 213_000, 320: 382_000, 416: 597_000}
 VARIANTS = [

@@ -9,7 +9,7 @@ from benchmarks.overload import STEP_S, judge, outcome, scenario
 from benchmarks.workloads import RESNET50, table4
 from fermata.router.core.events import DropReason
 from fermata.simulator.run import DROPPED, simulate
-from fermata.simulator.scenario import read_scenario
+from fermata.simulator.scenario.scenario import read_scenario
 
 MODEL = {"alpha_ms": 4, "beta_ms": 20}
 CAPACITY_RPS = 500.0

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fermata.commands.main import app
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 SAMPLE = "simulator/samples/variants.yaml"
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from fermata.commands.view import Record, make_server
-from fermata.profiles.errors import ConfigError
-from fermata.router.core.units import SECOND
-from fermata.router.frames import write_frames
-from fermata.simulator.record import Recorder
-from fermata.simulator.report import report
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import SECOND
+from fermata.router.telemetry.dashboard_frames import write_frames
+from fermata.simulator.reports.record import Recorder
+from fermata.simulator.reports.report import report
 from fermata.simulator.run import simulate
-from fermata.simulator.scenario import read_scenario
+from fermata.simulator.scenario.scenario import read_scenario
 
 SCENARIO: dict[str, Any] = {
     "seed": 3,

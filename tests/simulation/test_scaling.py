@@ -3,10 +3,10 @@
 import numpy as np
 
 from benchmarks.workloads import RESNET50, application
-from fermata.router.core.units import SECOND, seconds
-from fermata.simulator.report import busy_ns, report
+from fermata.foundation.units import SECOND, seconds
+from fermata.simulator.reports.report import busy_ns, report
 from fermata.simulator.run import DROPPED, RunLog, simulate
-from fermata.simulator.scenario import Scenario, read_scenario
+from fermata.simulator.scenario.scenario import Scenario, read_scenario
 
 AUTOSCALER = {"window_s": 1, "startup_s": 0.5, "maximum": 40, "price_per_hour": 3.0}
 

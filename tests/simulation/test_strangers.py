@@ -2,14 +2,14 @@
 
 import pytest
 
-from fermata.deployments.frontend.outcomes import Refusal
-from fermata.faults.deployment import ENCODED
-from fermata.faults.invariants import Invariants
-from fermata.faults.run import play
-from fermata.faults.schedule import Schedule
-from fermata.faults.system import System
-from fermata.faults.world import World
-from fermata.router.core.units import ms, seconds
+from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.fault_simulator.deployment import ENCODED
+from fermata.fault_simulator.invariants import Invariants
+from fermata.fault_simulator.run import play
+from fermata.fault_simulator.schedule import Schedule
+from fermata.fault_simulator.system import System
+from fermata.fault_simulator.world import World
+from fermata.foundation.units import ms, seconds
 
 UP_NS = seconds(2)
 LOAD_NS = seconds(3)

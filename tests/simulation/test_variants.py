@@ -7,9 +7,9 @@ import pytest
 from fermata.router.policies.central.hull import concave_hull, fluid_accuracy, reachable
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.solve import solve
-from fermata.simulator.report import Report, report
+from fermata.simulator.reports.report import Report, report
 from fermata.simulator.run import simulate
-from fermata.simulator.scenario import Scenario, read_scenario
+from fermata.simulator.scenario.scenario import Scenario, read_scenario
 from fermata.simulator.switching import sustained_rps
 from fermata.simulator.worker_plan import (
     Wish,

@@ -1,9 +1,9 @@
 """One model, deferred, on backends that run as profiled."""
 
+from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, Request
-from fermata.router.core.units import NEVER, ms
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from fermata.foundation.units import NEVER, ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
-from fermata.router.core.units import NEVER, ms
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import (
     PROTOCOL,
@@ -14,9 +14,9 @@ from fermata.router.links.messages import (
     Ready,
     Submit,
 )
-from fermata.router.live import LiveRouter
-from fermata.router.meters import Meters
-from fermata.router.snapshot import snapshot
+from fermata.router.live.driver import LiveRouter
+from fermata.router.telemetry.meters import Meters
+from fermata.router.telemetry.snapshot import snapshot
 
 Kind = TypeVar("Kind")
 LOST = Closed(CloseCode.LOST, "end of file")

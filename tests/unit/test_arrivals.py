@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fermata.router.core.units import SECOND, ms, seconds
+from fermata.foundation.units import SECOND, ms, seconds
 from fermata.simulator.arrivals import Arrivals, generate, map_rate_rps
-from fermata.simulator.scenario import read_scenario
+from fermata.simulator.scenario.scenario import read_scenario
 
 VARIANT = {"name": "net", "alpha_ms": 1, "beta_ms": 4}
 MAP = {"process": "map", "d0": [[-110.0, 10.0], [5.0, -15.0]], "d1": [[100.0, 0.0], [0.0, 10.0]]}

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from fermata.router.aside import Aside, Failed, call_elsewhere
-from fermata.router.core.units import ms
+from fermata.foundation.units import ms
+from fermata.router.live.subprocess_worker import Aside, Failed, call_elsewhere
 from fermata.router.policies.ramsis.problem import WorkerProblem
 from fermata.router.policies.ramsis.solve import solve
 

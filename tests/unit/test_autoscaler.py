@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fermata.autoscaler.money import HOUR_NS, bills
+from fermata.autoscaler.cost import HOUR_NS, bills
 from fermata.autoscaler.rule import (
     Advice,
     RuleOptions,

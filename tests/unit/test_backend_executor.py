@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.executor import Executor, Outcome
-from fermata.deployments.backend.runner import PlainRunner
-from fermata.deployments.backend.tensors import Array
+from fermata.deployments.backend.execution.executor import Executor, Outcome
+from fermata.deployments.backend.execution.runner import PlainRunner
+from fermata.deployments.backend.execution.tensors import Array
 
 BAD = 13
 

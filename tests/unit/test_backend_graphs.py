@@ -2,7 +2,7 @@
 
 import pytest
 
-from fermata.deployments.backend.graphs import LADDER, captured_sizes, padded_size
+from fermata.deployments.backend.execution.graphs import LADDER, captured_sizes, padded_size
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fermata.deployments.backend.execution.out_of_memory import NoRoomError
+from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.tensors import Array, InputError
 from fermata.deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner, pick_device
-from fermata.deployments.backend.out_of_memory import NoRoomError
-from fermata.deployments.backend.runner import Runner
-from fermata.deployments.backend.tensors import Array, InputError
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 torch = pytest.importorskip("torch")
 # torch itself warns that TorchScript, which users still have files of, is not its future.

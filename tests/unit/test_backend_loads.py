@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from fermata.deployments.backend.execution.runner import PlainRunner, Runner
 from fermata.deployments.backend.process import BackendProcess, BackendSettings
-from fermata.deployments.backend.runner import PlainRunner, Runner
 
 
 class SlowStock:

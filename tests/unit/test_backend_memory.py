@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fermata.deployments.backend.executor import Executor, Outcome, run_or_halve
+from fermata.deployments.backend.batch_pipeline import Slot
+from fermata.deployments.backend.execution.executor import Executor, Outcome, run_or_halve
+from fermata.deployments.backend.execution.out_of_memory import NoRoomError, is_out_of_memory
+from fermata.deployments.backend.execution.runner import PlainRunner
+from fermata.deployments.backend.execution.tensors import Array
 from fermata.deployments.backend.limits import BatchLimits
-from fermata.deployments.backend.out_of_memory import NoRoomError, is_out_of_memory
-from fermata.deployments.backend.runner import PlainRunner
-from fermata.deployments.backend.slot import Slot
-from fermata.deployments.backend.tensors import Array
+from fermata.foundation.units import ms, seconds
 from fermata.router.assembly import (
     Assembly,
     RouterConfig,
@@ -21,9 +22,8 @@ from fermata.router.assembly import (
     assemble,
 )
 from fermata.router.core.events import Dispatch, Request
-from fermata.router.core.units import ms, seconds
 from fermata.router.links.messages import Payload, Run
-from fermata.router.room import Room
+from fermata.router.live.batch_limits import Room
 
 
 class OutOfMemoryError(RuntimeError):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fermata.deployments.backend.slot import (
+from fermata.deployments.backend.batch_pipeline import (
     Announce,
     Ask,
     Begin,
@@ -17,7 +17,7 @@ from fermata.deployments.backend.slot import (
     Slot,
     Tensors,
 )
-from fermata.router.core.units import NEVER, ms
+from fermata.foundation.units import NEVER, ms
 from fermata.router.links.messages import RID_BITS, Done, Fetch, Payload, Returned, Run
 
 OUTPUT: Tensors = (("output", "FP32", (1,), b"\0\0\0\0"),)

@@ -1,10 +1,10 @@
 """Batch queues on a real engine; a batch of b runs b + 4 ms."""
 
+from fermata.foundation.units import NEVER, SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
-from fermata.router.core.units import NEVER, SECOND, ms
-from fermata.router.policies.batch_queues import BatchQueues, BatchQueuesOptions
+from fermata.router.policies.baselines.batch_queues import BatchQueues, BatchQueuesOptions
 
 
 def make(backends: int = 1, models: int = 1, size_weight_ns: int = 0) -> Engine:

@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from fermata.foundation.units import ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Request
 from fermata.router.core.source import Slot, Source
-from fermata.router.core.units import ms
 from fermata.router.policies.by_content import suited
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions

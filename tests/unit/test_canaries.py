@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 from router_world import World
 
-from fermata.deployments.canaries import canaries
-from fermata.deployments.config import read_config
-from fermata.deployments.frontend.models import UnloadedModelError
-from fermata.deployments.plan import registry
-from fermata.profiles.errors import ConfigError
+from fermata.deployments.config.deployment import read_config
+from fermata.deployments.config.resolve import registry
+from fermata.deployments.control.canaries import canaries
+from fermata.deployments.specs import UnloadedModelError
+from fermata.foundation.errors import ConfigError
 from fermata.router.links.messages import Absent, Ready
-from fermata.router.snapshot import snapshot
+from fermata.router.telemetry.snapshot import snapshot
 
 
 def entry(version: int, **more: Any) -> dict[str, Any]:

@@ -2,10 +2,10 @@
 
 import pytest
 
+from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
-from fermata.router.core.units import SECOND, ms
 from fermata.router.policies.central.hull import (
     Point,
     concave_hull,
@@ -13,11 +13,11 @@ from fermata.router.policies.central.hull import (
     price,
     reachable,
 )
+from fermata.router.policies.central.load_filter import SteadyRate
 from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.prices import PriceCurve
+from fermata.router.policies.central.running_work import UnderWay
 from fermata.router.policies.central.source import CentralQueue
-from fermata.router.policies.central.steady import SteadyRate
-from fermata.router.policies.central.under_way import UnderWay
 from fermata.router.policies.family import Family
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.source import Ramsis

@@ -6,8 +6,8 @@ import pytest
 
 from fermata.clients.access import Access
 from fermata.clients.wire.errors import BadRequestError
-from fermata.commands.access import access_of
-from fermata.profiles.errors import ConfigError
+from fermata.commands.server_access import access_of
+from fermata.foundation.errors import ConfigError
 
 
 def test_a_token_comes_from_a_file_or_the_environment(

@@ -2,15 +2,15 @@
 
 import pytest
 
+from fermata.foundation.units import SECOND, ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
-from fermata.router.client_wishes import KNOWN_MAX, ClientWishes
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Compute, Dispatch, Drop, DropReason, Request
-from fermata.router.core.units import SECOND, ms
+from fermata.router.live.allowed_variants import KNOWN_MAX, ClientWishes
 from fermata.router.policies.family import Family
-from fermata.simulator.report import report
+from fermata.simulator.reports.report import report
 from fermata.simulator.run import simulate
-from fermata.simulator.scenario import read_scenario
+from fermata.simulator.scenario.scenario import read_scenario
 
 SLO_NS = ms(100)
 FAST, MIDDLE, GOOD = 0, 1, 2

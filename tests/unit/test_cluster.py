@@ -4,12 +4,12 @@ import random
 
 import pytest
 
+from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.events import Batch, Request
-from fermata.router.core.units import NEVER, ms
 from fermata.simulator.assembly import spreads
 from fermata.simulator.cluster import COMPLETION, END_FAULT, START_FAULT, EmulatedCluster
-from fermata.simulator.scenario import Fault, read_scenario
+from fermata.simulator.scenario.scenario import Fault, read_scenario
 
 
 def make(

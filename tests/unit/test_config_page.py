@@ -2,15 +2,15 @@
 
 from pathlib import Path
 
-from fermata.deployments.config import DeploymentConfig
-from fermata.deployments.config_page import page, sections
+from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.deployments.config.reference_page import page, sections
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_current() -> None:
     assert (ROOT / "docs/configuration.md").read_text() == page(), (
-        "python -m fermata.deployments.config_page > docs/configuration.md"
+        "python -m fermata.deployments.config.reference_page > docs/configuration.md"
     )
 
 

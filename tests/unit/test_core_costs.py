@@ -5,9 +5,9 @@ import random
 
 import pytest
 
+from fermata.foundation.units import ms
 from fermata.router.core.costs import MEMORY, PATIENCE, REFUSALS, Costs, RatioWindow, fixed_cost_ns
 from fermata.router.core.source import Slot
-from fermata.router.core.units import ms
 
 
 def costs_of(p50_ms: list[float], p99_ms: list[float] | None = None) -> Costs:

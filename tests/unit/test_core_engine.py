@@ -2,10 +2,10 @@
 
 from told import Told, advance, dropped, make, ran, send
 
+from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import DropReason
-from fermata.router.core.units import NEVER, ms
 
 
 def test_engine_never_asks_to_be_woken_in_the_past() -> None:

@@ -2,9 +2,9 @@
 
 import random
 
+from fermata.foundation.units import NEVER
 from fermata.router.core.deadline_queue import COMPACT_AFTER, DeadlineQueue
 from fermata.router.core.events import Request
-from fermata.router.core.units import NEVER
 
 
 def request(rid: int, deadline_ns: int) -> Request:

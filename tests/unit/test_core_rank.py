@@ -3,8 +3,8 @@
 import pytest
 from told import Told, advance, make, ran, send
 
+from fermata.foundation.units import ms
 from fermata.router.core.events import Dispatch
-from fermata.router.core.units import ms
 
 
 def test_the_smallest_key_is_granted_first() -> None:

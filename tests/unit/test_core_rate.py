@@ -4,8 +4,8 @@ import random
 
 import pytest
 
+from fermata.foundation.units import NEVER, SECOND, ms
 from fermata.router.core.rate import RateMeter
-from fermata.router.core.units import NEVER, SECOND, ms
 
 
 def test_nothing_is_known_before_the_first_bucket_ends() -> None:

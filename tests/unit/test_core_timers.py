@@ -1,7 +1,7 @@
 """The timer heap: one valid entry for each timer, and stale ones never wake anybody."""
 
+from fermata.foundation.units import NEVER
 from fermata.router.core.timers import Timer, Timers
-from fermata.router.core.units import NEVER
 
 
 class Alarm(Timer):

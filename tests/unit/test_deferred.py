@@ -2,8 +2,8 @@
 
 from deferred_bench import SIZE_MAX, Bench
 
+from fermata.foundation.units import ms
 from fermata.router.core.events import DropReason
-from fermata.router.core.units import ms
 from fermata.router.policies.catalog import POLICIES
 from fermata.router.policies.deferred_options import DeferredOptions
 

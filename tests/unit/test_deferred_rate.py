@@ -3,10 +3,10 @@
 import pytest
 from deferred_bench import Bench
 
+from fermata.foundation.units import NEVER, ms, seconds
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Request
-from fermata.router.core.units import NEVER, ms, seconds
 from fermata.router.policies.catalog import POLICIES
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import PUBLISHED, DeferredOptions

@@ -10,13 +10,13 @@ from router_world import World
 from test_metrics import busy_world
 
 from fermata.commands.top import shown, strip
-from fermata.deployments.frames import live_frame
-from fermata.deployments.history import History
-from fermata.router.core.units import ms, seconds
-from fermata.router.frames import Frame
-from fermata.router.histogram import quantile
+from fermata.deployments.control.history import History
+from fermata.deployments.control.page_frames import live_frame
+from fermata.foundation.units import ms, seconds
 from fermata.router.links.messages import Done, Run
-from fermata.router.snapshot import snapshot
+from fermata.router.telemetry.dashboard_frames import Frame
+from fermata.router.telemetry.histogram import quantile
+from fermata.router.telemetry.snapshot import snapshot
 
 
 def look(world: World, history: History) -> Frame:

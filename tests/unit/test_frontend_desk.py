@@ -8,14 +8,14 @@ from contextlib import contextmanager
 import pytest
 
 from fermata.clients.wire.tensors import RawTensor
-from fermata.deployments.frontend.desk import ADVICE_MAX, Desk
-from fermata.deployments.frontend.entry import Arrival
-from fermata.deployments.frontend.intake import Intake
-from fermata.deployments.frontend.memory import Arena
-from fermata.deployments.frontend.models import ServedModel, TensorSpec
-from fermata.deployments.frontend.outcomes import Outcome, Refusal
-from fermata.deployments.frontend.table import RequestTable
-from fermata.router.core.units import ms, seconds
+from fermata.deployments.frontend.memory.arena import Arena
+from fermata.deployments.frontend.protocol.parsing import Intake
+from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.requests.pending_request import Arrival
+from fermata.deployments.frontend.requests.request_driver import ADVICE_MAX, Desk
+from fermata.deployments.frontend.requests.table import RequestTable
+from fermata.deployments.specs import ServedModel, TensorSpec
+from fermata.foundation.units import ms, seconds
 from fermata.router.links.messages import Advice, Cancel, Evidence, Payload, Report, Result, Submit
 
 BYTES = ServedModel("bytes", TensorSpec("input", "UINT8", (4,)), seconds(1), seconds(1))

@@ -23,11 +23,13 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from fermata.deployments.frontend.decoding import payload_bytes, write_payload
-from fermata.deployments.frontend.images import decode, fit, write
-from fermata.deployments.frontend.intake import Intake, take_in
-from fermata.deployments.frontend.json_tensors import read_request, write_response
-from fermata.deployments.frontend.models import (
+from fermata.deployments.frontend.protocol.client_errors import refusal_of
+from fermata.deployments.frontend.protocol.decoding import payload_bytes, write_payload
+from fermata.deployments.frontend.protocol.images import decode, fit, write
+from fermata.deployments.frontend.protocol.json_tensors import read_request, write_response
+from fermata.deployments.frontend.protocol.parsing import Intake, take_in
+from fermata.deployments.frontend.protocol.replies import best_classes, response_of, stream_refusal
+from fermata.deployments.specs import (
     Fit,
     ImageSpec,
     Registry,
@@ -35,10 +37,8 @@ from fermata.deployments.frontend.models import (
     TensorSpec,
     UnknownModelError,
 )
-from fermata.deployments.frontend.replies import best_classes, response_of, stream_refusal
-from fermata.deployments.frontend.unsound import refusal_of
-from fermata.profiles.errors import ConfigError
-from fermata.router.core.units import ms
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
 from fermata.router.links.messages import Result
 
 REGISTRY = Registry.of(

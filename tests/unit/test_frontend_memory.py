@@ -7,8 +7,8 @@ from multiprocessing.shared_memory import SharedMemory
 
 import pytest
 
-from fermata.deployments.frontend.extents import ALIGN, Extents
-from fermata.deployments.frontend.memory import FOLDER, PREFIX, Arena
+from fermata.deployments.frontend.memory.arena import FOLDER, PREFIX, Arena
+from fermata.deployments.frontend.memory.extents import ALIGN, Extents
 from fermata.router.links.messages import Payload
 
 

@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 
-from fermata.deployments.config import read_config
-from fermata.deployments.frontend.models import Registry, UnknownModelError, UnloadedModelError
+from fermata.deployments.config.deployment import read_config
+from fermata.deployments.config.resolve import registry
 from fermata.deployments.frontend.repository import (
     FixedRepositoryError,
     LoadFailedError,
     Repository,
 )
-from fermata.deployments.plan import registry
-from fermata.profiles.errors import ConfigError
+from fermata.deployments.specs import Registry, UnknownModelError, UnloadedModelError
+from fermata.foundation.errors import ConfigError
+from fermata.router.health.availability import FAILED, UNLOADED
 from fermata.router.links.messages import Absent, Place
-from fermata.router.presence import FAILED, UNLOADED
 
 
 def entry(name: str, version: int, variant: str) -> dict[str, object]:

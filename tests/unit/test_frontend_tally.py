@@ -1,8 +1,8 @@
 """What a frontend counts, and what of it the router has not heard yet."""
 
-from fermata.deployments.frontend.entry import Arrival, Entry
-from fermata.deployments.frontend.tally import Tally
-from fermata.router.core.units import ms
+from fermata.deployments.frontend.requests.outcome_counts import Tally
+from fermata.deployments.frontend.requests.pending_request import Arrival, Entry
+from fermata.foundation.units import ms
 from fermata.router.links.messages import Result
 
 

@@ -1,6 +1,6 @@
 """Buckets that are filled when somebody asks."""
 
-from fermata.router.histogram import PENDING_MAX, Histogram
+from fermata.router.telemetry.histogram import PENDING_MAX, Histogram
 
 
 def test_a_value_at_a_bound_is_in_its_bucket() -> None:

@@ -4,12 +4,13 @@ import random
 
 import pytest
 
-from fermata.router.core.units import SECOND, ms
-from fermata.router.policies.jellyfish import kicks
+from fermata.foundation.units import SECOND, ms
+from fermata.router.policies.jellyfish import perturbation
 from fermata.router.policies.jellyfish.annealing import Cooling, select_dnns
 from fermata.router.policies.jellyfish.contiguous import cut
 from fermata.router.policies.jellyfish.decision import Decider, Effort, never
 from fermata.router.policies.jellyfish.mapping import find_optimal_clients, map_clients
+from fermata.router.policies.jellyfish.mapping_problem import Post
 from fermata.router.policies.jellyfish.placement import HitCount, assign, neighbours
 from fermata.router.policies.jellyfish.problem import (
     UNITS_PER_FPS,
@@ -23,10 +24,9 @@ from fermata.router.policies.jellyfish.problem import (
     make_zoo,
     servable,
 )
-from fermata.router.policies.jellyfish.question import Post
+from fermata.router.policies.jellyfish.rotation import Turns
 from fermata.router.policies.jellyfish.search import Search
 from fermata.router.policies.jellyfish.split import best_split
-from fermata.router.policies.jellyfish.turns import Turns
 
 
 def zoo() -> Zoo:
@@ -180,9 +180,9 @@ def test_one_more_served_is_kept_although_accuracy_falls(monkeypatch: pytest.Mon
             search.set(worker, 0, (each,))
         search.left_out = []
 
-    monkeypatch.setattr(kicks, "_look_for_room", serve_all_worse)
+    monkeypatch.setattr(perturbation, "_look_for_room", serve_all_worse)
     monkeypatch.setattr(Search, "sweep", lambda self, pairs: False)
-    kicks.kick(search)
+    perturbation.kick(search)
     assert not search.left_out
     assert sum(worker.value for worker in search.workers) < value
 

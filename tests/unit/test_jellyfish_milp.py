@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("highspy")
 
 from benchmarks.jellyfish_milp import Programme, optimum
-from fermata.router.core.units import ms
+from fermata.foundation.units import ms
 from fermata.router.policies.jellyfish.decision import Decider, Effort
 from fermata.router.policies.jellyfish.problem import make_client, make_zoo
 

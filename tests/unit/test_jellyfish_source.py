@@ -2,10 +2,10 @@
 
 import random
 
+from fermata.foundation.units import ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Advise, ClientReport, Dispatch, Drop, DropReason, Request
-from fermata.router.core.units import ms
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions, accurate_order
 

@@ -1,7 +1,7 @@
 """How early batches are sent: learnt, bounded, and forgotten."""
 
-from fermata.router.core.units import ms
-from fermata.router.lead import LeadTime, QuantileWindow
+from fermata.foundation.units import ms
+from fermata.router.live.lead_time import LeadTime, QuantileWindow
 
 
 def test_lead_is_bounded_and_takes_timer_lateness_in() -> None:

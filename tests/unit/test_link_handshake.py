@@ -8,7 +8,7 @@ from handshakes import SECRET, acceptor, connector, frame, hello, linked, nonce,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fermata.router.core.units import ms
+from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.handshake import ACCEPTOR, CONNECTOR, LINKS_TO, ROLES, Acceptor, prove
 from fermata.router.links.messages import (

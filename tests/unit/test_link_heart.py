@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
-from fermata.router.core.units import ms
+from fermata.foundation.units import ms
 from fermata.router.links.closing import Closed
 from fermata.router.links.connecting import PersistentLink
-from fermata.router.links.heart import Heart, LoopWatch
+from fermata.router.links.heartbeat import Heart, LoopWatch
 from fermata.router.links.messages import PROTOCOL, Hello, Message
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkOptions

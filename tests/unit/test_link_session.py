@@ -6,7 +6,7 @@ from handshakes import FRAME_BYTES_MAX, acceptor, connector, frame, hello, linke
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fermata.router.core.units import ms
+from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import (
     PROTOCOL,

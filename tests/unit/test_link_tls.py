@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.certificates import Authority
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 from fermata.router.links.tls import LinkTls, Seal, SealError
 
 

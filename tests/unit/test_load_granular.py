@@ -2,18 +2,18 @@
 
 import pytest
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Request
-from fermata.router.core.units import SECOND, ms
-from fermata.router.policies.catalog import build_sources
-from fermata.router.policies.family import Family
-from fermata.router.policies.load_granular import (
+from fermata.router.policies.baselines.load_granular import (
     JellyfishPlusOptions,
     LoadGranular,
     ModelSwitchingOptions,
 )
+from fermata.router.policies.catalog import build_sources
+from fermata.router.policies.family import Family
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.source import Ramsis
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from router_world import LEFT, LOST, World, rid
 
-from fermata.deployments.frontend.entry import Arrival
-from fermata.deployments.frontend.following import Followers, follow
-from fermata.deployments.frontend.outcomes import Refusal
-from fermata.deployments.frontend.request_log import RequestLog
-from fermata.deployments.frontend.traces import Tracer
-from fermata.router import logs
-from fermata.router.batch_log import LoggedMeters
-from fermata.router.core.units import NEVER, ms
+from fermata.deployments.frontend.requests.observers import Followers, follow
+from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.deployments.frontend.requests.pending_request import Arrival
+from fermata.deployments.frontend.requests.request_log import RequestLog
+from fermata.deployments.frontend.requests.traces import Tracer
+from fermata.foundation import logs
+from fermata.foundation.logs import LOG, LineHandler, LogOptions, debugging, fields, start_logs
+from fermata.foundation.units import NEVER, ms
 from fermata.router.links.messages import Done, Fetch, Ready, Result
-from fermata.router.logs import LOG, LineHandler, LogOptions, debugging, fields, start_logs
+from fermata.router.telemetry.batch_log import LoggedMeters
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 CATS = Arrival("cats", ms(50), ms(50), 1)

@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from router_world import LOST, FakeLink, World, rid
 
-from fermata.router.core.units import ms, seconds
-from fermata.router.histogram import LATENCY_NS
+from fermata.foundation.units import ms, seconds
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import (
     Answered,
@@ -16,8 +15,9 @@ from fermata.router.links.messages import (
     Run,
     Submit,
 )
-from fermata.router.snapshot import snapshot
-from fermata.router.streams import HALF_NS, REQUESTS_MIN, StreamCounts
+from fermata.router.telemetry.histogram import LATENCY_NS
+from fermata.router.telemetry.snapshot import snapshot
+from fermata.router.telemetry.stream_counts import HALF_NS, REQUESTS_MIN, StreamCounts
 
 BUCKETS = len(LATENCY_NS) + 1
 

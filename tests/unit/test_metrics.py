@@ -7,13 +7,13 @@ import pytest
 from prometheus_client import parser
 from router_world import World
 
-from fermata.deployments.history import History
-from fermata.deployments.metrics import FAMILIES, prometheus_text
-from fermata.deployments.metrics_page import page
-from fermata.router.core.units import ms, seconds
-from fermata.router.histogram import LATENCY_NS
+from fermata.deployments.control.history import History
+from fermata.deployments.metrics.families import FAMILIES, prometheus_text
+from fermata.deployments.metrics.reference_page import page
+from fermata.foundation.units import ms, seconds
 from fermata.router.links.messages import Answered, BackendStats, Done, FrontendStats
-from fermata.router.snapshot import snapshot
+from fermata.router.telemetry.histogram import LATENCY_NS
+from fermata.router.telemetry.snapshot import snapshot
 
 ROOT = Path(__file__).parents[2]
 
@@ -107,7 +107,7 @@ def test_rates_are_of_the_last_minute_and_of_the_same_router() -> None:
 
 def test_every_name_is_documented_and_the_page_is_current() -> None:
     assert (ROOT / "docs/metrics.md").read_text() == page(), (
-        "python -m fermata.deployments.metrics_page > docs/metrics.md"
+        "python -m fermata.deployments.metrics.reference_page > docs/metrics.md"
     )
     assert len({family.name for family in FAMILIES}) == len(FAMILIES)
 

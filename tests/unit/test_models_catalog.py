@@ -8,7 +8,7 @@ import pytest
 
 from fermata.deployments.models.catalog import EMBEDDED, ModelName, open_model, parse_name
 from fermata.deployments.models.model import Array, Card, check_batch
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 
 class Doubler:

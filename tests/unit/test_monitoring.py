@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fermata.deployments.dashboard import PANELS, dashboard
-from fermata.deployments.metrics import FAMILIES
+from fermata.deployments.metrics.families import FAMILIES
+from fermata.deployments.metrics.grafana import PANELS, dashboard
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "k8s/monitoring"
@@ -29,7 +29,7 @@ def rules() -> list[dict[str, str]]:
 
 def test_the_dashboard_is_current() -> None:
     assert json.loads((MONITORING / "dashboard.json").read_text()) == dashboard(), (
-        "python -m fermata.deployments.dashboard > k8s/monitoring/dashboard.json"
+        "python -m fermata.deployments.metrics.grafana > k8s/monitoring/dashboard.json"
     )
 
 

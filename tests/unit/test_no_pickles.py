@@ -9,7 +9,7 @@ PICKLERS = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
 PACKAGES = ("clients", "deployments", "router", "profiles", "partitioner", "autoscaler")
 OWN_CHILDREN = {
     # Talks to a child of its own over a pipe that nobody else holds.
-    "router/aside.py"
+    "router/live/subprocess_worker.py"
 }
 LOADERS = {
     # What tells each of these loaders to take numbers alone.

@@ -1,6 +1,6 @@
 """Numbers of processes: each has one, and no two the same."""
 
-from fermata.router.numbers import take_number
+from fermata.router.leadership.process_ids import take_number
 
 
 def test_a_process_keeps_its_number_and_shares_it_with_nobody() -> None:

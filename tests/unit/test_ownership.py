@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
-from fermata.router.core.units import ms
-from fermata.router.ownership import Ownership
+from fermata.router.policies.ownership import Ownership
 from fermata.router.policies.sneakpeek.classes import Classes
 
 

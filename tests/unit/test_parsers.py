@@ -7,10 +7,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fermata.deployments.frontend.images import PIXEL_BYTES_MAX
-from fermata.faults.fuzzing import INPUT_BYTES, by_chance, mutated
-from fermata.faults.parsers import PARSERS, PIXELS_MAX, REGISTRY, SLACK_BYTES, bounded_memory
-from fermata.profiles.errors import ConfigError
+from fermata.deployments.frontend.protocol.images import PIXEL_BYTES_MAX
+from fermata.fault_simulator.fuzzing.campaign import INPUT_BYTES, by_chance, mutated
+from fermata.fault_simulator.fuzzing.parsers import (
+    PARSERS,
+    PIXELS_MAX,
+    REGISTRY,
+    SLACK_BYTES,
+    bounded_memory,
+)
+from fermata.foundation.errors import ConfigError
 from fermata.profiles.store import load_file
 
 FOUND = [

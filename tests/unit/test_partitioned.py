@@ -3,12 +3,11 @@ b + 4 ms, so with an SLO of 24 ms a backend runs batches of 8 in 12 ms, 667 requ
 
 import pytest
 
+from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
-from fermata.router.core.units import SECOND, ms
-from fermata.router.policies.family import alone
-from fermata.router.policies.partitioned import (
+from fermata.router.policies.baselines.partitioned import (
     Bin,
     Load,
     Partitioned,
@@ -19,6 +18,7 @@ from fermata.router.policies.partitioned import (
     partition,
     residual_bin,
 )
+from fermata.router.policies.family import alone
 
 TABLE = [0, *(ms(4 + size) for size in range(1, 17))]
 WHOLE_RPS = 8 / 0.012

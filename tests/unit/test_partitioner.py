@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import yaml
 
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
 from fermata.partitioner.backends import backends_for, backends_needed
 from fermata.partitioner.balance import Balance
 from fermata.partitioner.milp import Program, available_solvers
@@ -16,9 +18,7 @@ from fermata.partitioner.problem_file import load_current, read_problem, save_pl
 from fermata.partitioner.search import greedy
 from fermata.partitioner.solve import solve
 from fermata.partitioner.two_level import solve_two_level
-from fermata.profiles.errors import ConfigError
 from fermata.profiles.profile import linear
-from fermata.router.core.units import ms
 
 ROOMY = 1000
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from benchmarks.workloads import edge, eq12, periodic_bursts
-from fermata.router.core.units import ms, seconds
+from fermata.foundation.units import ms, seconds
 from fermata.simulator.arrivals import Arrivals, generate
-from fermata.simulator.phase_report import phase_shares, report_phases
+from fermata.simulator.reports.phase_report import phase_shares, report_phases
 from fermata.simulator.run import DROPPED, RunLog
 
 

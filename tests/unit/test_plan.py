@@ -4,10 +4,16 @@ from typing import Any
 
 import pytest
 
-from fermata.deployments.config import BackendConfig, read_config
-from fermata.deployments.frontend.models import TensorSpec
-from fermata.deployments.plan import check_gpus, gpus_each, input_of, model_specs, registry
-from fermata.profiles.errors import ConfigError
+from fermata.deployments.config.deployment import BackendConfig, read_config
+from fermata.deployments.config.resolve import (
+    check_gpus,
+    gpus_each,
+    input_of,
+    model_specs,
+    registry,
+)
+from fermata.deployments.specs import TensorSpec
+from fermata.foundation.errors import ConfigError
 
 DIGITS = {"name": "small", "model": "digits:small"}
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from fermata.deployments.config import read_config
-from fermata.profiles.errors import ConfigError
+from fermata.deployments.config.deployment import read_config
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
-from fermata.router.core.units import ms
 from fermata.router.policies.catalog import POLICIES
 from fermata.router.policies.family import alone
-from fermata.simulator.scenario import read_scenario
+from fermata.simulator.scenario.scenario import read_scenario
 
 OWNING = ("ramsis", "jellyfish", "sneakpeek", "partitioned")
 REFUSAL = "has backends of its own, which epochs cannot move; leave epochs out, or take one of def"

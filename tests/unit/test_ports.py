@@ -14,9 +14,9 @@ import pytest
 
 from benchmarks.ports import free_port
 from fermata.deployments import ports
-from fermata.deployments.config import DeploymentConfig, read_config
+from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.frontend import listening
-from fermata.deployments.frontend.listening import Listening
+from fermata.deployments.frontend.protocol.listening import Listening
 from fermata.deployments.ports import (
     Endpoint,
     check_free,
@@ -27,7 +27,7 @@ from fermata.deployments.ports import (
     listeners,
     with_free_ports,
 )
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 
 def listen(host: str, port: int, shared: bool = False) -> socket.socket:

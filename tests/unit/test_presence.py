@@ -1,6 +1,6 @@
 """Which applications are served at all, by what backends say that they hold."""
 
-from fermata.router.presence import FAILED, LOADING, UNLOADED, Presence
+from fermata.router.health.availability import FAILED, LOADING, UNLOADED, Presence
 
 
 def two() -> Presence:

@@ -3,7 +3,7 @@
 import pytest
 
 from fermata.commands.profile import at_sizes
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 
 def test_each_model_is_measured_at_each_size() -> None:

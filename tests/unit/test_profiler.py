@@ -11,8 +11,8 @@ import pytest
 
 from fermata.commands.profile import profile, read_batches, read_shape
 from fermata.deployments.models.model import Array, Card
+from fermata.foundation.errors import ConfigError
 from fermata.profiles.devices import Cpu, choose_device
-from fermata.profiles.errors import ConfigError
 from fermata.profiles.measure import Effort, Row, measure, percentile
 from fermata.profiles.profile import ms
 from fermata.profiles.profiler import profile_model

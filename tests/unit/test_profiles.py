@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fermata.profiles.errors import ConfigError, ServingError
+from fermata.foundation.errors import ConfigError, ServingError
 from fermata.profiles.h200 import Raised, import_file, main
 from fermata.profiles.monotone import Change, monotone
 from fermata.profiles.profile import Profile, from_table_ms, linear, ms

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fermata.deployments.backend.execution.tensors import Array
 from fermata.deployments.backend.loaders import ModelSpec
-from fermata.deployments.backend.tensors import Array
-from fermata.deployments.profiling import measure_runner, powers_of_two, profile_runner
+from fermata.deployments.backend.profiling import measure_runner, powers_of_two, profile_runner
+from fermata.foundation.errors import ConfigError
 from fermata.profiles.devices import Cpu
-from fermata.profiles.errors import ConfigError
 from fermata.profiles.measure import Effort
 from fermata.profiles.profile import ms
 

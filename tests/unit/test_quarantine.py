@@ -1,7 +1,8 @@
 """Who is kept from doing harm, and until when."""
 
-from fermata.router.core.units import ms, seconds
-from fermata.router.quarantine import (
+from fermata.foundation.units import ms, seconds
+from fermata.router.health.hang_detector import GRACE_NS, Watch
+from fermata.router.health.quarantine import (
     CRASH_BATCHES,
     CRASHES,
     FAILED_BATCHES,
@@ -10,7 +11,6 @@ from fermata.router.quarantine import (
     TOGETHER_NS,
     Quarantine,
 )
-from fermata.router.watch import GRACE_NS, Watch
 
 
 def test_a_backend_that_drags_is_replaced_after_many_batches() -> None:

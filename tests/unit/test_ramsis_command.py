@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fermata.commands.policy_ramsis import solve_tables
-from fermata.profiles.errors import ConfigError
+from fermata.commands.policy.ramsis import solve_tables
+from fermata.foundation.errors import ConfigError
 
 SCENARIO = """
 duration_s: 1

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import SECOND, ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
 from fermata.router.core.events import Compute, Dispatch, Request
-from fermata.router.core.units import SECOND, ms
 from fermata.router.policies.catalog import read_options
 from fermata.router.policies.ramsis.counts import Bursty, Floats, poisson
 from fermata.router.policies.ramsis.laws import law_of
 from fermata.router.policies.ramsis.slo_classes import SloClasses
-from fermata.simulator.report import report
+from fermata.simulator.reports.report import report
 from fermata.simulator.run import Driver
-from fermata.simulator.scenario import read_scenario
+from fermata.simulator.scenario.scenario import read_scenario
 
 VARIANTS = (
     ServedVariant("fast", (ms(8), ms(12), ms(16)), accuracy=0.6),

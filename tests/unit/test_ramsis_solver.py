@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from fermata.profiles.errors import ConfigError
-from fermata.router.core.units import ms
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
 from fermata.router.policies.ramsis.counts import Bursty, Floats, poisson
-from fermata.router.policies.ramsis.ladder import peak_rps, solve_ladder, solve_rung
 from fermata.router.policies.ramsis.latency import fill_sizes, monotone_from_right, pareto_front
+from fermata.router.policies.ramsis.load_grid import peak_rps, solve_ladder, solve_rung
 from fermata.router.policies.ramsis.problem import (
     WorkerProblem,
     fixed_bins,

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Compute, Dispatch, Drop, DropReason, Request
-from fermata.router.core.units import SECOND, ms
 from fermata.router.policies.family import Family
 from fermata.router.policies.load_monitor import LoadMonitor
 from fermata.router.policies.ramsis.counts import poisson

@@ -1,9 +1,9 @@
 """When a frontend says that it is ready."""
 
-from fermata.deployments.config import read_config
+from fermata.deployments.config.deployment import read_config
+from fermata.deployments.config.frontend_options import scales_to_zero
 from fermata.deployments.frontend.readiness import DRAINS, NO_BACKEND, NO_ROUTER, UNTOLD, Readiness
-from fermata.deployments.frontend.table import RequestTable
-from fermata.deployments.frontend_options import scales_to_zero
+from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.router.links.messages import Fleet
 
 

@@ -5,17 +5,17 @@ from collections.abc import Callable
 
 import pytest
 
+from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Request
 from fermata.router.core.source import Slot, Source
-from fermata.router.core.units import SECOND, ms
+from fermata.router.policies.baselines.load_granular import JellyfishPlusOptions, LoadGranular
 from fermata.router.policies.by_content import suited
 from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.source import CentralQueue
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
-from fermata.router.policies.load_granular import JellyfishPlusOptions, LoadGranular
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.source import Ramsis
 from fermata.router.policies.routing.mix import read_mix

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from fermata.deployments.metrics import prometheus_text
-from fermata.deployments.replanning import Replanner
+from fermata.deployments.control.replanning import Replanner
+from fermata.deployments.metrics.families import prometheus_text
+from fermata.foundation.units import NEVER, SECOND, ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
-from fermata.router.core.units import NEVER, SECOND, ms
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import PROTOCOL, Advice, Hello, Message, Ready, Report
-from fermata.router.live import LiveRouter
-from fermata.router.policies.jellyfish.question import Assignment, Question, answer
+from fermata.router.live.driver import LiveRouter
+from fermata.router.policies.jellyfish.mapping_problem import Assignment, Question, answer
 from fermata.router.policies.jellyfish.source import JellyfishOptions, make_decider
-from fermata.router.snapshot import snapshot
+from fermata.router.telemetry.snapshot import snapshot
 
 SIZES = (128, 224, 320)
 TABLES = (

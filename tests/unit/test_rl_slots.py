@@ -8,16 +8,15 @@ from random import Random
 import numpy as np
 import pytest
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
-from fermata.router.core.units import SECOND, ms
 from fermata.router.policies.catalog import build_sources, read_options
 from fermata.router.policies.family import Family
 from fermata.router.policies.rl.batching import LIMITS, batch_size
 from fermata.router.policies.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from fermata.router.policies.rl.draws import even_draw
 from fermata.router.policies.rl.network import Network
 from fermata.router.policies.rl.observation import (
     Floats,
@@ -27,6 +26,7 @@ from fermata.router.policies.rl.observation import (
     encode,
     width,
 )
+from fermata.router.policies.rl.sampling import even_draw
 from fermata.router.policies.rl.slots import SlotRouting, SlotRoutingOptions
 
 HEAVY, LIGHT = 0, 1

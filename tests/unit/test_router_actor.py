@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("ray")
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
-from fermata.deployments.health import cause_of
-from fermata.profiles.errors import ConfigError, GoneError, NoAnswerError
-from fermata.router.actor import Called
+from fermata.deployments.control.health import cause_of
+from fermata.foundation.errors import ConfigError, GoneError, NoAnswerError
+from fermata.router.leadership.actor import Called
 
 
 class Method:

@@ -3,14 +3,14 @@
 import pytest
 from router_world import LEFT, LOST, STALE, FakeLink, World, rid
 
+from fermata.foundation.units import ms
 from fermata.router.core.events import DropReason
-from fermata.router.core.units import ms
-from fermata.router.epochs import next_epoch
+from fermata.router.health.availability import QUARANTINED
+from fermata.router.health.quarantine import CRASHES, FAILED_BATCHES, REST_NS
+from fermata.router.leadership.terms import next_epoch
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import Absent, Done, Drained, Dropped, Ready, Retire, Run, Submit
-from fermata.router.presence import QUARANTINED
-from fermata.router.quarantine import CRASHES, FAILED_BATCHES, REST_NS
-from fermata.router.snapshot import snapshot
+from fermata.router.telemetry.snapshot import snapshot
 
 
 def test_a_grant_to_a_backend_that_is_lost_in_the_same_tick_goes_elsewhere() -> None:

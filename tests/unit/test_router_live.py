@@ -3,11 +3,11 @@
 import pytest
 from router_world import LEFT, LOST, STALE, TABLE, FakeWake, World, rid
 
-from fermata.profiles.errors import ConfigError
-from fermata.router.aside import Failed, Then, Work
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
 from fermata.router.core.events import DropReason
-from fermata.router.core.units import ms
+from fermata.router.health.availability import LOADING, UNLOADED
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import (
     Absent,
@@ -26,9 +26,9 @@ from fermata.router.links.messages import (
     Submit,
     UnloadVariant,
 )
-from fermata.router.live import UNKNOWN, LiveRouter
-from fermata.router.presence import LOADING, UNLOADED
-from fermata.router.snapshot import snapshot
+from fermata.router.live.driver import UNKNOWN, LiveRouter
+from fermata.router.live.subprocess_worker import Failed, Then, Work
+from fermata.router.telemetry.snapshot import snapshot
 
 
 def test_who_pins_another_variant_is_refused_by_name() -> None:

@@ -2,16 +2,16 @@
 
 import pytest
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
-from fermata.router.core.units import ms
+from fermata.router.policies.baselines.single_queue import SingleQueue, SingleQueueOptions
 from fermata.router.policies.family import Family
 from fermata.router.policies.routing.deadline import DeadlineRouting, RoutingOptions
 from fermata.router.policies.routing.mix import allot, read_mix
 from fermata.router.policies.routing.service_times import ServiceTimes
-from fermata.router.policies.routing.single_queue import SingleQueue, SingleQueueOptions
 
 HEAVY, LIGHT = 0, 1
 LIGHT_BACKEND, HEAVY_BACKEND = 0, 1

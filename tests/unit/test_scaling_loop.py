@@ -7,11 +7,16 @@ import pytest
 pytest.importorskip("ray")
 from fermata.autoscaler.rule import demand_of
 from fermata.autoscaler.serve_policy import RelayTarget
-from fermata.deployments.config import read_config
-from fermata.deployments.scaling import ScalingLoop, rates_between, rule_options, windows_between
-from fermata.profiles.errors import ConfigError
+from fermata.deployments.config.deployment import read_config
+from fermata.deployments.control.scaling import (
+    ScalingLoop,
+    rates_between,
+    rule_options,
+    windows_between,
+)
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import SECOND
 from fermata.profiles.profile import linear
-from fermata.router.core.units import SECOND
 
 APPLICATIONS = [
     {

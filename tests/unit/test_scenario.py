@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from scenarios import APPLICATION, SCENARIO, with_application, with_top
 
-from fermata.router.core.units import ms, seconds
+from fermata.foundation.units import ms, seconds
 from fermata.router.policies.catalog import POLICIES, read_options
-from fermata.simulator.report import report
+from fermata.simulator.reports.report import report
 from fermata.simulator.run import simulate
-from fermata.simulator.scenario import Scenario, load_scenario, read_scenario
+from fermata.simulator.scenario.scenario import Scenario, load_scenario, read_scenario
 
 
 def test_defaults() -> None:

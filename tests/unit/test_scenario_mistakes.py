@@ -14,8 +14,8 @@ from scenarios import (
     without,
 )
 
-from fermata.profiles.errors import ConfigError
-from fermata.simulator.scenario import load_scenario, read_scenario
+from fermata.foundation.errors import ConfigError
+from fermata.simulator.scenario.scenario import load_scenario, read_scenario
 
 NAN, INF = float("nan"), float("inf")
 TRACE = {"process": "trace", "rps": [1]}

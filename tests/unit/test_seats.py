@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from test_scaling_loop import _scaled, snapshot
 
-from fermata.deployments.scaling import ScalingLoop
-from fermata.deployments.seats import ANSWER_S, LOOK_S, Seats
-from fermata.profiles.errors import ConfigError, GoneError, NoAnswerError
+from fermata.deployments.control.leader_client import ANSWER_S, LOOK_S, Seats
+from fermata.deployments.control.scaling import ScalingLoop
+from fermata.foundation.errors import ConfigError, GoneError, NoAnswerError
 from fermata.profiles.profile import linear
 
 SOON_S = 2 * LOOK_S + 0.5

@@ -9,9 +9,9 @@ import pytest
 import typer
 
 from fermata.commands import serve as command
-from fermata.deployments.config import ControlConfig, load_config
-from fermata.deployments.health import cause_of, check_start
-from fermata.profiles.errors import ConfigError
+from fermata.deployments.config.deployment import ControlConfig, load_config
+from fermata.deployments.control.health import cause_of, check_start
+from fermata.foundation.errors import ConfigError
 
 
 class Handle:

@@ -2,12 +2,12 @@
 
 import pytest
 
+from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
 from fermata.router.core.pool import GAIN_MAX, GAIN_MIN, Pool
 from fermata.router.core.shares import ALONE, FairAdmission
-from fermata.router.core.units import SECOND, ms
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
 

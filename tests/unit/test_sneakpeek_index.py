@@ -8,7 +8,7 @@ import pytest
 from fermata.deployments.sneakpeek.calibration import calibrate
 from fermata.deployments.sneakpeek.index import build_index, checksum, fit_projection
 from fermata.deployments.sneakpeek.store import build_model, load_model, read_data, save_model
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 from fermata.profiles.profile import Profile
 from fermata.profiles.quality import measure_quality
 from fermata.profiles.store import Table, load_file, save_file

@@ -11,22 +11,22 @@ from router_world import FakeLink, World, rid
 
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.tensors import RawTensor
+from fermata.deployments.backend.execution.runner import PlainRunner, Runner
 from fermata.deployments.backend.loaders import ModelSpec
-from fermata.deployments.backend.runner import PlainRunner, Runner
 from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
-from fermata.deployments.config import load_config, read_config
-from fermata.deployments.frontend.entry import Answer, Arrival
-from fermata.deployments.frontend.intake import Intake
-from fermata.deployments.frontend.models import ServedModel, TensorSpec
-from fermata.deployments.frontend.peeker import Peeker
-from fermata.deployments.frontend.replies import response_of
-from fermata.deployments.frontend.table import RequestTable
-from fermata.deployments.plan import peeks, router_config
+from fermata.deployments.config.deployment import load_config, read_config
+from fermata.deployments.config.resolve import peeks, router_config
+from fermata.deployments.frontend.protocol.parsing import Intake
+from fermata.deployments.frontend.protocol.replies import response_of
+from fermata.deployments.frontend.requests.peeker import Peeker
+from fermata.deployments.frontend.requests.pending_request import Answer, Arrival
+from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.sneakpeek.store import build_model
-from fermata.profiles.errors import ConfigError
+from fermata.deployments.specs import ServedModel, TensorSpec
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
 from fermata.profiles.profile import from_table_ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
-from fermata.router.core.units import ms
 from fermata.router.links.messages import (
     Estimated,
     Evidence,
@@ -36,7 +36,7 @@ from fermata.router.links.messages import (
     ShortCircuit,
     Submit,
 )
-from fermata.router.live import LiveRouter
+from fermata.router.live.driver import LiveRouter
 from fermata.router.policies.sneakpeek.classes import Classes, Peek
 
 PEEK = Peek(((0.9, 0.1), (0.1, 0.9)), (0.9, 0.9))

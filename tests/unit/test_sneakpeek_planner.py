@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fermata.router.core.units import ms
+from fermata.foundation.units import ms
 from fermata.router.policies.sneakpeek.exact import ExactSearch
 from fermata.router.policies.sneakpeek.groups import (
     by_application,

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fermata.profiles.errors import ConfigError
-from fermata.router.core.units import ms, seconds
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms, seconds
 from fermata.router.policies.sneakpeek.penalty import step
-from fermata.simulator.report import report
+from fermata.simulator.reports.report import report
+from fermata.simulator.reports.utility import right_answers, utilities
 from fermata.simulator.run import Driver, simulate
-from fermata.simulator.scenario import load_scenario, read_scenario
-from fermata.simulator.utility import right_answers, utilities
+from fermata.simulator.scenario.scenario import load_scenario, read_scenario
 
 SAMPLE = Path(__file__).parents[2] / "simulator/samples/sneakpeek.yaml"
 

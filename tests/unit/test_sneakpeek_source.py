@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Answer, Dispatch, Drop, DropReason, Estimate, Request
 from fermata.router.core.source import own_lane
-from fermata.router.core.units import NEVER, ms
 from fermata.router.policies.family import Family
 from fermata.router.policies.sneakpeek.classes import Classes
 from fermata.router.policies.sneakpeek.options import (

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from fermata.commands.profile import at_sizes
 from fermata.commands.stream import stream
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 
 app = typer.Typer()
 app.command()(stream)

@@ -1,12 +1,12 @@
 """Moves between sub-clusters: loaded there before it is served there, unloaded last."""
 
+from fermata.foundation.units import ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Load, Request, Unload
-from fermata.router.core.units import ms
+from fermata.router.placement.sub_clusters import SubClusters
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import EAGER
-from fermata.router.sub_clusters import SubClusters
 
 A, B = 0, 1
 ALL = frozenset((A, B))

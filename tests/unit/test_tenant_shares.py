@@ -2,10 +2,10 @@
 
 import pytest
 
-from fermata.deployments.frontend.rate_limit import RateLimit
-from fermata.deployments.frontend.tenants import Tenants, TenantSpec
-from fermata.router.core.units import ms, seconds
-from fermata.router.tenant_shares import TenantShares
+from fermata.deployments.frontend.access.rate_limit import RateLimit
+from fermata.deployments.frontend.access.tenants import Tenants, TenantSpec
+from fermata.foundation.units import ms, seconds
+from fermata.router.live.tenant_shares import TenantShares
 
 FRONTENDS = (1, 2, 3, 4)
 

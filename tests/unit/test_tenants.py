@@ -4,22 +4,22 @@ from pathlib import Path
 
 import pytest
 
-from fermata.deployments.config import read_config
-from fermata.deployments.control_gate import ControlGate
-from fermata.deployments.frontend.models import Registry, ServedModel, TensorSpec
-from fermata.deployments.frontend.outcomes import Refusal
-from fermata.deployments.frontend.rate_limit import RateLimit
-from fermata.deployments.frontend.tenants import (
+from fermata.deployments.config.deployment import read_config
+from fermata.deployments.config.frontend_options import tenants
+from fermata.deployments.config.security import TokenConfig
+from fermata.deployments.config.token_reader import TokenReader
+from fermata.deployments.control.access import ControlGate
+from fermata.deployments.frontend.access.rate_limit import RateLimit
+from fermata.deployments.frontend.access.tenants import (
     ForbiddenError,
     Tenants,
     TenantSpec,
     UnauthenticatedError,
 )
-from fermata.deployments.frontend_options import tenants
-from fermata.deployments.security_config import TokenConfig
-from fermata.deployments.token_reader import TokenReader
-from fermata.profiles.errors import ConfigError
-from fermata.router.core.units import ms, seconds
+from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.deployments.specs import Registry, ServedModel, TensorSpec
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms, seconds
 
 CAMERAS, ROBOTS = "cameras-" + "c" * 32, "robots-" + "r" * 32
 REGISTRY = Registry.of(

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from fermata.profiles.errors import NoAnswerError
-from fermata.router.epochs import Terms
+from fermata.foundation.errors import NoAnswerError
+from fermata.router.leadership.terms import Terms
 
 MINE = 7
 

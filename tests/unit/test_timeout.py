@@ -2,12 +2,12 @@
 
 from random import Random
 
+from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
-from fermata.router.core.units import NEVER, ms
+from fermata.router.policies.baselines.timeout import TimeoutBatching, TimeoutOptions
 from fermata.router.policies.family import alone
-from fermata.router.policies.timeout import TimeoutBatching, TimeoutOptions
 
 
 def make(

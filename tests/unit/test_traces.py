@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from fermata.commands.trace import chrome_events, read_spans
-from fermata.deployments.frontend.entry import Arrival
-from fermata.deployments.frontend.outcomes import Refusal
-from fermata.deployments.frontend.trace_file import otlp_line
-from fermata.deployments.frontend.traces import Span, Tracer, read_traceparent
-from fermata.router.core.units import ms
+from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.deployments.frontend.requests.pending_request import Arrival
+from fermata.deployments.frontend.requests.trace_file import otlp_line
+from fermata.deployments.frontend.requests.traces import Span, Tracer, read_traceparent
+from fermata.foundation.rolling_file import RollingFile
+from fermata.foundation.units import ms
 from fermata.router.links.messages import Fetch, Result
-from fermata.router.rolling_file import RollingFile
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 CATS = Arrival("cats", ms(50), ms(50), 1)

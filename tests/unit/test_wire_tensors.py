@@ -19,7 +19,7 @@ from fermata.clients.wire.tensors import (
     split_bytes,
     to_array,
 )
-from fermata.deployments.backend.tensors import tensor
+from fermata.deployments.backend.execution.tensors import tensor
 
 
 def raw(datatype: str, shape: list[int], data: bytes) -> pb.ModelInferRequest:

@@ -1,10 +1,10 @@
 """An engine whose sources bid as they are told; a batch of b runs b + 4 ms."""
 
+from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Batch, Dispatch, Drop, Request
 from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source
-from fermata.router.core.units import NEVER, ms
 
 
 class Told(Source):

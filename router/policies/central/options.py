@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fermata.router.core.units import NEVER
+from fermata.foundation.units import NEVER
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,17 +4,17 @@ for. Beyond the papers: RAMSIS decides at each worker, by its own queue alone.""
 from bisect import bisect_right
 from collections.abc import Sequence
 
+from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
 from fermata.router.core.rate import RateMeter
 from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
-from fermata.router.core.units import NEVER, SECOND
-from fermata.router.policies.central.choosy import Choosy
+from fermata.router.policies.central.constrained_queue import Choosy
 from fermata.router.policies.central.hull import Point, concave_hull, reachable
+from fermata.router.policies.central.load_filter import SteadyRate
 from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.prices import PriceCurve
-from fermata.router.policies.central.steady import SteadyRate
-from fermata.router.policies.central.under_way import UnderWay
+from fermata.router.policies.central.running_work import UnderWay
 from fermata.router.policies.family import Family
 
 EFFICIENT = 1.03

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from random import Random
 
 from fermata.router.policies.jellyfish.annealing import Cooling, select_dnns
-from fermata.router.policies.jellyfish.kicks import kick
+from fermata.router.policies.jellyfish.perturbation import kick
 from fermata.router.policies.jellyfish.problem import Client, Plan, Share, Zoo, servable
+from fermata.router.policies.jellyfish.rotation import Turns
 from fermata.router.policies.jellyfish.search import Search
-from fermata.router.policies.jellyfish.turns import Turns
 
 SELECTIONS = ("resplit", "published")
 SPLITS = 450

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fermata.router.policies.jellyfish.question import Post
+from fermata.router.policies.jellyfish.mapping_problem import Post
 
 
 def assign(current: Sequence[int], posts: Sequence[Post]) -> list[Post]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
-from fermata.router.core.units import SECOND
+from fermata.foundation.units import SECOND
 
 UNITS_PER_FPS = 4
 """Rates need not share a divisor, so they are rounded up, and capacities down, to 1/4 frame/s."""

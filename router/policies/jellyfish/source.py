@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
+from fermata.foundation.units import NEVER
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Advise, Batch, ClientReport, DropReason, Request
 from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
-from fermata.router.core.units import NEVER
 from fermata.router.policies.by_content import suited
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.decision import SPLITS, Decider, Effort
 from fermata.router.policies.jellyfish.known_clients import GONE_AFTER_NS, KnownClient
+from fermata.router.policies.jellyfish.mapping_problem import Assignment, Question, answer
 from fermata.router.policies.jellyfish.placement import HitCount, assign, neighbours
 from fermata.router.policies.jellyfish.problem import make_zoo
-from fermata.router.policies.jellyfish.question import Assignment, Question, answer
-from fermata.router.policies.stranded import Stranded
+from fermata.router.policies.unassigned import Stranded
 
 SOON_NS = 100_000_000
 """Between two decisions, at least."""

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 from fermata.router.policies.ramsis.counts import CountLaw, poisson
 
 REWARDS = ("query", "decision")

@@ -3,18 +3,18 @@
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
+from fermata.foundation.units import SECOND, ms
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, Compute, DropReason, Request
 from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
-from fermata.router.core.units import SECOND, ms
 from fermata.router.policies.by_content import suited
 from fermata.router.policies.family import Family
 from fermata.router.policies.hard_limit import size_within_limits, who_allow
 from fermata.router.policies.load_monitor import LoadMonitor
-from fermata.router.policies.ramsis.ladder import Rung
+from fermata.router.policies.ramsis.load_grid import Rung
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.tables import Job, Made, drifted, job_for
-from fermata.router.policies.stranded import Stranded
+from fermata.router.policies.unassigned import Stranded
 
 SETTLE_NS = ms(50)
 """Backends that come and go within this time are one change."""

@@ -6,9 +6,9 @@ from functools import lru_cache
 from fermata.router.core.costs import Costs
 from fermata.router.policies.family import Family
 from fermata.router.policies.ramsis.counts import poisson
-from fermata.router.policies.ramsis.ladder import Ladder, peak_rps, solve_ladder, solve_rung
 from fermata.router.policies.ramsis.latency import pareto_front
 from fermata.router.policies.ramsis.laws import law_of
+from fermata.router.policies.ramsis.load_grid import Ladder, peak_rps, solve_ladder, solve_rung
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.problem import WorkerProblem, fixed_bins, model_bins
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 from fermata.router.policies.ramsis.counts import Floats, poisson
 from fermata.router.policies.ramsis.problem import WorkerProblem
 from fermata.router.policies.ramsis.solve import ROUNDS_MAX

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fermata.profiles.errors import ConfigError
+from fermata.foundation.errors import ConfigError
 from fermata.router.policies.rl.batching import LIMITS
 from fermata.router.policies.rl.network import Network, softmax
 from fermata.router.policies.rl.observation import Floats, Scales, width

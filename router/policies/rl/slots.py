@@ -8,14 +8,14 @@ from random import Random
 
 import numpy as np
 
+from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, DropReason, Request
 from fermata.router.core.source import NO_LANES, Bid, Slot, SourceTimer
-from fermata.router.core.units import NEVER
 from fermata.router.policies.family import Family
 from fermata.router.policies.rl.batching import batch_size
 from fermata.router.policies.rl.checkpoint import Checkpoint
-from fermata.router.policies.rl.draws import even_draw
 from fermata.router.policies.rl.observation import InstanceStates, Memory, encode
+from fermata.router.policies.rl.sampling import even_draw
 from fermata.router.policies.routing.deadline import DeadlineRouting, RoutingOptions
 from fermata.router.policies.routing.instance import Instance
 

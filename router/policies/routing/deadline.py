@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
+from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, DropReason, Request
 from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer
-from fermata.router.core.units import NEVER
 from fermata.router.policies.family import Family
 from fermata.router.policies.routing.instance import Instance, Instances
 from fermata.router.policies.routing.mix import read_mix
 from fermata.router.policies.routing.service_times import ServiceTimes
-from fermata.router.policies.stranded import Stranded
+from fermata.router.policies.unassigned import Stranded
 
 
 @dataclass(frozen=True, slots=True)

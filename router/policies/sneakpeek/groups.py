@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import exp
 
-from fermata.router.core.units import SECOND
+from fermata.foundation.units import SECOND
 from fermata.router.policies.sneakpeek.problem import Job
 
 Group = list[Job]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from fermata.router.core.units import NEVER
+from fermata.foundation.units import NEVER
 
 INITIAL: Final = -1
 """As a resident variant: whatever the worker held before the plan."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, Estimate, Request
 from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer, own_lane
-from fermata.router.core.units import NEVER
 from fermata.router.policies.family import Family
 from fermata.router.policies.sneakpeek.estimator import Estimator
 from fermata.router.policies.sneakpeek.options import SneakPeekOptions

@@ -1,0 +1,1 @@
+"""`fermata policy`: tables and trained policies."""

@@ -1,0 +1,324 @@
+"""`fermata policy ramsis`: solve and inspect tables, and plan workers."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from fermata.commands.simulation import AsJson, ScenarioPath
+from fermata.profiles.check import check_fraction, check_number, check_positive, refuse
+from fermata.router.policies.catalog import read_options
+from fermata.router.policies.ramsis.load_grid import peak_rps, solve_ladder
+from fermata.router.policies.ramsis.options import RamsisOptions
+from fermata.router.policies.ramsis.problem import WorkerProblem
+from fermata.router.policies.ramsis.slo_classes import share_out, slos_of
+from fermata.router.policies.ramsis.solve import Solution, solve
+from fermata.router.policies.ramsis.variable import VariableSolution, solve_variable
+from fermata.simulator.scenario.scenario import Scenario, load_scenario
+from fermata.simulator.worker_plan import (
+    Fleet,
+    Wish,
+    fewest_workers,
+    only_application,
+    options_for,
+    promised_fleet,
+    simulated_fleet,
+    worker_problem,
+)
+
+PLANNED = ("ramsis", "central-queue", "both")
+LOAD_LOW = 0.02
+
+ramsis = typer.Typer(
+    help="Tables of RAMSIS: which variant a worker runs, by queue length, slack and load.",
+    no_args_is_help=True,
+)
+
+ApplicationName = Annotated[
+    str, typer.Option("--application", help="Which application, where the scenario has several.")
+]
+Load = Annotated[
+    float, typer.Option("--load", help="Requests per second; 0: the scenario's rate_rps.")
+]
+Reward = Annotated[
+    str | None,
+    typer.Option(help="query: accuracy of the mean request. decision: of the mean batch."),
+]
+Balancing = Annotated[str | None, typer.Option(help="round-robin or shortest-queue.")]
+Bins = Annotated[
+    int | None,
+    typer.Option(help="Steps in which slack is told apart; 0: where a batch begins to fit."),
+]
+Law = Annotated[
+    str | None, typer.Option(help="Of arrivals: poisson, bursty, or a function as module:name.")
+]
+
+
+BurstMs = Annotated[float | None, typer.Option(help="Length of the bursts of --law bursty.")]
+
+
+def _scenario(path: ScenarioPath, application: str, load_rps: float) -> tuple[Scenario, float]:
+    scenario = only_application(load_scenario(path), application)
+    rate_rps = load_rps or scenario.rate_rps
+    if rate_rps is None:
+        refuse("--load", load_rps, "is needed where the scenario has no rate_rps")
+    check_positive("--load", rate_rps)
+    return scenario, rate_rps
+
+
+def _options(scenario: Scenario, **flags: str | float | None) -> RamsisOptions:
+    """What the scenario says of RAMSIS, and on top of it what the flags say."""
+    given = options_for(scenario, "ramsis")
+    given.update({name: value for name, value in flags.items() if value is not None})
+    options = read_options("ramsis", given)
+    assert isinstance(options, RamsisOptions)
+    return options
+
+
+@ramsis.command("solve")
+def solve_tables(
+    scenario: ScenarioPath,
+    load: Load = 0.0,
+    workers: Annotated[int, typer.Option(help="0: the scenario's backends.")] = 0,
+    every_load: Annotated[
+        bool, typer.Option("--every-load", help="Tables for the whole range, as a router has them.")
+    ] = False,
+    application: ApplicationName = "",
+    reward: Reward = None,
+    balancing: Balancing = None,
+    bins: Bins = None,
+    queue_max: Annotated[
+        int | None, typer.Option(help="Longest queue that the table knows.")
+    ] = None,
+    law: Law = None,
+    burst_ms: BurstMs = None,
+    slo_ms: Annotated[
+        float, typer.Option(help="Which of the scenario's slos_ms; 0: the tightest.")
+    ] = 0.0,
+    variable_batching: Annotated[
+        bool,
+        typer.Option(
+            "--variable-batching",
+            help="A worker may leave part of its queue for later. For comparison, with few "
+            "--bins and a short --queue-max: routers always take the whole queue.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Solve the table of one load, and say what accuracy and violation rate it promises.
+
+    The scenario names the variants, their run times and accuracies, the SLO and the backends. Where
+    clients differ in SLO (slos_ms) the table is that of one of them, with its part of workers and
+    load. With --json the whole table is printed: the variant, and with --variable-batching the
+    batch size, for each queue length and slack bin.
+    """
+    read, rate_rps = _scenario(scenario, application, load)
+    workers = workers or read.backends
+    check_number("--workers", workers, low=1)
+    if every_load and variable_batching:
+        refuse("--every-load", True, "goes without --variable-batching")
+    options = _options(
+        read,
+        reward=reward,
+        balancing=balancing,
+        bins=bins,
+        queue_max=queue_max,
+        law=law,
+        burst_ms=burst_ms,
+    )
+    slo_ns, workers, rate_rps = _part(read, options, slo_ms, workers, rate_rps)
+    problem, names = worker_problem(read, workers, rate_rps, options, slo_ns)
+    if every_load:
+        _print_ladder(problem, as_json)
+        return
+    solution = solve_variable(problem) if variable_batching else solve(problem)
+    if as_json:
+        print(json.dumps(_table_of(problem, names, solution)))
+        return
+    console = Console()
+    console.print(
+        f"{rate_rps:,.0f} req/s on {workers} workers: expected accuracy at least "
+        f"{solution.accuracy:.4f}, violations at most {solution.violation:.4%}"
+    )
+    console.print(_slack_table(problem, names, solution))
+
+
+def _part(
+    scenario: Scenario, options: RamsisOptions, slo_ms: float, workers: int, rate_rps: float
+) -> tuple[int, int, float]:
+    """One SLO, and the workers and the load that are its part."""
+    slos = slos_of(options, scenario.applications[0].slo_ns)
+    known = [slo_ns for slo_ns, _ in slos]
+    slo_ns = round(1e6 * slo_ms) or known[0]
+    if slo_ns not in known:
+        told = ", ".join(f"{each / 1e6:g}" for each in known)
+        refuse("--slo-ms", slo_ms, f"must be one of {told}")
+    place = known.index(slo_ns)
+    own = share_out(workers, [share for _, share in slos])[place]
+    if own == 0:
+        refuse("--workers", workers, f"leaves none for the SLO of {slo_ns / 1e6:g} ms")
+    return slo_ns, own, slos[place][1] * rate_rps
+
+
+def _table_of(
+    problem: WorkerProblem, names: tuple[str, ...], solution: Solution | VariableSolution
+) -> dict[str, object]:
+    return {
+        "load_rps": problem.rate_rps,
+        "workers": problem.workers,
+        "accuracy": solution.accuracy,
+        "violation": solution.violation,
+        "variants": list(names),
+        "slack_ms": [slack_ns / 1e6 for slack_ns in problem.slack_ns],
+        "choice": [list(row) for row in solution.choice],
+    }
+
+
+def _label(names: tuple[str, ...], choice: int | tuple[int, int]) -> str:
+    if isinstance(choice, int):
+        return names[choice]
+    return f"{names[choice[0]]} x {choice[1]}"
+
+
+def _slack_table(
+    problem: WorkerProblem, names: tuple[str, ...], solution: Solution | VariableSolution
+) -> Table:
+    """One row for each queue length: from which slack on each variant runs."""
+    table = Table(title="variant by queue length and slack")
+    table.add_column("queue", justify="right")
+    table.add_column("from slack (ms)")
+    rows: Sequence[Sequence[int | tuple[int, int]]] = solution.choice
+    for length, row in enumerate(rows, 1):
+        changes: list[str] = []
+        for slack, choice in enumerate(row):
+            if slack == 0 or choice != row[slack - 1]:
+                changes.append(f"{problem.slack_ns[slack] / 1e6:.4g}: {_label(names, choice)}")
+        table.add_row(str(length), ", ".join(changes))
+        if len(changes) == 1 and length > 1:
+            break
+    return table
+
+
+def _print_ladder(problem: WorkerProblem, as_json: bool) -> None:
+    peak = peak_rps(problem)
+    with _spinner() as progress:
+        progress.add_task("solving", total=None)
+        ladder = solve_ladder(problem, LOAD_LOW * peak, peak)
+    rungs = [
+        {
+            "load_rps": rung.rate_rps,
+            "accuracy": rung.solution.accuracy,
+            "violation": rung.solution.violation,
+        }
+        for rung in ladder.rungs
+    ]
+    if as_json:
+        print(json.dumps({"workers": problem.workers, "tables": rungs}))
+        return
+    table = Table(title=f"{len(rungs)} tables for {problem.workers} workers")
+    for heading in ("load (req/s)", "accuracy", "violations"):
+        table.add_column(heading, justify="right")
+    for each in rungs:
+        table.add_row(
+            f"{each['load_rps']:,.0f}", f"{each['accuracy']:.4f}", f"{each['violation']:.4%}"
+        )
+    Console().print(table)
+
+
+@ramsis.command()
+def plan(
+    scenario: ScenarioPath,
+    accuracy: Annotated[float, typer.Option(help="At least; a fraction, such as 0.76.")],
+    violation: Annotated[float, typer.Option(help="At most; a fraction.")] = 0.001,
+    load: Load = 0.0,
+    by: Annotated[
+        str, typer.Option(help="ramsis: by its promises; central-queue: by simulation; or both.")
+    ] = "both",
+    workers_max: Annotated[int, typer.Option(help="Largest fleet to consider.")] = 1024,
+    cost_per_hour: Annotated[float, typer.Option(help="Of one worker, in any currency.")] = 0.0,
+    application: ApplicationName = "",
+    reward: Reward = None,
+    balancing: Balancing = None,
+    bins: Bins = None,
+    law: Law = None,
+    burst_ms: BurstMs = None,
+    as_json: AsJson = False,
+) -> None:
+    """How many workers a load needs for an accuracy and a violation rate, and what they cost.
+
+    RAMSIS promises both ahead, for arrivals of its --law; the central queue is simulated for 20 s
+    at each number of workers, with the scenario's own arrivals. Each has the options that the
+    scenario gives it. Exit code 1 where not even --workers-max are enough.
+    """
+    check_fraction("--accuracy", accuracy)
+    check_fraction("--violation", violation)
+    check_number("--cost-per-hour", cost_per_hour)
+    check_number("--workers-max", workers_max, low=1)
+    if by not in PLANNED:
+        refuse("--by", by, f"must be one of {', '.join(PLANNED)}")
+    read, rate_rps = _scenario(scenario, application, load)
+    wish = Wish(rate_rps, accuracy, violation)
+    options = _options(
+        read, reward=reward, balancing=balancing, bins=bins, law=law, burst_ms=burst_ms
+    )
+    tries = {
+        "ramsis": promised_fleet(read, wish, options),
+        "central-queue": simulated_fleet(read, wish),
+    }
+    fleets: dict[str, Fleet | None] = {}
+    with _spinner() as progress:
+        task = progress.add_task("planning", total=None)
+        for name, attempt in tries.items():
+            if by not in (name, "both"):
+                continue
+
+            def tell(fleet: Fleet, name: str = name) -> None:
+                progress.update(task, description=f"{name}: {fleet.workers} workers")
+
+            fleets[name] = fewest_workers(attempt, wish, workers_max, tell)
+    _print_plan(fleets, wish, workers_max, cost_per_hour, as_json)
+    if any(fleet is None for fleet in fleets.values()):
+        raise typer.Exit(1)
+
+
+def _print_plan(
+    fleets: dict[str, Fleet | None],
+    wish: Wish,
+    workers_max: int,
+    cost_per_hour: float,
+    as_json: bool,
+) -> None:
+    if as_json:
+        rows = {
+            name: None
+            if fleet is None
+            else {**asdict(fleet), "cost_per_hour": fleet.workers * cost_per_hour}
+            for name, fleet in fleets.items()
+        }
+        print(json.dumps({**asdict(wish), "plans": rows}))
+        return
+    table = Table(
+        title=f"{wish.rate_rps:,.0f} req/s, accuracy from {wish.accuracy:g}, "
+        f"violations to {wish.violation:.4%}"
+    )
+    for heading in ("policy", "workers", "accuracy", "violations", "cost per hour"):
+        table.add_column(heading, justify="left" if heading == "policy" else "right")
+    for name, fleet in fleets.items():
+        if fleet is None:
+            table.add_row(name, f"> {workers_max}", "", "", "")
+            continue
+        cost = f"{fleet.workers * cost_per_hour:,.2f}" if cost_per_hour else ""
+        table.add_row(
+            name, str(fleet.workers), f"{fleet.accuracy:.4f}", f"{fleet.violation:.4%}", cost
+        )
+    Console().print(table)
+
+
+def _spinner() -> Progress:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"))
+    return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -1,0 +1,1 @@
+"""Runs batches on a device, real or emulated."""

@@ -1,0 +1,116 @@
+"""Inputs as arrays over the bytes that frontends sent, outputs as the tensors they send on.
+
+One request is one item: shapes on links have no batch dimension.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fermata.clients.wire.dtypes import NAMES, NUMPY
+from fermata.deployments.backend.batch_pipeline import Tensors
+from fermata.deployments.backend.execution.segments import Segments
+from fermata.foundation.errors import ServingError
+from fermata.router.links.messages import Payload
+
+Array = NDArray[Any]
+Outputs = Any
+"""What a model returns: an array with one row a request, a sequence with one array a request, or
+a mapping of names to either."""
+
+DTYPES = {name: dtype.name for name, dtype in NUMPY.items()}
+"""The Open Inference Protocol's names, and numpy's."""
+NUMPY_NAMES = frozenset(DTYPES.values())
+OUTPUT = "output"
+
+
+class InputError(ServingError):
+    """A request's input cannot be what it claims to be."""
+
+    grpc_status: ClassVar[str] = "INVALID_ARGUMENT"
+
+
+class OutputError(ServingError):
+    """A model returned what cannot be sent on."""
+
+
+def numpy_dtype(name: str) -> str:
+    """numpy's name of a type that is written either way."""
+    found = DTYPES.get(name.upper(), name)
+    if found not in NUMPY_NAMES:
+        raise InputError(f"dtype {name!r} is unknown; one of BYTES, {', '.join(DTYPES)}")
+    return found
+
+
+def view(payload: Payload, segments: Segments) -> Array:
+    """One request's input where it lies, without a copy; InputError where its lengths lie."""
+    data: bytes | memoryview = payload.data
+    if payload.segment:
+        try:
+            whole = segments.read(payload.segment)
+        except OSError as error:
+            raise InputError(f"segment {payload.segment!r} cannot be read: {error}") from None
+        end = payload.offset + payload.length
+        if payload.offset < 0 or payload.length < 0 or end > len(whole):
+            raise InputError(f"input ends at {end} in a segment of {len(whole)} bytes")
+        data = whole[payload.offset : end]
+    if payload.dtype == "BYTES":
+        return _strings(bytes(data), payload.shape)
+    dtype = np.dtype(numpy_dtype(payload.dtype))
+    if any(side < 0 for side in payload.shape):
+        raise InputError(f"shape {payload.shape} has a negative side")
+    needed = prod(payload.shape) * dtype.itemsize
+    if needed != len(data):
+        raise InputError(f"{payload.dtype} {payload.shape} takes {needed} bytes, not {len(data)}")
+    return np.frombuffer(data, dtype).reshape(payload.shape)
+
+
+def _strings(data: bytes, shape: Sequence[int]) -> Array:
+    """A BYTES tensor: each item after its length in four bytes, little-endian."""
+    items: list[bytes] = []
+    at = 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "little")
+        if at + 4 > len(data) or end > len(data):
+            raise InputError(f"item {len(items)} of a BYTES tensor ends past its {len(data)} bytes")
+        items.append(data[at + 4 : end])
+        at = end
+    if prod(shape) != len(items):
+        raise InputError(f"a BYTES tensor of shape {tuple(shape)} holds {len(items)} items")
+    array = np.empty(len(items), dtype=object)
+    array[:] = items
+    return array.reshape(tuple(shape))
+
+
+def split(outputs: Outputs, count: int) -> list[Tensors]:
+    """The outputs of each request of a batch, as they travel."""
+    columns = outputs if isinstance(outputs, Mapping) else {OUTPUT: outputs}
+    for name, column in columns.items():
+        if len(column) != count:
+            raise OutputError(f"{name} has {len(column)} items for {count} requests")
+    return [
+        tuple(tensor(name, column[index]) for name, column in columns.items())
+        for index in range(count)
+    ]
+
+
+def tensor(name: str, value: Any) -> tuple[str, str, tuple[int, ...], bytes]:
+    """One output of one request."""
+    array = np.asarray(value)
+    dtype = NAMES.get(array.dtype)
+    if dtype is None and array.dtype.name in NUMPY_NAMES:
+        # Of the other byte order.
+        array = array.astype(array.dtype.name)
+        dtype = NAMES[array.dtype]
+    if dtype is not None:
+        return name, dtype, array.shape, array.tobytes()
+    if array.dtype.kind not in "OSU":
+        raise OutputError(
+            f"{name} is {array.dtype.name}; return one of {', '.join(DTYPES.values())} or text"
+        )
+    items = [each if isinstance(each, bytes) else str(each).encode() for each in array.flat]
+    data = b"".join(len(item).to_bytes(4, "little") + item for item in items)
+    return name, "BYTES", array.shape, data

@@ -1,0 +1,79 @@
+"""What a backend may hold: every variant of a configuration, loaded and measured on its device."""
+
+import os
+import time
+from dataclasses import dataclass
+
+from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner, pick_device
+from fermata.deployments.backend.meter import LoadCounts
+from fermata.deployments.backend.profiling import profile_runner
+from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
+from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.deployments.config.resolve import known_profiles, model_specs, variants
+from fermata.deployments.models.cache import cache_folder
+from fermata.profiles.devices import Cuda
+from fermata.profiles.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Runners and run times, by variant."""
+
+    runners: dict[str, Runner]
+    profiles: dict[str, Profile]
+
+
+class Stock:
+    """Loads variants by name; its methods take long and are called from threads, one at a time."""
+
+    def __init__(self, config: DeploymentConfig) -> None:
+        given = config.backend
+        self.config = config
+        self.device = pick_device(given.device)
+        self.kind = Cuda().name if self.device == "cuda" else self.device
+        """What run times depend on: backends of one kind share them."""
+        limit = None if given.memory_mb is None else int(given.memory_mb * 2**20)
+        self.budget = MemoryBudget(limit)
+        self.loads = LoadCounts()
+        self.space = SwapSpace(self._swap_in) if given.swap else None
+        """Where a backend holds one model at a time."""
+        self.specs = {spec.name: spec for spec in model_specs(config, known_profiles(config))}
+
+        self.later = {
+            variant.name for application, variant in variants(config) if application.load == "asked"
+        }
+        """Variants that are loaded when a client asks for them."""
+
+    def load(self, variant: str) -> Runner:
+        """The variant, warm; ConfigError where it cannot be had or does not fit."""
+        if self.space is not None:
+            return SwappingRunner(self.specs[variant], self.space)
+        from_ns = time.monotonic_ns()
+        runner = load_runner(self.specs[variant], self.device, self.budget)
+        self.loads.add(variant, time.monotonic_ns() - from_ns)
+        return runner
+
+    def _swap_in(self, spec: ModelSpec) -> Runner:
+        from_ns = time.monotonic_ns()
+        budget = MemoryBudget(self.budget.bytes_max)
+        runner = load_runner(spec, self.device, budget, warm=False)
+        self.loads.add(spec.name, time.monotonic_ns() - from_ns)
+        return runner
+
+    def held_bytes(self) -> int:
+        """By all models that are loaded."""
+        return sum(self.budget.held.values())
+
+    def give_back(self, variant: str) -> None:
+        """It is not held any more."""
+        self.budget.give(variant)
+
+    def measure(self, variant: str, runner: Runner) -> Profile:
+        """Its run times here."""
+        given = self.config.backend
+        # As Ray tells OpenMP, from the cores that it sets aside.
+        threads = max(1, int(given.cpus))
+        folder = cache_folder(os.environ)
+        spec = self.specs[variant]
+        return profile_runner(spec, runner, self.device, threads, folder, given.measure)

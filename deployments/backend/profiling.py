@@ -1,0 +1,151 @@
+"""What a loaded model costs where it will run: measured on its own runner, once for a machine."""
+
+import hashlib
+import importlib.metadata
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from fermata.deployments.backend.execution.out_of_memory import (
+    give_memory_back,
+    is_out_of_memory,
+    let_go,
+)
+from fermata.deployments.backend.execution.runner import FittingRunner, Runner
+from fermata.deployments.backend.execution.tensors import numpy_dtype
+from fermata.deployments.backend.loaders import ModelSpec
+from fermata.deployments.models.cache import cached
+from fermata.deployments.models.catalog import FAMILIES
+from fermata.deployments.models.model import Card
+from fermata.foundation.errors import ConfigError
+from fermata.profiles.devices import Cpu, Cuda
+from fermata.profiles.measure import Columns, Device, Effort, measure
+from fermata.profiles.profile import Profile, ms
+from fermata.profiles.store import Table, load_file, save_file
+
+Measure = Literal["once", "always", "never"]
+EFFORT = Effort(warm_up=1, runs_min=3, runs_max=200, budget_ns=ms(300))
+"""Short, since everybody waits for it: execution soon teaches the rest."""
+VERSION = 1
+"""Part of the cache's key: raise it when measuring itself changes."""
+
+
+def profile_runner(
+    spec: ModelSpec,
+    runner: Runner,
+    device: str,
+    threads: int,
+    folder: Path,
+    how: Measure = "once",
+) -> Profile:
+    """Run times of a warm runner; `once`: of the first start on this machine, from `folder`."""
+    if how == "never":
+        raise ConfigError(
+            f"{spec.name} has no run times and measure=never; give it a profile, alpha_ms with "
+            "beta_ms, or latency_ms"
+        )
+    place: Device = Cuda() if device == "cuda" else Cpu(threads)
+    path = folder / f"profile-{_key(spec, place.name)}.json"
+
+    def fresh() -> Profile:
+        return measure_runner(spec, runner, place, time.perf_counter_ns)
+
+    # A function is its author's to change without a word: what was measured says nothing.
+    if how == "always" or not (spec.model.partition(":")[0] in FAMILIES or _is_file(spec)):
+        return fresh()
+    try:
+        cached(path, lambda part: save_file(part, _table(fresh())))
+        found = load_file(path).profiles[0]
+        if found.batches[-1] < runner.batch_size_max:
+            # Memory was short, which the next start need not hear of.
+            path.unlink(missing_ok=True)
+        return found
+    except OSError:
+        # The folder cannot be written.
+        return fresh()
+    except ConfigError:
+        path.unlink(missing_ok=True)
+        return fresh()
+
+
+def measure_runner(
+    spec: ModelSpec,
+    runner: Runner,
+    device: Device,
+    clock: Callable[[], int],
+    effort: Effort = EFFORT,
+) -> Profile:
+    """The profile of what serves: its precision, its graphs, and no staging, as in service."""
+    assert spec.input_shape is not None
+    if isinstance(runner, FittingRunner):
+        # Pictures are fitted while they are staged, which is no part of the run.
+        runner = runner.inner
+    dtype = numpy_dtype(spec.input_dtype or "FP32")
+    about = Card(spec.name, spec.input_shape, dtype, (-1,))
+    inputs: dict[int, list[np.ndarray]] = {}
+
+    def stage(size: int) -> object:
+        if size not in inputs:
+            inputs[size] = list(about.make_batch(size))
+        return runner.stage(inputs[size])
+
+    columns: Columns | None = None
+    sizes = powers_of_two(runner.batch_size_max)
+    while columns is None:
+        try:
+            columns = measure(runner.run, stage, sizes, device, clock, effort, renew=True)
+        except Exception as error:
+            if len(sizes) == 1 or not is_out_of_memory(error):
+                raise
+            # Batches of that size would be halved.
+            let_go(error)
+            sizes.pop()
+            give_memory_back()
+    card = getattr(getattr(runner, "model", None), "card", None)
+    return Profile(
+        spec.name,
+        batches=columns.batches,
+        p50_ns=columns.p50_ns,
+        p99_ns=columns.p99_ns,
+        accuracy=getattr(card, "accuracy", None),
+        recall=getattr(card, "recall", ()),
+        input=about.input,
+        device=device.name,
+    )
+
+
+def powers_of_two(largest: int) -> list[int]:
+    """1, 2, 4 and so on, and the largest itself."""
+    sizes = [1]
+    while sizes[-1] < largest:
+        sizes.append(min(2 * sizes[-1], largest))
+    return sizes
+
+
+def _table(profile: Profile) -> Table:
+    return Table("measured", profile.device, "at the start of a backend", (profile,))
+
+
+def _is_file(spec: ModelSpec) -> bool:
+    return ":" not in spec.model and Path(spec.model).is_file()
+
+
+def _key(spec: ModelSpec, device: str) -> str:
+    """Whatever changes run times: the model, its input, the device, and the libraries."""
+    stamp = ""
+    if _is_file(spec):
+        found = Path(spec.model).stat()
+        stamp = f"{Path(spec.model).resolve()} {found.st_mtime_ns} {found.st_size}"
+    versions = [f"{name} {_version(name)}" for name in ("numpy", "torch", "onnxruntime")]
+    text = f"{VERSION} {spec} {stamp} {device} {versions}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -1,0 +1,1 @@
+"""The deployment's configuration: read strictly, resolved to plain values."""

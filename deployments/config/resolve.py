@@ -1,0 +1,357 @@
+"""From a configuration and measured profiles to what each process is told."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fermata.clients.wire.dtypes import NAMES
+from fermata.deployments.backend.execution.tensors import OUTPUT
+from fermata.deployments.backend.loaders import ModelSpec
+from fermata.deployments.config.deployment import (
+    ApplicationConfig,
+    BackendConfig,
+    DeploymentConfig,
+    InputConfig,
+    VariantConfig,
+)
+from fermata.deployments.models.catalog import describe
+from fermata.deployments.models.digits import training_data
+from fermata.deployments.models.minilm import Tokens
+from fermata.deployments.models.model import Array, Card
+from fermata.deployments.sneakpeek.store import SneakPeekModel, build_model, load_model
+from fermata.deployments.specs import ImageSpec, Reader, Registry, ServedModel, TensorSpec
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
+from fermata.profiles.profile import Profile
+from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.policies.sneakpeek.classes import Classes
+
+EMBEDDED = "digits"
+"""In place of a file: a SneakPeek model of the digits that embedded models are trained on."""
+Profiles = Mapping[str, Profile]
+"""By variant."""
+
+
+def known_profiles(config: DeploymentConfig) -> dict[str, Profile]:
+    """Those that the configuration itself says; the others have to be measured."""
+    found: dict[str, Profile] = {}
+    for _, variant in variants(config):
+        profile = variant.known_profile()
+        if profile is not None:
+            found[variant.name] = profile
+    return found
+
+
+def variants(config: DeploymentConfig) -> list[tuple[ApplicationConfig, VariantConfig]]:
+    """Every variant with its application."""
+    return [(each, variant) for each in config.applications for variant in each.variants]
+
+
+def gpus_each(backend: BackendConfig, in_cluster: float) -> int:
+    """GPUs to ask Ray for, for each backend: what is not asked for is not seen there."""
+    if backend.device == "auto":
+        return int(in_cluster >= backend.count)
+    return int(backend.device == "cuda")
+
+
+def check_gpus(backend: BackendConfig, there: float) -> None:
+    """Raise ConfigError where backends ask for GPUs that will never be there."""
+    wanted = backend.count * gpus_each(backend, there)
+    if wanted > there:
+        raise ConfigError(
+            f"backend.device={backend.device} with count={backend.count} needs {wanted} GPUs, and "
+            f"there are {there:g} here; use device: auto or cpu, or a smaller count"
+        )
+
+
+def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") -> RouterConfig:
+    """What the router serves; refuses an SLO that no batch of 1 can meet.
+
+    `kind` is that of the backends which the profiles were measured on.
+    """
+    names = router_names(config)
+    return RouterConfig(
+        applications=tuple(
+            _application(each, name, profiles, config.repository == "fixed", config.backend.swap)
+            for each, name in zip(config.applications, names, strict=True)
+        ),
+        policy=config.router.policy,
+        kind=kind,
+        swap=config.backend.swap,
+        policy_options=_options(
+            config.router.policy, config.router.policy_options, config.autoscaler is not None
+        ),
+        sub_clusters=1 if config.epochs is None else config.epochs.sub_clusters,
+        fair_shares=config.router.fair_shares,
+    )
+
+
+def _options(policy: str, given: dict[str, Any], scaled: bool = False) -> dict[str, Any]:
+    """With the default that a fixed fleet wants; one that is scaled is there to be used."""
+    preset = {"hold": "deferred" if scaled else "auto"} if policy == "deferred" else {}
+    return {**preset, **given}
+
+
+def router_names(config: DeploymentConfig) -> list[str]:
+    """What the router calls each application: versions are applications of their own there."""
+    given = [each.name for each in config.applications]
+    return [
+        each.name if given.count(each.name) == 1 else f"{each.name}@{each.version}"
+        for each in config.applications
+    ]
+
+
+def _application(
+    application: ApplicationConfig, name: str, profiles: Profiles, swaps: bool, swap: bool
+) -> ServedApplication:
+    served = tuple(_variant(variant, profiles, swaps, swap) for variant in application.variants)
+    fastest = min(served, key=lambda variant: variant.p50_ns[0])
+    if fastest.p50_ns[0] > ms(application.slo_ms):
+        raise ConfigError(
+            f"slo_ms={application.slo_ms:g} of {application.name} is below "
+            f"{fastest.p50_ns[0] / 1e6:.3g} ms, the run time of {fastest.name} at batch 1; raise it"
+        )
+    return ServedApplication(
+        name=name,
+        slo_ns=ms(application.slo_ms),
+        variants=served,
+        newest=application.newest,
+        serving=application.serving or "",
+        policy=application.policy or "",
+        policy_options=_options(application.policy or "", application.policy_options),
+        share=application.backend_share,
+        fair_share=application.fair_share,
+        accuracy_floor=application.accuracy_floor,
+        classes=_classes(application, profiles),
+    )
+
+
+def _classes(application: ApplicationConfig, profiles: Profiles) -> Classes | None:
+    given = application.classes
+    if given is None:
+        return None
+    recalls = [tuple(each.recall) or profiles[each.name].recall for each in application.variants]
+    for variant, recall in zip(application.variants, recalls, strict=True):
+        if not recall:
+            raise ConfigError(
+                f"variant {variant.name!r} of {application.name} has no recall by class; give it, "
+                "or measure it with `fermata profile --data`"
+            )
+    model = peek_of(application)
+    return Classes(
+        recall=tuple(recalls),
+        counts=_counts(profiles[application.variants[0].name]),
+        weights=tuple(given.weights),
+        recall_floors=tuple(given.recall_floors),
+        peek=None if model is None else model.peek,
+        prior=given.prior if isinstance(given.prior, str) else tuple(given.prior),
+    )
+
+
+def _counts(profile: Profile) -> tuple[int, ...]:
+    """Samples of each class behind a profile's recalls; empty where it does not say."""
+    return tuple(sum(row) for row in profile.confusion)
+
+
+def peek_of(application: ApplicationConfig) -> SneakPeekModel | None:
+    """The application's SneakPeek model, checked against its data."""
+    given = application.classes
+    if given is None or given.sneakpeek is None:
+        return None
+    if given.sneakpeek == EMBEDDED:
+        return build_model(*training_data())
+    return load_model(Path(given.sneakpeek), None if given.data is None else Path(given.data))
+
+
+def peeks(config: DeploymentConfig) -> dict[str, SneakPeekModel]:
+    """What frontends look at requests with, by application."""
+    found = {each.name: peek_of(each) for each in config.applications}
+    return {name: model for name, model in found.items() if model is not None}
+
+
+def _variant(
+    variant: VariantConfig, profiles: Profiles, swaps: bool, swap: bool = False
+) -> ServedVariant:
+    """`swaps`: a variant that is not there may be brought in; not where a client took it away.
+    `swap`: backends hold one at a time, so that each has to be brought in now and then."""
+    profile = profiles[variant.name]
+    p50_ns = tuple(profile.table_ns(variant.batch_size_max))
+    p99_ns = None
+    if profile.linear_ns is None:
+        p99_ns = tuple(profile.table_ns_p99(len(p50_ns)))
+    accuracy = variant.accuracy if variant.accuracy is not None else profile.accuracy
+    swap_in_ns = profile.swap_in_ns if swaps else 0
+    if swap and variant.swap_in_ms is not None:
+        swap_in_ns = ms(variant.swap_in_ms)
+    elif swap and swap_in_ns == 0:
+        # Where nobody has measured it, a swap-in is a load; what it takes will be learnt.
+        swap_in_ns = max(1, profile.load_ns)
+    side = side_of(variant) or profile.input_size or 0
+    return ServedVariant(variant.name, p50_ns, p99_ns, swap_in_ns, accuracy, side)
+
+
+def side_of(variant: VariantConfig) -> int:
+    """Side of the pictures that a variant takes, as the configuration says it; 0: not at all."""
+    if variant.input_size is not None:
+        return variant.input_size
+    _, at, size = variant.model.rpartition("@")
+    return int(size) if at and size.isdecimal() else 0
+
+
+def measured_costs(
+    config: DeploymentConfig, profiles: Profiles
+) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]:
+    """(variant, p50, p99 by batch size) of what the configuration does not say itself."""
+    known = known_profiles(config)
+    found: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
+    for _, variant in variants(config):
+        if variant.name not in known:
+            served = _variant(variant, profiles, swaps=False)
+            found.append((variant.name, served.p50_ns, served.p99_ns or served.p50_ns))
+    return tuple(found)
+
+
+def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]:
+    """What every backend loads."""
+    specs: list[ModelSpec] = []
+    for application, variant in variants(config):
+        given = input_of(application)
+        if not given.sized:
+            _check_input(application, variant, given)
+        table_ns: tuple[int, ...] = ()
+        if variant.model == "emulated":
+            table_ns = tuple(profiles[variant.name].table_ns(variant.batch_size_max))
+        specs.append(
+            ModelSpec(
+                variant.name,
+                variant.model,
+                variant.batch_size_max,
+                _input_shape(variant, given),
+                given.dtype,
+                table_ns,
+                fit=given.fit if given.sized else "",
+            )
+        )
+    return specs
+
+
+def input_of(application: ApplicationConfig) -> InputConfig:
+    """What a request holds: as configured, or as the model that serves says of itself."""
+    card = describe(_serving(application).model)
+    if application.input is not None or card is None:
+        return application.input or InputConfig()
+    return InputConfig(
+        dtype=NAMES[np.dtype(card.input_dtype)],  # type: ignore[arg-type]
+        shape=list(card.input_shape),
+        image=bool(card.fit),
+        fit=card.fit or "stretch",  # type: ignore[arg-type]
+    )
+
+
+def _serving(application: ApplicationConfig) -> VariantConfig:
+    """The variant that serves unless the policy chooses."""
+    for variant in application.variants:
+        if variant.name == application.serving:
+            return variant
+    return application.variants[0]
+
+
+def _check_input(
+    application: ApplicationConfig, variant: VariantConfig, given: InputConfig
+) -> None:
+    card = describe(variant.model)
+    if card is not None and card.input_shape != tuple(given.shape):
+        raise ConfigError(
+            f"{variant.name} takes inputs of {list(card.input_shape)}, {application.name} gives it "
+            f"{given.shape}; give it an application of its own"
+        )
+
+
+def _input_shape(variant: VariantConfig, given: InputConfig) -> tuple[int, ...]:
+    if not given.sized:
+        return tuple(given.shape)
+    if given.dtype != "UINT8" or not given.image or given.fit not in ("whole", "centre"):
+        raise ConfigError(
+            f"{variant.name}: input.sized needs image: true, dtype: UINT8 and fit: whole or centre"
+        )
+    side = side_of(variant)
+    if not side:
+        raise ConfigError(
+            f"{variant.name}: input.sized needs the side of its pictures; give input_size, or name "
+            "it as in imagenet:lite0@160"
+        )
+    return (3, side, side)
+
+
+def registry(config: DeploymentConfig) -> Registry:
+    """What the frontends offer to clients."""
+    names = router_names(config)
+    given = sorted(zip(config.applications, names, strict=True), key=lambda pair: pair[0].version)
+    versions: dict[str, tuple[str, ...]] = {}
+    for application, _ in given:
+        versions[application.name] = (
+            *versions.get(application.name, ()),
+            str(application.version),
+        )
+    return Registry.of(
+        _served_model(application, name, versions[application.name]) for application, name in given
+    )
+
+
+def _served_model(
+    application: ApplicationConfig, router_name: str, versions: tuple[str, ...]
+) -> ServedModel:
+    given = input_of(application)
+    card = describe(_serving(application).model)
+    outputs: tuple[TensorSpec, ...] = ()
+    labels = tuple(application.labels)
+    if card is not None:
+        outputs = (TensorSpec(OUTPUT, "FP32", card.output_shape),)
+        labels = labels or card.labels
+    return ServedModel(
+        name=application.name,
+        input=TensorSpec(given.name, given.dtype, tuple(given.shape)),
+        slo_ns=ms(application.slo_ms),
+        hard_limit_ns=ms(application.hard_limit_ms or application.slo_ms),
+        outputs=outputs,
+        versions=versions,
+        version=str(application.version),
+        router_name=router_name,
+        share=1.0 if application.canary is None else application.canary.share,
+        image=_image(application, given),
+        read=_reader(card),
+        boxes=card is not None and card.boxes and given.fit == "whole",
+        variants=tuple(variant.name for variant in application.variants),
+        labels=labels,
+        sides=(
+            {variant.name: side_of(variant) for variant in application.variants}
+            if given.sized
+            else {}
+        ),
+    )
+
+
+def _image(application: ApplicationConfig, given: InputConfig) -> ImageSpec | None:
+    if not given.image:
+        return None
+    if len(given.shape) != 3:
+        raise ConfigError(
+            f"input.shape={given.shape} of {application.name} must be channels, height, width"
+        )
+    mean, std = tuple(given.mean), tuple(given.std)
+    return ImageSpec(given.shape[1], given.shape[2], mean, std, given.fit)
+
+
+def _reader(card: Card | None) -> Reader | None:
+    """From a sentence to token ids, where the model takes those."""
+    if card is None or not card.text:
+        return None
+    tokens = Tokens(card.input_shape[0])
+
+    def read(sentence: bytes) -> Array:
+        ids: Array = tokens([sentence.decode()])[0]
+        return ids
+
+    return read

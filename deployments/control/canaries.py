@@ -1,0 +1,61 @@
+"""When a version that is tried out has shown itself bad. Pure: snapshots in, withdrawals out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fermata.deployments.config.deployment import CanaryConfig, DeploymentConfig
+from fermata.deployments.config.resolve import router_names
+from fermata.deployments.control.history import answered
+
+WITHDRAWN = "withdrawn: "
+
+
+@dataclass(slots=True)
+class Canaries:
+    """Every version on trial, by what the router calls it."""
+
+    tried: Mapping[str, CanaryConfig]
+    withdrawn: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Why, and which router has been told."""
+
+    def judge(self, snapshot: Mapping[str, Any]) -> dict[str, str]:
+        """Versions to be withdrawn now, each with why. A router that starts anew knows of no
+        withdrawal, and is told again."""
+        epoch = snapshot["epoch"]
+        found: dict[str, str] = {}
+        for name, limits in self.tried.items():
+            reason, told = self.withdrawn.get(name, ("", 0))
+            absent = snapshot["absent"].get(name, "")
+            if not reason and absent.startswith(WITHDRAWN):
+                # By another control plane: the next router has to hear of it from this one.
+                reason, told = self.withdrawn[name] = (absent, epoch)
+            if not reason and not absent:
+                reason = _verdict(limits, snapshot["applications"][name])
+            if reason and told != epoch:
+                # For the next router, should this one not live to hear of it.
+                self.withdrawn[name] = (reason, told)
+                found[name] = reason
+        return found
+
+    def on_told(self, name: str, epoch: int) -> None:
+        """The router of this epoch has heard of it; until then it is told again."""
+        reason, _ = self.withdrawn[name]
+        self.withdrawn[name] = (reason, epoch)
+
+
+def canaries(config: DeploymentConfig) -> Canaries:
+    pairs = zip(router_names(config), config.applications, strict=True)
+    return Canaries({name: each.canary for name, each in pairs if each.canary is not None})
+
+
+def _verdict(limits: CanaryConfig, application: Mapping[str, Any]) -> str:
+    """Why it has to go; empty where it may stay, or it is too early to say."""
+    counted = answered(application)
+    total = counted.good + counted.bad
+    if total < limits.requests_min or counted.bad <= limits.bad_rate_max * total:
+        return ""
+    return (
+        f"{WITHDRAWN}{counted.bad} of {total} answers were bad, more than "
+        f"bad_rate_max={limits.bad_rate_max:g}"
+    )

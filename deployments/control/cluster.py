@@ -1,0 +1,62 @@
+"""What the control plane asks of the cluster that it runs in. Ray and Serve are one, see
+`fermata.deployments.control.ray_cluster`; the world of `faults` is another."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from fermata.partitioner.plan import Problem
+from fermata.profiles.profile import Profile
+from fermata.router.assembly import RouterConfig
+from fermata.router.policies.jellyfish.mapping_problem import Assignment, Question
+
+
+class Leader(Protocol):
+    """What a router that leads is asked and told. Raises NoAnswerError where it does not answer,
+    or does not lead."""
+
+    async def snapshot(self) -> dict[str, Any]: ...
+    async def observe(self) -> dict[str, Any]: ...
+    async def questions(self, wait_s: float) -> dict[int, Question]: ...
+    async def take_plans(self, plans: dict[int, Assignment]) -> None: ...
+    async def place(self, home: dict[str, int]) -> list[str]: ...
+    async def withdraw(self, application: str, reason: str) -> None: ...
+    async def set_target(self, wanted: list[int]) -> None: ...
+
+
+class Router(Leader, Protocol):
+    """A router that may be anywhere: its `RouterProcess`, asked from afar. Raises GoneError once
+    it will never answer again."""
+
+    async def mark(self) -> str: ...
+    async def address(self) -> str: ...
+    async def leading(self) -> int: ...
+    async def stop(self, reason: str) -> None: ...
+
+
+class Cluster(Protocol):
+    """Starts and ends what the control plane wants, and starts again what dies by itself."""
+
+    mark: str
+    """The same for one configuration run by one version of the code."""
+
+    async def profiles(self) -> tuple[str, Mapping[str, Profile]]:
+        """The kind of the backends, and run times of every variant, once they are known."""
+
+    async def find(self, seat: int) -> Router | None:
+        """The router of this seat, whoever made it."""
+
+    def create(self, seat: int, plan: RouterConfig) -> Router:
+        """A router for this seat, which must be empty."""
+
+    def end(self, router: Router) -> None:
+        """Have it killed, and not started again."""
+
+    async def solve(self, problem: Problem, seconds: float) -> dict[str, str]:
+        """The new home of each model, found in a process of its own: the search would hold up
+        this one's loop for seconds."""
+
+    async def backends_there(self) -> int:
+        """How many run or are on their way."""
+
+    async def is_followed(self) -> bool:
+        """Whether another control plane takes this one's place: the application goes on."""

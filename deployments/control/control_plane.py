@@ -1,0 +1,133 @@
+"""The control plane: it adopts the routers that run or starts them, watches them, and has
+backends counted, models placed and clients mapped. Plain code; a `Cluster` does the rest."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.deployments.config.resolve import router_config
+from fermata.deployments.control.canaries import canaries
+from fermata.deployments.control.cluster import Cluster, Router
+from fermata.deployments.control.health import cause_of, check_start
+from fermata.deployments.control.leader_client import Seats, within
+from fermata.deployments.control.replanning import Replanner, mapping_options
+from fermata.deployments.control.router_poller import Watch
+from fermata.deployments.control.scaling import ScalingLoop
+from fermata.foundation.errors import NoAnswerError
+
+PATIENCE_S = 5.0
+"""A router that has not said by then whose it is, is replaced; one that has not said goodbye is
+ended without."""
+START_S = 30.0
+"""For a router to come up before the next one: so that the first one leads."""
+SEATS = 2
+
+
+class Control:
+    """One control plane, from its start to its end."""
+
+    def __init__(self, config: DeploymentConfig, cluster: Cluster) -> None:
+        self.config = config
+        self.cluster = cluster
+        self.seats = Seats()
+        self.replanner: Replanner | None = None
+        self.scaling: ScalingLoop | None = None
+        self.watch: Watch | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+        self.starting = asyncio.get_running_loop().create_task(self._start())
+
+    async def _start(self) -> None:
+        config, cluster = self.config, self.cluster
+        kind, profiles = await cluster.profiles()
+        plan = router_config(config, profiles, kind)
+        wanted = SEATS if config.router.standby else 1
+        # Whoever waits first: it would take the place of one that is ended here.
+        found = [await self._adopt(seat, seat < wanted) for seat in reversed(range(SEATS))][::-1]
+        loop, seats = asyncio.get_running_loop(), self.seats
+        for seat in range(wanted):
+            router = found[seat] or cluster.create(seat, plan)
+            self.tasks.append(loop.create_task(seats.keep(router)))
+            # Where there is no room for one of them, the other one serves.
+            with suppress(NoAnswerError):
+                await within(START_S, router.address())
+        await seats.found
+        self.replanner = Replanner(seats, mapping_options(config))
+        self.tasks.append(loop.create_task(self.replanner.run()))
+        self.watch = Watch(seats, config.name, canaries(config))
+        if config.autoscaler is not None or config.epochs is not None:
+            self.scaling = self.watch.scaling = ScalingLoop(config, profiles, seats, cluster)
+            await self.scaling.start()
+
+    async def _adopt(self, seat: int, wanted: bool) -> Router | None:
+        """The router that a control plane killed before its time has left behind, if it is of the
+        same code and configuration; one of another is ended."""
+        router = await self.cluster.find(seat)
+        if router is None:
+            return None
+        with suppress(NoAnswerError):
+            mark = await within(PATIENCE_S, router.mark())
+            if wanted and mark == self.cluster.mark:
+                return router
+        self.cluster.end(router)
+        return None
+
+    def progress(self) -> tuple[str, str]:
+        """(`loading`, ``), (`ready`, ``) or (`failed`, why)."""
+        if not self.starting.done():
+            return "loading", ""
+        error = self.starting.exception()
+        return ("failed", str(cause_of(error))) if error is not None else ("ready", "")
+
+    async def snapshot(self) -> dict[str, Any]:
+        """Counters and signals of the router."""
+        # Shielded: a caller that gives up must not take the start down with it.
+        await asyncio.shield(self.starting)
+        assert self.watch is not None
+        assert self.replanner is not None
+        told = self.watch.rated(await self.seats.snapshot())
+        if self.replanner.deciders:
+            told["replanning"] = self.replanner.describe()
+        return told
+
+    def frame(self) -> str:
+        """The last second, for the page."""
+        return "{}" if self.watch is None else self.watch.frame()
+
+    def check(self) -> None:
+        """Raise what a control plane cannot go on after, such as the end of a router that somebody
+        else has ended: whoever takes its place makes another."""
+        check_start(self.starting)
+        if self.progress()[0] == "failed":
+            return
+        for task in self.tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+        if self.watch is not None:
+            self.watch.check()
+        if self.scaling is not None:
+            self.scaling.check()
+
+    async def end(self) -> None:
+        """Leave the routers to a successor, which adopts them, or ends them once its own can be
+        made; where there will be none, end them."""
+        for task in (self.starting, *self.tasks):
+            task.cancel()
+        if self.scaling is not None:
+            self.scaling.stop()
+        if self.watch is not None:
+            self.watch.stop()
+        if await self.cluster.is_followed():
+            return
+        for seat in reversed(range(SEATS)):
+            # By their names: one may have been found or made just when this end came.
+            with suppress(NoAnswerError):
+                router = await self.cluster.find(seat)
+                if router is not None:
+                    await self._end_router(router)
+
+    async def _end_router(self, router: Router) -> None:
+        """In order where it can be."""
+        with suppress(NoAnswerError):
+            await within(PATIENCE_S, router.stop("the application ends"))
+        self.cluster.end(router)

@@ -1,0 +1,18 @@
+"""What a start has died of, and whether to try it again."""
+
+import asyncio
+
+from fermata.foundation.errors import ConfigError
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """What was raised, where Ray has wrapped it on its way here."""
+    return getattr(error, "cause", None) or error
+
+
+def check_start(starting: asyncio.Task[None]) -> None:
+    """Raise what a start has died of, so that Serve tries again; not what only the operator can
+    mend, which would fail in the same way: that is told by the control plane."""
+    error = starting.exception() if starting.done() else None
+    if error is not None and not isinstance(cause_of(error), ConfigError):
+        raise error

@@ -1,0 +1,159 @@
+"""Ray and Serve as the control plane's cluster."""
+
+import asyncio
+import hashlib
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray import serve
+from ray.experimental import internal_kv
+from ray.serve.schema import ApplicationStatusOverview
+
+from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.deployments.config.link_options import link_options
+from fermata.deployments.control.cluster import Router
+from fermata.foundation.errors import GoneError, NoAnswerError
+from fermata.foundation.logs import LogOptions
+from fermata.partitioner.plan import Problem
+from fermata.profiles.profile import Profile
+from fermata.router.assembly import RouterConfig
+from fermata.router.leadership.actor import (
+    Called,
+    create_router,
+    find_actor,
+    find_router,
+    in_our_words,
+    standby_name,
+)
+from fermata.router.links.transport import Resolve
+
+NAMESPACE = "fermata"
+GENERATION = 1
+"""Of routers: raised when a later one must win over an earlier whatever their clocks say."""
+GOES_ON = ("DEPLOYING", "RUNNING", "UNHEALTHY")
+"""States of an application in which Serve replaces a replica that ends."""
+STATUS_S = 2.0
+SECRET_BYTES = 32
+BACKENDS = "Backend"
+"""Their deployment's name: that of its class."""
+
+
+def log_options(config: DeploymentConfig) -> LogOptions:
+    given = config.logs
+    return LogOptions(given.level, given.folder, int(given.file_mb * 2**20))
+
+
+def router_name(config: DeploymentConfig, seat: int = 0) -> str:
+    name = f"{config.name}-router"
+    return standby_name(name) if seat else name
+
+
+def where_router(config: DeploymentConfig) -> Resolve:
+    """Where the first router is."""
+    return find_router(router_name(config), NAMESPACE)
+
+
+def where_standby(config: DeploymentConfig) -> Resolve | None:
+    """Where the second router is, if there is to be one."""
+    return find_router(router_name(config, 1), NAMESPACE) if config.router.standby else None
+
+
+def link_secret(config: DeploymentConfig) -> bytes:
+    """The deployment's secret, by which its processes know one another on links.
+
+    The cluster keeps it, so that restarts of any process do not change it. Whichever process comes
+    first makes it: frontends and backends may start before the control plane does.
+    """
+    key = f"fermata-link-secret-{NAMESPACE}-{config.name}".encode()
+    internal_kv._internal_kv_put(key, secrets.token_bytes(SECRET_BYTES), overwrite=False)
+    found = internal_kv._internal_kv_get(key)
+    assert len(found) == SECRET_BYTES, "the cluster does not keep the deployment's secret"
+    return bytes(found)
+
+
+class RayCluster:
+    """A `Cluster`, seen from a Serve replica."""
+
+    def __init__(self, config: DeploymentConfig, backends: Any) -> None:
+        """`backends` is the handle of their deployment."""
+        self.config = config
+        self.backends = backends
+        context: Any = ray.get_runtime_context()
+        code = context.get_runtime_env_string()
+        self.mark = hashlib.blake2s(f"{config.model_dump_json()}{code}".encode()).hexdigest()
+
+    async def profiles(self) -> tuple[str, Mapping[str, Profile]]:
+        kind, found = await self.backends.profiles.remote()
+        return kind, found
+
+    async def find(self, seat: int) -> Router | None:
+        try:
+            return await find_actor(router_name(self.config, seat), NAMESPACE)
+        except GoneError:
+            return None
+
+    def create(self, seat: int, plan: RouterConfig) -> Router:
+        config = self.config
+        try:
+            return create_router(
+                router_name(config, seat),
+                plan,
+                GENERATION,
+                namespace=NAMESPACE,
+                host=config.links.host,
+                cpus=config.router.cpus,
+                resources=config.router.resources,
+                mark=self.mark,
+                options=link_options(config, link_secret(config)),
+                logs=log_options(config),
+                other=router_name(config, 1 - seat) if config.router.standby else "",
+                second=seat > 0,
+            )
+        except ValueError as error:
+            # The name is still taken: whoever has it is on its way out, or was not seen.
+            raise NoAnswerError(str(error)) from None
+
+    def end(self, router: Router) -> None:
+        assert isinstance(router, Called)
+        ray.kill(router.actor)
+
+    async def solve(self, problem: Problem, seconds: float) -> dict[str, str]:
+        task = ray.remote(solve_placement).options(num_cpus=0)
+        try:
+            found: dict[str, str] = await task.remote(problem, seconds)
+        except ray.exceptions.RayError as error:
+            raise in_our_words(error) from None
+        return found
+
+    async def backends_there(self) -> int:
+        told = await self._status()
+        if told is None:
+            raise NoAnswerError("Serve does not tell how many backends there are")
+        states = told.deployments[BACKENDS].replica_states
+        return sum(count for state, count in states.items() if state != "STOPPING")
+
+    async def is_followed(self) -> bool:
+        told = await self._status()
+        return told is not None and told.status in GOES_ON
+
+    async def _status(self) -> ApplicationStatusOverview | None:
+        """How this application is; None where Serve itself ends, or this is none any more."""
+        try:
+            told = await asyncio.wait_for(asyncio.to_thread(serve.status), STATUS_S)
+            return told.applications.get(serve.get_replica_context().app_name)
+        except (
+            TimeoutError,
+            RuntimeError,
+            ray.exceptions.RayError,
+            serve.exceptions.RayServeException,
+        ):
+            return None
+
+
+def solve_placement(problem: Problem, seconds: float) -> dict[str, str]:
+    """The new home of each model; today's where nothing better is found."""
+    from fermata.partitioner.solve import solve
+
+    return dict(solve(problem, seconds).plan.home)

@@ -1,0 +1,91 @@
+"""Jellyfish's decisions in the control plane: off the request path, as often as each application
+asks, and at once where a client's network has collapsed."""
+
+import asyncio
+import random
+import time
+from typing import Any
+
+from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.deployments.control.cluster import Leader
+from fermata.foundation.logs import LOG, fields
+from fermata.router.policies.catalog import read_options
+from fermata.router.policies.jellyfish.mapping_problem import Assignment, Question, answer
+from fermata.router.policies.jellyfish.source import SOON_NS, JellyfishOptions, make_decider
+
+POLICY = "jellyfish"
+TIME_SHARE = 0.8
+"""Of the time between two decisions: one that takes longer returns the best it has."""
+
+
+def mapping_options(config: DeploymentConfig) -> dict[int, JellyfishOptions]:
+    """By application: how its clients are mapped, where that is this policy's."""
+    found: dict[int, JellyfishOptions] = {}
+    for number, application in enumerate(config.applications):
+        policy, options = config.router.policy, config.router.policy_options
+        if application.policy is not None:
+            policy, options = application.policy, application.policy_options
+        if policy == POLICY:
+            found[number] = read_options(policy, options)
+    return found
+
+
+class Replanner:
+    """Asks the router, decides, and tells it, again and again."""
+
+    def __init__(self, router: Leader, options: dict[int, JellyfishOptions]) -> None:
+        self.router = router
+        self.options = options
+        self.deciders = {
+            number: make_decider(each, random.Random(number)) for number, each in options.items()
+        }
+        self.every_s = min((each.replan_ns for each in options.values()), default=0) / 1e9
+        self.decisions = 0
+        self.decided_s = 0.0
+        """How long the last decision took."""
+        self.failures = 0
+        self.trouble = ""
+        """What the last failure was; empty once it is over."""
+
+    async def run(self) -> None:
+        """Until it is cancelled; without an application of this policy it has nothing to do."""
+        while self.deciders:
+            started_s = time.monotonic()
+            try:
+                await self._replan()
+                self.trouble = ""
+            except Exception as error:
+                # Whatever it was, the router may be back for the next decision, and until then
+                # clients stay mapped as they are.
+                self.failures += 1
+                self.trouble = repr(error)
+                LOG.exception(
+                    "clients stay mapped as they are", extra=fields(failures=self.failures)
+                )
+                await asyncio.sleep(self.every_s)
+            await asyncio.sleep(max(0.0, started_s + SOON_NS / 1e9 - time.monotonic()))
+
+    async def _replan(self) -> None:
+        questions: dict[int, Question] = await self.router.questions(self.every_s)
+        if questions:
+            started_s = time.monotonic()
+            plans = await asyncio.to_thread(self._decide, questions)
+            await self.router.take_plans(plans)
+            self.decisions += 1
+            self.decided_s = time.monotonic() - started_s
+
+    def _decide(self, questions: dict[int, Question]) -> dict[int, Assignment]:
+        until_s = time.monotonic() + TIME_SHARE * self.every_s
+        return {
+            number: answer(self.deciders[number], question, lambda: time.monotonic() > until_s)
+            for number, question in questions.items()
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """How it goes, for `/status` and the metrics."""
+        return {
+            "decisions": self.decisions,
+            "decided_ms": self.decided_s * 1e3,
+            "failures": self.failures,
+            "trouble": self.trouble,
+        }

@@ -1,0 +1,81 @@
+"""Looks at the router once a second, so that whoever asks hears of the last minute too."""
+
+import asyncio
+from typing import Any
+
+from fermata.deployments.control.canaries import Canaries
+from fermata.deployments.control.cluster import Leader
+from fermata.deployments.control.history import History
+from fermata.deployments.control.page_frames import live_frame
+from fermata.deployments.control.scaling import ScalingLoop
+from fermata.foundation.errors import NoAnswerError
+from fermata.foundation.logs import LOG, fields
+
+LOOK_S = 1.0
+WATCHED_S = 5.0
+"""After the last one who asked for a frame, batches are not asked for any more."""
+
+
+class Watch:
+    """The control plane's memory of how the router has fared. However many look at the page, the
+    router is asked once a second."""
+
+    def __init__(self, router: Leader, title: str, tried: Canaries) -> None:
+        self.router = router
+        self.canaries = tried
+        self.title = title
+        self.history = History()
+        self.latest: dict[str, Any] | None = None
+        self.shown = "{}"
+        """The frame of the latest look, once somebody has asked for it."""
+        self.scaling: ScalingLoop | None = None
+        """Its advice is told too, where there is one."""
+        self.loop = asyncio.get_running_loop()
+        self.asked_at_s = -WATCHED_S
+        self.task = self.loop.create_task(self._look())
+
+    def rated(self, snapshot: dict[str, Any]) -> dict[str, Any]:
+        """The snapshot, with what follows from it and from the last minute."""
+        snapshot["bad_rates"] = self.history.bad_rates(snapshot)
+        snapshot["idle_fractions"] = self.history.idle_fractions(snapshot)
+        if self.scaling is not None:
+            snapshot["scaling"] = self.scaling.describe(snapshot)
+        return snapshot
+
+    def frame(self) -> str:
+        """The last second, for the page; an empty object before there is one."""
+        self.asked_at_s = self.loop.time()
+        if self.latest is not None and not self.shown:
+            self.shown = live_frame(self.latest, self.history, self.title).to_json()
+        return self.shown
+
+    def check(self) -> None:
+        """Raise what has ended the looking."""
+        if self.task.done() and not self.task.cancelled():
+            self.task.result()
+
+    def stop(self) -> None:
+        self.task.cancel()
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                if self.loop.time() - self.asked_at_s < WATCHED_S:
+                    told = dict(await self.router.observe())
+                else:
+                    told = dict(await self.router.snapshot())
+                self._keep(told)
+                for application, reason in self.canaries.judge(told).items():
+                    about = fields(application=application, reason=reason)
+                    LOG.warning("canary withdrawn", extra=about)
+                    await self.router.withdraw(application, reason)
+                    self.canaries.on_told(application, told["epoch"])
+            except NoAnswerError as error:
+                # It is on its way back, or the control plane itself is about to end.
+                LOG.info("no word from the router", extra=fields(reason=error))
+            await asyncio.sleep(LOOK_S)
+
+    def _keep(self, told: dict[str, Any]) -> None:
+        self.latest = self.rated(told)
+        self.history.add({key: value for key, value in told.items() if key != "recent"})
+        self.shown = ""

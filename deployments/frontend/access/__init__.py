@@ -1,0 +1,1 @@
+"""Authentication, tenants, rate limits, TLS and connection limits."""

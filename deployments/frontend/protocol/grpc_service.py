@@ -1,0 +1,260 @@
+"""The gRPC methods. Each is thin: the desk serves, the catalog describes."""
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from typing import Any
+
+import grpc
+
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.errors import shown
+from fermata.clients.wire.parameters import TRACEPARENT
+from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant, Tenants
+from fermata.deployments.frontend.protocol import server_metadata
+from fermata.deployments.frontend.protocol.client_errors import UNSOUND, refusal_of
+from fermata.deployments.frontend.protocol.parsing import CLIENT_BITS, take_in, tenant_number
+from fermata.deployments.frontend.protocol.replies import response_of
+from fermata.deployments.frontend.protocol.streams import Stream, StreamLimits
+from fermata.deployments.frontend.readiness import Readiness
+from fermata.deployments.frontend.repository import Repository
+from fermata.deployments.frontend.requests.outcomes import Refusal, RefusalReason
+from fermata.deployments.frontend.requests.request_driver import Desk
+from fermata.deployments.specs import (
+    Registry,
+    ServedModel,
+    UnknownModelError,
+    UnloadedModelError,
+)
+from fermata.foundation.errors import ServingError
+from fermata.foundation.units import NEVER
+
+LOOK_S = 1.0
+"""How often streams are checked for clients that do not read."""
+
+
+class InferenceService:
+    """`inference.GRPCInferenceService`."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        registry: Registry,
+        limits: StreamLimits,
+        repository: Repository,
+        readiness: Readiness,
+        tenants: Tenants,
+    ) -> None:
+        self.desk = desk
+        self.registry = registry
+        self.repository = repository
+        self.readiness = readiness
+        self.limits = limits
+        self.tenants = tenants
+        self.crowds: Counter[str] = Counter()
+        """Streams of each client that has some."""
+        self.streams: dict[Stream, asyncio.Task[Any]] = {}
+        self.stalled = 0
+        """Streams cut because their client did not read."""
+
+    async def _who(self, context: Any, model: str | None = None) -> Tenant:
+        """Whose call this is, once it may use the model; others' calls end here."""
+        try:
+            metadata = context.invocation_metadata() if self.tenants else ()
+            tenant = self.tenants.find(header_of(metadata, AUTHORIZATION))
+            if model is not None:
+                self.desk.check(tenant, self.registry, model)
+            return tenant
+        except UNSOUND as error:
+            await refuse(context, refusal_of(error))
+            raise
+
+    # Inference
+
+    async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> Any:  # noqa: N802
+        tenant = await self._who(context, request.model_name)
+        left_s = context.time_remaining()
+        left_ns = NEVER if left_s is None else int(left_s * 1e9)
+        try:
+            intake = take_in(
+                request,
+                self.registry,
+                left_ns,
+                traceparent=self._trace(context),
+                tenant=tenant.name,
+            )
+        except UNSOUND as error:
+            await refuse(context, refusal_of(error))
+            return None
+        arrived_at_ns = time.monotonic_ns()
+        outcome = await self.desk.infer(intake, tenant)
+        if isinstance(outcome, Refusal):
+            await refuse(context, outcome)
+            return None
+        queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
+        return response_of(intake, outcome, queue_ns)
+
+    def _trace(self, context: Any) -> str:
+        """The caller's trace in a call's headers; nobody looks where nothing is traced."""
+        if self.desk.follower is None:
+            return ""
+        return header_of(context.invocation_metadata(), TRACEPARENT)
+
+    async def ModelStreamInfer(self, requests: object, context: Any) -> None:  # noqa: N802
+        tenant = await self._who(context)
+        number = secrets.randbits(CLIENT_BITS)
+        stream = Stream(self.desk, self.registry, context, number, self.limits, tenant)
+        stream.traceparent = self._trace(context)
+        task = asyncio.current_task()
+        assert task is not None
+        # Of an address all but the port: a client may connect as often as it likes.
+        client = tenant.name or context.peer().rpartition(":")[0]
+        if self.crowds[client] >= self.limits.per_client_max:
+            self.desk.table.tally.of_tenant(tenant_number(tenant.name), RefusalReason.TOO_MANY)
+            await refuse(context, _crowded(client, self.limits.per_client_max))
+            return
+        self.crowds[client] += 1
+        self.streams[stream] = task
+        try:
+            await stream.run()
+        finally:
+            del self.streams[stream]
+            self.crowds[client] -= 1
+            if not self.crowds[client]:
+                del self.crowds[client]
+
+    def drain(self) -> None:
+        """Take nothing new; streams end when they have their answers."""
+        self.desk.table.on_drain()
+        for stream in self.streams:
+            stream.retire("this frontend shuts down")
+
+    async def watch(self) -> None:
+        """Cut clients that do not read and end idle streams, for as long as the server runs."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now_ns = time.monotonic_ns()
+            for stream, task in list(self.streams.items()):
+                if stream.stalled(now_ns):
+                    self.stalled += 1
+                    task.cancel()
+                else:
+                    stream.rest(now_ns)
+
+    # Health and description
+
+    async def ServerLive(self, request: Any, context: Any) -> pb.ServerLiveResponse:  # noqa: N802
+        return pb.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: Any, context: Any) -> pb.ServerReadyResponse:  # noqa: N802
+        return pb.ServerReadyResponse(ready=not self.readiness.trouble())
+
+    async def ServerMetadata(self, request: Any, context: Any) -> pb.ServerMetadataResponse:  # noqa: N802
+        await self._who(context)
+        return server_metadata.server_metadata()
+
+    async def ModelReady(  # noqa: N802
+        self, request: pb.ModelReadyRequest, context: Any
+    ) -> pb.ModelReadyResponse:
+        await self._who(context, request.name)
+        try:
+            model, version = self.registry.find(request.name, request.version)
+        except UnloadedModelError:
+            return pb.ModelReadyResponse(ready=False)
+        except UnknownModelError as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+            raise
+        trouble = self.readiness.trouble(model.application(version))
+        return pb.ModelReadyResponse(ready=not trouble)
+
+    async def ModelMetadata(  # noqa: N802
+        self, request: pb.ModelMetadataRequest, context: Any
+    ) -> pb.ModelMetadataResponse:
+        model, _ = await self._find(request.name, request.version, context)
+        return server_metadata.model_metadata(model)
+
+    async def ModelConfig(  # noqa: N802
+        self, request: pb.ModelConfigRequest, context: Any
+    ) -> pb.ModelConfigResponse:
+        model, _ = await self._find(request.name, request.version, context)
+        return server_metadata.model_config(model)
+
+    async def ModelStatistics(  # noqa: N802
+        self, request: pb.ModelStatisticsRequest, context: Any
+    ) -> pb.ModelStatisticsResponse:
+        tenant = await self._who(context)
+        models = [each for each in self.registry.every() if tenant.may_use(each[0].name)]
+        if request.name:
+            models = [await self._find(request.name, request.version, context)]
+        return server_metadata.statistics(models, self.desk.table.tally)
+
+    async def RepositoryIndex(  # noqa: N802
+        self, request: pb.RepositoryIndexRequest, context: Any
+    ) -> pb.RepositoryIndexResponse:
+        tenant = await self._who(context)
+        trouble = self.readiness.trouble
+        return server_metadata.repository_index(
+            self.registry, trouble, request.ready, tenant.may_use
+        )
+
+    async def RepositoryModelLoad(  # noqa: N802
+        self, request: pb.RepositoryModelLoadRequest, context: Any
+    ) -> pb.RepositoryModelLoadResponse:
+        tenant = await self._who(context, request.model_name)
+        if request.parameters:
+            given = shown(min(request.parameters))
+            message = f"{given} cannot be given here: models are described by the configuration"
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+        await self._place(tenant, request.model_name, True, context)
+        return pb.RepositoryModelLoadResponse()
+
+    async def RepositoryModelUnload(  # noqa: N802
+        self, request: pb.RepositoryModelUnloadRequest, context: Any
+    ) -> pb.RepositoryModelUnloadResponse:
+        tenant = await self._who(context, request.model_name)
+        await self._place(tenant, request.model_name, False, context)
+        return pb.RepositoryModelUnloadResponse()
+
+    async def _place(self, tenant: Tenant, name: str, load: bool, context: Any) -> None:
+        try:
+            tenant.check_operator()
+            await self.repository.place(name, load)
+        except ServingError as error:
+            await context.abort(grpc.StatusCode[error.grpc_status], str(error))
+        except TimeoutError:
+            message = f"{name} is still being loaded: ask again"
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, message)
+
+    async def _find(self, name: str, version: str, context: Any) -> tuple[ServedModel, str]:
+        await self._who(context, name)
+        try:
+            return self.registry.find(name, version)
+        except UnknownModelError as error:
+            await context.abort(grpc.StatusCode[error.grpc_status], str(error))
+            raise
+
+
+def header_of(metadata: Any, name: str) -> str:
+    """Of a call's metadata; empty where there is none, or it is not text."""
+    for key, value in metadata or ():
+        if key == name:
+            return value if isinstance(value, str) else ""
+    return ""
+
+
+def _crowded(client: str, most: int) -> Refusal:
+    message = f"{client} has {most} streams open here: end one, or send on those"
+    return Refusal("RESOURCE_EXHAUSTED", RefusalReason.TOO_MANY, message)
+
+
+async def refuse(context: Any, refusal: Refusal) -> None:
+    """End a unary call with a refusal; the hint goes where gRPC's own retries look for it."""
+    metadata: tuple[tuple[str, str], ...] = (("fermata-reason", refusal.reason),)
+    if refusal.retry_after_ns:
+        retry_after_ms = str(max(1, refusal.retry_after_ns // 1_000_000))
+        metadata += (
+            ("retry-after-ms", retry_after_ms),
+            ("grpc-retry-pushback-ms", retry_after_ms),
+        )
+    await context.abort(grpc.StatusCode[refusal.status], refusal.message, metadata)

@@ -1,0 +1,156 @@
+"""Pictures to tensors: a limit on their size before any pixel is decoded, then decode and scale."""
+
+import io
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, UnidentifiedImageError
+
+from fermata.clients.wire.errors import BadRequestError
+from fermata.deployments.models.picture import centre_square, whole_frame
+from fermata.deployments.specs import ImageSpec
+
+try:
+    import simplejpeg
+except ImportError:
+    # Pillow decodes as well, at 1.4 times the cost.
+    simplejpeg = None
+
+Pixels = npt.NDArray[np.uint8]
+JPEG_MAGIC = b"\xff\xd8\xff"
+JPEG_SCAN = b"\xff\xda"
+SCANS_MAX = 32
+"""Of a JPEG: encoders write ten, and each more is one more look at every pixel."""
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+SIDE_MAX = 65_535
+"""Of a picture, as JPEG has it; scaling takes memory for each pixel of a side too."""
+PIXEL_BYTES_MAX = 24
+"""What a pixel takes at most while its picture is decoded and fitted; most of it for WebP."""
+# Pillow would warn of pictures that are refused here anyway, once for each size that they claim.
+Image.MAX_IMAGE_PIXELS = None
+
+
+def decode(data: bytes, pixels_max: int) -> Pixels:
+    """Rows x columns x 3 of a picture; BadRequestError where it is none, cut off or too large."""
+    if data.startswith(JPEG_MAGIC):
+        _check_scans(data)
+        if simplejpeg is not None:
+            return _decode_jpeg(data, pixels_max)
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            check_pixels(image.height, image.width, pixels_max)
+            return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+    except UnidentifiedImageError:
+        raise BadRequestError(
+            f"{len(data)} bytes that begin with {data[:4].hex()} are no picture: "
+            f"send one of {', '.join(FORMATS)}"
+        ) from None
+    except (OSError, SyntaxError, ValueError) as error:
+        raise BadRequestError(f"the picture cannot be decoded: {error}") from None
+
+
+def _check_scans(data: bytes) -> None:
+    """Refuse a small file that would keep a decoder for seconds, pass after pass."""
+    scans = data.count(JPEG_SCAN)
+    if scans > SCANS_MAX:
+        raise BadRequestError(
+            f"the JPEG has {scans} scans, at most {SCANS_MAX} are decoded: save it anew"
+        )
+
+
+def _decode_jpeg(data: bytes, pixels_max: int) -> Pixels:
+    height, width = _jpeg_size(data)
+    check_pixels(height, width, pixels_max)
+    try:
+        pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB")
+    except ValueError as error:
+        raise BadRequestError(
+            f"the JPEG of {len(data)} bytes cannot be decoded: {error}; send it whole"
+        ) from None
+    return pixels
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int]:
+    try:
+        height, width, _, _ = simplejpeg.decode_jpeg_header(data)
+    except (ValueError, KeyError) as error:
+        # A KeyError names a subsampling that it does not know.
+        raise BadRequestError(
+            f"the JPEG of {len(data)} bytes cannot be decoded: {error}; send it whole"
+        ) from None
+    return height, width
+
+
+def check_pixels(height: int, width: int, pixels_max: int) -> None:
+    """Refuse what nobody has the memory to decode."""
+    if height * width > pixels_max or max(height, width) > SIDE_MAX:
+        raise BadRequestError(
+            f"the picture has {width}x{height} pixels, at most {pixels_max}, and {SIDE_MAX} a "
+            "side, are decoded: send a smaller one"
+        )
+
+
+def frame_size(data: bytes) -> tuple[int, int]:
+    """(height, width) that the header of a picture claims."""
+    try:
+        if simplejpeg is not None and data.startswith(JPEG_MAGIC):
+            return _jpeg_size(data)
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            return image.height, image.width
+    except (OSError, SyntaxError, ValueError) as error:
+        raise BadRequestError(f"the picture cannot be decoded: {error}") from None
+
+
+def fit(pixels: Pixels, spec: ImageSpec) -> Pixels:
+    """The picture at the size the model takes, rows x columns x 3."""
+    if spec.fit == "centre":
+        return centre_square(pixels, spec.height).transpose(1, 2, 0)
+    if spec.fit == "whole":
+        return whole_frame(pixels, spec.height).transpose(1, 2, 0)
+    height, width = pixels.shape[:2]
+    size = (spec.width, spec.height)
+    how = Image.Resampling.BICUBIC if spec.bicubic else Image.Resampling.BILINEAR
+    if spec.fit == "stretch":
+        if (width, height) == size:
+            return pixels
+        return np.asarray(Image.fromarray(pixels).resize(size, how))
+    # As torchvision does: the longer side rounded down, the corner rounded to even. But no more is
+    # scaled than is shown: of 4000x1 pixels the whole would be a million wide.
+    short = max(spec.resize, spec.height, spec.width)
+    scaled = [int(short * side / min(height, width)) for side in (height, width)]
+    rows, top, bottom = _middle(height, scaled[0], spec.height)
+    columns, left, right = _middle(width, scaled[1], spec.width)
+    image = Image.fromarray(pixels[rows, columns])
+    return np.asarray(image.resize(size, how, box=(left, top, right, bottom)))
+
+
+def _middle(length: int, scaled: int, wanted: int) -> tuple[slice, float, float]:
+    """Which of `length` pixels, scaled to `scaled`, fill the `wanted` ones in the middle, and
+    where among them those begin and end."""
+    scale = length / scaled
+    corner = round((scaled - wanted) / 2)
+    begin, end = corner * scale, (corner + wanted) * scale
+    # Bicubic looks two scaled pixels to either side.
+    margin = 2 * max(scale, 1.0) + 1
+    first = max(0, math.floor(begin - margin))
+    last = min(length, math.ceil(end + margin))
+    return slice(first, last), begin - first, min(end, length) - first
+
+
+def write(pixels: Pixels, spec: ImageSpec, out: npt.NDArray[Any]) -> None:
+    """Write the fitted picture into the input tensor, normalised unless that is of bytes."""
+    source = pixels if spec.channels_last else pixels.transpose(2, 0, 1)
+    if out.dtype == np.uint8:
+        out[...] = source
+        return
+    mean, std = np.array(spec.mean, np.float32), np.array(spec.std, np.float32)
+    scale, shift = 1 / (255 * std), mean / std
+    if not spec.channels_last:
+        scale, shift = scale[:, None, None], shift[:, None, None]
+    if out.dtype == np.float32:
+        np.multiply(source, scale, out=out)
+        out -= shift
+    else:
+        out[...] = source * scale - shift

@@ -1,0 +1,122 @@
+"""From an outcome to a message."""
+
+import numpy as np
+
+from fermata.clients.wire import parameters as names
+from fermata.clients.wire.errors import TEXT_MAX
+from fermata.clients.wire.open_inference_pb2 import (
+    InferParameter,
+    ModelInferResponse,
+    ModelStreamInferResponse,
+)
+from fermata.clients.wire.tensors import FLOATS, RawTensor, join_bytes, to_array
+from fermata.deployments.frontend.protocol.parsing import Intake
+from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
+from fermata.deployments.models.picture import reduction
+from fermata.router.links.messages import Advice, Result
+
+
+def response_of(intake: Intake, result: Result, queue_ns: int) -> ModelInferResponse:
+    """The answer of a unary call."""
+    response = ModelInferResponse(
+        model_name=intake.model.name, model_version=intake.version, id=intake.request_id
+    )
+    _fill(response, intake, result, queue_ns)
+    return response
+
+
+def stream_response_of(intake: Intake, outcome: Outcome, queue_ns: int) -> ModelStreamInferResponse:
+    """The answer within a stream; a refusal is data there, not the end of the stream."""
+    if isinstance(outcome, Refusal):
+        return stream_refusal(intake.model.name, intake.request_id, outcome)
+    message = ModelStreamInferResponse()
+    response = message.infer_response
+    response.model_name = intake.model.name
+    response.model_version = intake.version
+    if intake.request_id:
+        response.id = intake.request_id
+    _fill(response, intake, outcome, queue_ns)
+    return message
+
+
+def stream_refusal(model: str, request_id: str, refusal: Refusal) -> ModelStreamInferResponse:
+    """A refusal within a stream: the id tells of what, the parameters what to do."""
+    given = {
+        names.STATUS: InferParameter(string_param=refusal.status),
+        names.REASON: InferParameter(string_param=refusal.reason),
+    }
+    if refusal.retry_after_ns:
+        retry_after_us = refusal.retry_after_ns // 1000
+        given[names.RETRY_AFTER_US] = InferParameter(int64_param=retry_after_us)
+    # What is longer was refused for it: it is kept until its client reads.
+    response = ModelInferResponse(
+        model_name=model[:TEXT_MAX], id=request_id[:TEXT_MAX], parameters=given
+    )
+    return ModelStreamInferResponse(
+        error_message=f"{refusal.status}: {refusal.message}", infer_response=response
+    )
+
+
+def stream_acknowledgement(model: str, request_id: str) -> ModelStreamInferResponse:
+    """Says that a frame is here, to a client that asked to be told."""
+    given = {names.RECEIVED: InferParameter(bool_param=True)}
+    response = ModelInferResponse(model_name=model, id=request_id, parameters=given)
+    return ModelStreamInferResponse(infer_response=response)
+
+
+def advise(message: ModelStreamInferResponse, server_ns: int, advice: Advice | None) -> None:
+    """Tell a client that reports how long its frame was here, and which size to send next."""
+    given = message.infer_response.parameters
+    given[names.SERVER_US].int64_param = server_ns // 1000
+    if advice is not None:
+        given[names.INPUT_SIZE].int64_param = advice.input_size
+        given[names.NETWORK_US].int64_param = advice.network_ns // 1000
+        given[names.SERVED].bool_param = advice.served
+
+
+def _fill(response: ModelInferResponse, intake: Intake, result: Result, queue_ns: int) -> None:
+    given = response.parameters
+    given[names.VARIANT].string_param = result.variant
+    given[names.BATCH_SIZE].int64_param = result.batch_size
+    given[names.QUEUE_US].int64_param = queue_ns // 1000
+    given[names.RUN_US].int64_param = result.run_ns // 1000
+    if result.estimate >= 0.0:
+        given[names.ESTIMATE].double_param = result.estimate
+        given[names.SHORT_CIRCUIT].bool_param = result.short_circuit
+    wanted = dict(intake.classes)
+    for name, datatype, shape, data in result.tensors:
+        if wanted and name not in wanted:
+            continue
+        if intake.frame[0] and intake.model.boxes and intake.model.image is not None:
+            side = intake.model.sides.get(result.variant, intake.model.image.height)
+            data = own_pixels(data, shape, intake.frame, side) if len(shape) == 2 else data
+        if intake.batched:
+            shape = (1, *shape)
+        if wanted.get(name):
+            tensor = RawTensor(name, datatype, shape, data)
+            elements = best_classes(tensor, wanted[name], intake.model.labels)
+            datatype, shape, data = "BYTES", (len(elements),), join_bytes(elements)
+            shape = (1, *shape) if intake.batched else shape
+        response.outputs.add(name=name, datatype=datatype, shape=shape)
+        response.raw_output_contents.append(data)
+
+
+def own_pixels(data: bytes, shape: tuple[int, ...], frame: tuple[int, int], size: int) -> bytes:
+    """Boxes [n, 4 or more] found in a square of `size`, in pixels of the client's frame."""
+    height, width = frame
+    rows = np.frombuffer(data, np.float32).reshape(shape).copy()
+    rows[:, :4] /= np.float32(reduction(height, width, size))
+    rows[:, :4] = np.clip(rows[:, :4], 0, np.array((width, height, width, height), np.float32))
+    return rows.tobytes()
+
+
+def best_classes(tensor: RawTensor, count: int, labels: tuple[str, ...]) -> list[bytes]:
+    """`score:index:label` of the best classes, as Triton's classification extension has it."""
+    scores = to_array(tensor).reshape(-1)
+    order = np.argsort(-scores.astype(np.float64), kind="stable")[:count]
+    found: list[bytes] = []
+    for index in order.tolist():
+        score = f"{scores[index]:f}" if tensor.datatype in FLOATS else str(scores[index])
+        label = f":{labels[index]}" if index < len(labels) else ""
+        found.append(f"{score}:{index}{label}".encode())
+    return found

@@ -1,0 +1,232 @@
+"""The Open Inference Protocol over HTTP, and health for load balancers."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.parameters import TRACEPARENT
+from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant
+from fermata.deployments.frontend.protocol import server_metadata
+from fermata.deployments.frontend.protocol.client_errors import UNSOUND, refusal_of
+from fermata.deployments.frontend.protocol.grpc_service import InferenceService
+from fermata.deployments.frontend.protocol.json_tensors import read_request, write_response
+from fermata.deployments.frontend.protocol.openapi import document
+from fermata.deployments.frontend.protocol.parsing import take_in
+from fermata.deployments.frontend.protocol.replies import response_of
+from fermata.deployments.frontend.requests.outcomes import (
+    RETRY_AFTER_NS,
+    Outcome,
+    Refusal,
+    RefusalReason,
+)
+
+STATUSES = {
+    "INVALID_ARGUMENT": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "CANCELLED": 499,
+    "RESOURCE_EXHAUSTED": 429,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+"""HTTP statuses of gRPC's; what is not listed is 500."""
+BINARY_HEADER = "inference-header-content-length"
+LOOP_BYTES_MAX = 64 * 1024
+T = TypeVar("T")
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Rest:
+    """Routes onto the same desk and catalog that gRPC uses."""
+
+    def __init__(self, service: InferenceService, body_bytes_max: int) -> None:
+        self.service = service
+        self.body_bytes_max = body_bytes_max
+        self.receiving_bytes = 0
+        """Of all bodies that are on their way, or being read."""
+
+    def app(self, extra: tuple[Route, ...] = ()) -> Starlette:
+        """The ASGI application; `extra` routes (metrics) come with it."""
+        guard = self._guard
+        routes = [
+            Route("/v2", guard(self.server)),
+            Route("/v2/openapi.json", guard(self.description)),
+            # Whoever checks health has no token, and learns nothing else.
+            Route("/v2/health/live", self.live),
+            Route("/v2/health/ready", self.ready),
+            *extra,
+        ]
+        for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+            routes += [
+                Route(path, guard(self.model)),
+                Route(f"{path}/ready", guard(self.model_ready)),
+                Route(f"{path}/infer", guard(self.infer), methods=["POST"]),
+            ]
+        app = Starlette(routes=routes)
+        # It would send clients to whatever host they say that this is.
+        app.router.redirect_slashes = False
+        return app
+
+    async def server(self, request: Request) -> Response:
+        metadata = server_metadata.server_metadata()
+        return JSONResponse(
+            {
+                "name": metadata.name,
+                "version": metadata.version,
+                "extensions": [*metadata.extensions, "binary_tensor_data"],
+            }
+        )
+
+    async def description(self, request: Request) -> Response:
+        return JSONResponse(document())
+
+    async def live(self, request: Request) -> Response:
+        return PlainTextResponse("live\n")
+
+    async def ready(self, request: Request) -> Response:
+        return _health(self.service.readiness.trouble())
+
+    async def model_ready(self, request: Request) -> Response:
+        version = request.path_params.get("version", "")
+        model, version = self.service.registry.find(request.path_params["model"], version)
+        return _health(self.service.readiness.trouble(model.application(version)))
+
+    async def model(self, request: Request) -> Response:
+        version = request.path_params.get("version", "")
+        model, _ = self.service.registry.find(request.path_params["model"], version)
+        metadata = server_metadata.model_metadata(model)
+        return JSONResponse(
+            {
+                "name": metadata.name,
+                "versions": list(metadata.versions),
+                "platform": metadata.platform,
+                "inputs": [_tensor(each) for each in metadata.inputs],
+                "outputs": [_tensor(each) for each in metadata.outputs],
+                "parameters": {
+                    "slo_ms": model.slo_ns / 1e6,
+                    "hard_limit_ms": model.hard_limit_ns / 1e6,
+                    "variants": list(model.variants),
+                },
+            }
+        )
+
+    async def infer(self, request: Request) -> Response:
+        message = await self._message(request)
+        if isinstance(message, Refusal):
+            return _refusal(message)
+        tenant: Tenant = request.state.tenant
+        traceparent = request.headers.get(TRACEPARENT, "")
+        intake = take_in(
+            message, self.service.registry, traceparent=traceparent, tenant=tenant.name
+        )
+        arrived_at_ns = time.monotonic_ns()
+        outcome = await _while_connected(request, self.service.desk.infer(intake, tenant))
+        if isinstance(outcome, Refusal):
+            return _refusal(outcome)
+        queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
+        response = response_of(intake, outcome, queue_ns)
+        size = sum(len(each) for each in response.raw_output_contents)
+        return await self._aside(size, lambda: JSONResponse(write_response(response)))
+
+    def _guard(self, handler: Handler) -> Handler:
+        """Before a byte of the body is read: who asks, and whether they may use the model."""
+
+        async def guarded(request: Request) -> Response:
+            try:
+                tenant = self.service.tenants.find(request.headers.get(AUTHORIZATION, ""))
+                if model := request.path_params.get("model"):
+                    self.service.desk.check(tenant, self.service.registry, model)
+                request.state.tenant = tenant
+                return await handler(request)
+            except UNSOUND as error:
+                return _refusal(refusal_of(error))
+            except ClientDisconnect:
+                # It has gone, or was cut since its request did not come; nobody reads this.
+                return Response(status_code=STATUSES["CANCELLED"])
+
+        return guarded
+
+    async def _message(self, request: Request) -> pb.ModelInferRequest | Refusal:
+        """What the body says, or that there is no memory for it."""
+        parts: list[bytes] = []
+        size, most = 0, self.service.desk.table.limits.payload_bytes_max
+        try:
+            async for part in request.stream():
+                size += len(part)
+                self.receiving_bytes += len(part)
+                if size > self.body_bytes_max:
+                    raise BadRequestError(
+                        f"the body is larger than {self.body_bytes_max} bytes: send less, or raise "
+                        "message_mb"
+                    )
+                if self.receiving_bytes > most:
+                    said = f"memory: bodies of {most} bytes are on their way: come again later"
+                    return Refusal("RESOURCE_EXHAUSTED", RefusalReason.MEMORY, said, RETRY_AFTER_NS)
+                parts.append(part)
+            return await self._read(request, b"".join(parts))
+        finally:
+            self.receiving_bytes -= size
+
+    async def _read(self, request: Request, body: bytes) -> pb.ModelInferRequest:
+        header = request.headers.get(BINARY_HEADER, str(len(body)))
+        # Of more digits Python makes no number.
+        if not header.isdecimal() or len(header) > 18 or int(header) > len(body):
+            raise BadRequestError(f"{BINARY_HEADER}={header}, the body has {len(body)} bytes")
+        path = request.path_params
+        given = path["model"], path.get("version", ""), body, int(header)
+        return await self._aside(int(header), lambda: read_request(*given))
+
+    async def _aside(self, size: int, work: Callable[[], T]) -> T:
+        """Numbers as text take long to read and to write: of many, a thread does it, since
+        everybody else's answers wait for this loop. It is one of those that decode pictures: they
+        are few, and what is read takes thirty times the memory of its text."""
+        if size <= LOOP_BYTES_MAX:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self.service.desk.pool, work)
+
+
+async def _while_connected(request: Request, serving: Awaitable[Outcome]) -> Outcome:
+    """The outcome; a client that hangs up before gives its place in the queue back."""
+    task = asyncio.ensure_future(serving)
+    gone = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            return Refusal("CANCELLED", "cancelled", "the client has hung up")
+        return task.result()
+    finally:
+        gone.cancel()
+
+
+def _health(trouble: str) -> Response:
+    if trouble:
+        return PlainTextResponse(f"{trouble}\n", 503)
+    return PlainTextResponse("ready\n")
+
+
+def _refusal(refusal: Refusal) -> Response:
+    headers = {}
+    if refusal.status == "UNAUTHENTICATED":
+        headers["WWW-Authenticate"] = "Bearer"
+    if refusal.retry_after_ns:
+        # HTTP counts in whole seconds; the exact hint stands beside it.
+        headers["Retry-After"] = str(-(-refusal.retry_after_ns // 1_000_000_000))
+        headers["Retry-After-Ms"] = str(max(1, refusal.retry_after_ns // 1_000_000))
+    body = {"error": refusal.message, "status": refusal.status, "reason": refusal.reason}
+    return JSONResponse(body, STATUSES.get(refusal.status, 500), headers)
+
+
+def _tensor(given: pb.ModelMetadataResponse.TensorMetadata) -> dict[str, Any]:
+    return {"name": given.name, "datatype": given.datatype, "shape": list(given.shape)}

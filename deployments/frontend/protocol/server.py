@@ -1,0 +1,200 @@
+"""The sockets that clients connect to: gRPC and HTTP, both onto one service."""
+
+import asyncio
+import socket
+from dataclasses import dataclass, field, replace
+
+import grpc
+import uvicorn
+from starlette.routing import Route
+
+from fermata.deployments.frontend.access.auth import Gate
+from fermata.deployments.frontend.access.connections import (
+    CALLS_PER_CONNECTION_MAX,
+    ConnectionLimits,
+    Doors,
+    HttpServer,
+)
+from fermata.deployments.frontend.access.tls import ServerTls
+from fermata.deployments.frontend.protocol.grpc_service import InferenceService
+from fermata.deployments.frontend.protocol.listening import Listening
+from fermata.deployments.frontend.protocol.rest import Rest
+from fermata.deployments.ports import (
+    Endpoint,
+    bind_error,
+    grpc_endpoint,
+    http_endpoint,
+    listeners,
+    refusal,
+)
+from fermata.foundation.errors import ConfigError, ServingError
+from fermata.foundation.units import seconds
+
+BACKLOG = 1024
+CALLS_MAX = 65_536
+"""Of gRPC, of all connections together; more are refused with RESOURCE_EXHAUSTED."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Where to listen, and what to put up with."""
+
+    host: str = "127.0.0.1"
+    grpc_port: int = 8001
+    """0 takes a free one."""
+    http_port: int = 8080
+    """0 takes a free one, -1 goes without HTTP."""
+    reuse_port: bool = False
+    """Several frontends share the ports; the kernel spreads connections over them."""
+    deployment: str = ""
+    """Frontends of the same one share ports, with nobody else."""
+    message_bytes_max: int = 16 << 20
+    tls: ServerTls | None = None
+    """None: plain connections."""
+    connection_age_ns_max: int = seconds(600)
+    """Then clients are told to connect anew (GOAWAY), so that they spread over new frontends."""
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    drain_ns: int = seconds(5)
+    """What is under way at shutdown may take so long."""
+
+
+class FrontendServer:
+    """Both servers of one process, on its loop."""
+
+    def __init__(
+        self, service: InferenceService, options: ServerOptions, extra: tuple[Route, ...] = ()
+    ) -> None:
+        self.service = service
+        self.options = options
+        self.extra = extra
+        self.grpc_port = 0
+        self.http_port = 0
+        self.doors = Doors(options.connections)
+        self.rest = Rest(service, options.message_bytes_max)
+        self.listening = Listening(options.deployment, options.reuse_port)
+        self._http: HttpServer | None = None
+        self._http_task: asyncio.Task[None] | None = None
+        self._watch: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen; afterwards `grpc_port` and `http_port` say where."""
+        options, listening = self.options, self.listening
+        grpc_at = grpc_endpoint(options.host, options.grpc_port)
+        http_at = http_endpoint(options.host, options.http_port)
+        await listening.wait_for(grpc_at)
+        if options.http_port >= 0:
+            await listening.wait_for(http_at)
+        self._grpc = grpc.aio.server(
+            options=grpc_options(options), maximum_concurrent_rpcs=CALLS_MAX
+        )
+        self._grpc.add_generic_rpc_handlers((Gate(self.service),))
+        self.grpc_port = self._bind_grpc(grpc_at)
+        if options.http_port >= 0:
+            self._start_http(http_at)
+        await self._grpc.start()
+        try:
+            await listening.mark(replace(grpc_at, port=self.grpc_port))
+            await listening.mark(replace(http_at, port=self.http_port))
+        except ConfigError:
+            await self.stop()
+            raise
+        self._watch = asyncio.ensure_future(self.service.watch())
+
+    def _bind_grpc(self, endpoint: Endpoint) -> int:
+        tls = self.options.tls
+        try:
+            if tls is None:
+                return int(self._grpc.add_insecure_port(str(endpoint)))
+            return int(self._grpc.add_secure_port(str(endpoint), tls.grpc_credentials()))
+        except RuntimeError as error:
+            reason = bind_error(endpoint)
+            if reason is not None:
+                raise refusal(endpoint, reason, listeners(endpoint)) from None
+            raise ConfigError(
+                f"{endpoint} cannot be listened on ({error}): set another {endpoint.name}"
+            ) from None
+
+    def check(self) -> None:
+        """Raise where clients cannot get in any more."""
+        if self.listening.is_lost() or (self._http_task is not None and self._http_task.done()):
+            raise ServingError(
+                f"port {self.grpc_port} or {self.http_port} is not listened on any more"
+            )
+
+    def _start_http(self, endpoint: Endpoint) -> None:
+        options, tls = self.options, self.options.tls
+        listener = listen(endpoint, options.reuse_port)
+        self.http_port = listener.getsockname()[1]
+        app = self.rest.app(self.extra)
+        # A log configuration of its own would close the handlers of whoever runs this process:
+        # Serve's controller, asking after a restart, would take this replica for broken.
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            # A warning is what strangers can have written, as often as they like.
+            log_level="error",
+            server_header=False,
+            lifespan="off",
+            ws="none",
+            access_log=False,
+            ssl_context_factory=None if tls is None else lambda *_: tls.http_context(),
+        )
+        self._http = HttpServer(config, self.doors)
+        self._http_task = asyncio.ensure_future(self._http.serve(sockets=[listener]))
+
+    async def stop(self) -> None:
+        """Take nothing new, let what is under way finish, close."""
+        self.service.drain()
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._http is not None and self._http_task is not None:
+            self._http.should_exit = True
+            # A connection that never ends its request would keep the process for ever.
+            _, late = await asyncio.wait([self._http_task], timeout=self.options.drain_ns / 1e9)
+            if late:
+                self._http.force_exit = True
+                await self._http_task
+        await self._grpc.stop(self.options.drain_ns / 1e9)
+        self.listening.close()
+
+
+def grpc_options(options: ServerOptions) -> list[tuple[str, int]]:
+    """Channel arguments of the gRPC server."""
+    limits = options.connections
+    age_ms = options.connection_age_ns_max // 1_000_000
+    return [
+        ("grpc.max_receive_message_length", options.message_bytes_max),
+        ("grpc.max_send_message_length", options.message_bytes_max),
+        ("grpc.so_reuseport", int(options.reuse_port)),
+        ("grpc.max_connection_age_ms", age_ms),
+        # Streams of that age end by themselves; this is for calls that hang.
+        ("grpc.max_connection_age_grace_ms", 60_000),
+        # A client that vanished without a word gives its place back.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        # Streaming clients may ping as often as this without being cut.
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.max_allowed_incoming_connections", limits.total_max),
+        ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION_MAX),
+        # Whoever comes has to say within this that it speaks HTTP/2, and TLS where that is asked.
+        ("grpc.server_handshake_timeout_ms", limits.receive_ns // 1_000_000),
+        ("grpc.max_connection_idle_ms", limits.idle_ns // 1_000_000),
+    ]
+
+
+def listen(endpoint: Endpoint, reuse_port: bool) -> socket.socket:
+    """A listening TCP socket."""
+    family = socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if reuse_port:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        listener.bind((endpoint.host, endpoint.port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise refusal(endpoint, error, listeners(endpoint)) from None
+    listener.setblocking(False)
+    return listener

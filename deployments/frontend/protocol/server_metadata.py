@@ -1,0 +1,119 @@
+"""What the server says about itself and its models: metadata, configuration, statistics."""
+
+from collections.abc import Callable
+
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.deployments.frontend.requests.outcome_counts import ApplicationTally, Tally
+from fermata.deployments.specs import Registry, ServedModel, TensorSpec
+
+NAME = "fermata"
+VERSION = "0.1.0"
+EXTENSIONS = (
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "schedule_policy",
+    "statistics",
+)
+PLATFORM = "fermata"
+
+
+def server_metadata() -> pb.ServerMetadataResponse:
+    return pb.ServerMetadataResponse(name=NAME, version=VERSION, extensions=EXTENSIONS)
+
+
+def model_metadata(model: ServedModel) -> pb.ModelMetadataResponse:
+    """Shapes have a batch dimension of 1: each request is one item, batches are formed here."""
+    response = pb.ModelMetadataResponse(name=model.name, versions=model.versions, platform=PLATFORM)
+    for spec in _inputs(model):
+        response.inputs.add(name=spec.name, datatype=spec.datatype, shape=spec.shape)
+    for spec in model.outputs:
+        response.outputs.add(name=spec.name, datatype=spec.datatype, shape=(1, *spec.shape))
+    return response
+
+
+def _inputs(model: ServedModel) -> list[TensorSpec]:
+    if model.takes_bytes:
+        return [TensorSpec(model.input.name, "BYTES", (1,))]
+    return [TensorSpec(model.input.name, model.input.datatype, (1, *model.input.shape))]
+
+
+def model_config(model: ServedModel) -> pb.ModelConfigResponse:
+    config = pb.ModelConfig(name=model.name, platform=PLATFORM, backend=PLATFORM)
+    for spec in _inputs(model):
+        config.input.add(name=spec.name, data_type=_data_type(spec.datatype), dims=spec.shape)
+    for spec in model.outputs:
+        data_type = _data_type(spec.datatype)
+        config.output.add(name=spec.name, data_type=data_type, dims=(1, *spec.shape))
+    facts = {
+        "slo_ms": f"{model.slo_ns / 1e6:g}",
+        "hard_limit_ms": f"{model.hard_limit_ns / 1e6:g}",
+        "variants": ",".join(model.variants),
+        "takes": _takes(model),
+        "answers": "boxes" if model.boxes else "tensors",
+        "labels": str(len(model.labels)),
+    }
+    for name, value in facts.items():
+        config.parameters[name].string_value = value
+    return pb.ModelConfigResponse(config=config)
+
+
+def _takes(model: ServedModel) -> str:
+    """What a client puts into the input: BYTES alone does not tell a picture from a sentence."""
+    if model.image is not None:
+        return "pictures"
+    return "text" if model.read is not None else "tensors"
+
+
+def _data_type(datatype: str) -> int:
+    number: int = getattr(pb, "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}")
+    return number
+
+
+def repository_index(
+    registry: Registry,
+    trouble: Callable[[str], str],
+    ready_only: bool = False,
+    may_use: Callable[[str], bool] = lambda name: True,
+) -> pb.RepositoryIndexResponse:
+    """Every version of every model that the caller may use, and why one cannot be asked."""
+    response = pb.RepositoryIndexResponse()
+    for model, version in registry.every():
+        if not may_use(model.name):
+            continue
+        application = model.application(version)
+        reason = registry.absent.get(application) or trouble(application)
+        if reason and ready_only:
+            continue
+        state = "UNAVAILABLE" if reason else "READY"
+        response.models.add(name=model.name, version=version, state=state, reason=reason)
+    return response
+
+
+def statistics(models: list[tuple[ServedModel, str]], tally: Tally) -> pb.ModelStatisticsResponse:
+    """Counts of this frontend since its start; other frontends have their own."""
+    response = pb.ModelStatisticsResponse()
+    for model, version in models:
+        found = tally.applications.get(model.application(version)) or ApplicationTally()
+        served, refused = found.served, sum(found.refused.values())
+        stats = response.model_stats.add(
+            name=model.name,
+            version=version,
+            inference_count=served,
+            execution_count=round(
+                sum(each.requests / size for size, each in found.batches.items() if size)
+            ),
+            inference_stats=pb.InferStatistics(
+                success=pb.StatisticDuration(count=served, ns=found.latency_ns),
+                fail=pb.StatisticDuration(count=refused),
+                queue=pb.StatisticDuration(count=served, ns=max(0, found.queue_ns)),
+                compute_infer=pb.StatisticDuration(count=served, ns=found.run_ns),
+            ),
+        )
+        for size, each in sorted(found.batches.items()):
+            # A batch's run time was counted once for each of its requests.
+            runs = pb.StatisticDuration(
+                count=round(each.requests / max(1, size)), ns=each.run_ns // max(1, size)
+            )
+            stats.batch_stats.add(batch_size=size, compute_infer=runs)
+    return response

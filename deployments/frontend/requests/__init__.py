@@ -1,0 +1,1 @@
+"""The request table, its driver and its observers."""

@@ -1,0 +1,400 @@
+"""The request table: every request that came in and has no answer yet.
+
+Pure: events and a time in, effects out, so that faults can be simulated with the production code.
+Every admitted request gets exactly one `Answer`, at the latest a grace after it expires.
+"""
+
+import struct
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+import msgspec
+
+from fermata.deployments.backend.execution.tensors import OUTPUT
+from fermata.deployments.frontend.requests.outcome_counts import Tally
+from fermata.deployments.frontend.requests.outcomes import (
+    RETRY_AFTER_NS,
+    Outcome,
+    Refusal,
+    RefusalReason,
+    drop_refusal,
+)
+from fermata.deployments.frontend.requests.pending_request import (
+    Answer,
+    Arrival,
+    Effect,
+    Entry,
+    Release,
+    ToBackend,
+    ToRouter,
+)
+from fermata.foundation.units import NEVER, ms, seconds
+from fermata.router.core.events import DropReason
+from fermata.router.links.messages import (
+    INPUT_LATE,
+    RID_BITS,
+    Cancel,
+    Dropped,
+    Estimated,
+    Fetch,
+    Payload,
+    Result,
+    Returned,
+    ShortCircuit,
+    Submit,
+)
+
+SNEAKPEEK = "sneakpeek"
+"""The variant that clients see in answers from evidence alone."""
+LENT_NS = seconds(10)
+"""A backend that has not answered by then reads nothing any more: it is gone, or was replaced."""
+STALE_MIN = 1024
+"""Timers of answered requests that are too few to be worth clearing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLimits:
+    """What one frontend takes on."""
+
+    payload_bytes_max: int = 512 << 20
+    requests_max: int = 100_000
+    slo_ns_max: int = seconds(600)
+    grace_ns: int = ms(20)
+    """A result this late is still handed on. Promised to clients: an answer within 50 ms of the
+    deadline; the rest of those is for a loop that is late itself."""
+    reply_ns: int = ms(1)
+    """From a result's arrival here to the client; taken off every deadline, here and only here."""
+    router_wait_ns: int = seconds(3)
+    """A router away for less is expected back, so requests wait for it."""
+
+
+class RequestTable:
+    """Requests of one frontend."""
+
+    def __init__(self, number: int, limits: TableLimits | None = None) -> None:
+        self.limits = limits or TableLimits()
+        self.tally = Tally()
+        self.reply_ns = self.limits.reply_ns
+        """Starts as configured; the driver may set what it measures."""
+        self.entries: dict[int, Entry] = {}
+        self.payload_bytes = 0
+        self.draining = False
+        self.epoch = -1
+        """Of the router that is linked; -1 while there is none."""
+        self.router_lost_at_ns = -NEVER
+        self.lent: dict[int, tuple[int, Entry]] = {}
+        """Requests that have ended while a backend may still read their payloads from shared
+        memory, in the order in which they did, with until when that is waited for."""
+        self._next_rid = number << RID_BITS
+        self._timers: list[tuple[int, int]] = []
+        self._effects: list[Effect] = []
+
+    # The client's side
+
+    def admit(self, now_ns: int, arrival: Arrival) -> int | Refusal:
+        """The new request's id, or why it may not enter; a refusal is its answer."""
+        refusal = self._refusal(now_ns, arrival)
+        if refusal is not None:
+            self.tally.refuse(arrival.application, refusal.reason, arrival.tenant)
+            return refusal
+        rid = self._next_rid
+        self._next_rid += 1
+        slo_ns = min(arrival.slo_ns, arrival.left_ns)
+        hard_ns = min(max(arrival.hard_limit_ns, slo_ns), arrival.left_ns)
+        entry = Entry(rid, arrival, now_ns, now_ns + slo_ns, now_ns + hard_ns)
+        self.entries[rid] = entry
+        self.payload_bytes += arrival.size_bytes
+        # The last word has to come before the client hangs up, or nobody learns of the reason.
+        gone_at_ns = now_ns + arrival.left_ns - self.reply_ns // 2
+        give_up_at_ns = min(entry.expires_at_ns + self.limits.grace_ns, gone_at_ns)
+        heappush(self._timers, (give_up_at_ns, rid))
+        if self.epoch >= 0:
+            self._submit(now_ns, entry)
+        return rid
+
+    def on_payload(self, now_ns: int, rid: int, payload: Payload) -> None:
+        """The input is decoded and lies ready."""
+        entry = self.entries.get(rid)
+        if entry is None:
+            self._effects.append(Release(payload))
+            return
+        entry.payload = payload
+        for backend in entry.waiting:
+            self._effects.append(ToBackend(backend, payload))
+        entry.readers += len(entry.waiting)
+        entry.waiting.clear()
+
+    def on_bad_payload(
+        self, now_ns: int, rid: int, message: str, status: str = "INVALID_ARGUMENT"
+    ) -> None:
+        """The input turned out to be no input."""
+        entry = self.entries.get(rid)
+        if entry is not None:
+            self._give_up(now_ns, entry, Refusal(status, RefusalReason.BAD_INPUT, message))
+
+    def on_cancel(self, now_ns: int, rid: int) -> None:
+        """The client has left or no longer wants the answer."""
+        entry = self.entries.get(rid)
+        if entry is not None:
+            self._give_up(now_ns, entry, drop_refusal(DropReason.CANCELLED))
+
+    def on_drain(self) -> None:
+        """Take nothing new; what is here runs to its end."""
+        self.draining = True
+
+    # The router's side
+
+    def on_router_up(self, now_ns: int, epoch: int) -> None:
+        """A router knows nothing of us: submit again what no backend has, if time is left."""
+        self.epoch = epoch
+        for entry in list(self.entries.values()):
+            if entry.fetched_by < 0:
+                self._resubmit(now_ns, entry)
+
+    def on_router_down(self, now_ns: int) -> None:
+        """Requests stay: backends answer without it, and it may be back in time."""
+        if self.epoch >= 0:
+            self.router_lost_at_ns = now_ns
+        self.epoch = -1
+
+    def on_dropped(self, now_ns: int, dropped: Dropped) -> None:
+        entry = self.entries.get(dropped.rid)
+        if entry is not None:
+            self._end(now_ns, entry, drop_refusal(dropped.reason, dropped.retry_after_ns))
+
+    def on_estimated(self, estimated: Estimated) -> None:
+        entry = self.entries.get(estimated.rid)
+        if entry is not None:
+            entry.estimate = estimated.estimate
+
+    def on_short_circuit(self, now_ns: int, answer: ShortCircuit) -> None:
+        """Answered from evidence: the probability of each class takes the place of scores."""
+        entry = self.entries.get(answer.rid)
+        if entry is None:
+            self.tally.stale_results += 1
+            return
+        scores = struct.pack(f"<{len(answer.classes)}f", *answer.classes)
+        tensor = (OUTPUT, "FP32", (len(answer.classes),), scores)
+        self._end(
+            now_ns,
+            entry,
+            Result(
+                answer.rid,
+                SNEAKPEEK,
+                1,
+                0,
+                0,
+                (tensor,),
+                estimate=answer.estimate,
+                short_circuit=True,
+            ),
+        )
+
+    # The backends' side
+
+    def on_fetch(self, now_ns: int, backend: int, fetch: Fetch) -> None:
+        for rid in fetch.rids:
+            entry = self.entries.get(rid)
+            if entry is None:
+                self._effects.append(ToBackend(backend, Payload(rid, "", (), missing=True)))
+                continue
+            entry.fetched_by = backend
+            if entry.payload is None:
+                entry.waiting.append(backend)
+            else:
+                entry.readers += 1
+                self._effects.append(ToBackend(backend, entry.payload))
+
+    def on_returned(self, now_ns: int, backend: int, returned: Returned) -> None:
+        """A backend has let requests go without a result, and its router is gone; one that came
+        since does not know of them."""
+        for rid in returned.rids:
+            entry = self.entries.get(rid)
+            self._has_read(rid, entry)
+            if entry is not None and entry.fetched_by == backend:
+                self._take_back(now_ns, entry, backend)
+
+    def on_result(self, now_ns: int, backend: int, result: Result) -> None:
+        entry = self.entries.get(result.rid)
+        self._has_read(result.rid, entry)
+        # What one could not do that was given up is no matter: another is at it.
+        if entry is None or (result.error and entry.fetched_by not in (backend, -1)):
+            self.tally.stale_results += 1
+        elif result.error == INPUT_LATE:
+            message = f"input-late: {result.error}, and its batch could not wait"
+            refusal = Refusal("UNAVAILABLE", RefusalReason.INPUT_LATE, message, RETRY_AFTER_NS)
+            self._end(now_ns, entry, refusal)
+        elif result.error:
+            message = f"the model failed: {result.error}"
+            self._end(now_ns, entry, Refusal("INTERNAL", RefusalReason.FAILED, message))
+        else:
+            if entry.estimate >= 0.0:
+                result = msgspec.structs.replace(result, estimate=entry.estimate)
+            self._end(now_ns, entry, result)
+
+    def on_backend_down(self, now_ns: int, backend: int) -> None:
+        """What it had is submitted again. A router that knows where it runs ignores that; but its
+        results may have been lost on their way, or the router is another one."""
+        for entry in list(self.entries.values()):
+            if backend in entry.waiting or entry.fetched_by == backend:
+                self._take_back(now_ns, entry, backend)
+
+    def _take_back(self, now_ns: int, entry: Entry, backend: int) -> None:
+        if backend in entry.waiting:
+            entry.waiting.remove(backend)
+        if entry.fetched_by == backend:
+            entry.fetched_by = -1
+            if self.epoch >= 0:
+                self._resubmit(now_ns, entry)
+
+    # Time
+
+    def on_time(self, now_ns: int) -> None:
+        """Answer what has waited for too long."""
+        timers = self._timers
+        while timers and timers[0][0] <= now_ns:
+            entry = self.entries.get(heappop(timers)[1])
+            if entry is not None:
+                self._give_up(now_ns, entry, self._expired(now_ns, entry))
+        while self.lent and self._lent_until_ns() <= now_ns:
+            self._release(next(iter(self.lent)))
+
+    def wake_at_ns(self) -> int:
+        """When `on_time` wants to be called; `NEVER` when nothing is open."""
+        timers = self._timers
+        while timers and timers[0][1] not in self.entries:
+            heappop(timers)
+        if len(timers) > STALE_MIN + 2 * len(self.entries):
+            self._timers = timers = [each for each in timers if each[1] in self.entries]
+            heapify(timers)
+        wake_at_ns = timers[0][0] if timers else NEVER
+        return min(wake_at_ns, self._lent_until_ns()) if self.lent else wake_at_ns
+
+    def take_effects(self) -> list[Effect]:
+        """What the driver has to carry out, in order."""
+        effects = self._effects
+        self._effects = []
+        return effects
+
+    # Within
+
+    def _refusal(self, now_ns: int, arrival: Arrival) -> Refusal | None:
+        limits = self.limits
+        if not 0 < arrival.slo_ns <= limits.slo_ns_max:
+            message = (
+                f"an SLO of {arrival.slo_ns / 1000:g} us cannot be kept: set timeout to more "
+                f"than 0 and at most {limits.slo_ns_max // 1000} us"
+            )
+            return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, message)
+        if min(arrival.slo_ns, arrival.left_ns) <= self.reply_ns:
+            message = (
+                f"late: {min(arrival.slo_ns, arrival.left_ns) / 1e6:.1f} ms were left on arrival, "
+                f"the reply alone takes {self.reply_ns / 1e6:.1f} ms: allow more time"
+            )
+            return Refusal("DEADLINE_EXCEEDED", DropReason.LATE, message)
+        if self.draining:
+            message = "draining: this frontend shuts down; reconnect to reach another"
+            return Refusal("UNAVAILABLE", RefusalReason.DRAINING, message, RETRY_AFTER_NS)
+        if self.epoch < 0 and now_ns - self.router_lost_at_ns > limits.router_wait_ns:
+            message = "no-router: no router is linked; try again, or look at the router's log"
+            return Refusal("UNAVAILABLE", RefusalReason.NO_ROUTER, message, RETRY_AFTER_NS)
+        if self.payload_bytes + arrival.size_bytes > limits.payload_bytes_max:
+            message = (
+                f"memory: {arrival.size_bytes} bytes on top of {self.payload_bytes} would pass "
+                f"payload_bytes_max={limits.payload_bytes_max}; send less or raise it"
+            )
+            hint_ns = self._retry_after_ns(now_ns)
+            return Refusal("RESOURCE_EXHAUSTED", RefusalReason.MEMORY, message, hint_ns)
+        if len(self.entries) >= limits.requests_max:
+            message = f"too-many: {limits.requests_max} requests wait; send less or raise the limit"
+            hint_ns = self._retry_after_ns(now_ns)
+            return Refusal("RESOURCE_EXHAUSTED", RefusalReason.TOO_MANY, message, hint_ns)
+        return None
+
+    def _retry_after_ns(self, now_ns: int) -> int:
+        """When the first place comes free at the latest."""
+        wake_at_ns = self.wake_at_ns()
+        if wake_at_ns == NEVER:
+            return RETRY_AFTER_NS
+        return min(max(wake_at_ns - now_ns, ms(1)), seconds(1))
+
+    def _submit(self, now_ns: int, entry: Entry) -> None:
+        entry.epoch = self.epoch
+        # A deadline that has passed while the hard limit has not still wants to be served soon.
+        slo_ns = max(1, entry.deadline_ns - now_ns - self.reply_ns)
+        hard_ns = max(1, entry.expires_at_ns - now_ns - self.reply_ns)
+        self._effects.append(
+            ToRouter(
+                Submit(
+                    entry.rid,
+                    entry.application,
+                    slo_ns,
+                    hard_ns,
+                    entry.client,
+                    entry.priority,
+                    entry.accuracy_floor,
+                    entry.pinned,
+                    entry.tenant,
+                )
+            )
+        )
+
+    def _resubmit(self, now_ns: int, entry: Entry) -> None:
+        if entry.expires_at_ns - now_ns > self.reply_ns:
+            self._submit(now_ns, entry)
+
+    def _expired(self, now_ns: int, entry: Entry) -> Refusal:
+        waited_ms = (now_ns - entry.arrived_at_ns) / 1e6
+        if self.epoch < 0 and entry.fetched_by < 0:
+            message = f"no-router: no router was linked for the {waited_ms:.0f} ms it could wait"
+            return Refusal("UNAVAILABLE", RefusalReason.NO_ROUTER, message, RETRY_AFTER_NS)
+        if entry.payload is None:
+            why = "its input was still being decoded"
+        elif entry.fetched_by >= 0:
+            why = "its batch was still running"
+        else:
+            why = "it was still queued"
+        return Refusal(
+            "DEADLINE_EXCEEDED", RefusalReason.EXPIRED, f"expired: {why} after {waited_ms:.0f} ms"
+        )
+
+    def _has_read(self, rid: int, entry: Entry | None) -> None:
+        """A backend has done with a payload, if it ever had it."""
+        if entry is None and rid in self.lent:
+            entry = self.lent[rid][1]
+        if entry is not None and entry.readers:
+            entry.readers -= 1
+            if not entry.readers and rid in self.lent:
+                self._release(rid)
+
+    def _lent_until_ns(self) -> int:
+        return next(iter(self.lent.values()))[0]
+
+    def _release(self, rid: int) -> None:
+        payload = self.lent.pop(rid)[1].payload
+        assert payload is not None
+        self._effects.append(Release(payload))
+
+    def _give_up(self, now_ns: int, entry: Entry, refusal: Refusal) -> None:
+        """End a request of which the router may still know."""
+        if self.epoch >= 0 and entry.epoch == self.epoch:
+            self._effects.append(ToRouter(Cancel(entry.rid)))
+        self._end(now_ns, entry, refusal)
+
+    def _end(self, now_ns: int, entry: Entry, outcome: Outcome) -> None:
+        del self.entries[entry.rid]
+        self.payload_bytes -= entry.size_bytes
+        # Backends that still wait are told, or they would hold their batch for an input that
+        # never comes.
+        for backend in entry.waiting:
+            self._effects.append(ToBackend(backend, Payload(entry.rid, "", (), missing=True)))
+        self._effects.append(Answer(entry.rid, outcome))
+        if entry.payload is not None:
+            if entry.readers and entry.payload.segment:
+                self.lent[entry.rid] = now_ns + LENT_NS, entry
+            else:
+                self._effects.append(Release(entry.payload))
+        if isinstance(outcome, Refusal):
+            self.tally.refuse(entry.application, outcome.reason, entry.tenant)
+        else:
+            self.tally.serve(now_ns, entry, outcome)

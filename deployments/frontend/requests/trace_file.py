@@ -1,0 +1,99 @@
+"""Spans in a file, one OTLP message a line: OpenTelemetry's collector reads it (`otlpjsonfile`)."""
+
+import json
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fermata.deployments.frontend.requests.traces import Span, Tracer
+from fermata.foundation.logs import LOG, fields
+from fermata.foundation.rolling_file import RollingFile
+
+SCOPE = {"name": "fermata"}
+ERROR = 2
+"""OpenTelemetry's status code of a request without a result."""
+
+
+def otlp_line(spans: Sequence[Span], wall_ns: int, resource: dict[str, Any]) -> str:
+    """One line; `wall_ns` is what the monotonic clock has to be moved by."""
+    told = {
+        "resourceSpans": [
+            {
+                "resource": {"attributes": _attributes(resource)},
+                "scopeSpans": [{"scope": SCOPE, "spans": [_span(each, wall_ns) for each in spans]}],
+            }
+        ]
+    }
+    return json.dumps(told, separators=(",", ":")) + "\n"
+
+
+def _span(span: Span, wall_ns: int) -> dict[str, Any]:
+    told = {
+        "traceId": span.trace_id,
+        "spanId": span.span_id,
+        "parentSpanId": span.parent_id,
+        "name": span.name,
+        "kind": span.kind,
+        # 64-bit numbers are strings in protobuf's JSON.
+        "startTimeUnixNano": str(span.start_ns + wall_ns),
+        "endTimeUnixNano": str(span.end_ns + wall_ns),
+        "attributes": _attributes(span.attributes),
+    }
+    if span.failed:
+        told["status"] = {"code": ERROR, "message": span.failed}
+    return told
+
+
+def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": key,
+            "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value},
+        }
+        for key, value in values.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """What is traced."""
+
+    folder: Path
+    share: float = 0.0
+    """Of requests whose callers do not ask for it."""
+    bytes_max: int = 256 << 20
+    """Of a file; then it starts anew, and the one before is kept."""
+
+
+class Traces:
+    """A frontend's tracer and its file; threads write, so that no request waits for a disk."""
+
+    def __init__(self, options: TraceOptions, number: int, pool: Executor) -> None:
+        self.tracer = Tracer(options.share, random.Random())
+        self.file = RollingFile(options.folder / f"frontend-{number}.jsonl", options.bytes_max)
+        self.pool = pool
+        self.resource = {"service.name": "fermata", "service.instance.id": f"frontend-{number}"}
+        self.wall_ns = time.time_ns() - time.monotonic_ns()
+
+    def write(self) -> None:
+        """Hand over what has ended; called once a second."""
+        spans = self.tracer.take()
+        if spans:
+            self.pool.submit(self._write, spans)
+
+    def _write(self, spans: Sequence[Span]) -> None:
+        try:
+            self.file.write(otlp_line(spans, self.wall_ns, self.resource))
+        except OSError as error:
+            about = fields(path=self.file.path, reason=error.strerror)
+            LOG.warning("traces cannot be written", extra=about)
+
+    def close(self) -> None:
+        """The last ones, before the threads end."""
+        spans = self.tracer.take()
+        if spans:
+            self._write(spans)

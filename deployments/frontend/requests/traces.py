@@ -1,0 +1,186 @@
+"""Traces of sampled requests: what each waited for, as OpenTelemetry spans.
+
+Pure but for its random numbers: times come in, finished spans go out. Everything is seen from the
+frontend, on its own clock: a backend says how long it ran, its answer's arrival says until when.
+"""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fermata.deployments.frontend.requests.observers import Follower
+from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.requests.pending_request import Arrival
+from fermata.router.links.messages import Fetch, Result
+
+SAMPLED = 0x01
+OPEN_MAX = 10_000
+"""Requests traced at one time; more are not."""
+SERVER, INTERNAL = 2, 1
+"""Kinds of spans, as OpenTelemetry numbers them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time in a request's life."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str
+    name: str
+    start_ns: int
+    end_ns: int
+    attributes: dict[str, Any]
+    kind: int = INTERNAL
+    failed: str = ""
+    """Why there was no result; empty where there was one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """What a caller says of its own trace (W3C trace context)."""
+
+    trace_id: str
+    parent_id: str
+    sampled: bool
+
+
+def read_traceparent(text: str) -> TraceContext | None:
+    """None where it is not one: a caller's mistake there is no reason to refuse its request."""
+    parts = text.strip().split("-")
+    if len(parts) < 4 or [len(each) for each in parts[:4]] != [2, 32, 16, 2] or parts[0] == "ff":
+        return None
+    try:
+        numbers = [int(each, 16) for each in parts[:4]]
+    except ValueError:
+        return None
+    if text != text.lower() or not numbers[1] or not numbers[2]:
+        return None
+    return TraceContext(parts[1], parts[2], bool(numbers[3] & SAMPLED))
+
+
+class Trace:
+    """One sampled request on its way."""
+
+    __slots__ = (
+        "application",
+        "arrived_at_ns",
+        "backend",
+        "batch",
+        "context",
+        "fetched_at_ns",
+        "payload_at_ns",
+        "result_at_ns",
+    )
+
+    def __init__(self, now_ns: int, application: str, context: TraceContext) -> None:
+        self.application = application
+        self.context = context
+        self.arrived_at_ns = now_ns
+        self.payload_at_ns = 0
+        self.fetched_at_ns = 0
+        self.result_at_ns = 0
+        self.backend = -1
+        self.batch = -1
+
+
+class Tracer(Follower):
+    """Follows some requests through the frontend, and makes spans of them when they end."""
+
+    def __init__(self, share: float, rng: random.Random) -> None:
+        self.share = share
+        self.rng = rng
+        self.open: dict[int, Trace] = {}
+        self.spans: list[Span] = []
+        """Of requests that have ended, until they are taken."""
+
+    def begin(
+        self, now_ns: int, rid: int, arrival: Arrival, traceparent: str, called: str = ""
+    ) -> None:
+        """It is followed if its caller wants it, or by chance."""
+        context = read_traceparent(traceparent) if traceparent else None
+        wanted = context is not None and context.sampled
+        if not wanted and self.rng.random() >= self.share:
+            return
+        if len(self.open) < OPEN_MAX:
+            if context is None:
+                context = TraceContext(self._identity(32), "", True)
+            self.open[rid] = Trace(now_ns, arrival.application, context)
+
+    def _identity(self, digits: int) -> str:
+        return f"{self.rng.getrandbits(4 * digits) or 1:0{digits}x}"
+
+    def on_payload(self, now_ns: int, rid: int) -> None:
+        trace = self.open.get(rid)
+        if trace is not None:
+            trace.payload_at_ns = now_ns
+
+    def on_fetch(self, now_ns: int, backend: int, fetch: Fetch) -> None:
+        for rid in fetch.rids:
+            trace = self.open.get(rid)
+            if trace is not None:
+                trace.fetched_at_ns = now_ns
+                trace.backend = backend
+                trace.batch = fetch.batch
+
+    def on_result(self, now_ns: int, rid: int) -> None:
+        trace = self.open.get(rid)
+        if trace is not None:
+            trace.result_at_ns = now_ns
+
+    def end(self, now_ns: int, rid: int, outcome: Outcome) -> None:
+        trace = self.open.pop(rid, None)
+        if trace is not None:
+            self.spans += self._spans(now_ns, rid, trace, outcome)
+
+    def take(self) -> list[Span]:
+        taken, self.spans = self.spans, []
+        return taken
+
+    def _spans(self, now_ns: int, rid: int, trace: Trace, outcome: Outcome) -> list[Span]:
+        failed = outcome.reason if isinstance(outcome, Refusal) else ""
+        about: dict[str, Any] = {"fermata.application": trace.application, "fermata.request": rid}
+        if isinstance(outcome, Result):
+            about["fermata.variant"] = outcome.variant
+            about["fermata.batch_size"] = outcome.batch_size
+        if trace.backend >= 0:
+            about["fermata.backend"] = trace.backend
+            about["fermata.batch"] = trace.batch
+        root = self._identity(16)
+        parent, trace_id = trace.context.parent_id, trace.context.trace_id
+        found = [
+            Span(
+                trace_id,
+                root,
+                parent,
+                "receive",
+                trace.arrived_at_ns,
+                now_ns,
+                about,
+                SERVER,
+                failed,
+            )
+        ]
+        for name, start_ns, end_ns in _stages(now_ns, trace, outcome):
+            if start_ns < end_ns:
+                own = self._identity(16)
+                found.append(Span(trace_id, own, root, name, start_ns, end_ns, about))
+        return found
+
+
+def _stages(now_ns: int, trace: Trace, outcome: Outcome) -> Iterable[tuple[str, int, int]]:
+    """(name, start, end) of what it went through, as far as it came."""
+    arrived_at_ns = trace.arrived_at_ns
+    if trace.payload_at_ns:
+        yield "decode", arrived_at_ns, trace.payload_at_ns
+    fetched_at_ns = trace.fetched_at_ns or now_ns
+    yield "queue", arrived_at_ns, fetched_at_ns
+    if not trace.fetched_at_ns or not trace.result_at_ns or not isinstance(outcome, Result):
+        return
+    # Until it runs, a batch waits for the one before it, and its inputs are on their way. The run
+    # ends when its answer is here: no other clock can be asked.
+    started_at_ns = max(fetched_at_ns, trace.result_at_ns - outcome.run_ns)
+    yield "fetch", fetched_at_ns, started_at_ns
+    yield "run", started_at_ns, trace.result_at_ns
+    yield "reply", trace.result_at_ns, now_ns

@@ -1,0 +1,1 @@
+"""Metric families, their samples and how they are shown."""

@@ -1,0 +1,62 @@
+"""`python -m fermata.fault_simulator`: play seeds until the time is up, or one of them step by step."""
+
+import argparse
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+
+from fermata.fault_simulator.run import Story, play
+
+SEEDS_EACH = 8
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
+    parser.add_argument("--seed", type=int, help="play this one and tell what happens")
+    parser.add_argument("--first", type=int, default=0, help="the first of many")
+    parser.add_argument("--count", type=int, help="how many; the default is as many as fit")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for how long, at most")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    if given.seed is not None:
+        story = play(given.seed, tell=True)
+        print("\n".join(story.said))
+        print(describe(story))
+        return 1 if story.broken else 0
+    return fuzz(given.first, given.count, given.seconds, given.jobs)
+
+
+def describe(story: Story) -> str:
+    ends = ", ".join(f"{count} {name}" for name, count in sorted(story.outcomes.items()))
+    verdict = f"BROKEN: {story.broken}" if story.broken else "every invariant holds"
+    return f"seed {story.seed}: {verdict} ({ends}; {story.steps} steps)"
+
+
+def fuzz(first: int, count: int | None, seconds: float, jobs: int) -> int:
+    """Play seeds in order; returns 1 if one of them broke something."""
+    until_s = time.monotonic() + seconds
+    last = sys.maxsize if count is None else first + count
+    seed, broken, outcomes = first, 0, Counter[str]()
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        # A few at a time: a pool takes all that it is offered, whatever the clock says.
+        while seed < last and time.monotonic() < until_s:
+            some = range(seed, min(last, seed + SEEDS_EACH * jobs))
+            for story in pool.imap_unordered(play, some):
+                outcomes.update(story.outcomes)
+                if story.broken:
+                    broken += 1
+                    print(describe(story))
+                    print(
+                        f"replay with: python -m fermata.fault_simulator --seed {story.seed}",
+                        flush=True,
+                    )
+            seed = some.stop
+    ends = ", ".join(f"{count} {name}" for name, count in outcomes.most_common())
+    print(f"{seed - first} seeds from {first} on, {broken} broken; requests: {ends}")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

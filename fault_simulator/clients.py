@@ -1,0 +1,106 @@
+"""Clients, and what becomes of their requests: the ledger is the judge."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fermata.clients.wire.tensors import RawTensor, join_bytes
+from fermata.deployments.frontend.protocol.parsing import Intake
+from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal, RefusalReason
+from fermata.deployments.frontend.requests.pending_request import Arrival
+from fermata.deployments.specs import ServedModel
+from fermata.fault_simulator.processes import FrontendHost
+from fermata.fault_simulator.world import World
+from fermata.foundation.units import ms
+from fermata.router.links.messages import Result
+
+PROMISE_NS = ms(50)
+"""After a request has expired: by then its client has an answer."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """One request in its client's ledger."""
+
+    number: int
+    model: ServedModel
+    frontend: FrontendHost
+    due_ns: int = 0
+    """An answer has to be there by then, as long as its frontend runs."""
+    held_ns: int = 0
+    """How long its frontend had been held when it came."""
+    rid: int = -1
+    outcomes: list[Outcome] = field(default_factory=list)
+    answered_at_ns: int = 0
+    sent_at_ns: int = 0
+    cancelled: bool = False
+
+
+class Clients:
+    """They stand right at the desks of frontends."""
+
+    def __init__(self, world: World, on_failed: Callable[[Sent], None]) -> None:
+        self.world = world
+        self.on_failed = on_failed
+        self.ledger: list[Sent] = []
+        self.open: dict[int, Sent] = {}
+        """By number: no answer yet."""
+
+    def on_lost(self, frontend: FrontendHost) -> None:
+        """They see their connections end: that is their answer."""
+        for number in [n for n, sent in self.open.items() if sent.frontend is frontend]:
+            del self.open[number]
+
+    def send(self, model: ServedModel, frontend: FrontendHost) -> Sent:
+        """One request, now or as soon as its frontend looks."""
+        sent = Sent(len(self.ledger), model, frontend)
+        self.ledger.append(sent)
+        self.world.enter(self.world.now_ns, lambda: self._open(sent), frontend.loop)
+        return sent
+
+    def _open(self, sent: Sent) -> None:
+        model, world = sent.model, self.world
+        encoded = model.read is not None
+        if encoded:
+            data = join_bytes([str(sent.number).encode()])
+            tensor = RawTensor("input", "BYTES", (1,), data)
+        else:
+            tensor = RawTensor("input", "INT64", (1,), sent.number.to_bytes(8, "little"))
+        arrival = Arrival(model.name, model.slo_ns, model.hard_limit_ns, 8)
+        intake = Intake(model, "1", "", arrival, tensor, encoded, batched=False)
+        sent.sent_at_ns = world.now_ns
+        sent.due_ns = world.now_ns + model.hard_limit_ns + PROMISE_NS
+        sent.held_ns = sent.frontend.loop.held_ns
+        self.open[sent.number] = sent
+        answer = sent.frontend.board.desk.open(
+            intake, lambda _, outcome: self._close(sent, outcome)
+        )
+        if isinstance(answer, Refusal):
+            self._close(sent, answer)
+        else:
+            sent.rid = answer
+
+    def cancel(self, sent: Sent) -> None:
+        """Its client leaves."""
+        if sent.number in self.open and sent.rid >= 0 and sent.frontend.loop.alive:
+            sent.cancelled = True
+            call = sent.frontend.board.desk.cancel
+            self.world.enter(self.world.now_ns, lambda: call(sent.rid), sent.frontend.loop)
+
+    def _close(self, sent: Sent, outcome: Outcome) -> None:
+        sent.outcomes.append(outcome)
+        sent.answered_at_ns = self.world.now_ns
+        if len(sent.outcomes) > 1:
+            self.broken(f"request {sent.number} was answered twice: {sent.outcomes}")
+        self.open.pop(sent.number, None)
+        if isinstance(outcome, Result):
+            value = int(np.frombuffer(outcome.tensors[0][3], np.int64)[0])
+            if value != sent.number:
+                self.broken(f"request {sent.number} got the answer of {value}")
+        elif outcome.reason == RefusalReason.FAILED:
+            self.on_failed(sent)
+
+    def broken(self, what: str) -> None:
+        """Said after this step: whoever answers survives what a client raises."""
+        self.world.trouble.append(what)

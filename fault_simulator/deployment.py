@@ -1,0 +1,78 @@
+"""What this world serves, as a deployment's configuration says it."""
+
+import random
+
+import numpy as np
+
+from fermata.deployments.config.deployment import DeploymentConfig, read_config
+from fermata.deployments.specs import ServedModel, TensorSpec
+from fermata.foundation.units import ms
+
+POLICIES: tuple[tuple[str, dict[str, object]], ...] = (
+    ("deferred", {"hold": "deferred"}),
+    ("deferred", {"hold": "auto"}),
+    ("eager", {}),
+    ("timeout", {}),
+    ("batch-queues", {}),
+    ("partitioned", {}),
+)
+Tables = dict[str, tuple[int, ...]]
+TABLES: dict[bool, Tables] = {
+    False: {
+        "quick-1": tuple(ms(3 + size) for size in range(1, 9)),
+        "text-1": tuple(ms(6 + 2 * size) for size in range(1, 9)),
+    },
+    # So slow that a load which is quickly simulated needs several backends, and that on a slow one
+    # not even a batch of one may be in time: somebody has to find out that it is well again. Two of
+    # each at once, one by one on the only backend, are in time.
+    True: {
+        "quick-1": tuple(ms(6 + 6 * size) for size in range(1, 9)),
+        "text-1": tuple(ms(12 + 8 * size) for size in range(1, 9)),
+    },
+}
+"""Run times by batch size, where the number of backends is fixed and where it follows the load."""
+WINDOW_S = 0.5
+BACKENDS_MAX = 4
+PLAIN = ServedModel("quick", TensorSpec("input", "INT64", (1,)), ms(80), ms(80))
+ENCODED = ServedModel(
+    "text",
+    TensorSpec("input", "INT64", (1,)),
+    ms(150),
+    ms(220),
+    read=lambda data: np.array([int(data)], np.int64),
+)
+
+
+def deployment(rng: random.Random, backends: int, standby: bool, scaled: bool) -> DeploymentConfig:
+    policy, options = rng.choice(POLICIES)
+    scaling = {
+        "minimum": rng.randint(1, 2),
+        "maximum": BACKENDS_MAX,
+        "window_s": WINDOW_S,
+        "startup_s": WINDOW_S,
+    }
+    return read_config(
+        {
+            "name": "world",
+            "applications": [
+                {
+                    "name": model.name,
+                    "slo_ms": model.slo_ns / 1e6,
+                    "hard_limit_ms": model.hard_limit_ns / 1e6,
+                    "variants": [
+                        {
+                            "name": f"{model.name}-1",
+                            "latency_ms": [
+                                each / 1e6 for each in TABLES[scaled][f"{model.name}-1"]
+                            ],
+                            "batch_size_max": 8,
+                        }
+                    ],
+                }
+                for model in (PLAIN, ENCODED)
+            ],
+            "backend": {"count": backends, "device": "emulated"},
+            "router": {"policy": policy, "policy_options": options, "standby": standby},
+            "autoscaler": scaling if scaled else None,
+        }
+    )

@@ -1,0 +1,251 @@
+"""What must hold at every step, and what must be left when all is well again."""
+
+from collections import Counter
+
+from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.fault_simulator.actors import Actor, Call
+from fermata.fault_simulator.clients import Sent
+from fermata.fault_simulator.control import ControlHost
+from fermata.fault_simulator.deployment import WINDOW_S
+from fermata.fault_simulator.processes import BackendHost, RouterHost
+from fermata.fault_simulator.system import System
+from fermata.fault_simulator.world import BrokenError, VirtualLoop
+from fermata.foundation.units import ms, seconds
+from fermata.router.core.events import Dispatch
+from fermata.router.links.messages import Fleet
+from fermata.router.live.driver import LiveRouter
+
+LOOK_NS = ms(5)
+YOUNG_NS = seconds(3 * WINDOW_S) - LOOK_NS
+"""A control plane cannot have seen three windows before."""
+SEEN_NS = seconds(4)
+"""Until a control plane has met the router that leads, while both run and calls arrive."""
+
+
+class Invariants:
+    """Looks at a process after each of its steps, and at the ledger every few milliseconds."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.obeyed: dict[VirtualLoop, int] = {}
+        """The highest epoch whose orders a backend has taken."""
+        self.given_up: dict[int, set[int]] = {}
+        """By epoch: backends that seemed to hang."""
+        self.hosts: dict[VirtualLoop, object] = {}
+        self.told = system.wanted
+        """How many backends a control plane has asked for last."""
+        self.meeting: tuple[ControlHost, RouterHost] | None = None
+        """The control plane and the router that should know each other, or soon will."""
+        self.met_at_ns = 0
+        system.world.looks.append(self.look)
+        system.on_start.append(self._meet)
+        for host in (*system.frontends, *system.backends, *system.controls):
+            self._meet(host)
+        self._tick()
+
+    def _meet(self, what: object) -> None:
+        if isinstance(what, RouterHost | BackendHost | ControlHost):
+            self.hosts[what.loop] = what
+        elif isinstance(what, Actor):
+            what.on_call.append(self._check_call)
+
+    def look(self, loop: VirtualLoop) -> None:
+        if self.system.world.trouble:
+            raise BrokenError(self.system.world.trouble[0])
+        host = self.hosts.get(loop)
+        if isinstance(host, RouterHost):
+            if host.live is not None:
+                check_grants(host.live)
+                self._check_given_up(host.live)
+        elif isinstance(host, BackendHost):
+            self._check_backend(host)
+
+    def _check_call(self, call: Call) -> None:
+        """The number of backends stays within its limits, and no control plane releases any before
+        it has seen for long enough that they are idle."""
+        host, spec = self.hosts.get(call.caller), self.system.deployment.autoscaler
+        if call.name != "set_target" or not isinstance(host, ControlHost):
+            return
+        assert spec is not None
+        wanted = sum(call.given[0])
+        if not spec.minimum <= wanted <= spec.maximum:
+            raise BrokenError(f"{host.loop.name} asks for {wanted} backends")
+        young = self.system.world.now_ns - host.started_at_ns < YOUNG_NS
+        if host.alone and young and wanted < min(self.told, self.system.wanted):
+            raise BrokenError(
+                f"{host.loop.name} has just come and asks for {wanted} backends, not {self.told}"
+            )
+        self.told = wanted
+
+    def _check_given_up(self, live: LiveRouter) -> None:
+        """Only a backend to which something has happened may seem to hang."""
+        given_up = self.given_up.setdefault(live.epoch, set())
+        for backend in set(live.guard.given_up) - given_up:
+            given_up.add(backend)
+            if backend not in self.system.excused:
+                raise BrokenError(f"backend {backend} was given up, and nothing was wrong with it")
+
+    def _tick(self) -> None:
+        world = self.system.world
+        for sent in self.system.clients.open.values():
+            loop = sent.frontend.loop
+            if not loop.held and world.now_ns > sent.due_ns + loop.held_ns - sent.held_ns:
+                raise BrokenError(f"request {sent.number} of {loop.name} has no answer in time")
+        for frontend in self.system.frontends:
+            table = frontend.board.table
+            held = sum(entry.size_bytes for entry in table.entries.values())
+            if held != table.payload_bytes:
+                raise BrokenError(f"{frontend.loop.name} counts {table.payload_bytes} not {held}")
+        self._check_meeting()
+        world.after(LOOK_NS, self._tick)
+
+    def _check_meeting(self) -> None:
+        """Whatever has become of other routers, the control plane hears from the one that leads."""
+        system, now_ns = self.system, self.system.world.now_ns
+        control, leader = system.control, system.router
+        meeting = None
+        if control is not None and leader is not None and control.ready:
+            held = control.loop.held or leader.loop.held
+            if leader.live is not None and not held and system.weather.calm:
+                meeting = (control, leader)
+        if meeting is None or meeting != self.meeting:
+            self.meeting, self.met_at_ns = meeting, now_ns
+        elif now_ns > self.met_at_ns + SEEN_NS:
+            check_view(*meeting)
+
+    def _check_backend(self, host: BackendHost) -> None:
+        process = host.process
+        router = process.router
+        if router is not None and router.open:
+            epoch, highest = router.peer.epoch, self.obeyed.get(host.loop, 0)
+            if epoch < highest:
+                raise BrokenError(f"{host.loop.name} obeys epoch {epoch} after {highest}")
+            self.obeyed[host.loop] = epoch
+        if len(process.slot.jobs) > 2:
+            raise BrokenError(f"{host.loop.name} has {len(process.slot.jobs)} batches")
+
+    # When all is well again
+
+    def check_served(self, probes: list[Sent]) -> None:
+        """Requests sent after everything had healed were all served."""
+        for sent in probes:
+            outcome = sent.outcomes[0] if sent.outcomes else None
+            if outcome is None or isinstance(outcome, Refusal):
+                raise BrokenError(
+                    f"request {sent.number} was not served when all was well: {outcome}"
+                )
+
+    def check_clean(self) -> None:
+        """Nothing is left of requests that have ended."""
+        system = self.system
+        self._check_control()
+        if system.clients.open:
+            raise BrokenError(f"{len(system.clients.open)} requests have no answer")
+        for frontend in system.frontends:
+            board = frontend.board
+            if board.table.entries or board.desk.waiters or board.table.payload_bytes:
+                raise BrokenError(f"{frontend.loop.name} keeps requests that have ended")
+            if board.arena.extents.used and not board.table.lent:
+                raise BrokenError(f"{frontend.loop.name} keeps memory of requests that have ended")
+        for backend in system.backends:
+            process = backend.process
+            if process.slot.jobs or process.tasks or not process.slot.announced:
+                raise BrokenError(f"{backend.loop.name} is not free: {process.slot.jobs}")
+        router = system.router
+        assert router is not None
+        live = router.live
+        assert live is not None
+        if live.engine.outbox.queued or live.away.rids:
+            raise BrokenError(f"{router.loop.name} keeps requests that have ended")
+        self._check_known(live)
+        self._check_connections()
+
+    def _check_control(self) -> None:
+        """One control plane, with routers of its own making and as many backends as it wants."""
+        system = self.system
+        if not system.controlled():
+            raise BrokenError("the control plane is not there, or has not what it wants")
+        assert system.control is not None
+        assert system.control.control is not None
+        system.control.control.check()
+        assert system.router is not None
+        check_view(system.control, system.router)
+        scaling = system.control.control.scaling
+        if scaling is not None and sum(scaling.targets) != len(system.backends):
+            raise BrokenError(f"{len(system.backends)} backends, wanted are {scaling.targets}")
+        alive = [each.loop.name for each in system.controls if each.loop.alive]
+        if alive != [system.control.loop.name]:
+            raise BrokenError(f"control planes live on: {alive}")
+        living = {each for each in system.routers if each.loop.alive}
+        if living != set(system.seats):
+            names = sorted(each.loop.name for each in living)
+            raise BrokenError(f"routers live on: {names}")
+
+    def _check_known(self, live: LiveRouter) -> None:
+        system = self.system
+        wanted = system.backend_numbers()
+        if sorted(live.backends) != wanted:
+            raise BrokenError(f"the router has backends {sorted(live.backends)}, not {wanted}")
+        wanted = system.frontend_numbers()
+        if sorted(live.frontends) != wanted:
+            raise BrokenError(f"the router has frontends {sorted(live.frontends)}, not {wanted}")
+        fleet = Fleet(len(live.frontends), len(live.backends))
+        for frontend in system.frontends:
+            if frontend.board.readiness.fleet != fleet:
+                raise BrokenError(f"{frontend.loop.name} has not heard of {fleet}")
+        for number in live.backends:
+            state = live.engine.backend_rank[number].backends[number]
+            if state.running is not None or state.queued is not None:
+                raise BrokenError(f"backend {number} is thought to be busy")
+
+    def _check_connections(self) -> None:
+        pairs = Counter(
+            frozenset(each.loops)
+            for each in self.system.world.network.connections
+            if not any(end.over for end in each.ends)
+        )
+        for pair, count in pairs.items():
+            if count > 1:
+                names = sorted(loop.name for loop in pair)
+                raise BrokenError(f"{count} connections between {names}")
+
+
+def check_view(control: ControlHost, leader: RouterHost) -> None:
+    """What the control plane shows is the router that leads, and that one knows what it wants."""
+    assert control.control is not None
+    assert control.control.watch is not None
+    assert leader.live is not None
+    seen = control.control.watch.latest
+    if seen is None or seen["epoch"] != leader.live.epoch:
+        raise BrokenError(f"{control.loop.name} does not see that {leader.loop.name} leads")
+    if control.control.scaling is not None and not leader.live.placement.wanted:
+        raise BrokenError(f"{leader.loop.name} does not know what {control.loop.name} wants")
+
+
+def check_grants(live: LiveRouter) -> None:
+    """Each request is queued, or in one batch of one backend, and the router knows which."""
+    queued = live.engine.outbox.queued
+    granted: set[int] = set()
+    count = 0
+    for rank in live.engine.ranks:
+        for state in rank.backends.values():
+            for batch in (state.running, state.queued):
+                if batch is not None:
+                    count += len(batch.requests)
+                    granted.update([request.rid for request in batch.requests])
+    if len(granted) != count:
+        raise BrokenError("a request is in two batches")
+    if not granted.isdisjoint(queued):
+        raise BrokenError(f"requests {granted & queued.keys()} are queued and granted at once")
+    if live.away.rids != granted:
+        pending = {
+            request.rid
+            for effect in live.engine.outbox.effects
+            if isinstance(effect, Dispatch)
+            for request in effect.batch.requests
+        }
+        if live.away.rids != granted - pending:
+            raise BrokenError(
+                f"dispatched {sorted(live.away.rids - granted)} that no backend has, "
+                f"{sorted(granted - pending - live.away.rids)} unknown"
+            )

@@ -1,0 +1,339 @@
+"""Routers, frontends and backends as the world runs them: production code on a virtual loop."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+import numpy as np
+
+from fermata.deployments.backend.batch_pipeline import Job
+from fermata.deployments.backend.execution.executor import Outcome
+from fermata.deployments.backend.execution.runner import PlainRunner, Runner
+from fermata.deployments.backend.execution.tensors import Array
+from fermata.deployments.backend.process import BackendProcess, BackendSettings
+from fermata.deployments.frontend.link_hub import Switchboard
+from fermata.deployments.frontend.options import FrontendOptions
+from fermata.deployments.specs import Registry
+from fermata.fault_simulator.memory import VirtualArena, VirtualSegments
+from fermata.fault_simulator.world import VirtualLoop, World, new_process
+from fermata.foundation.units import ms
+from fermata.router.assembly import RouterConfig
+from fermata.router.leadership.process import Other, RouterProcess
+from fermata.router.leadership.role import BEAT_NS, HUNG_NS
+from fermata.router.leadership.terms import TermRecord, next_epoch
+from fermata.router.links.heartbeat import Heart, LoopWatch
+from fermata.router.links.transport import LinkOptions, Resolve
+from fermata.router.live.driver import LiveRouter
+from fermata.router.live.precise_timer import LoopTimer
+
+LINKS = LinkOptions(secret=b"known to the processes of this world alone")
+KIND = "virtual"
+NODE = "world"
+
+
+class VirtualHeart(Heart):
+    """Beats in virtual time; a process that is stopped has no pulse, a busy one has."""
+
+    def __init__(self, loop: VirtualLoop, every_ns: int) -> None:
+        super().__init__(every_ns, loop.clock)
+        self.loop = loop
+        self.due = False
+
+    def _start(self) -> None:
+        if not self.due:
+            self._next()
+
+    def stop(self) -> None:
+        self.links.clear()
+
+    def _next(self) -> None:
+        world = self.loop.world
+        self.due = True
+        world.enter(world.now_ns + self.every_ns, self._beat, self.loop, thread=True)
+
+    def _beat(self) -> None:
+        self.due = False
+        self.pulse()
+        if self.links or self.watch is not None:
+            self._next()
+
+
+class RouterHost:
+    """A router's process."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        config: RouterConfig,
+        last_epoch: int,
+        stand_down: Callable[["RouterHost"], None],
+        seat: int = 0,
+        mark: str = "",
+        other: Callable[[VirtualLoop], Other] | None = None,
+        record: TermRecord | None = None,
+    ) -> None:
+        """`other` tells how to reach the router of the other seat; None: there is none. `record`
+        is the cluster's own of terms."""
+        self.loop = new_process(world, name)
+        self.config = config
+        self.number = seat
+        self.epoch = next_epoch(1, world.wall_ms(), last_epoch, None if other is None else seat)
+        self.stand_down = stand_down
+        self.address = ""
+        self.process = RouterProcess(
+            self._make_live,
+            VirtualHeart(self.loop, LINKS.beat_ns if other is None else BEAT_NS),
+            LINKS,
+            "world",
+            mark=mark,
+            other=None if other is None else other(self.loop),
+            record=record,
+        )
+
+    def _make_live(self) -> LiveRouter:
+        loop, heart = self.loop, self.process.heart
+        beats = HUNG_NS // heart.every_ns
+        heart.mind(LoopWatch(loop.call_soon_threadsafe, beats, self.hang_up))
+        return LiveRouter(
+            self.config,
+            self.epoch,
+            loop.clock,
+            loop.call_soon,
+            lambda call: LoopTimer(loop, call, loop.clock),
+            stand_down=lambda reason: self.stand_down(self),
+            confirm=self.process.terms.confirm,
+        )
+
+    async def run(self, on_up: Callable[["RouterHost"], None]) -> None:
+        self.address = await self.process.address()
+        on_up(self)
+
+    def hang_up(self) -> None:
+        """Its loop does not turn any more."""
+        self.loop.world.say(self.loop.name, "hangs")
+        self.stand_down(self)
+
+    @property
+    def live(self) -> LiveRouter | None:
+        return self.process.live if self.address else None
+
+    @property
+    def watched(self) -> bool:
+        """It waits, and sees the one that leads."""
+        return not self.leads and self.process.watcher.watched is not None
+
+    @property
+    def leads(self) -> bool:
+        return self.loop.alive and bool(self.address) and self.process.seat.leads
+
+
+class FrontendHost:
+    """A frontend's process, without its servers: clients stand right at the desk."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        options: FrontendOptions,
+        registry: Registry,
+        routers: Sequence[Callable[[VirtualLoop], Resolve]],
+    ) -> None:
+        self.loop = new_process(world, name)
+        first, second = _both(routers, self.loop)
+        self.board = Switchboard(options, registry, first, NODE, second)
+        self.up = False
+        self.draining = False
+
+    async def run(self) -> None:
+        self.undo = AsyncExitStack()
+        heart = VirtualHeart(self.loop, LINKS.beat_ns)
+        pool: Any = None
+        arena = VirtualArena(self.loop)
+        self.undo.callback(arena.close)
+        await self.board.listen(self.undo, arena, pool, heart)
+        self.board.reach_router(self.undo)
+        self.board.desk.stalls.start()
+        self.up = True
+
+    async def leave(self) -> None:
+        """As `FrontendProcess.stop`: drain, then end."""
+        self.draining = True
+        self.board.table.on_drain()
+        while self.board.table.entries:
+            await asyncio.sleep(0.01)
+        self.board.desk.close()
+        await self.undo.aclose()
+        self.loop.die()
+
+
+class Machine:
+    """What a backend's accelerator does to its batches."""
+
+    def __init__(self, tables: dict[str, tuple[int, ...]]) -> None:
+        self.tables = tables
+        self.profile_error = 1.0
+        """It takes this much longer than its profile says, always."""
+        self.slowness = 1.0
+        self.hangs = False
+        self.fails = False
+        self.room = 0
+        """The largest batch that fits its memory; 0: any."""
+        self.poison = ""
+        """A variant that kills the process."""
+
+
+class VirtualExecutor:
+    """In place of the threads that stage and run batches."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        machine: Machine,
+        report: Callable[[Outcome], None],
+        on_crash: Callable[[], None],
+    ) -> None:
+        self.loop = loop
+        self.machine = machine
+        self.report = report
+        self.on_crash = on_crash
+        self.orders: deque[tuple[Job, Runner, Sequence[tuple[int, Array]], dict[int, str]]] = (
+            deque()
+        )
+        self.given: dict[Job, list[Array]] = {}
+        """What lay in the inputs when each batch was handed over."""
+        self.running: Job | None = None
+
+    def begin(
+        self,
+        job: Job,
+        runner: Runner,
+        items: Sequence[tuple[int, Array]],
+        errors: dict[int, str],
+    ) -> None:
+        self.orders.append((job, runner, items, errors))
+        self.given[job] = [item.copy() for _, item in items]
+        if self.running is None:
+            self._next()
+
+    def _next(self) -> None:
+        if not self.orders:
+            return
+        job, runner, items, errors = self.orders.popleft()
+        self.running = job
+        machine, world = self.machine, self.loop.world
+        # Here they are read at last, as `Executor` stages them.
+        for before, (_, item) in zip(self.given.pop(job), items, strict=True):
+            if not np.array_equal(before, item):
+                world.trouble.append(f"{self.loop.name} reads {item} where {before} was meant")
+        plain_ns = machine.tables[job.run.variant][max(0, len(items) - 1)]
+        jitter = 1.0 + abs(self.loop.rng.gauss(0.0, 0.02))
+        if 0 < machine.room < len(items):
+            # It runs in parts, one after the other.
+            plain_ns *= 1 + len(items) // machine.room
+        run_ns = int(plain_ns * machine.profile_error * machine.slowness * jitter)
+        started_at_ns = self.loop.clock()
+        world.enter(
+            world.now_ns + run_ns,
+            lambda: self._end(started_at_ns, job, runner, items, errors),
+            self.loop,
+            thread=True,
+        )
+
+    def _end(
+        self,
+        started_at_ns: int,
+        job: Job,
+        runner: Runner,
+        items: Sequence[tuple[int, Array]],
+        errors: dict[int, str],
+    ) -> None:
+        world = self.loop.world
+        if self.machine.poison == job.run.variant:
+            self.on_crash()
+            return
+        if self.machine.hangs:
+            again = ms(5)
+            world.enter(
+                world.now_ns + again,
+                lambda: self._end(started_at_ns, job, runner, items, errors),
+                self.loop,
+                thread=True,
+            )
+            return
+        run_ns = self.loop.clock() - started_at_ns
+        outputs = []
+        failed = ""
+        if self.machine.fails:
+            failed = "RuntimeError: the model broke"
+        elif items:
+            places = [place for place, _ in items]
+            outputs.append((places, runner.run(runner.stage([item for _, item in items]))))
+        self.running = None
+        fits = self.machine.room if 0 < self.machine.room < len(items) else 0
+        self.report(Outcome(job, 0, started_at_ns, run_ns, errors, outputs, failed, fits))
+        self._next()
+
+    def stop(self) -> None:
+        self.orders.clear()
+
+
+def _both(
+    routers: Sequence[Callable[[VirtualLoop], Resolve]], loop: VirtualLoop
+) -> tuple[Resolve, Resolve | None]:
+    """Where the routers are, as this process asks."""
+    return routers[0](loop), routers[1](loop) if len(routers) > 1 else None
+
+
+def echo(batch: Array) -> Array:
+    """The model of this world: whoever gets another's answer would notice."""
+    return np.array(batch)
+
+
+class BackendHost:
+    """A backend's process."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        number: int,
+        tables: dict[str, tuple[int, ...]],
+        routers: Sequence[Callable[[VirtualLoop], Resolve]],
+        on_crash: Callable[["BackendHost"], None],
+    ) -> None:
+        self.loop = new_process(world, name)
+        self.machine = Machine(tables)
+        self.on_crash = on_crash
+        self.leaving = False
+        runners: dict[str, Runner] = {
+            variant: PlainRunner(echo, len(table)) for variant, table in tables.items()
+        }
+        first, second = _both(routers, self.loop)
+        self.process = BackendProcess(
+            BackendSettings(number, KIND, NODE, links=LINKS),
+            runners,
+            first,
+            heart=VirtualHeart(self.loop, LINKS.beat_ns),
+            make_executor=self._make_executor,
+            standby=second,
+        )
+        self.process.segments = VirtualSegments(world)
+
+    def _make_executor(self, report: Callable[[Outcome], None]) -> VirtualExecutor:
+        self.executor = VirtualExecutor(
+            self.loop, self.machine, report, lambda: self.on_crash(self)
+        )
+        return self.executor
+
+    async def run(self) -> None:
+        await self.process.start()
+
+    async def leave(self) -> None:
+        """As Serve ends a replica that it does not want any more."""
+        self.leaving = True
+        await self.process.drain()
+        await self.process.stop()
+        self.loop.die()

@@ -1,0 +1,105 @@
+"""One seed, one story: start, load and faults, heal, then all must be well."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.fault_simulator.clients import Sent
+from fermata.fault_simulator.deployment import ENCODED, PLAIN
+from fermata.fault_simulator.invariants import Invariants
+from fermata.fault_simulator.schedule import Schedule
+from fermata.fault_simulator.system import System
+from fermata.fault_simulator.world import BrokenError, World
+from fermata.foundation.units import ms, seconds
+
+UP_NS = seconds(1)
+TROUBLE_NS = seconds(3)
+WARM_NS = ms(800)
+WARM_RPS = 60.0
+WARM_ROUNDS = 20
+"""Several requests at once are in time only if batches are planned with what they take when all is
+well. Each slow batch counts until 50 others have run, at most 256 (docs/reliability.md, "After a
+backend was slow"), and of the rarer model about twelve run in one round."""
+UNLEARNT = frozenset(("late", "window", "shed"))
+"""What becomes of requests until then."""
+PROBE_NS = ms(400)
+REST_NS = seconds(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """How a seed went."""
+
+    seed: int
+    broken: str
+    """The invariant that does not hold; empty: all do."""
+    outcomes: dict[str, int]
+    """Requests by their end."""
+    steps: int
+    said: list[str]
+
+
+def play(
+    seed: int,
+    kinds: tuple[str, ...] = (),
+    plant: Callable[[object], None] | None = None,
+    tell: bool = False,
+    scaled: bool | None = None,
+) -> Story:
+    """Play one seed; `plant` sees each process before it runs, and may break it; `scaled`: as
+    `System` has it."""
+    world = World(seed)
+    world.said = [] if tell else None
+    rng = world.rng("schedule")
+    backends, frontends = rng.randint(2, 4), rng.randint(1, 2)
+    system = System(world, backends, frontends, plant, scaled=scaled)
+    invariants = Invariants(system)
+    schedule = Schedule(system, rng, kinds)
+    broken = ""
+    try:
+        world.run_until(world.now_ns + UP_NS)
+        from_ns = world.now_ns
+        if system.scaled:
+            schedule.swings(from_ns, from_ns + TROUBLE_NS)
+        else:
+            schedule.load(from_ns, from_ns + TROUBLE_NS, rng.uniform(20.0, 150.0))
+        schedule.faults(from_ns, from_ns + TROUBLE_NS, rng.randint(0, 6))
+        world.run_until(from_ns + TROUBLE_NS)
+        schedule.heal()
+        system.settle()
+        for left in reversed(range(WARM_ROUNDS)):
+            # What was learnt from the faults is unlearnt by ordinary load.
+            schedule.load(world.now_ns, world.now_ns + WARM_NS, WARM_RPS)
+            world.run_until(world.now_ns + WARM_NS + REST_NS)
+            probes = _probe(system)
+            refusals = [each for each in _ends(probes) if each != "served"]
+            if left == 0 or not UNLEARNT.issuperset(refusals) or not refusals:
+                break
+        # Where backends follow the load, some have just been asked for.
+        system.settle(REST_NS)
+        invariants.check_served(probes)
+        invariants.check_clean()
+    except BrokenError as error:
+        broken = str(error)
+    except Exception as error:
+        # Nobody catches it in production either; the other seeds are played all the same.
+        broken = f"{type(error).__name__}: {error}"
+    outcomes = dict(Counter(_ends(system.clients.ledger)))
+    return Story(seed, broken, outcomes, world.sequence, world.said or [])
+
+
+def _probe(system: System) -> list[Sent]:
+    probes = []
+    for _ in range(5):
+        for frontend in system.frontends:
+            probes.append(system.clients.send(PLAIN, frontend))
+            probes.append(system.clients.send(ENCODED, frontend))
+        system.world.run_until(system.world.now_ns + PROBE_NS)
+    return probes
+
+
+def _ends(sent: list[Sent]) -> list[str]:
+    """What became of those that have an answer."""
+    ends = [each.outcomes[0] for each in sent if each.outcomes]
+    return [each.reason if isinstance(each, Refusal) else "served" for each in ends]

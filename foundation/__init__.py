@@ -1,0 +1,1 @@
+"""Errors, units, validation and logs that every other package stands on."""

@@ -1,0 +1,144 @@
+"""Structured logs: one JSON object a line, with what it is about as fields of its own.
+
+Nothing is logged for each request or batch above `debug`, and nothing is formatted that nobody
+wants. Lines of `debug` are written by a thread: no request waits for a disk.
+"""
+
+import json
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fermata.foundation.rolling_file import RollingFile
+
+LOG = logging.getLogger("fermata")
+# Without it Python prints warnings by itself where nobody has asked for logs, as in simulations.
+LOG.addHandler(logging.NullHandler())
+WAITING_MAX = 100_000
+"""Lines that wait for the disk; more are left out, and how many is said."""
+WRITE_EVERY_S = 0.2
+
+Write = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What is logged, and where to."""
+
+    level: str = "warning"
+    folder: str = ""
+    """Each process has a file of its own there; empty: standard error, which Ray keeps."""
+    bytes_max: int = 256 << 20
+    """Of a file; then it starts anew, and the one before is kept."""
+
+
+def fields(**values: object) -> dict[str, dict[str, object]]:
+    """What a line is about: `LOG.info("loaded", extra=fields(variant=name))`. Ids of requests are
+    text: as numbers they are more than some readers of JSON can tell apart."""
+    return {"fields": values}
+
+
+def in_ms(duration_ns: int) -> float:
+    """As logs say times."""
+    return round(duration_ns / 1e6, 3)
+
+
+def debugging() -> bool:
+    """Whether each request and each batch gets a line."""
+    return LOG.isEnabledFor(logging.DEBUG)
+
+
+def log_line(record: logging.LogRecord, process: str) -> str:
+    """A record as one line of JSON."""
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    told: dict[str, Any] = {
+        "time": f"{seconds}.{int(record.created % 1 * 1e6):06d}Z",
+        "level": record.levelname.lower(),
+        "process": process,
+        "event": record.getMessage(),
+        **getattr(record, "fields", {}),
+    }
+    if record.exc_info:
+        told["error"] = logging.Formatter().formatException(record.exc_info)
+    return json.dumps(told, default=str, separators=(",", ":")) + "\n"
+
+
+class LineHandler(logging.Handler):
+    """Writes what is rare at once, so that it is there even if the process ends next; lines of
+    `debug` a little later and by a thread."""
+
+    def __init__(self, process: str, write: Write) -> None:
+        super().__init__()
+        self.process = process
+        self.write = write
+        self.waiting: list[logging.LogRecord] = []
+        self.left_out = 0
+        self.stopped = threading.Event()
+        self.writing = threading.Lock()
+        self.thread = threading.Thread(target=self._run, name="logs", daemon=True)
+        self.thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno > logging.DEBUG:
+            self._write(log_line(record, self.process))
+        elif len(self.waiting) < WAITING_MAX:
+            self.waiting.append(record)
+        else:
+            self.left_out += 1
+
+    def _run(self) -> None:
+        while not self.stopped.wait(WRITE_EVERY_S):
+            self.flush()
+
+    def flush(self) -> None:
+        # Threads that log hold this lock while they do.
+        self.acquire()
+        waiting, self.waiting = self.waiting, []
+        left_out, self.left_out = self.left_out, 0
+        self.release()
+        if left_out:
+            told = logging.LogRecord("", logging.WARNING, "", 0, "lines left out", None, None)
+            told.fields = {"lines": left_out}
+            waiting.append(told)
+        if waiting:
+            self._write("".join([log_line(record, self.process) for record in waiting]))
+
+    def _write(self, text: str) -> None:
+        with self.writing:
+            try:
+                self.write(text)
+            except OSError as error:
+                # There is no other place to say it.
+                print(f"logs cannot be written: {error.strerror}", file=sys.stderr)
+
+    def close(self) -> None:
+        if not self.stopped.is_set():
+            self.stopped.set()
+            self.thread.join()
+            self.flush()
+        super().close()
+
+
+def start_logs(process: str, options: LogOptions) -> None:
+    """Log what this process has to say; `process` names it on every line. A second call takes the
+    place of the first."""
+    for handler in [each for each in LOG.handlers if isinstance(each, LineHandler)]:
+        LOG.removeHandler(handler)
+        handler.close()
+    write = _to_stderr
+    if options.folder:
+        write = RollingFile(Path(options.folder) / f"{process}.jsonl", options.bytes_max).write
+    LOG.addHandler(LineHandler(process, write))
+    LOG.setLevel(options.level.upper())
+    # Ray has handlers of its own, which would say everything once more.
+    LOG.propagate = False
+
+
+def _to_stderr(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()

@@ -1,0 +1,1 @@
+"""Hang detection, quarantine and availability."""

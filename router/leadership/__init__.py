@@ -1,0 +1,1 @@
+"""One router leads, another may wait: roles, terms, process ids, the actor."""

@@ -1,0 +1,172 @@
+"""A router's process, whoever runs it: its links, its seat, and what a control plane asks of it."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar
+
+from fermata.foundation.errors import NoAnswerError
+from fermata.router.leadership.role import Seat, Watcher
+from fermata.router.leadership.terms import TermRecord, Terms
+from fermata.router.links.address import join_address
+from fermata.router.links.heartbeat import Heart
+from fermata.router.links.transport import LinkOptions, LinkServer, Resolve
+from fermata.router.live.driver import LiveRouter
+from fermata.router.policies.jellyfish.mapping_problem import Assignment, Question
+from fermata.router.telemetry.snapshot import snapshot
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """The router of the other seat, with which this one takes turns to lead."""
+
+    resolve: Resolve
+    second: bool
+    """Whether this one waits at first."""
+    say: Callable[[str], None] = lambda what: None
+    """Hears why this one took the lead."""
+
+
+def led(method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+    """A method of a router that leads: one that waits has nothing to tell, and would forget what
+    it is told."""
+
+    @wraps(method)
+    async def call(self: "RouterProcess", *given: Any) -> T:
+        if not await self.leading():
+            raise NoAnswerError("this router waits: ask the other one")
+        return await method(self, *given)
+
+    return call
+
+
+class RouterProcess:
+    """Runs a `LiveRouter` on the event loop of whoever calls first."""
+
+    live: LiveRouter
+    seat: Seat
+    server: LinkServer
+    watcher: Watcher
+
+    def __init__(
+        self,
+        make_live: Callable[[], LiveRouter],
+        heart: Heart,
+        options: LinkOptions,
+        host: str,
+        port: int = 0,
+        mark: str = "",
+        other: Other | None = None,
+        record: TermRecord | None = None,
+    ) -> None:
+        """`mark` tells a later owner whether this router is of its own making; `record` is the
+        cluster's own of terms."""
+        self.make_live = make_live
+        self.heart = heart
+        self.options = options
+        self.host = host
+        self.port = port
+        self.of = mark
+        self.other = other
+        self.terms = Terms(record, lambda: self.live.epoch)
+        self.starting: asyncio.Task[str] | None = None
+
+    async def address(self) -> str:
+        """host:port for links; the router listens from the first call on."""
+        if self.starting is None:
+            self.starting = asyncio.get_running_loop().create_task(self._start())
+        return await asyncio.shield(self.starting)
+
+    async def _start(self) -> str:
+        self.live = self.make_live()
+        self.seat = Seat(self.live, leads=self.other is None)
+        self.server = LinkServer(self.seat.hello, self.seat, self.heart, self.options)
+        port = await self.server.start(self.host, self.port)
+        if self.other is not None:
+            other = self.other
+            self.watcher = Watcher(
+                self.seat,
+                other.resolve,
+                not other.second,
+                self.heart,
+                self.options,
+                other.say,
+                self.terms.note,
+            )
+            self.watcher.start()
+        return join_address(self.host, port)
+
+    async def mark(self) -> str:
+        return self.of
+
+    async def leading(self) -> int:
+        """The epoch in which it leads; 0 while it waits."""
+        await self.address()
+        return self.live.epoch if self.seat.leads else 0
+
+    @led
+    async def snapshot(self) -> dict[str, Any]:
+        """Counters and signals; see `fermata.router.telemetry.snapshot`."""
+        watched, tasks = bool(self.seat.watchers), len(asyncio.all_tasks())
+        mine = {"pid": os.getpid(), "standby": watched, "tasks": tasks}
+        return {**snapshot(self.live), **mine, "links_refused": self.server.lobby.refused}
+
+    @led
+    async def observe(self) -> dict[str, Any]:
+        """The same, with the batches of the last seconds on each backend."""
+        live = self.live
+        recent = live.meters.recent_batches(live.clock(), 0, live.built.variants)
+        return {**snapshot(live), "recent": recent}
+
+    @led
+    async def questions(self, wait_s: float) -> dict[int, Question]:
+        """What mappings of clients are to be decided from, once one is due or what was decided
+        last holds no more, within so many seconds; see `MappedClients`."""
+        clients, urgent = self.live.clients, asyncio.Event()
+        clients.on_urgent = urgent.set
+        due_in_s = (clients.due_at_ns() - self.live.clock()) / 1e9
+        if not clients.urgent and due_in_s > 0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(urgent.wait(), min(wait_s, due_in_s))
+        return clients.questions(self.live.clock())
+
+    @led
+    async def take_plans(self, plans: dict[int, Assignment]) -> None:
+        self.live.take_plans(plans)
+
+    @led
+    async def place(self, home: dict[str, int]) -> list[str]:
+        """Serve applications from these sub-clusters; returns those still on their way."""
+        return self.live.place(home)
+
+    @led
+    async def withdraw(self, application: str, reason: str) -> None:
+        """Send nobody to an application any more; see `LiveRouter.withdraw`."""
+        self.live.withdraw(application, reason)
+
+    @led
+    async def set_target(self, wanted: list[int]) -> None:
+        """How many backends each sub-cluster should have."""
+        self.live.set_target(wanted)
+
+    @led
+    async def target(self) -> tuple[int, int | None]:
+        """Its epoch, and how many backends the control plane last wanted; None until it has."""
+        return self.live.epoch, self.live.placement.target
+
+    async def stop(self, reason: str = "router shuts down") -> None:
+        """Say goodbye to everyone; whoever created the process then ends it."""
+        if self.starting is None:
+            return
+        await self.starting
+        if self.other is not None:
+            await self.watcher.stop(reason)
+        await self.server.stop(reason)
+        self.terms.stop()
+        self.live.stop()
+        self.heart.stop()

@@ -1,0 +1,169 @@
+"""A router's seat: it leads, or it waits and watches the one that does.
+
+Every router has an epoch of its own, and whoever waits has a higher one than whoever leads: all it
+takes to lead is to say so. Frontends and backends follow the highest epoch that they have heard
+of, so an old leader that comes back finds nobody, and ends itself.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+
+from fermata.foundation.units import ms, seconds
+from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.connecting import PersistentLink
+from fermata.router.links.heartbeat import Heart
+from fermata.router.links.messages import PROTOCOL, STANDBY, Hello, Lead, Message
+from fermata.router.links.transport import Link, LinkOptions, Resolve
+from fermata.router.live.driver import LiveRouter
+
+SILENCE_NS = ms(100)
+"""A leader that said nothing for so long is given up: who takes its place by mistake does no
+harm but to itself."""
+BEAT_NS = ms(20)
+"""How often routers say that they live, where one waits."""
+HUNG_NS = seconds(2)
+"""A router whose loop has not turned for so long ends itself."""
+PATIENCE_S = (0.5, 3.0)
+"""How long the first and the second look for one that leads, before they lead themselves."""
+
+
+class Seat:
+    """Stands between links and a router (`LinkEvents`); a router that waits hears nothing."""
+
+    def __init__(self, live: LiveRouter, leads: bool = True) -> None:
+        self.live = live
+        self.leads = leads
+        self.waiting: dict[Link, None] = {}
+        """Links of whoever would follow this router, and of the one that watches it."""
+        self.watchers: set[Link] = set()
+        """Links of routers that would take this one's place."""
+
+    def hello(self) -> Hello:
+        hello = self.live.hello()
+        return hello if self.leads else msgspec.structs.replace(hello, role=STANDBY)
+
+    def lead(self) -> None:
+        """Take the lead; everyone who is linked hears of it."""
+        if self.leads:
+            return
+        self.leads = True
+        waiting, self.waiting = self.waiting, {}
+        for link in waiting:
+            self.on_up(link)
+
+    # LinkEvents
+
+    def on_up(self, link: Link) -> None:
+        if not self.leads:
+            self.waiting[link] = None
+            return
+        if link.session.me.role == STANDBY:
+            # That is what it was greeted as.
+            link.send(Lead(self.live.epoch))
+            link.flush()
+        if link.peer.role == STANDBY:
+            self.watchers.add(link)
+        else:
+            self.live.on_up(link)
+
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
+        if self.leads and link.peer.role != STANDBY:
+            self.live.on_messages(link, messages)
+
+    def on_down(self, link: Link, closed: Closed) -> None:
+        self.watchers.discard(link)
+        waited = link in self.waiting
+        self.waiting.pop(link, None)
+        if waited or link.peer.role == STANDBY:
+            self.live.on_refused(link, closed)
+        else:
+            self.live.on_down(link, closed)
+
+    def on_refused(self, link: Link, closed: Closed) -> None:
+        self.live.on_refused(link, closed)
+
+
+class Watcher:
+    """Keeps a link from a router that waits to the other one, and takes its place when it is gone
+    (`LinkEvents`)."""
+
+    def __init__(
+        self,
+        seat: Seat,
+        other: Resolve,
+        first: bool,
+        heart: Heart,
+        options: LinkOptions,
+        say: Callable[[str], None] = lambda what: None,
+        note: Callable[[int], None] = lambda term: None,
+    ) -> None:
+        """`first`: it leads where nobody does. `say` hears why it took the lead; `note` has the
+        cluster record a term that the cluster did not give."""
+        self.seat = seat
+        self.first = first
+        self.say = say
+        self.note = note
+        quick = replace(options, silence_ns=SILENCE_NS)
+        self.kept = PersistentLink(other, self._hello, self, heart, quick)
+        self.link: Link | None = None
+        self.watched: Link | None = None
+        """The same, where the other one leads."""
+
+    def start(self) -> None:
+        self.kept.start()
+        loop = asyncio.get_running_loop()
+        loop.call_later(PATIENCE_S[0 if self.first else 1], self._give_up)
+
+    async def stop(self, reason: str) -> None:
+        await self.kept.stop(reason)
+
+    def _hello(self) -> Hello:
+        # Its own epoch is above the leader's, which would take that for the end of its time.
+        return Hello(PROTOCOL, STANDBY, 0, 0)
+
+    def _give_up(self) -> None:
+        if self.watched is None:
+            self._lead(f"no other router leads ({self.kept.trouble or 'the one there is waits'})")
+
+    def _lead(self, reason: str) -> None:
+        if not self.seat.leads:
+            self.say(reason)
+            self.seat.lead()
+            # From now on the other one watches.
+            self.kept.task.cancel()
+            if self.link is not None:
+                self.link.close(CloseCode.SUPERSEDED, "leads now")
+
+    def _watch(self, link: Link) -> None:
+        self.watched = link
+        live = self.seat.live
+        if live.epoch <= link.peer.epoch:
+            # Terms of the two seats differ in their last bit.
+            live.epoch = link.peer.epoch + 1
+            self.note(live.epoch)
+
+    # LinkEvents
+
+    def on_up(self, link: Link) -> None:
+        self.link = link
+        if link.peer.role != STANDBY:
+            self._watch(link)
+        elif self.first:
+            self._lead("the other router waits too")
+
+    def on_messages(self, link: Link, messages: list[Message]) -> None:
+        if isinstance(messages[0], Lead):
+            link.now_leads(messages[0].epoch)
+            self._watch(link)
+
+    def on_down(self, link: Link, closed: Closed) -> None:
+        self.link = None
+        if link is self.watched:
+            self.watched = None
+            self._lead(f"the router that led is gone ({closed})")
+
+    def on_refused(self, link: Link, closed: Closed) -> None:
+        pass

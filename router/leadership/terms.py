@@ -1,0 +1,103 @@
+"""Epochs of routers: each later start has a higher one, and nobody obeys a lower one again."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Protocol
+
+from fermata.foundation.errors import NoAnswerError
+from fermata.foundation.logs import LOG, fields
+
+RECORD_S = 1.0
+"""Time for the cluster to answer; then it counts as away."""
+AGAIN_S = 0.5
+"""Pause between two attempts to have a term recorded."""
+
+RESTART_BITS = 44
+"""Milliseconds since 1970 fit until the year 2527."""
+
+
+def next_epoch(generation: int, wall_ms: int, last: int = 0, seat: int | None = None) -> int:
+    """A number that grows with every start: of a new generation, or of the same one by Ray.
+
+    Ray restarts an actor with the arguments it was created with, so the generation alone would
+    not tell the new process from the one whose place it takes. Wall clocks may be set back: the
+    highest epoch that the cluster remembers (`last`) counts too. Two routers may start at once,
+    one for each `seat`, 0 or 1: the last bit tells them apart.
+    """
+    epoch = max((generation << RESTART_BITS) | wall_ms, last + 1)
+    return epoch if seat is None else epoch + ((epoch ^ seat) & 1)
+
+
+class TermRecord(Protocol):
+    """The cluster's own record of terms; raises NoAnswerError while it cannot be reached."""
+
+    async def highest(self) -> int:
+        """The highest term that any router of this name has had."""
+
+    async def note(self, term: int) -> None:
+        """Record a term of this router's own."""
+
+
+class Terms:
+    """Dealings of one router with that record: it stands down for no peer's word alone."""
+
+    def __init__(
+        self,
+        record: TermRecord | None,
+        term: Callable[[], int],
+        wait_s: float = RECORD_S,
+        again_s: float = AGAIN_S,
+    ) -> None:
+        """`term` is the router's own by now. Without a record, peers are believed."""
+        self.record = record
+        self.term = term
+        self.wait_s = wait_s
+        self.again_s = again_s
+        self.asking: asyncio.Task[None] | None = None
+        self.noting: asyncio.Task[None] | None = None
+
+    def confirm(self, then: Callable[[], None]) -> None:
+        """Call this if there is a newer router, as a proven peer says. Where the record cannot be
+        read, that peer is believed: better no router than two."""
+        if self.record is None:
+            then()
+        elif self.asking is None or self.asking.done():
+            self.asking = _start(self._ask(self.record, then))
+
+    async def _ask(self, record: TermRecord, then: Callable[[], None]) -> None:
+        try:
+            highest = await asyncio.wait_for(record.highest(), self.wait_s)
+        except (NoAnswerError, TimeoutError):
+            LOG.warning("the record of terms cannot be read: a peer's word is taken instead")
+        else:
+            if highest <= self.term():
+                LOG.warning(
+                    "a peer claims that there is a newer router, and the cluster knows of none",
+                    extra=fields(term=self.term(), recorded=highest),
+                )
+                return
+        then()
+
+    def note(self, term: int) -> None:
+        """Have a term recorded that the cluster did not give, however long it takes."""
+        if self.record is not None:
+            if self.noting is not None:
+                self.noting.cancel()
+            self.noting = _start(self._note(self.record, term))
+
+    async def _note(self, record: TermRecord, term: int) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(record.note(term), self.wait_s)
+                return
+            except (NoAnswerError, TimeoutError):
+                await asyncio.sleep(self.again_s)
+
+    def stop(self) -> None:
+        for task in (self.asking, self.noting):
+            if task is not None:
+                task.cancel()
+
+
+def _start(work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+    return asyncio.get_running_loop().create_task(work)

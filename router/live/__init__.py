@@ -1,0 +1,1 @@
+"""The live driver of the engine and its parts."""

@@ -1,0 +1,108 @@
+"""Clients that tell of their network, and are told which input size to send."""
+
+from collections.abc import Callable
+
+from fermata.foundation.units import NEVER
+from fermata.router.assembly import Assembly
+from fermata.router.core.events import Advise, ClientReport
+from fermata.router.links.messages import Advice, Report
+from fermata.router.live.allowed_variants import ClientWishes
+from fermata.router.live.peers import Speaker
+from fermata.router.policies.jellyfish.mapping_problem import Assignment, Question
+from fermata.router.policies.jellyfish.source import Jellyfish
+
+CLIENTS_MAX = 100_000
+"""Whose frontend is remembered, to tell them which input size to send."""
+
+
+def nothing() -> None:
+    """Nobody waits to be called."""
+
+
+class MappedClients:
+    """Hands reports to the engine, and plans that are made off the request path: whoever created
+    the router asks for the questions and brings the answers."""
+
+    def __init__(self, built: Assembly) -> None:
+        self.built = built
+        self.wishes = ClientWishes(built.families, built.variants)
+        self.names = {number: name for name, number in built.applications.items()}
+        self.frontends: dict[tuple[int, int], Speaker] = {}
+        """By application and client: the link of its last report, in the order of those."""
+        self.on_urgent: Callable[[], None] = nothing
+        """Called when what was decided holds no more: whoever decides should do so soon."""
+        self.sources = {
+            number: source
+            for number, source in enumerate(built.engine.sources)
+            if isinstance(source, Jellyfish)
+        }
+        for source in self.sources.values():
+            source.plan_elsewhere()
+
+    def advice(self, advise: Advise) -> tuple[Speaker | None, Advice]:
+        """The message, and the link that the client last reported on; None where it never did."""
+        return self.frontends.get((advise.application, advise.client)), Advice(
+            self.names[advise.application],
+            advise.client,
+            advise.input_size,
+            advise.network_ns,
+            advise.served,
+        )
+
+    def on_report(self, now_ns: int, frontend: Speaker, said: Report) -> None:
+        application = self.built.applications.get(said.application)
+        if application is None:
+            return
+        # The latest last, so that the first is the one to forget.
+        who = (application, said.client)
+        before = self.frontends.pop(who, None)
+        self.frontends[who] = frontend
+        if len(self.frontends) > CLIENTS_MAX:
+            del self.frontends[next(iter(self.frontends))]
+        pinned = -1
+        if said.pinned:
+            # A name that nobody has pins to nothing: such a client is told that it is not served.
+            found = self.wishes.allowed(application, 0.0, said.pinned)
+            pinned = min(found) if found else len(self.built.variants)
+        self.built.engine.on_report(
+            now_ns,
+            application,
+            ClientReport(
+                said.client,
+                said.slo_ns,
+                said.fps,
+                said.bandwidth_bps,
+                said.input_size,
+                said.frame_bits,
+                said.round_trip_ns,
+                said.accuracy_floor,
+                pinned,
+            ),
+        )
+        if before is not frontend and application in self.sources:
+            # Advice is told when it changes, and this frontend has not heard it.
+            self.sources[application].advise_again(said.client)
+        if self.urgent:
+            self.on_urgent()
+
+    @property
+    def urgent(self) -> bool:
+        """Whether what was decided last holds no more."""
+        return any(source.urgent and source.clients for source in self.sources.values())
+
+    def due_at_ns(self) -> int:
+        """When the mapping of an application's clients is to be decided next."""
+        return min((source.plan_due_at_ns for source in self.sources.values()), default=NEVER)
+
+    def questions(self, now_ns: int) -> dict[int, Question]:
+        """What the mappings that are due are to be decided from now."""
+        return {
+            number: source.question(now_ns)
+            for number, source in self.sources.items()
+            if source.plan_due_at_ns <= now_ns
+        }
+
+    def take_plans(self, now_ns: int, plans: dict[int, Assignment]) -> None:
+        for number, plan in plans.items():
+            source = self.sources[number]
+            source.desk.refresh(now_ns, source, source.take_plan(now_ns, plan))

@@ -1,0 +1,121 @@
+"""What frontends hear of their requests, and of who is there to serve them."""
+
+from collections.abc import Callable
+
+from fermata.router.assembly import Assembly
+from fermata.router.core.events import Advise, Answer, Batch, Drop, DropReason
+from fermata.router.health.availability import Presence
+from fermata.router.links.closing import CloseCode
+from fermata.router.links.messages import (
+    RID_BITS,
+    Absent,
+    Dropped,
+    Estimated,
+    Fleet,
+    FrontendStats,
+    Message,
+    Shares,
+    ShortCircuit,
+)
+from fermata.router.live.client_mapping import MappedClients
+from fermata.router.live.peers import BackendPeer, Speaker
+from fermata.router.live.retry_hint import retry_after_ns
+from fermata.router.live.tenant_shares import TenantShares
+
+
+class Word:
+    """Tells them; `say` sends a message on a link."""
+
+    def __init__(
+        self,
+        built: Assembly,
+        presence: Presence,
+        clients: MappedClients,
+        frontends: dict[int, Speaker],
+        backends: dict[int, BackendPeer],
+        say: Callable[[Speaker, Message], None],
+    ) -> None:
+        self.built = built
+        self.presence = presence
+        self.clients = clients
+        self.frontends = frontends
+        self.backends = backends
+        self.say = say
+        self.outdated = False
+        """Somebody has come or gone, or holds other models, since frontends heard of it."""
+        self.told: Fleet | None = None
+        self.tenants = TenantShares()
+
+    def on_frontend_up(self, link: Speaker) -> None:
+        number = link.peer.number
+        before = self.frontends.get(number)
+        self.frontends[number] = link
+        if before is not None:
+            before.close(CloseCode.SUPERSEDED, f"frontend {number} has come anew")
+        if self.presence.absent:
+            self.absent(link)
+        self.outdated, self.told = True, None
+
+    def on_frontend_down(self, number: int) -> None:
+        del self.frontends[number]
+        self.tenants.on_gone(number)
+        self.outdated = True
+
+    def shares(self, link: Speaker, stats: FrontendStats) -> None:
+        """Tell a frontend how much of tenants' rates is its part, by what it has been asked."""
+        number = link.peer.number
+        counts = {tenant: sum(outcomes.values()) for tenant, outcomes in stats.tenants}
+        self.tenants.on_asked(number, counts)
+        shares = self.tenants.of(number, self.frontends)
+        if shares and len(self.frontends) > 1:
+            self.say(link, Shares(shares))
+
+    def fleet(self) -> None:
+        """Tell every frontend who is there, where that is news."""
+        if not self.outdated:
+            return
+        self.outdated = False
+        ranks = self.built.engine.backend_rank
+        serving = [each for each in self.backends if not ranks[each].backends[each].draining]
+        unheld = tuple(self.presence.unheld(serving))
+        fleet = Fleet(len(self.frontends), len(serving), unheld)
+        if fleet != self.told:
+            self.told = fleet
+            for link in self.frontends.values():
+                self.say(link, fleet)
+
+    def absent(self, link: Speaker | None = None) -> None:
+        """Which applications nobody serves; to one frontend, or to all."""
+        absent = Absent(tuple(sorted(self.presence.absent.items())))
+        for each in self.frontends.values() if link is None else (link,):
+            self.say(each, absent)
+
+    def advise(self, advise: Advise) -> None:
+        link, advice = self.clients.advice(advise)
+        if link is not None and self.frontends.get(link.peer.number) is link:
+            self.say(link, advice)
+
+    def short_circuit(self, answer: Answer) -> None:
+        request, estimate = answer.request, answer.request.estimate
+        link = self.frontends.get(request.rid >> RID_BITS)
+        if link is not None and estimate is not None:
+            right = estimate.classes[answer.label]
+            self.say(link, ShortCircuit(request.rid, answer.label, right, estimate.classes))
+
+    def estimates(self, batch: Batch) -> None:
+        """Whoever asked hears how good the answer is thought to be."""
+        for request in batch.requests:
+            expected = self.built.expected(request, batch.variant)
+            link = self.frontends.get(request.rid >> RID_BITS)
+            if expected is not None and link is not None:
+                self.say(link, Estimated(request.rid, expected))
+
+    def dropped(self, drop: Drop) -> None:
+        # Who cancelled knows; nobody waits for the word.
+        if drop.reason == DropReason.CANCELLED:
+            return
+        request = drop.request
+        link = self.frontends.get(request.rid >> RID_BITS)
+        if link is not None:
+            after_ns = retry_after_ns(self.built, drop.reason, request.application)
+            self.say(link, Dropped(request.rid, drop.reason, after_ns))

@@ -1,0 +1,1 @@
+"""Sub-clusters: which one serves which application and holds which backend."""

@@ -1,0 +1,75 @@
+"""What a live router knows of placement, by the names that the control plane uses."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fermata.router.assembly import Assembly
+from fermata.router.placement.sub_clusters import SubClusters
+
+
+class Placement:
+    """Sub-clusters where there are several; with one, every backend holds and serves all."""
+
+    def __init__(self, built: Assembly) -> None:
+        self.numbers = built.applications
+        self.wanted: list[int] = []
+        """Backends that the control plane wants in each sub-cluster; empty until it has spoken."""
+        self.sub_clusters: SubClusters | None = None
+        if len(built.engine.ranks) > 1:
+            variants = [family.variants for family in built.families]
+            self.sub_clusters = SubClusters(built.engine, variants)
+
+    # Backends
+
+    def take(self, backend: int, held: frozenset[int]) -> int:
+        """The sub-cluster of a backend that has come up."""
+        return 0 if self.sub_clusters is None else self.sub_clusters.take(backend, held)
+
+    def on_held(self, now_ns: int, backend: int, held: frozenset[int]) -> None:
+        if self.sub_clusters is not None:
+            self.sub_clusters.on_held(now_ns, backend, held)
+
+    def on_gone(self, now_ns: int, backend: int) -> None:
+        if self.sub_clusters is not None:
+            self.sub_clusters.on_gone(now_ns, backend)
+
+    def on_idle(self, now_ns: int, backend: int) -> None:
+        if self.sub_clusters is not None:
+            self.sub_clusters.on_idle(now_ns, backend)
+
+    # The control plane
+
+    def place(self, now_ns: int, home: Mapping[str, int]) -> list[str]:
+        """Serve applications from these sub-clusters; returns those still on their way."""
+        if self.sub_clusters is not None:
+            self.sub_clusters.place(
+                now_ns, {self.numbers[name]: rank for name, rank in home.items()}
+            )
+        return self.on_their_way()
+
+    def on_their_way(self) -> list[str]:
+        going = {} if self.sub_clusters is None else self.sub_clusters.going
+        return sorted(name for name, number in self.numbers.items() if number in going)
+
+    @property
+    def target(self) -> int | None:
+        """How many it wants in all; Serve's autoscaling policy asks for it."""
+        return sum(self.wanted) if self.wanted else None
+
+    def set_target(self, now_ns: int, wanted: Sequence[int]) -> None:
+        """How many backends each sub-cluster should have."""
+        self.wanted = list(wanted)
+        if self.sub_clusters is not None:
+            self.sub_clusters.weigh(now_ns, wanted)
+
+    def describe(self, backends: Iterable[int]) -> dict[str, Any]:
+        """Sub-cluster of each application and backend, and who is on the way to another."""
+        placed = self.sub_clusters
+        home = {
+            name: 0 if placed is None else placed.home[number]
+            for name, number in self.numbers.items()
+        }
+        where = dict.fromkeys(sorted(backends), 0)
+        if placed is not None:
+            where |= placed.of_backend
+        return {"applications": home, "backends": where, "on_their_way": self.on_their_way()}

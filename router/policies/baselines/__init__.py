@@ -1,0 +1,1 @@
+"""Policies that exist for comparison."""

@@ -1,0 +1,114 @@
+"""A single queue before all instances: the strongest baseline that needs no prediction."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fermata.router.core.events import Batch, DropReason, Request
+from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source
+from fermata.router.policies.family import Family
+from fermata.router.policies.routing.instance import Instances
+from fermata.router.policies.routing.mix import read_mix
+from fermata.router.policies.unassigned import Stranded
+
+
+@dataclass(frozen=True, slots=True)
+class SingleQueueOptions:
+    """The instances behind the queue."""
+
+    mix: str = ""
+    """Instances of each variant, as in `routing`."""
+
+
+class SingleQueue(Source):
+    """First come, first served; of the idle instances the most accurate takes the next one."""
+
+    owns_backends = True
+
+    def __init__(self, family: Family, options: SingleQueueOptions) -> None:
+        self.family = family
+        self.options = options
+        self.accuracy = family.accuracy or (1.0,) * len(family.variants)
+        self.queue: deque[Request] = deque()
+        self.lanes: tuple[int, ...] = NO_LANES
+        self.stranded = Stranded(self)
+
+    def attach(self, desk: Desk) -> None:
+        super().attach(desk)
+        speed = [desk.costs.of(variant).p50_ns[1] for variant in self.family.variants]
+        self.instances = Instances(read_mix(self.options.mix, self.family, speed), speed)
+
+    def _alone_ns(self) -> int:
+        """What one request takes at best."""
+        tiers = {instance.tier for instance in self.instances.ordered} or range(len(self.accuracy))
+        fastest = min(tiers, key=lambda tier: self.instances.speed[tier])
+        return self.desk.lead_ns(1) + self.costs.of(self.family.variants[fastest]).plan_ns[1]
+
+    # Events
+
+    def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        if not self.lanes:
+            self.stranded.add(request, self._alone_ns())
+            return NO_LANES
+        self.queue.append(request)
+        # With others waiting no instance is idle.
+        return self.lanes if len(self.queue) == 1 else NO_LANES
+
+    def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
+        if request in self.queue:
+            self.queue.remove(request)
+        return self.lanes
+
+    def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
+        known = self.instances.get(backend) is not None
+        if up and not known:
+            self.instances.add(backend)
+        elif not up and known:
+            self.instances.remove(backend)
+        self.lanes = tuple(
+            instance.lane
+            for instance in sorted(
+                self.instances.ordered, key=lambda each: (-self.accuracy[each.tier], each.backend)
+            )
+        )
+        if self.lanes:
+            self.queue.extend(self.stranded.take_all())
+        else:
+            for request in self.queue:
+                self.stranded.add(request, self._alone_ns())
+            self.queue.clear()
+        return self.lanes
+
+    def on_time(self, now_ns: int) -> Sequence[int]:
+        self.stranded.drop_hopeless(now_ns)
+        return NO_LANES
+
+    # Bid and grant
+
+    def bid(self, now_ns: int, lane: int) -> Bid | None:
+        instance = self.instances.of_lane(lane)
+        if instance is None:
+            return None
+        alone_ns = self._alone_ns()
+        while self.queue and self.queue[0].expires_at_ns < now_ns + alone_ns:
+            self.outbox.drop(self.queue.popleft(), DropReason.LATE)
+        if not self.queue:
+            return None
+        bid = instance.bid
+        bid.size = 1
+        bid.ripe_at_ns = now_ns
+        # The lane has one source, so the key decides nothing.
+        bid.key = bid.expires_at_ns = self.queue[0].expires_at_ns - alone_ns
+        return bid
+
+    def grant(self, now_ns: int, slot: Slot) -> Batch | None:
+        instance = self.instances.get(slot.backend)
+        if instance is None:
+            return None
+        variant = self.family.variants[instance.tier]
+        ends_at_ns = slot.start_at_ns + slot.plan_ns(variant, 1)
+        for request in self.queue:
+            if ends_at_ns <= request.expires_at_ns:
+                self.queue.remove(request)
+                return Batch(variant, [request])
+        return None

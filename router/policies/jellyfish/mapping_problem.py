@@ -1,0 +1,105 @@
+"""What a decision is made from and what comes of it: plain data, so that it may be made in another
+process, and little of it, since the router packs and unpacks both between two requests."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fermata.clients.frame_bits import FrameBits
+from fermata.foundation.units import SECOND
+from fermata.router.policies.jellyfish.decision import Decider, never
+from fermata.router.policies.jellyfish.known_clients import Wish
+from fermata.router.policies.jellyfish.problem import Client, Plan, Zoo, make_client, make_zoo
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One application's zoo, clients and workers as they are at an instant."""
+
+    accuracy: tuple[float, ...]
+    latency_ns: tuple[tuple[int, ...], ...]
+    """By DNN: planned run times of batches of 1, 2, 3 and so on."""
+    input_sizes: tuple[int, ...]
+    variants: tuple[int, ...]
+    """The numbers that clients pin themselves to, by DNN."""
+    wishes: tuple[Wish, ...]
+    headroom: float
+    """Of a client's frame rate, for bursts."""
+    spent_ns: int
+    """Of each SLO, on neither network nor run."""
+    floor: float
+    """No less accurate DNN may serve anybody."""
+    workers: int
+
+    def zoo(self) -> Zoo:
+        return make_zoo(self.accuracy, self.latency_ns)
+
+    def clients(self, zoo: Zoo) -> list[Client]:
+        """The clients as the mapping sees them."""
+        return [self._client(zoo, wish) for wish in self.wishes]
+
+    def _client(self, zoo: Zoo, wish: Wish) -> Client:
+        pinned = None
+        if wish.pinned >= 0:
+            # Pinned to what is not in the zoo: nobody can serve it.
+            known = wish.pinned in self.variants
+            pinned = self.variants.index(wish.pinned) if known else len(self.variants)
+        fps = max(wish.fps, 1.0) * (1.0 + self.headroom)
+        floor = max(self.floor, wish.accuracy_floor)
+        budgets_ns = budgets(wish, self.input_sizes, self.spent_ns)
+        return make_client(zoo, wish.number, fps, budgets_ns, floor, pinned)
+
+
+def budgets(wish: Wish, input_sizes: Sequence[int], spent_ns: int) -> list[float]:
+    """What the network leaves for waiting and running, by input size: the SLO less s / W and the
+    way there and back (section IV-A); nothing where it could not even carry the frames as fast as
+    they come, for then each would be later than the last."""
+    left_ns = float(wish.slo_ns - spent_ns)
+    bandwidth_bps = wish.bandwidth_bps
+    if bandwidth_bps <= 0:
+        # Until it has measured its network it is given the smallest input.
+        return [left_ns, *[0.0] * (len(input_sizes) - 1)]
+    left_ns -= wish.round_trip_ns
+    bits_max = bandwidth_bps / wish.fps if wish.fps > 0 else float("inf")
+    ns_per_bit = SECOND / bandwidth_bps
+    known = FrameBits()
+    known.by_side = wish.bits_by_side
+    sizes_bits = [known.of(side) for side in input_sizes]
+    return [left_ns - bits * ns_per_bit if bits <= bits_max else 0.0 for bits in sizes_bits]
+
+
+class Post(NamedTuple):
+    """What one worker is to do."""
+
+    dnn: int
+    batch: int
+    clients: tuple[int, ...]
+    """Their numbers; where there are none it goes on as it is."""
+
+
+class Assignment(NamedTuple):
+    """A plan as the router needs it."""
+
+    posts: tuple[Post, ...]
+    left_out: tuple[tuple[int, int], ...]
+    """Clients that nobody serves now, each with the smallest DNN that it would take."""
+
+
+def assignment_of(plan: Plan) -> Assignment:
+    """The plan without what it was made from."""
+    posts = [
+        Post(share.dnn, share.batch, tuple(client.number for client in share.clients))
+        for share in plan.shares
+    ]
+    left_out: list[tuple[int, int]] = []
+    for client in plan.left_out:
+        smallest = next((dnn for dnn, batch in enumerate(client.batch_max) if batch > 0), 0)
+        left_out.append((client.number, smallest))
+    return Assignment(tuple(posts), tuple(left_out))
+
+
+def answer(decider: Decider, question: Question, expired: Callable[[], bool] = never) -> Assignment:
+    """Decide; once `expired` says so, the best so far is the answer."""
+    decider.zoo = question.zoo()
+    clients = question.clients(decider.zoo)
+    return assignment_of(decider.decide(clients, question.workers, expired))

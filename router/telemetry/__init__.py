@@ -1,0 +1,1 @@
+"""Counters, histograms, logs and the snapshot that others read."""

@@ -1,0 +1,183 @@
+"""What a live router counts: a few sums for each batch, never work for each request beyond a list.
+
+Readers take differences over windows of their own; see `fermata.router.telemetry.snapshot`.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from fermata.router.assembly import Assembly, RouterConfig
+from fermata.router.core.events import Batch, Drop, DropReason
+from fermata.router.links.messages import BackendStats, FrontendStats
+from fermata.router.telemetry.histogram import LATENCY_NS, SHORT_NS, SLACK_NS, Histogram
+from fermata.router.telemetry.stream_counts import StreamCounts
+
+RECENT = 96
+"""Batches remembered of each backend, for the page."""
+
+RecentBatch = tuple[int, int, int, int, int, int, int]
+"""(number, end, run time, variant, size, earliest deadline, how many were late)."""
+
+
+class ApplicationMeter:
+    """Sums since the start, of one application."""
+
+    __slots__ = (
+        "answered",
+        "busy_ns",
+        "expected_right",
+        "latency",
+        "queue_delay",
+        "rated",
+        "received",
+        "slack",
+        "streams",
+    )
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.busy_ns = 0
+        """Backend time of batches that have ended."""
+        self.expected_right = 0.0
+        """Right answers that variants' accuracies, or evidence, lead one to expect."""
+        self.rated = 0
+        """Requests that `expected_right` speaks of."""
+        self.queue_delay = Histogram(LATENCY_NS)
+        self.slack = Histogram(SLACK_NS)
+        self.latency = Histogram(LATENCY_NS)
+        """As frontends see it."""
+        self.answered: dict[str, int] = {}
+        """What frontends told clients: `good`, `late`, or why not."""
+        self.streams = StreamCounts()
+
+
+class Meters:
+    """Fed by the live router, batch by batch."""
+
+    def __init__(self, config: RouterConfig, built: Assembly) -> None:
+        self.built = built
+        self.names = [each.name for each in config.applications]
+        self.applications = [ApplicationMeter() for _ in config.applications]
+        self.accuracy = [one.accuracy for each in config.applications for one in each.variants]
+        self.sizes: list[dict[int, int]] = [{} for _ in built.variants]
+        """Batches dispatched, by variant and size."""
+        self.round_trip = Histogram(SHORT_NS)
+        self.timer_late = Histogram(SHORT_NS)
+        self.recent: dict[int, deque[RecentBatch]] = {}
+        self.frontends: dict[int, FrontendStats] = {}
+        """The last word of each."""
+        self.tenants: dict[str, dict[str, int]] = {}
+        """What frontends told clients of each tenant that is configured and has asked."""
+        self.backends: dict[int, BackendStats] = {}
+        self.loads: dict[str, list[int]] = {}
+        """By variant: loads and the time they took, over all backends."""
+        self.failures = 0
+        """Batches and loads that failed on backends."""
+
+    # Batches
+
+    def on_dispatch(self, now_ns: int, backend: int, batch: Batch) -> None:
+        sizes, size = self.sizes[batch.variant], len(batch.requests)
+        sizes[size] = sizes.get(size, 0) + 1
+
+    def on_done(
+        self, now_ns: int, backend: int, batch: Batch, run_ns: int, link_ns: int, ran: bool
+    ) -> None:
+        """A batch has ended; one that has not `ran` gave no results."""
+        requests = batch.requests
+        meter = self.applications[requests[0].application]
+        meter.busy_ns += run_ns
+        if not ran:
+            return
+        started_at_ns = now_ns - run_ns - link_ns
+        slack = [request.deadline_ns - now_ns for request in requests]
+        meter.slack.add_all(slack)
+        meter.queue_delay.add_all([started_at_ns - request.arrived_at_ns for request in requests])
+        self._rate(meter, batch)
+        least_ns = min(slack)
+        late = sum([each < 0 for each in slack]) if least_ns < 0 else 0
+        recent = self.recent.get(backend)
+        if recent is None:
+            recent = self.recent[backend] = deque(maxlen=RECENT)
+        recent.append(
+            (batch.batch_id, now_ns, run_ns, batch.variant, len(slack), now_ns + least_ns, late)
+        )
+        if any(request.client for request in requests):
+            for request, left_ns in zip(requests, slack, strict=True):
+                meter.streams.count(now_ns, request.client, left_ns >= 0)
+
+    def _rate(self, meter: ApplicationMeter, batch: Batch) -> None:
+        """What its answers are expected to be worth."""
+        requests, accuracy = batch.requests, self.accuracy[batch.variant]
+        if self.built.estimators[requests[0].application] is not None:
+            found = [self.built.expected(request, batch.variant) for request in requests]
+            rated = [accuracy if each is None else each for each in found]
+            known = [each for each in rated if each is not None]
+            meter.expected_right += sum(known)
+            meter.rated += len(known)
+        elif accuracy is not None:
+            meter.expected_right += accuracy * len(requests)
+            meter.rated += len(requests)
+
+    def on_drop(self, now_ns: int, drop: Drop) -> None:
+        request = drop.request
+        if request.client and drop.reason != DropReason.CANCELLED:
+            self.applications[request.application].streams.count(now_ns, request.client, False)
+
+    # What others count
+
+    def on_frontend(self, number: int, stats: FrontendStats) -> bool:
+        """Add what a frontend has counted; false where its buckets are not ours."""
+        if any(len(told.latency) != len(LATENCY_NS) + 1 for told in stats.applications):
+            return False
+        self.frontends[number] = stats
+        for told in stats.applications:
+            application = self.built.applications.get(told.application)
+            if application is not None:
+                meter = self.applications[application]
+                add_counts(meter.answered, told.outcomes)
+                meter.latency.merge(told.latency, told.latency_ns)
+        for tenant, outcomes in stats.tenants:
+            add_counts(self.tenants.setdefault(tenant, {}), outcomes)
+        return True
+
+    def on_backend(self, number: int, stats: BackendStats) -> None:
+        self.backends[number] = stats
+        self.failures += stats.failures
+        for variant, count, took_ns in stats.loads:
+            known = self.loads.setdefault(variant, [0, 0])
+            known[0] += count
+            known[1] += took_ns
+
+    def on_gone(self, role: str, number: int) -> None:
+        """What a process that is gone has counted stays; what it had does not."""
+        if role == "frontend":
+            self.frontends.pop(number, None)
+        else:
+            self.backends.pop(number, None)
+            self.recent.pop(number, None)
+
+    def recent_batches(self, now_ns: int, after: int, names: Sequence[str]) -> dict[str, Any]:
+        """By backend: batches with a number above `after`, in times before now."""
+        return {
+            str(backend): [
+                {
+                    "batch": number,
+                    "ended_ns": now_ns - ended_at_ns,
+                    "run_ns": run_ns,
+                    "variant": names[variant],
+                    "size": size,
+                    "deadline_ns": now_ns - deadline_ns,
+                    "late": late,
+                }
+                for number, ended_at_ns, run_ns, variant, size, deadline_ns, late in recent
+                if number > after
+            ]
+            for backend, recent in self.recent.items()
+        }
+
+
+def add_counts(counts: dict[str, int], more: dict[str, int]) -> None:
+    for key, count in more.items():
+        counts[key] = counts.get(key, 0) + count

@@ -1,0 +1,93 @@
+"""How clients' streams fare, one by one: an application that is well may have one that is not."""
+
+from array import array
+
+import numpy as np
+
+from fermata.foundation.units import seconds
+
+HALF_NS = seconds(30)
+STREAMS_MAX = 10_000
+"""Counted at one time; streams beyond that are not."""
+REQUESTS_MIN = 5
+"""A stream with fewer says nothing."""
+
+
+class Half:
+    """Half a minute's counts, in arrays: the router's loop counts one by one, and whoever asks for
+    the worst looks at all of them at once."""
+
+    __slots__ = ("all", "bad", "clients", "slots", "was")
+
+    def __init__(self) -> None:
+        self.slots: dict[int, int] = {}
+        """By client: where its counts are."""
+        self.clients: list[int] = []
+        self.all = array("q")
+        self.bad = array("q")
+        self.was = array("q")
+        """Where its counts of the half before are; -1: nowhere."""
+
+    def add(self, client: int, was: int) -> int:
+        slot = self.slots[client] = len(self.clients)
+        self.clients.append(client)
+        self.was.append(was)
+        self.all.append(0)
+        self.bad.append(0)
+        return slot
+
+
+class StreamCounts:
+    """(all, bad) of each stream, over the last half to one minute."""
+
+    __slots__ = ("before", "now", "turned_at_ns")
+
+    def __init__(self) -> None:
+        self.now = Half()
+        self.before = Half()
+        self.turned_at_ns = 0
+
+    def count(self, now_ns: int, client: int, good: bool) -> None:
+        if now_ns - self.turned_at_ns > HALF_NS:
+            self._turn(now_ns)
+        now = self.now
+        slot = now.slots.get(client)
+        if slot is None:
+            if client == 0 or len(now.slots) >= STREAMS_MAX:
+                return
+            slot = now.add(client, self.before.slots.get(client, -1))
+        now.all[slot] += 1
+        if not good:
+            now.bad[slot] += 1
+
+    def _turn(self, now_ns: int) -> None:
+        fresh = now_ns - self.turned_at_ns <= 2 * HALF_NS
+        self.before = self.now if fresh else Half()
+        self.now = Half()
+        self.turned_at_ns = now_ns
+
+    def worst(self, now_ns: int) -> tuple[int, int, float]:
+        """(streams seen, the worst one, its bad rate); (0, 0, 0.0) where there are none."""
+        if now_ns - self.turned_at_ns > HALF_NS:
+            self._turn(now_ns)
+        now, before = self.now, self.before
+        if not now.clients and not before.clients:
+            return 0, 0, 0.0
+        # Copies: an array that somebody looks into cannot grow.
+        was = np.array(now.was)
+        both = was >= 0
+        here = np.flatnonzero(both)
+        total = np.concatenate((now.all, before.all))
+        bad = np.concatenate((now.bad, before.bad))
+        moved = len(was) + was[both]
+        for counts in (total, bad):
+            counts[here] += counts[moved]
+            counts[moved] = 0
+        telling = np.flatnonzero(total >= REQUESTS_MIN)
+        if not len(telling):
+            return 0, 0, 0.0
+        rates = bad[telling] / total[telling]
+        worst = int(rates.argmax())
+        slot = int(telling[worst]) - len(was)
+        client = now.clients[slot] if slot < 0 else before.clients[slot]
+        return len(telling), client, float(rates[worst])

@@ -1,0 +1,1 @@
+"""Figures, plots and records of a run."""

@@ -1,0 +1,1 @@
+"""Scenario files: their sections and what they mean."""

@@ -1,0 +1,115 @@
+"""Clients' networks, as a scenario says them: traces of bandwidth and sizes of frames."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import SECOND, ms, seconds
+from fermata.foundation.validation import Fields, fields
+from fermata.profiles.check import check_positive, refuse
+
+NETWORK_KEYS = ("traces", "frames", "round_trip_ms", "adaptation")
+TRACE_KEYS = ("mbps", "step_s", "file")
+ADAPTATIONS = ("advised", "throughput")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Bandwidth step by step, wrapping at the end."""
+
+    bps: tuple[float, ...]
+    step_ns: int
+
+    def arrival_ns(self, start_ns: int, bits: float) -> int:
+        """When so many bits have passed that started then."""
+        at_ns = start_ns
+        while True:
+            step = at_ns // self.step_ns
+            bps = self.bps[step % len(self.bps)]
+            ends_at_ns = (step + 1) * self.step_ns
+            takes_ns = int(bits / bps * SECOND)
+            if at_ns + takes_ns <= ends_at_ns:
+                return at_ns + takes_ns
+            bits -= bps * (ends_at_ns - at_ns) / SECOND
+            at_ns = ends_at_ns
+
+    def at(self, now_ns: int) -> float:
+        return self.bps[now_ns // self.step_ns % len(self.bps)]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """What lies between the clients and the server."""
+
+    traces: Mapping[str, Trace]
+    frame_bits: Mapping[int, float]
+    """By the side of the frame: what clients may send."""
+    round_trip_ns: int
+    adaptation: str
+    """`advised`: the side the server asks for; `throughput`: the largest that keeps up."""
+
+
+def read_network(top: Fields) -> NetworkSpec | None:
+    """The `network` section; None where there is none."""
+    if not top.has("network"):
+        return None
+    row = top.inner("network", NETWORK_KEYS)
+    traces = {
+        name: _read_trace(fields(f"network.traces.{name}.", f"traces.{name}", trace, TRACE_KEYS))
+        for name, trace in row.mapping("traces").items()
+    }
+    if not traces:
+        refuse("network.traces", {}, "must hold at least one trace of bandwidth")
+    return NetworkSpec(
+        traces,
+        _read_frames(row),
+        ms(row.number("round_trip_ms", 2)),
+        row.choice("adaptation", ADAPTATIONS, "advised"),
+    )
+
+
+def _read_trace(row: Fields) -> Trace:
+    if row.has("file"):
+        table = read_csv(row.text("file"), ("t_s", "mbps"))
+        mbps = [values[1] for values in table]
+        step_s = table[1][0] - table[0][0] if len(table) > 1 else 1.0
+    else:
+        mbps, step_s = row.numbers("mbps"), row.positive("step_s") or 1.0
+    if not mbps:
+        refuse(row.name("mbps"), mbps, "must hold at least one bandwidth in Mbit/s")
+    for index, value in enumerate(mbps):
+        check_positive(f"{row.name('mbps')}[{index}]", value)
+    return Trace(tuple(value * 1e6 for value in mbps), seconds(step_s))
+
+
+def _read_frames(row: Fields) -> dict[int, float]:
+    value = row.data.get("frames")
+    if isinstance(value, str):
+        # The authors' table counts kbit of 1024 bits.
+        table = read_csv(value, ("input_size", "frame_kbit"))
+        return {int(side): kbit * 1024 for side, kbit in table}
+    frames: dict[int, float] = {}
+    for side, bits in row.mapping("frames").items():
+        if not str(side).isdecimal() or not isinstance(bits, int | float):
+            refuse(f"network.frames.{side}", bits, "must be bits by side, or name a CSV file")
+        check_positive(f"network.frames.{side}", bits)
+        frames[int(side)] = float(bits)
+    if not frames:
+        refuse("network.frames", value, "must give bits by side, or name a CSV file")
+    return frames
+
+
+def read_csv(path: str, columns: tuple[str, ...]) -> list[tuple[float, ...]]:
+    """Columns of a CSV file with a header, as numbers."""
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            return [
+                tuple(float(line[column]) for column in columns) for line in csv.DictReader(file)
+            ]
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a CSV file") from None
+    except (KeyError, ValueError) as error:
+        wanted = ", ".join(columns)
+        raise ConfigError(f"{path}: {error} is wrong; give columns {wanted} of numbers") from None

@@ -1,0 +1,236 @@
+"""Bugs to be found: each breaks one process as it starts. A simulator that cannot find them could
+not find ours."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from fermata.deployments.backend.batch_pipeline import Job, Report
+from fermata.deployments.control.cluster import Router
+from fermata.deployments.control.control_plane import Control
+from fermata.deployments.control.leader_client import Seats
+from fermata.fault_simulator.control import ControlHost
+from fermata.fault_simulator.processes import BackendHost, FrontendHost, RouterHost
+from fermata.fault_simulator.system import NUMBER_BITS
+from fermata.foundation.errors import GoneError
+from fermata.foundation.units import ms
+from fermata.router.leadership.process_ids import take_number
+from fermata.router.links.messages import Fetch, Hello, Message, Result, Submit
+from fermata.router.links.router_links import RouterLinks
+from fermata.router.links.transport import Link
+from fermata.router.live.driver import LiveRouter
+from fermata.router.live.peers import Speaker
+
+Plant = Callable[[object], None]
+
+
+def lost_acknowledgement(what: object) -> None:
+    """A backend does not tell the router of one batch in twenty."""
+    if isinstance(what, BackendHost):
+        slot = what.process.slot
+        take, rng = slot.take_effects, what.loop.rng
+
+        def take_effects() -> list[object]:
+            return [
+                effect
+                for effect in take()
+                if not isinstance(effect, Report) or rng.random() >= 0.05
+            ]
+
+        slot.take_effects = take_effects  # type: ignore[method-assign, assignment]
+
+
+def double_grant(what: object) -> None:
+    """A router takes a request that a backend has already for a new one."""
+    if isinstance(what, LiveRouter):
+        submit = what._submit
+
+        def forgetful(now_ns: int, link: Speaker, message: Submit) -> None:
+            held = message.rid in what.away.rids
+            what.away.rids.discard(message.rid)
+            submit(now_ns, link, message)
+            if held:
+                what.away.rids.add(message.rid)
+
+        what._submit = forgetful  # type: ignore[method-assign, assignment]
+
+
+def stale_epoch(what: object) -> None:
+    """A backend obeys whatever router it reaches."""
+    if isinstance(what, BackendHost):
+        process = what.process
+        hello, up = process.hello, process.on_router_up
+
+        def nobody() -> Hello:
+            process.slot.epoch = 0
+            return hello()
+
+        def greet(link: object) -> None:
+            process.slot.epoch = 0
+            up(link)  # type: ignore[arg-type]
+
+        process.hello = nobody  # type: ignore[method-assign]
+        process.on_router_up = greet  # type: ignore[method-assign]
+
+
+def leaked_slot(what: object) -> None:
+    """A backend keeps the place of a batch whose router has gone."""
+    if isinstance(what, BackendHost):
+        slot = what.process.slot
+        end = slot._end
+
+        def keep(job: Job, run_ns: int, failed: str) -> None:
+            if not job.orphan:
+                end(job, run_ns, failed)
+
+        slot._end = keep  # type: ignore[method-assign]
+
+
+def forgotten_answer(what: object) -> None:
+    """A frontend does not notice that a request's time has run out."""
+    if isinstance(what, FrontendHost):
+        what.board.table.on_time = lambda now_ns: None  # type: ignore[method-assign]
+
+
+def two_leaders(what: object) -> None:
+    """A backend follows whatever router spoke last."""
+    if isinstance(what, BackendHost):
+        stale_epoch(what)
+        what.loop.world.after(ms(100), lambda: _follow_anybody(what.process.to_router))
+
+
+def _follow_anybody(links: RouterLinks) -> None:
+    heard = links.on_messages
+
+    def listen(link: Link, messages: list[Message]) -> None:
+        if link is not links.leader and link.peer.role == "router":
+            links._follow(link)
+        heard(link, messages)
+
+    def follow(link: Link) -> None:
+        links.leader = link
+        links.events.on_up(link)
+
+    links.on_messages = listen  # type: ignore[method-assign]
+    links._follow = follow  # type: ignore[method-assign]
+
+
+def shared_number(what: object) -> None:
+    """A process is known by a digest of its name, whoever else is."""
+    if isinstance(what, BackendHost):
+        number = take_number(what.loop.name, lambda _: what.loop.name, NUMBER_BITS)
+        what.process.settings = replace(what.process.settings, number=number)
+
+
+def unnoticed_hang(what: object) -> None:
+    """A router's heart does not mind whether its loop turns."""
+    if isinstance(what, RouterHost):
+        what.hang_up = lambda: None  # type: ignore[method-assign]
+
+
+def last_word_of_the_lost(what: object) -> None:
+    """A failure counts whoever says so, although the request runs elsewhere by now."""
+    if isinstance(what, BackendHost):
+        refuse = what.process.slot._refuse
+
+        def say(now_ns: int, job: Job, rid: int, reason: str) -> None:
+            orphan, job.orphan = job.orphan, False
+            refuse(now_ns, job, rid, reason)
+            job.orphan = orphan
+
+        what.process.slot._refuse = say  # type: ignore[method-assign]
+    elif isinstance(what, FrontendHost):
+        table = what.board.table
+        heed = table.on_result
+
+        def believe(now_ns: int, backend: int, result: Result) -> None:
+            entry = table.entries.get(result.rid)
+            heed(now_ns, backend if entry is None else entry.fetched_by, result)
+
+        table.on_result = believe  # type: ignore[method-assign]
+
+
+def memory_given_back_early(what: object) -> None:
+    """A frontend takes its memory back as soon as a request has ended."""
+    if isinstance(what, FrontendHost):
+        table = what.board.table
+        hand_out = table.on_fetch
+
+        def forget(now_ns: int, backend: int, fetch: Fetch) -> None:
+            hand_out(now_ns, backend, fetch)
+            for rid in fetch.rids:
+                if rid in table.entries:
+                    table.entries[rid].readers = 0
+
+        table.on_fetch = forget  # type: ignore[method-assign]
+
+
+class HastyControl(Control):
+    """Asks at its start for as many backends as were configured once."""
+
+    async def _start(self) -> None:
+        await super()._start()
+        if self.scaling is not None:
+            self.scaling.targets = [self.config.backend.count]
+            await self.seats.set_target(self.scaling.targets)
+
+
+class BlindSeats(Seats):
+    async def keep(self, router: Router) -> None:
+        with suppress(GoneError):
+            await super().keep(router)
+
+
+class BlindControl(Control):
+    """Does not notice that somebody has ended its routers."""
+
+    async def _start(self) -> None:
+        self.seats = BlindSeats()
+        await super()._start()
+
+
+class FirstSeat(Seats):
+    def _leader(self) -> Router:
+        return self.routers[0]
+
+
+class DeafControl(Control):
+    """Speaks to the router of the first seat, whoever leads."""
+
+    async def _start(self) -> None:
+        self.seats = FirstSeat()
+        await super()._start()
+
+
+class JealousControl(Control):
+    """Wants no router but those that it has made itself."""
+
+    async def _adopt(self, seat: int, wanted: bool) -> Router | None:
+        return await super()._adopt(seat, wanted=False)
+
+
+def control_plane(kind: type[Control]) -> Plant:
+    def plant(what: object) -> None:
+        if isinstance(what, ControlHost):
+            what.make = kind
+
+    return plant
+
+
+PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
+    "lost acknowledgement": (lost_acknowledgement, ()),
+    "double grant": (double_grant, ("cut", "delay", "flap")),
+    "stale epoch": (stale_epoch, ("flap", "usurp")),
+    "leaked slot": (leaked_slot, ("clock-step", "flap", "kill")),
+    "forgotten answer": (forgotten_answer, ()),
+    "shared number": (shared_number, ("drain-backend", "kill")),
+    "unnoticed hang": (unnoticed_hang, ("loop-hangs",)),
+    "last word of the lost": (last_word_of_the_lost, ("fail", "flap")),
+    "memory given back early": (memory_given_back_early, ("burst",)),
+    "two leaders": (two_leaders, ("cut", "part", "stop")),
+    "hasty control plane": (control_plane(HastyControl), ("kill",)),
+    "blind control plane": (control_plane(BlindControl), ("end-router",)),
+    "deaf control plane": (control_plane(DeafControl), ("kill", "stop")),
+    "jealous control plane": (control_plane(JealousControl), ("kill", "usurp-control")),
+}
+"""With the faults that bring each out soonest; none: any."""

@@ -7,7 +7,7 @@ HOUR_NS = 3_600_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class CostShare:
     """One application's, or one stream's, part of the whole."""
 
     name: str
@@ -17,15 +17,15 @@ class Bill:
     cost: float
 
 
-def bills(
+def allocate_cost(
     busy_ns: Mapping[str, float], allocated_ns: float, price_per_hour: float
-) -> tuple[Bill, ...]:
+) -> tuple[CostShare, ...]:
     """Everyone's part of the allocated time. Idle and start-up time is shared in proportion to
     the time used; where nothing ran at all it is shared alike."""
     used = sum(busy_ns.values())
-    parts: list[Bill] = []
+    parts: list[CostShare] = []
     for name, busy in busy_ns.items():
         share = busy / used if used > 0 else 1.0 / len(busy_ns)
         hours = share * allocated_ns / HOUR_NS
-        parts.append(Bill(name, hours, busy / HOUR_NS, hours * price_per_hour))
+        parts.append(CostShare(name, hours, busy / HOUR_NS, hours * price_per_hour))
     return tuple(parts)

@@ -88,7 +88,7 @@ class RuleState:
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class ScalingAdvice:
     """How many backends there should be, and why."""
 
     target: int
@@ -115,7 +115,7 @@ def demand_of(options: RuleOptions, window: Window) -> float:
     return max(window.wanted, seen) if window.bad_rate > options.bad_rate_max else window.wanted
 
 
-def advise(options: RuleOptions, state: RuleState, window: Window) -> Advice:
+def advise(options: RuleOptions, state: RuleState, window: Window) -> ScalingAdvice:
     """The target after this window."""
     demand = demand_of(options, window)
     quiet = state.quiet + 1 if window.requests == 0 else 0
@@ -146,7 +146,7 @@ def advise(options: RuleOptions, state: RuleState, window: Window) -> Advice:
         calm=calm,
         quiet=quiet,
     )
-    return Advice(wished, wished - there, reason, demand, kept)
+    return ScalingAdvice(wished, wished - there, reason, demand, kept)
 
 
 def _needs_more(

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from benchmarks.figures import Figure, parts_parser, run
-from fermata.fault_simulator.run import play
+from fermata.fault_simulator.run import run_seed
 
 SCHEDULES = 10_000
 QUICK = 100
@@ -42,7 +42,7 @@ def simulated(first: int, count: int) -> Iterator[Figure]:
     context, cores = multiprocessing.get_context("spawn"), len(os.sched_getaffinity(0))
     with context.Pool(cores, signal.signal, deaf) as pool:
         seeds = range(first, first + count)
-        for done, story in enumerate(pool.imap_unordered(play, seeds, chunksize=8), 1):
+        for done, story in enumerate(pool.imap_unordered(run_seed, seeds, chunksize=8), 1):
             if story.broken:
                 broken.append(story.seed)
             if done % TELL_EVERY == 0:

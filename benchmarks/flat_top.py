@@ -7,7 +7,7 @@ from functools import partial
 from benchmarks.figures import Figure, run
 from benchmarks.workloads import fig10
 from fermata.simulator.goodput import find_goodput
-from fermata.simulator.reports.report import Report, report
+from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import simulate
 
 BELOW = (0.2, 0.4, 0.6, 0.8)
@@ -15,7 +15,7 @@ ABOVE = (1.5, 2.0)
 TOLERANCE = 0.03
 
 
-def at_load(seconds: float, peak_rps: float, share: float) -> Report:
+def at_load(seconds: float, peak_rps: float, share: float) -> RunReport:
     one = fig10(rate_rps=share * peak_rps, duration_s=seconds)
     return report(one, simulate(one))
 

@@ -17,8 +17,8 @@ from benchmarks.gpu_models import SHAPE, Offline, frames, pixels, prepare
 from benchmarks.gpu_plain import sweep
 from benchmarks.gpu_server import GpuServer, Spent
 from fermata.clients.frames import encode_jpeg
-from fermata.clients.load.arrivals import Arrivals, poisson
-from fermata.clients.load.ledger import OK, Ledger
+from fermata.clients.load.arrivals import SendTimes, poisson
+from fermata.clients.load.ledger import OK, LoadLedger
 from fermata.clients.load.report import LoadReport, report
 from fermata.clients.load.run import run_load
 from fermata.clients.load.sender import SenderOptions, Target
@@ -95,14 +95,14 @@ def encoded(index: int) -> RawTensor:
     return RawTensor("input", "BYTES", (1,), join_bytes([encode_jpeg(frame)]))
 
 
-def due(rate: float, total_ns: int, targets: int, seed: int) -> Arrivals:
+def due(rate: float, total_ns: int, targets: int, seed: int) -> SendTimes:
     """Poisson arrivals, each of which goes to any target with the same chance."""
     rng = np.random.default_rng(seed)
     at_ns = poisson(rate, total_ns, rng)
-    return Arrivals(at_ns, rng.integers(0, targets, len(at_ns)), np.zeros(len(at_ns), np.int64))
+    return SendTimes(at_ns, rng.integers(0, targets, len(at_ns)), np.zeros(len(at_ns), np.int64))
 
 
-def worst_share(ledger: Ledger, targets: Sequence[Target], from_ns: int) -> float:
+def worst_share(ledger: LoadLedger, targets: Sequence[Target], from_ns: int) -> float:
     """Of good answers, of the target that fared worst."""
     latency_ns = ledger.answered_ns - ledger.scheduled_ns
     counted = ledger.scheduled_ns >= from_ns

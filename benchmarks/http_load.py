@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
-from fermata.clients.load.lane import AGAIN_S, CONNECT_S, OK, Desk, LoadError
+from fermata.clients.load.lane import AGAIN_S, CONNECT_S, OK, LaneOwner, LoadError
 from fermata.clients.load.sender import Sender, SenderOptions
 
 HEAD_END = b"\r\n\r\n"
@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
 class Pool:
     """All connections of a sender. What no connection is free for waits here, and grows old."""
 
-    def __init__(self, desk: Desk, server: str, size: int) -> None:
+    def __init__(self, desk: LaneOwner, server: str, size: int) -> None:
         self.desk = desk
         host, _, port = server.rpartition(":")
         self.address = (host, int(port))

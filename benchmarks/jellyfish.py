@@ -13,14 +13,14 @@ from benchmarks.figures import Figure, run_on_data
 from benchmarks.jellyfish_data import Data, instance
 from benchmarks.jellyfish_milp import optimum
 from benchmarks.jellyfish_router import on_the_router
-from fermata.router.policies.jellyfish.decision import Decider, Effort
-from fermata.router.policies.jellyfish.problem import Client, Plan, check_plan
+from fermata.router.policies.jellyfish.decision import Decider, SearchEffort
+from fermata.router.policies.jellyfish.problem import Client, MappingPlan, check_plan
 
-DEFAULT = Effort()
+DEFAULT = SearchEffort()
 """Every row is measured with it, so that what is quoted is what a server does unasked."""
-LONG = Effort(splits=30_000)
+LONG = SearchEffort(splits=30_000)
 """For the best known plan, never for ours."""
-PUBLISHED = Effort(selection="published")
+PUBLISHED = SearchEffort(selection="published")
 MILP_SECONDS = 60.0
 INSTANCES = 50
 """For 2 workers and for 4: 100 in all."""
@@ -34,8 +34,8 @@ def cpu_ms(data: Data, clients: list[Client], workers: int) -> float:
 
 
 def decide(
-    data: Data, clients: list[Client], workers: int, effort: Effort = DEFAULT, seed: int = 0
-) -> tuple[Plan, float]:
+    data: Data, clients: list[Client], workers: int, effort: SearchEffort = DEFAULT, seed: int = 0
+) -> tuple[MappingPlan, float]:
     """A first decision, from nothing, and its CPU time."""
     started_s = time.process_time()
     decider = Decider(data.zoo, effort, TURN, random.Random(seed))

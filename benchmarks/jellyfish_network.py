@@ -12,7 +12,7 @@ from benchmarks.figures import Figure, run_on_data
 from benchmarks.jellyfish_data import Data
 from fermata.foundation.units import ms
 from fermata.router.core.events import ClientReport
-from fermata.router.policies.jellyfish.decision import Decider, Effort
+from fermata.router.policies.jellyfish.decision import Decider, SearchEffort
 from fermata.router.policies.jellyfish.known_clients import KnownClient
 from fermata.router.policies.jellyfish.mapping_problem import budgets
 from fermata.router.policies.jellyfish.problem import UNITS_PER_FPS, make_client
@@ -144,7 +144,7 @@ def _best_mapping(
         wish = known.wish()
         budgets_ns = budgets(wish, data.input_sizes, 0)
         clients.append(make_client(data.zoo, number, camera.fps, budgets_ns))
-    plan = Decider(data.zoo, Effort(), 4, random.Random(0)).decide(clients, BACKENDS)
+    plan = Decider(data.zoo, SearchEffort(), 4, random.Random(0)).decide(clients, BACKENDS)
     return plan.value(data.zoo), sum(share.load for share in plan.shares) / UNITS_PER_FPS
 
 

@@ -12,7 +12,7 @@ from benchmarks.http_load import HttpOptions, HttpSender, post
 from benchmarks.live_server import Running
 from benchmarks.search import Good
 from fermata.clients.load.arrivals import poisson, single
-from fermata.clients.load.ledger import Ledger
+from fermata.clients.load.ledger import LoadLedger
 from fermata.clients.load.report import LoadReport, report
 from fermata.clients.load.run import START_NS, run_load
 from fermata.clients.load.sender import Sender, SenderOptions, Target
@@ -35,7 +35,7 @@ class Load:
     """What became of a load."""
 
     report: LoadReport
-    ledger: Ledger
+    ledger: LoadLedger
 
 
 @dataclass(slots=True)

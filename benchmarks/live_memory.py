@@ -12,7 +12,7 @@ from fermata.router.assembly import RouterConfig, ServedApplication, ServedVaria
 from fermata.router.leadership.actor import RouterActor
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import connect
-from fermata.router.links.heartbeat import Heart
+from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import PROTOCOL, RID_BITS, Hello, Message, Submit
 from fermata.router.links.transport import Link, LinkOptions
 
@@ -50,7 +50,7 @@ def serve(pipe: Connection) -> None:
 async def fill(address: str, count: int) -> None:
     """Submit so many requests that none of them can be served."""
     options = LinkOptions()
-    heart = Heart(options.beat_ns)
+    heart = HeartbeatThread(options.beat_ns)
     me = Hello(PROTOCOL, "frontend", NUMBER, 0, "127.0.0.1:1", "here")
     link = await connect(address, lambda: me, Silent(), heart, options)
     for first in range(0, count, CHUNK):

@@ -12,8 +12,8 @@ from typing import Any
 from benchmarks.figures import Figure, run
 from fermata.deployments.control.history import History
 from fermata.deployments.control.page_frames import live_frame
-from fermata.deployments.frontend.requests.outcome_counts import Tally
-from fermata.deployments.frontend.requests.pending_request import Arrival, Entry
+from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
+from fermata.deployments.frontend.requests.pending_request import PendingRequest, RequestTerms
 from fermata.deployments.frontend.requests.request_log import RequestLog
 from fermata.deployments.metrics.families import prometheus_text
 from fermata.foundation.logs import LOG, LogOptions, debugging, start_logs
@@ -23,7 +23,7 @@ from fermata.router.core.events import Batch, Request
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import Fetch, FrontendStats, Hello, Message, Ready, Result
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.precise_timer import Wake
+from fermata.router.live.precise_timer import PreciseTimer
 from fermata.router.telemetry.batch_log import LoggedMeters
 from fermata.router.telemetry.meters import Meters
 from fermata.router.telemetry.snapshot import snapshot
@@ -101,9 +101,9 @@ def streams_share(tries: int) -> float:
 
 def frontend_share(tries: int) -> float:
     """Of a frontend that takes all of it: every answer, and the word to the router."""
-    tally = Tally()
-    arrival = Arrival("m0", ms(50), ms(50), 20_000)
-    entries = [Entry(rid, arrival, 0, ms(50), ms(50)) for rid in range(RATE_RPS)]
+    tally = OutcomeCounts()
+    arrival = RequestTerms("m0", ms(50), ms(50), 20_000)
+    entries = [PendingRequest(rid, arrival, 0, ms(50), ms(50)) for rid in range(RATE_RPS)]
     results = [Result(rid, "m0-1", BATCH, 0, ms(12)) for rid in range(RATE_RPS)]
 
     def work() -> None:
@@ -116,7 +116,7 @@ def frontend_share(tries: int) -> float:
 
 def request_log_share(tries: int) -> float:
     """Of a frontend that takes all of it: every request followed to its line."""
-    arrival = Arrival("m0", ms(50), ms(50), 20_000)
+    arrival = RequestTerms("m0", ms(50), ms(50), 20_000)
     results = [Result(rid, "m0-1", BATCH, 0, ms(12)) for rid in range(RATE_RPS)]
     requests = RequestLog()
 
@@ -176,7 +176,7 @@ class Silent:
 
 def busy_router() -> LiveRouter:
     """Twenty models on sixteen backends, with something in every counter."""
-    wake: Wake = Silent("timer", 0)
+    wake: PreciseTimer = Silent("timer", 0)
     router = LiveRouter(config(MODELS), 1, time.monotonic_ns, lambda call: call(), lambda _: wake)
     for number in range(BACKENDS):
         link = Silent("backend", number)

@@ -10,9 +10,9 @@ import numpy as np
 
 from benchmarks.figures import Figure, run
 from fermata.partitioner.balance import Balance
-from fermata.partitioner.plan import Model, Problem, SubCluster
+from fermata.partitioner.plan import PlacedModel, Problem, SubCluster
 from fermata.partitioner.search import greedy
-from fermata.partitioner.solution import Solution
+from fermata.partitioner.solution import PlacementSolution
 from fermata.partitioner.solve import solve
 from fermata.profiles.store import load_table
 
@@ -29,11 +29,11 @@ def instance(models: int, places: int, seed: int) -> Problem:
     """Models drawn from the H200 profiles, specialised copies among them, exponential rates."""
     rng = random.Random(f"{seed} {models} {places}")
     zoo = load_table("h200-eager").profiles
-    drawn: list[Model] = []
+    drawn: list[PlacedModel] = []
     for number in range(models):
         profile = rng.choice(zoo)
         drawn.append(
-            Model(
+            PlacedModel(
                 f"{profile.name}-{number}",
                 rng.expovariate(1 / MEAN_RATE_RPS),
                 profile.static_bytes,
@@ -47,7 +47,7 @@ def instance(models: int, places: int, seed: int) -> Problem:
     return Problem(tuple(drawn), sub_clusters)
 
 
-def redrawn(problem: Problem, solution: Solution, seed: int) -> Problem:
+def redrawn(problem: Problem, solution: PlacementSolution, seed: int) -> Problem:
     """The problem an epoch later: some rates are new, and what runs may not be disrupted much."""
     rng = random.Random(seed)
     models = list(problem.models)

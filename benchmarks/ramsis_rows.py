@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from benchmarks.figures import Figure
 from benchmarks.ramsis_data import Task, served
 from fermata.router.policies.central.hull import concave_hull, fluid_accuracy, reachable
-from fermata.simulator.reports.report import Report, report
+from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import simulate
 from fermata.simulator.scenario.scenario import Scenario
 
@@ -44,10 +44,10 @@ class Setting:
         return 100.0 * bound
 
 
-def outcome(scenario: Scenario) -> Report:
+def outcome(scenario: Scenario) -> RunReport:
     return report(scenario, simulate(scenario))
 
 
-def percent(result: Report) -> tuple[float, float]:
+def percent(result: RunReport) -> tuple[float, float]:
     """Accuracy of requests in time, and share of the others."""
     return 100.0 * (result.accuracy or 0.0), 100.0 * result.bad_rate

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.figures import Figure
 from benchmarks.ramsis_data import Task
 from benchmarks.ramsis_rows import Row, Value
-from fermata.router.live.subprocess_worker import call_elsewhere
+from fermata.router.live.subprocess_worker import run_in_subprocess
 from fermata.router.policies.ramsis.problem import WorkerProblem
 from fermata.router.policies.ramsis.solve import solve
 
@@ -55,7 +55,7 @@ def many_models(task: Task, count: int) -> Task:
 
 def time_to_solve(task: Task, slo_ms: float) -> list[Value]:
     """Solved as a router has it done: in a process of its own."""
-    found = asyncio.run(call_elsewhere(partial(slowest_solve_s, task, slo_ms)))
+    found = asyncio.run(run_in_subprocess(partial(slowest_solve_s, task, slo_ms)))
     assert isinstance(found, float), found
     return [found]
 

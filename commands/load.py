@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fermata.clients.describe import ModelDescription, describe, sample_input
-from fermata.clients.load.arrivals import Arrivals, cameras, gamma, poisson, single, trace
-from fermata.clients.load.ledger import Ledger
+from fermata.clients.load.arrivals import SendTimes, cameras, gamma, poisson, single, trace
+from fermata.clients.load.ledger import LoadLedger
 from fermata.clients.load.report import LoadReport, report
 from fermata.clients.load.run import run_load
 from fermata.clients.load.sender import SenderOptions, Target
@@ -154,7 +154,7 @@ def _due(
     phase: str,
     trace_file: Path | None,
     rng: np.random.Generator,
-) -> Arrivals:
+) -> SendTimes:
     if process is Process.POISSON:
         return single(poisson(rate, total_ns, rng))
     if process is Process.GAMMA:
@@ -182,7 +182,7 @@ def _trace_rates(path: Path) -> list[float]:
 
 def _of_scenario(
     path: Path, ask: Ask, seed: int, size: str
-) -> tuple[list[Target], Arrivals, int, int]:
+) -> tuple[list[Target], SendTimes, int, int]:
     """(targets, arrivals, warm-up, end): one target for each application, SLO and priority."""
     loaded = load_scenario(path)
     drawn = generate(loaded)
@@ -195,11 +195,11 @@ def _of_scenario(
         found = ask(loaded.applications[index].name)
         tensor = sample_input(found, seed, height, width)
         targets.append(Target(found.name, tensor, slo_ns, priority))
-    due = Arrivals(drawn.at_ns, target.reshape(-1), drawn.client)
+    due = SendTimes(drawn.at_ns, target.reshape(-1), drawn.client)
     return targets, due, loaded.warmup_ns, loaded.warmup_ns + loaded.duration_ns
 
 
-def _save(ledger: Ledger, path: Path) -> None:
+def _save(ledger: LoadLedger, path: Path) -> None:
     columns: dict[str, Any] = {
         name: getattr(ledger, name)
         for name in ("scheduled_ns", "sent_ns", "answered_ns", "target", "client", "batch")

@@ -12,7 +12,7 @@ from rich.table import Table
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import Problem, memory_bytes
 from fermata.partitioner.problem_file import load_current, load_problem, solution_dict
-from fermata.partitioner.solution import Solution
+from fermata.partitioner.solution import PlacementSolution
 from fermata.profiles.check import check_fraction, check_positive
 from fermata.profiles.store import BYTES_PER_MB
 
@@ -78,7 +78,7 @@ def plan(
         console.print(_moves(found))
 
 
-def _places(problem: Problem, found: Solution) -> Table:
+def _places(problem: Problem, found: PlacementSolution) -> Table:
     table = Table(title="plan")
     for heading in ("sub-cluster", "models", "req/s", "memory MB", "of", "backends"):
         table.add_column(heading, justify="left" if heading == "sub-cluster" else "right")
@@ -96,7 +96,7 @@ def _places(problem: Problem, found: Solution) -> Table:
     return table
 
 
-def _figures(problem: Problem, found: Solution) -> Table:
+def _figures(problem: Problem, found: PlacementSolution) -> Table:
     table = Table(show_header=False)
     rows = [
         ("imbalance of rate", f"{100 * found.rate_imbalance:.4g} %"),
@@ -115,7 +115,7 @@ def _figures(problem: Problem, found: Solution) -> Table:
     return table
 
 
-def _moves(found: Solution) -> Table:
+def _moves(found: PlacementSolution) -> Table:
     more = max(0, len(found.moves) - MOVES_SHOWN)
     table = Table(title="moves", caption=f"and {more} more" if more else None)
     for heading in ("model", "from", "to", "cost ms"):

@@ -19,9 +19,9 @@ from rich.table import Table as Grid
 from fermata.foundation.errors import ConfigError
 from fermata.profiles.check import check_batches, check_positive, refuse
 from fermata.profiles.devices import choose_device, open_device
-from fermata.profiles.measure import Device, Effort, Row
+from fermata.profiles.measure import Device, MeasureEffort, Row
 from fermata.profiles.profile import ms
-from fermata.profiles.profiler import Loaded, Outcome, profile_model
+from fermata.profiles.profiler import LoadedModel, ProfilerOutcome, profile_model
 from fermata.profiles.quality import measure_quality
 from fermata.profiles.store import NS_PER_MS, Table, save_file
 
@@ -94,7 +94,7 @@ def profile(
         + ["float16" if cuda and half else "float32"]
         + [f"budget {budget_ms:g} ms a size"]
     )
-    effort = Effort(budget_ns=ms(budget_ms))
+    effort = MeasureEffort(budget_ns=ms(budget_ms))
     openers = [_opener(name, kind, half and cuda, shape) for name in models]
     with _progress() as progress:
         outcomes = _measure(progress, models, openers, sizes, place, effort, cuda, graphs and cuda)
@@ -148,8 +148,8 @@ def read_shape(text: str) -> tuple[int, ...] | None:
 
 def _opener(
     name: str, device: str, half: bool, shape: tuple[int, ...] | None
-) -> Callable[[], Loaded]:
-    def open_one() -> Loaded:
+) -> Callable[[], LoadedModel]:
+    def open_one() -> LoadedModel:
         from fermata.deployments.models.catalog import open_model
         from fermata.deployments.models.model import TorchModel
 
@@ -164,15 +164,15 @@ def _opener(
 def _measure(
     progress: Progress,
     names: list[str],
-    openers: list[Callable[[], Loaded]],
+    openers: list[Callable[[], LoadedModel]],
     sizes: tuple[int, ...],
     device: Device,
-    effort: Effort,
+    effort: MeasureEffort,
     cuda: bool,
     graphs: bool,
-) -> list[Outcome]:
+) -> list[ProfilerOutcome]:
     task = progress.add_task("profiling", total=len(names) * len(sizes))
-    outcomes: list[Outcome] = []
+    outcomes: list[ProfilerOutcome] = []
     for name, opener in zip(names, openers, strict=True):
         progress.update(task, description=f"{name}: loading")
 
@@ -205,14 +205,14 @@ def _read_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 def _judge(
     progress: Progress,
-    outcomes: list[Outcome],
-    openers: list[Callable[[], Loaded]],
+    outcomes: list[ProfilerOutcome],
+    openers: list[Callable[[], LoadedModel]],
     samples: NDArray[np.float32],
     labels: NDArray[np.int64],
-) -> list[Outcome]:
+) -> list[ProfilerOutcome]:
     """The outcomes with accuracy, recall and confusion measured on labelled samples."""
     task = progress.add_task("judging", total=len(outcomes) * len(samples))
-    judged: list[Outcome] = []
+    judged: list[ProfilerOutcome] = []
     for number, (outcome, opener) in enumerate(zip(outcomes, openers, strict=True)):
         done = number * len(samples)
         progress.update(task, description=f"{outcome.profile.name}: judging")
@@ -237,7 +237,7 @@ def _progress() -> Progress:
     )
 
 
-def _report(output: Path, device: str, outcomes: list[Outcome]) -> dict[str, object]:
+def _report(output: Path, device: str, outcomes: list[ProfilerOutcome]) -> dict[str, object]:
     return {
         "file": str(output),
         "device": device,
@@ -246,7 +246,7 @@ def _report(output: Path, device: str, outcomes: list[Outcome]) -> dict[str, obj
     }
 
 
-def _show(output: Path, device: str, outcomes: list[Outcome]) -> None:
+def _show(output: Path, device: str, outcomes: list[ProfilerOutcome]) -> None:
     console = Console()
     grid = Grid(title=device)
     for heading in ("model", "accuracy", "weights MB", "load ms", "size", "p50 ms", "p99 ms"):
@@ -267,7 +267,7 @@ def _show(output: Path, device: str, outcomes: list[Outcome]) -> None:
     console.print(f"written: {output}", soft_wrap=True)
 
 
-def _raised(outcome: Outcome) -> list[str]:
+def _raised(outcome: ProfilerOutcome) -> list[str]:
     """One line for each column that fell as batches grew, and had to be raised."""
     lines: list[str] = []
     for column in ("p50", "p99"):

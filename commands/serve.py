@@ -31,8 +31,8 @@ LAST_S = 45.0
 def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
     """Serve what a configuration names, on Ray Serve, until Ctrl-C.
 
-    As `serve run fermata.deployments.app:build config=CONFIG`, with the configuration checked first and
-    Ray's workers at full priority.
+    As `serve run fermata.deployments.app:build config=CONFIG`, with the configuration
+    checked first and Ray's workers at full priority.
     """
     loaded = load_config(config)
     with ExitStack() as ports:

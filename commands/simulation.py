@@ -13,7 +13,7 @@ from fermata.foundation.errors import ConfigError
 from fermata.router.telemetry.dashboard_frames import write_frames
 from fermata.simulator.goodput import BAD_RATE_MAX, Goodput, find_goodput
 from fermata.simulator.reports.record import Recorder
-from fermata.simulator.reports.report import Report, report
+from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import simulate as run_scenario
 from fermata.simulator.scenario.scenario import load_scenario
 
@@ -77,11 +77,11 @@ def goodput(scenario: ScenarioPath, as_json: AsJson = False, plot: PlotPath = No
     late requests are both bad.
     """
     loaded = load_scenario(scenario)
-    results: list[tuple[float, Report]] = []
+    results: list[tuple[float, RunReport]] = []
     with _progress() as progress:
         task = progress.add_task("searching", total=None)
 
-        def tell(rate_rps: float, result: Report) -> None:
+        def tell(rate_rps: float, result: RunReport) -> None:
             results.append((rate_rps, result))
             verdict = "good" if result.worst_bad_rate <= BAD_RATE_MAX else "bad"
             progress.update(task, description=f"{rate_rps:,.0f} req/s: {verdict}")
@@ -122,7 +122,7 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f} %"
 
 
-def _summary(title: str, result: Report) -> Table:
+def _summary(title: str, result: RunReport) -> Table:
     table = Table(title=title, show_header=False)
     drops = ", ".join(f"{reason} {count:,}" for reason, count in result.drops.items())
     rows = [
@@ -146,12 +146,12 @@ def _summary(title: str, result: Report) -> Table:
     return table
 
 
-def _spent(result: Report) -> str:
+def _spent(result: RunReport) -> str:
     cost = f", cost {result.cost:,.2f}" if result.cost else ""
     return f"{result.backends_mean:.1f} on average, {result.backend_hours:,.3f} hours{cost}"
 
 
-def _applications(result: Report) -> Table:
+def _applications(result: RunReport) -> Table:
     worst = sorted(result.applications, key=lambda each: -each.bad_rate)
     more = max(0, len(worst) - APPLICATIONS_SHOWN)
     table = Table(title="applications, worst first", caption=f"and {more} more" if more else None)

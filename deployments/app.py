@@ -1,4 +1,7 @@
-"""What `serve run fermata.deployments.app:build config=FILE` runs: control plane, frontends, backends."""
+"""The Serve application: control plane, frontends and backends.
+
+`serve run fermata.deployments.app:build config=FILE` runs it.
+"""
 
 import asyncio
 from typing import Any
@@ -14,7 +17,7 @@ from fermata.autoscaler.serve_policy import RelayTarget
 from fermata.deployments.backend.execution.executor import tune
 from fermata.deployments.backend.gpu_meter import find_gpu
 from fermata.deployments.backend.meter import BackendMeter
-from fermata.deployments.backend.model_store import Loaded, Stock
+from fermata.deployments.backend.model_store import ModelStore, StoredModel
 from fermata.deployments.backend.process import HUNG_NS, BackendProcess, BackendSettings
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
@@ -28,7 +31,7 @@ from fermata.deployments.config.resolve import (
 )
 from fermata.deployments.config.token_reader import TokenReader, Tokens
 from fermata.deployments.control.access import ControlGate
-from fermata.deployments.control.control_plane import SEATS, Control
+from fermata.deployments.control.control_plane import SEATS, ControlPlaneCore
 from fermata.deployments.control.health import check_start
 from fermata.deployments.control.ray_cluster import (
     NAMESPACE,
@@ -47,7 +50,7 @@ from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.logs import start_logs
 from fermata.foundation.units import seconds
 from fermata.profiles.profile import Profile
-from fermata.router.leadership.process_ids import take_number
+from fermata.router.leadership.process_ids import claim_process_id
 
 HEALTH_S = 2.0
 """Between two questions of Serve for the health of a process, which it replaces after three bad
@@ -65,7 +68,7 @@ def _number(config: DeploymentConfig) -> int:
         internal_kv._internal_kv_put(key, name.encode(), overwrite=False)
         return str(internal_kv._internal_kv_get(key), "utf-8")
 
-    return take_number(name, claim)
+    return claim_process_id(name, claim)
 
 
 def _deployment() -> str:
@@ -76,7 +79,7 @@ def _deployment() -> str:
 
 @serve.deployment(num_replicas=1, max_ongoing_requests=100, health_check_period_s=HEALTH_S)
 class ControlPlane:
-    """Shows a `Control` to Serve and to operators."""
+    """Shows a `ControlPlaneCore` to Serve and to operators."""
 
     def __init__(self, config: dict[str, Any], backends: Any, frontends: Any) -> None:
         given = read_config(config)
@@ -86,7 +89,7 @@ class ControlPlane:
         reader = TokenReader({"the control plane": given.control} if given.control.is_given else {})
         self.renewing = asyncio.get_running_loop().create_task(reader.keep(self._renew))
         self.backends = backends
-        self.control = Control(given, RayCluster(given, backends))
+        self.control = ControlPlaneCore(given, RayCluster(given, backends))
 
     def _renew(self, found: Tokens) -> None:
         for tokens in found.values():
@@ -151,10 +154,10 @@ class Backend:
         self.loading = loop.create_task(self._load())
         self.starting = loop.create_task(self._start())
 
-    async def _load(self) -> Loaded:
+    async def _load(self) -> StoredModel:
         """Every model, warm, with its run times: those of a GPU are measured where it is held."""
-        self.stock = Stock(self.config)
-        found = Loaded({}, known_profiles(self.config))
+        self.stock = ModelStore(self.config)
+        found = StoredModel({}, known_profiles(self.config))
         specs = self.stock.specs
         for index, name in enumerate(specs):
             count = f"({index + 1} of {len(specs)})"

@@ -46,8 +46,8 @@ class ImageSpec:
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     fit: Fit = "stretch"
     """`stretch`: the whole picture, whatever its shape. `crop`: as torchvision has it, the shorter
-    side to `resize`, then the middle. `centre`, `whole`: as `fermata.deployments.models.picture` has them;
-    the input is square."""
+    side to `resize`, then the middle. `centre`, `whole`: as
+    `fermata.deployments.models.picture` has them; the input is square."""
     resize: int = 256
     """Shorter side before `crop`."""
     bicubic: bool = False

@@ -1,4 +1,4 @@
-"""`python -m fermata.fault_simulator`: play seeds until the time is up, or one of them step by step."""
+"""Plays seeds of the fault simulation: `python -m fermata.fault_simulator --seconds 300`."""
 
 import argparse
 import multiprocessing
@@ -7,7 +7,7 @@ import sys
 import time
 from collections import Counter
 
-from fermata.fault_simulator.run import Story, play
+from fermata.fault_simulator.run import RunResult, run_seed
 
 SEEDS_EACH = 8
 
@@ -21,14 +21,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     if given.seed is not None:
-        story = play(given.seed, tell=True)
+        story = run_seed(given.seed, tell=True)
         print("\n".join(story.said))
         print(describe(story))
         return 1 if story.broken else 0
     return fuzz(given.first, given.count, given.seconds, given.jobs)
 
 
-def describe(story: Story) -> str:
+def describe(story: RunResult) -> str:
     ends = ", ".join(f"{count} {name}" for name, count in sorted(story.outcomes.items()))
     verdict = f"BROKEN: {story.broken}" if story.broken else "every invariant holds"
     return f"seed {story.seed}: {verdict} ({ends}; {story.steps} steps)"
@@ -43,7 +43,7 @@ def fuzz(first: int, count: int | None, seconds: float, jobs: int) -> int:
         # A few at a time: a pool takes all that it is offered, whatever the clock says.
         while seed < last and time.monotonic() < until_s:
             some = range(seed, min(last, seed + SEEDS_EACH * jobs))
-            for story in pool.imap_unordered(play, some):
+            for story in pool.imap_unordered(run_seed, some):
                 outcomes.update(story.outcomes)
                 if story.broken:
                     broken += 1

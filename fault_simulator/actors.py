@@ -19,7 +19,7 @@ END_NS = seconds(1)
 """A process that is ended lives on for so long, at most."""
 
 
-class Weather:
+class RpcConditions:
     """How well the cluster itself is: faults change it."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -48,7 +48,7 @@ class Weather:
 class KeptTerms:
     """The cluster's record of routers' terms (`TermRecord`)."""
 
-    def __init__(self, weather: Weather) -> None:
+    def __init__(self, weather: RpcConditions) -> None:
         self.weather = weather
         self.last = 0
 
@@ -71,14 +71,14 @@ class Call:
     answer: "asyncio.Future[Any]"
 
 
-class Actor:
+class SimulatedActor:
     """What a name stands for. Calls wait while its process is away, and are made once more where
     it died under them."""
 
     def __init__(
         self,
         world: World,
-        weather: Weather,
+        weather: RpcConditions,
         seat: int,
         plan: RouterConfig,
         mark: str,
@@ -153,7 +153,7 @@ class Actor:
 class Handle:
     """An actor's methods, as one process calls them."""
 
-    def __init__(self, actor: Actor, caller: VirtualLoop) -> None:
+    def __init__(self, actor: SimulatedActor, caller: VirtualLoop) -> None:
         self.actor = actor
         self.caller = caller
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fermata.clients.wire.tensors import RawTensor, join_bytes
-from fermata.deployments.frontend.protocol.parsing import Intake
+from fermata.deployments.frontend.protocol.parsing import ParsedRequest
 from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal, RefusalReason
-from fermata.deployments.frontend.requests.pending_request import Arrival
+from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.specs import ServedModel
 from fermata.fault_simulator.processes import FrontendHost
 from fermata.fault_simulator.world import World
@@ -37,7 +37,7 @@ class Sent:
     cancelled: bool = False
 
 
-class Clients:
+class SimulatedClients:
     """They stand right at the desks of frontends."""
 
     def __init__(self, world: World, on_failed: Callable[[Sent], None]) -> None:
@@ -67,8 +67,8 @@ class Clients:
             tensor = RawTensor("input", "BYTES", (1,), data)
         else:
             tensor = RawTensor("input", "INT64", (1,), sent.number.to_bytes(8, "little"))
-        arrival = Arrival(model.name, model.slo_ns, model.hard_limit_ns, 8)
-        intake = Intake(model, "1", "", arrival, tensor, encoded, batched=False)
+        arrival = RequestTerms(model.name, model.slo_ns, model.hard_limit_ns, 8)
+        intake = ParsedRequest(model, "1", "", arrival, tensor, encoded, batched=False)
         sent.sent_at_ns = world.now_ns
         sent.due_ns = world.now_ns + model.hard_limit_ns + PROMISE_NS
         sent.held_ns = sent.frontend.loop.held_ns

@@ -9,18 +9,18 @@ from fermata.autoscaler.serve_policy import ANSWER_S, RelayTarget
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.resolve import known_profiles
 from fermata.deployments.control.cluster import Cluster, Router
-from fermata.deployments.control.control_plane import Control
+from fermata.deployments.control.control_plane import ControlPlaneCore
 from fermata.deployments.control.leader_client import within
-from fermata.fault_simulator.actors import Actor, Handle
+from fermata.fault_simulator.actors import Handle, SimulatedActor
 from fermata.fault_simulator.processes import KIND
-from fermata.fault_simulator.world import BrokenError, new_process
+from fermata.fault_simulator.world import InvariantViolationError, new_process
 from fermata.foundation.errors import NoAnswerError
 from fermata.partitioner.plan import Problem
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
 
 if TYPE_CHECKING:
-    from fermata.fault_simulator.system import System
+    from fermata.fault_simulator.system import SimulatedDeployment
 
 RELAY_S = 0.5
 """Between two questions of Serve's controller for the number of backends."""
@@ -32,14 +32,14 @@ OUTDATED = 0.1
 class ControlHost:
     """A control plane's process."""
 
-    def __init__(self, system: "System", name: str) -> None:
+    def __init__(self, system: "SimulatedDeployment", name: str) -> None:
         self.loop = new_process(system.world, name)
         # Serve replaces a control plane that says so when it is asked for its health.
         self.loop.may_fail = (NoAnswerError,)
         self.config = system.deployment
         self.cluster = SeenCluster(system, self)
-        self.make: Callable[[DeploymentConfig, Cluster], Control] = Control
-        self.control: Control | None = None
+        self.make: Callable[[DeploymentConfig, Cluster], ControlPlaneCore] = ControlPlaneCore
+        self.control: ControlPlaneCore | None = None
         self.leaving = False
         self.started_at_ns = system.world.now_ns
         self.alone = not any(each.loop.alive for each in system.controls)
@@ -63,7 +63,7 @@ class ControlHost:
 class SeenCluster:
     """The cluster as one control plane sees it (`Cluster`)."""
 
-    def __init__(self, system: "System", host: ControlHost) -> None:
+    def __init__(self, system: "SimulatedDeployment", host: ControlHost) -> None:
         self.system = system
         self.host = host
         self.loop = host.loop
@@ -90,9 +90,11 @@ class SeenCluster:
 
     def end(self, router: Router) -> None:
         assert isinstance(router, Handle)
-        actor: Actor = router.actor
+        actor: SimulatedActor = router.actor
         if not self.host.leaving and actor.mark == self.mark and self.loop in actor.told:
-            raise BrokenError(f"{self.loop.name} ends a router that it should have adopted")
+            raise InvariantViolationError(
+                f"{self.loop.name} ends a router that it should have adopted"
+            )
         self.system.end_router(actor)
 
     async def solve(self, problem: Problem, seconds: float) -> dict[str, str]:
@@ -123,7 +125,7 @@ class Context:
 class Controller:
     """Serve's controller: asks what is wanted, and has it so."""
 
-    def __init__(self, system: "System", name: str) -> None:
+    def __init__(self, system: "SimulatedDeployment", name: str) -> None:
         self.system = system
         self.loop = new_process(system.world, name)
         self.loop.may_fail = (NoAnswerError,)

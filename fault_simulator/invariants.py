@@ -3,16 +3,16 @@
 from collections import Counter
 
 from fermata.deployments.frontend.requests.outcomes import Refusal
-from fermata.fault_simulator.actors import Actor, Call
+from fermata.fault_simulator.actors import Call, SimulatedActor
 from fermata.fault_simulator.clients import Sent
 from fermata.fault_simulator.control import ControlHost
 from fermata.fault_simulator.deployment import WINDOW_S
 from fermata.fault_simulator.processes import BackendHost, RouterHost
-from fermata.fault_simulator.system import System
-from fermata.fault_simulator.world import BrokenError, VirtualLoop
+from fermata.fault_simulator.system import SimulatedDeployment
+from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop
 from fermata.foundation.units import ms, seconds
 from fermata.router.core.events import Dispatch
-from fermata.router.links.messages import Fleet
+from fermata.router.links.messages import FleetStatus
 from fermata.router.live.driver import LiveRouter
 
 LOOK_NS = ms(5)
@@ -25,7 +25,7 @@ SEEN_NS = seconds(4)
 class Invariants:
     """Looks at a process after each of its steps, and at the ledger every few milliseconds."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: SimulatedDeployment) -> None:
         self.system = system
         self.obeyed: dict[VirtualLoop, int] = {}
         """The highest epoch whose orders a backend has taken."""
@@ -46,12 +46,12 @@ class Invariants:
     def _meet(self, what: object) -> None:
         if isinstance(what, RouterHost | BackendHost | ControlHost):
             self.hosts[what.loop] = what
-        elif isinstance(what, Actor):
+        elif isinstance(what, SimulatedActor):
             what.on_call.append(self._check_call)
 
     def look(self, loop: VirtualLoop) -> None:
         if self.system.world.trouble:
-            raise BrokenError(self.system.world.trouble[0])
+            raise InvariantViolationError(self.system.world.trouble[0])
         host = self.hosts.get(loop)
         if isinstance(host, RouterHost):
             if host.live is not None:
@@ -69,10 +69,10 @@ class Invariants:
         assert spec is not None
         wanted = sum(call.given[0])
         if not spec.minimum <= wanted <= spec.maximum:
-            raise BrokenError(f"{host.loop.name} asks for {wanted} backends")
+            raise InvariantViolationError(f"{host.loop.name} asks for {wanted} backends")
         young = self.system.world.now_ns - host.started_at_ns < YOUNG_NS
         if host.alone and young and wanted < min(self.told, self.system.wanted):
-            raise BrokenError(
+            raise InvariantViolationError(
                 f"{host.loop.name} has just come and asks for {wanted} backends, not {self.told}"
             )
         self.told = wanted
@@ -83,19 +83,25 @@ class Invariants:
         for backend in set(live.guard.given_up) - given_up:
             given_up.add(backend)
             if backend not in self.system.excused:
-                raise BrokenError(f"backend {backend} was given up, and nothing was wrong with it")
+                raise InvariantViolationError(
+                    f"backend {backend} was given up, and nothing was wrong with it"
+                )
 
     def _tick(self) -> None:
         world = self.system.world
         for sent in self.system.clients.open.values():
             loop = sent.frontend.loop
             if not loop.held and world.now_ns > sent.due_ns + loop.held_ns - sent.held_ns:
-                raise BrokenError(f"request {sent.number} of {loop.name} has no answer in time")
+                raise InvariantViolationError(
+                    f"request {sent.number} of {loop.name} has no answer in time"
+                )
         for frontend in self.system.frontends:
             table = frontend.board.table
             held = sum(entry.size_bytes for entry in table.entries.values())
             if held != table.payload_bytes:
-                raise BrokenError(f"{frontend.loop.name} counts {table.payload_bytes} not {held}")
+                raise InvariantViolationError(
+                    f"{frontend.loop.name} counts {table.payload_bytes} not {held}"
+                )
         self._check_meeting()
         world.after(LOOK_NS, self._tick)
 
@@ -119,10 +125,12 @@ class Invariants:
         if router is not None and router.open:
             epoch, highest = router.peer.epoch, self.obeyed.get(host.loop, 0)
             if epoch < highest:
-                raise BrokenError(f"{host.loop.name} obeys epoch {epoch} after {highest}")
+                raise InvariantViolationError(
+                    f"{host.loop.name} obeys epoch {epoch} after {highest}"
+                )
             self.obeyed[host.loop] = epoch
         if len(process.slot.jobs) > 2:
-            raise BrokenError(f"{host.loop.name} has {len(process.slot.jobs)} batches")
+            raise InvariantViolationError(f"{host.loop.name} has {len(process.slot.jobs)} batches")
 
     # When all is well again
 
@@ -131,7 +139,7 @@ class Invariants:
         for sent in probes:
             outcome = sent.outcomes[0] if sent.outcomes else None
             if outcome is None or isinstance(outcome, Refusal):
-                raise BrokenError(
+                raise InvariantViolationError(
                     f"request {sent.number} was not served when all was well: {outcome}"
                 )
 
@@ -140,23 +148,29 @@ class Invariants:
         system = self.system
         self._check_control()
         if system.clients.open:
-            raise BrokenError(f"{len(system.clients.open)} requests have no answer")
+            raise InvariantViolationError(f"{len(system.clients.open)} requests have no answer")
         for frontend in system.frontends:
             board = frontend.board
             if board.table.entries or board.desk.waiters or board.table.payload_bytes:
-                raise BrokenError(f"{frontend.loop.name} keeps requests that have ended")
+                raise InvariantViolationError(
+                    f"{frontend.loop.name} keeps requests that have ended"
+                )
             if board.arena.extents.used and not board.table.lent:
-                raise BrokenError(f"{frontend.loop.name} keeps memory of requests that have ended")
+                raise InvariantViolationError(
+                    f"{frontend.loop.name} keeps memory of requests that have ended"
+                )
         for backend in system.backends:
             process = backend.process
             if process.slot.jobs or process.tasks or not process.slot.announced:
-                raise BrokenError(f"{backend.loop.name} is not free: {process.slot.jobs}")
+                raise InvariantViolationError(
+                    f"{backend.loop.name} is not free: {process.slot.jobs}"
+                )
         router = system.router
         assert router is not None
         live = router.live
         assert live is not None
         if live.engine.outbox.queued or live.away.rids:
-            raise BrokenError(f"{router.loop.name} keeps requests that have ended")
+            raise InvariantViolationError(f"{router.loop.name} keeps requests that have ended")
         self._check_known(live)
         self._check_connections()
 
@@ -164,7 +178,9 @@ class Invariants:
         """One control plane, with routers of its own making and as many backends as it wants."""
         system = self.system
         if not system.controlled():
-            raise BrokenError("the control plane is not there, or has not what it wants")
+            raise InvariantViolationError(
+                "the control plane is not there, or has not what it wants"
+            )
         assert system.control is not None
         assert system.control.control is not None
         system.control.control.check()
@@ -172,31 +188,37 @@ class Invariants:
         check_view(system.control, system.router)
         scaling = system.control.control.scaling
         if scaling is not None and sum(scaling.targets) != len(system.backends):
-            raise BrokenError(f"{len(system.backends)} backends, wanted are {scaling.targets}")
+            raise InvariantViolationError(
+                f"{len(system.backends)} backends, wanted are {scaling.targets}"
+            )
         alive = [each.loop.name for each in system.controls if each.loop.alive]
         if alive != [system.control.loop.name]:
-            raise BrokenError(f"control planes live on: {alive}")
+            raise InvariantViolationError(f"control planes live on: {alive}")
         living = {each for each in system.routers if each.loop.alive}
         if living != set(system.seats):
             names = sorted(each.loop.name for each in living)
-            raise BrokenError(f"routers live on: {names}")
+            raise InvariantViolationError(f"routers live on: {names}")
 
     def _check_known(self, live: LiveRouter) -> None:
         system = self.system
         wanted = system.backend_numbers()
         if sorted(live.backends) != wanted:
-            raise BrokenError(f"the router has backends {sorted(live.backends)}, not {wanted}")
+            raise InvariantViolationError(
+                f"the router has backends {sorted(live.backends)}, not {wanted}"
+            )
         wanted = system.frontend_numbers()
         if sorted(live.frontends) != wanted:
-            raise BrokenError(f"the router has frontends {sorted(live.frontends)}, not {wanted}")
-        fleet = Fleet(len(live.frontends), len(live.backends))
+            raise InvariantViolationError(
+                f"the router has frontends {sorted(live.frontends)}, not {wanted}"
+            )
+        fleet = FleetStatus(len(live.frontends), len(live.backends))
         for frontend in system.frontends:
             if frontend.board.readiness.fleet != fleet:
-                raise BrokenError(f"{frontend.loop.name} has not heard of {fleet}")
+                raise InvariantViolationError(f"{frontend.loop.name} has not heard of {fleet}")
         for number in live.backends:
             state = live.engine.backend_rank[number].backends[number]
             if state.running is not None or state.queued is not None:
-                raise BrokenError(f"backend {number} is thought to be busy")
+                raise InvariantViolationError(f"backend {number} is thought to be busy")
 
     def _check_connections(self) -> None:
         pairs = Counter(
@@ -207,7 +229,7 @@ class Invariants:
         for pair, count in pairs.items():
             if count > 1:
                 names = sorted(loop.name for loop in pair)
-                raise BrokenError(f"{count} connections between {names}")
+                raise InvariantViolationError(f"{count} connections between {names}")
 
 
 def check_view(control: ControlHost, leader: RouterHost) -> None:
@@ -217,9 +239,13 @@ def check_view(control: ControlHost, leader: RouterHost) -> None:
     assert leader.live is not None
     seen = control.control.watch.latest
     if seen is None or seen["epoch"] != leader.live.epoch:
-        raise BrokenError(f"{control.loop.name} does not see that {leader.loop.name} leads")
+        raise InvariantViolationError(
+            f"{control.loop.name} does not see that {leader.loop.name} leads"
+        )
     if control.control.scaling is not None and not leader.live.placement.wanted:
-        raise BrokenError(f"{leader.loop.name} does not know what {control.loop.name} wants")
+        raise InvariantViolationError(
+            f"{leader.loop.name} does not know what {control.loop.name} wants"
+        )
 
 
 def check_grants(live: LiveRouter) -> None:
@@ -234,9 +260,11 @@ def check_grants(live: LiveRouter) -> None:
                     count += len(batch.requests)
                     granted.update([request.rid for request in batch.requests])
     if len(granted) != count:
-        raise BrokenError("a request is in two batches")
+        raise InvariantViolationError("a request is in two batches")
     if not granted.isdisjoint(queued):
-        raise BrokenError(f"requests {granted & queued.keys()} are queued and granted at once")
+        raise InvariantViolationError(
+            f"requests {granted & queued.keys()} are queued and granted at once"
+        )
     if live.away.rids != granted:
         pending = {
             request.rid
@@ -245,7 +273,7 @@ def check_grants(live: LiveRouter) -> None:
             for request in effect.batch.requests
         }
         if live.away.rids != granted - pending:
-            raise BrokenError(
+            raise InvariantViolationError(
                 f"dispatched {sorted(live.away.rids - granted)} that no backend has, "
                 f"{sorted(granted - pending - live.away.rids)} unknown"
             )

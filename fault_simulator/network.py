@@ -24,7 +24,7 @@ OVERHEARD = 3
 MakeProtocol = Callable[[], asyncio.Protocol]
 
 
-class Network:
+class SimulatedNetwork:
     """Who listens where, and what there is between them."""
 
     def __init__(self, world: World) -> None:
@@ -135,7 +135,7 @@ class Network:
 class Listener:
     """What `create_server` returns, as far as `LinkServer` looks at it."""
 
-    def __init__(self, network: Network, port: int) -> None:
+    def __init__(self, network: SimulatedNetwork, port: int) -> None:
         self.network = network
         self.port = port
         self.sockets = (self,)

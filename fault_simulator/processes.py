@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.batch_pipeline import Job
-from fermata.deployments.backend.execution.executor import Outcome
+from fermata.deployments.backend.batch_pipeline import PipelineJob
+from fermata.deployments.backend.execution.executor import BatchOutcome
 from fermata.deployments.backend.execution.runner import PlainRunner, Runner
 from fermata.deployments.backend.execution.tensors import Array
 from fermata.deployments.backend.process import BackendProcess, BackendSettings
-from fermata.deployments.frontend.link_hub import Switchboard
+from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.frontend.options import FrontendOptions
 from fermata.deployments.specs import Registry
 from fermata.fault_simulator.memory import VirtualArena, VirtualSegments
@@ -22,8 +22,8 @@ from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.process import Other, RouterProcess
 from fermata.router.leadership.role import BEAT_NS, HUNG_NS
-from fermata.router.leadership.terms import TermRecord, next_epoch
-from fermata.router.links.heartbeat import Heart, LoopWatch
+from fermata.router.leadership.terms import TermRecord, next_term
+from fermata.router.links.heartbeat import HeartbeatThread, LoopWatch
 from fermata.router.links.transport import LinkOptions, Resolve
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.precise_timer import LoopTimer
@@ -33,7 +33,7 @@ KIND = "virtual"
 NODE = "world"
 
 
-class VirtualHeart(Heart):
+class VirtualHeartbeat(HeartbeatThread):
     """Beats in virtual time; a process that is stopped has no pulse, a busy one has."""
 
     def __init__(self, loop: VirtualLoop, every_ns: int) -> None:
@@ -80,12 +80,12 @@ class RouterHost:
         self.loop = new_process(world, name)
         self.config = config
         self.number = seat
-        self.epoch = next_epoch(1, world.wall_ms(), last_epoch, None if other is None else seat)
+        self.epoch = next_term(1, world.wall_ms(), last_epoch, None if other is None else seat)
         self.stand_down = stand_down
         self.address = ""
         self.process = RouterProcess(
             self._make_live,
-            VirtualHeart(self.loop, LINKS.beat_ns if other is None else BEAT_NS),
+            VirtualHeartbeat(self.loop, LINKS.beat_ns if other is None else BEAT_NS),
             LINKS,
             "world",
             mark=mark,
@@ -143,13 +143,13 @@ class FrontendHost:
     ) -> None:
         self.loop = new_process(world, name)
         first, second = _both(routers, self.loop)
-        self.board = Switchboard(options, registry, first, NODE, second)
+        self.board = LinkHub(options, registry, first, NODE, second)
         self.up = False
         self.draining = False
 
     async def run(self) -> None:
         self.undo = AsyncExitStack()
-        heart = VirtualHeart(self.loop, LINKS.beat_ns)
+        heart = VirtualHeartbeat(self.loop, LINKS.beat_ns)
         pool: Any = None
         arena = VirtualArena(self.loop)
         self.undo.callback(arena.close)
@@ -192,23 +192,23 @@ class VirtualExecutor:
         self,
         loop: VirtualLoop,
         machine: Machine,
-        report: Callable[[Outcome], None],
+        report: Callable[[BatchOutcome], None],
         on_crash: Callable[[], None],
     ) -> None:
         self.loop = loop
         self.machine = machine
         self.report = report
         self.on_crash = on_crash
-        self.orders: deque[tuple[Job, Runner, Sequence[tuple[int, Array]], dict[int, str]]] = (
-            deque()
-        )
-        self.given: dict[Job, list[Array]] = {}
+        self.orders: deque[
+            tuple[PipelineJob, Runner, Sequence[tuple[int, Array]], dict[int, str]]
+        ] = deque()
+        self.given: dict[PipelineJob, list[Array]] = {}
         """What lay in the inputs when each batch was handed over."""
-        self.running: Job | None = None
+        self.running: PipelineJob | None = None
 
     def begin(
         self,
-        job: Job,
+        job: PipelineJob,
         runner: Runner,
         items: Sequence[tuple[int, Array]],
         errors: dict[int, str],
@@ -245,7 +245,7 @@ class VirtualExecutor:
     def _end(
         self,
         started_at_ns: int,
-        job: Job,
+        job: PipelineJob,
         runner: Runner,
         items: Sequence[tuple[int, Array]],
         errors: dict[int, str],
@@ -273,7 +273,7 @@ class VirtualExecutor:
             outputs.append((places, runner.run(runner.stage([item for _, item in items]))))
         self.running = None
         fits = self.machine.room if 0 < self.machine.room < len(items) else 0
-        self.report(Outcome(job, 0, started_at_ns, run_ns, errors, outputs, failed, fits))
+        self.report(BatchOutcome(job, 0, started_at_ns, run_ns, errors, outputs, failed, fits))
         self._next()
 
     def stop(self) -> None:
@@ -316,13 +316,13 @@ class BackendHost:
             BackendSettings(number, KIND, NODE, links=LINKS),
             runners,
             first,
-            heart=VirtualHeart(self.loop, LINKS.beat_ns),
+            heart=VirtualHeartbeat(self.loop, LINKS.beat_ns),
             make_executor=self._make_executor,
             standby=second,
         )
         self.process.segments = VirtualSegments(world)
 
-    def _make_executor(self, report: Callable[[Outcome], None]) -> VirtualExecutor:
+    def _make_executor(self, report: Callable[[BatchOutcome], None]) -> VirtualExecutor:
         self.executor = VirtualExecutor(
             self.loop, self.machine, report, lambda: self.on_crash(self)
         )

@@ -8,9 +8,9 @@ from fermata.deployments.frontend.requests.outcomes import Refusal
 from fermata.fault_simulator.clients import Sent
 from fermata.fault_simulator.deployment import ENCODED, PLAIN
 from fermata.fault_simulator.invariants import Invariants
-from fermata.fault_simulator.schedule import Schedule
-from fermata.fault_simulator.system import System
-from fermata.fault_simulator.world import BrokenError, World
+from fermata.fault_simulator.schedule import FaultSchedule
+from fermata.fault_simulator.system import SimulatedDeployment
+from fermata.fault_simulator.world import InvariantViolationError, World
 from fermata.foundation.units import ms, seconds
 
 UP_NS = seconds(1)
@@ -28,7 +28,7 @@ REST_NS = seconds(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class RunResult:
     """How a seed went."""
 
     seed: int
@@ -40,22 +40,22 @@ class Story:
     said: list[str]
 
 
-def play(
+def run_seed(
     seed: int,
     kinds: tuple[str, ...] = (),
     plant: Callable[[object], None] | None = None,
     tell: bool = False,
     scaled: bool | None = None,
-) -> Story:
+) -> RunResult:
     """Play one seed; `plant` sees each process before it runs, and may break it; `scaled`: as
-    `System` has it."""
+    `SimulatedDeployment` has it."""
     world = World(seed)
     world.said = [] if tell else None
     rng = world.rng("schedule")
     backends, frontends = rng.randint(2, 4), rng.randint(1, 2)
-    system = System(world, backends, frontends, plant, scaled=scaled)
+    system = SimulatedDeployment(world, backends, frontends, plant, scaled=scaled)
     invariants = Invariants(system)
-    schedule = Schedule(system, rng, kinds)
+    schedule = FaultSchedule(system, rng, kinds)
     broken = ""
     try:
         world.run_until(world.now_ns + UP_NS)
@@ -80,16 +80,16 @@ def play(
         system.settle(REST_NS)
         invariants.check_served(probes)
         invariants.check_clean()
-    except BrokenError as error:
+    except InvariantViolationError as error:
         broken = str(error)
     except Exception as error:
         # Nobody catches it in production either; the other seeds are played all the same.
         broken = f"{type(error).__name__}: {error}"
     outcomes = dict(Counter(_ends(system.clients.ledger)))
-    return Story(seed, broken, outcomes, world.sequence, world.said or [])
+    return RunResult(seed, broken, outcomes, world.sequence, world.said or [])
 
 
-def _probe(system: System) -> list[Sent]:
+def _probe(system: SimulatedDeployment) -> list[Sent]:
     probes = []
     for _ in range(5):
         for frontend in system.frontends:

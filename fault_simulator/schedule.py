@@ -8,7 +8,7 @@ from fermata.fault_simulator.control import ControlHost, Controller
 from fermata.fault_simulator.deployment import ENCODED, PLAIN
 from fermata.fault_simulator.processes import BackendHost, FrontendHost, RouterHost
 from fermata.fault_simulator.strangers import crowd
-from fermata.fault_simulator.system import System
+from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import VirtualLoop
 from fermata.foundation.units import SECOND, ms
 from fermata.router.links.address import split_address
@@ -19,10 +19,12 @@ SWING_NS = (ms(400), ms(1500))
 SWING_RPS = (15.0, 60.0, 250.0)
 
 
-class Schedule:
+class FaultSchedule:
     """Draws faults and load, and undoes what does not end by itself."""
 
-    def __init__(self, system: System, rng: random.Random, kinds: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, system: SimulatedDeployment, rng: random.Random, kinds: tuple[str, ...] = ()
+    ) -> None:
         self.system = system
         self.world = system.world
         self.rng = rng
@@ -125,7 +127,7 @@ class Schedule:
         return one, other
 
 
-def _kill(schedule: Schedule) -> None:
+def _kill(schedule: FaultSchedule) -> None:
     host = schedule.host()
     if isinstance(host, RouterHost):
         schedule.system.lose_router(host)
@@ -139,8 +141,8 @@ def _kill(schedule: Schedule) -> None:
         schedule.system.lose_frontend(host)
 
 
-def _hold(stopped: bool) -> Callable[[Schedule], Heal | None]:
-    def play(schedule: Schedule) -> Heal | None:
+def _hold(stopped: bool) -> Callable[[FaultSchedule], Heal | None]:
+    def play(schedule: FaultSchedule) -> Heal | None:
         host = schedule.host()
         if host is None or host.loop.held:
             return None
@@ -150,7 +152,7 @@ def _hold(stopped: bool) -> Callable[[Schedule], Heal | None]:
     return play
 
 
-def _loop_hangs(schedule: Schedule) -> None:
+def _loop_hangs(schedule: FaultSchedule) -> None:
     """A router's loop does not come back, while its heart goes on."""
     schedule.excuse_all()
     host = schedule.router()
@@ -158,13 +160,13 @@ def _loop_hangs(schedule: Schedule) -> None:
         host.loop.hold(stopped=False)
 
 
-def _cut(schedule: Schedule) -> None:
+def _cut(schedule: FaultSchedule) -> None:
     pair = schedule.pair()
     if pair is not None:
         schedule.world.network.cut(*pair)
 
 
-def _flap(schedule: Schedule) -> None:
+def _flap(schedule: FaultSchedule) -> None:
     """A connection that comes and goes, while another one is slow."""
     pair, other = schedule.pair(), schedule.pair()
     if pair is None or other is None:
@@ -178,7 +180,7 @@ def _flap(schedule: Schedule) -> None:
     schedule.world.after(at_ns, partial(network.delay, *other, 0))
 
 
-def _part(schedule: Schedule) -> Heal | None:
+def _part(schedule: FaultSchedule) -> Heal | None:
     pair = schedule.pair()
     if pair is None:
         return None
@@ -186,7 +188,7 @@ def _part(schedule: Schedule) -> Heal | None:
     return lambda: schedule.world.network.join(*pair)
 
 
-def _delay(schedule: Schedule) -> Heal | None:
+def _delay(schedule: FaultSchedule) -> Heal | None:
     pair = schedule.pair()
     if pair is None:
         return None
@@ -194,7 +196,7 @@ def _delay(schedule: Schedule) -> Heal | None:
     return lambda: schedule.world.network.delay(*pair, 0)
 
 
-def _slow(schedule: Schedule) -> Heal | None:
+def _slow(schedule: FaultSchedule) -> Heal | None:
     host = schedule.backend()
     if host is None:
         return None
@@ -207,7 +209,7 @@ def _slow(schedule: Schedule) -> Heal | None:
     return heal
 
 
-def _hang(schedule: Schedule) -> Heal | None:
+def _hang(schedule: FaultSchedule) -> Heal | None:
     host = schedule.backend()
     if host is None:
         return None
@@ -220,7 +222,7 @@ def _hang(schedule: Schedule) -> Heal | None:
     return heal
 
 
-def _fail(schedule: Schedule) -> Heal | None:
+def _fail(schedule: FaultSchedule) -> Heal | None:
     host = schedule.backend()
     if host is None:
         return None
@@ -233,7 +235,7 @@ def _fail(schedule: Schedule) -> Heal | None:
     return heal
 
 
-def _no_room(schedule: Schedule) -> Heal | None:
+def _no_room(schedule: FaultSchedule) -> Heal | None:
     """Somebody else takes memory of an accelerator."""
     host = schedule.backend()
     if host is None:
@@ -247,7 +249,7 @@ def _no_room(schedule: Schedule) -> Heal | None:
     return heal
 
 
-def _hang_for_ever(schedule: Schedule) -> Heal | None:
+def _hang_for_ever(schedule: FaultSchedule) -> Heal | None:
     host = schedule.backend()
     if host is None:
         return None
@@ -261,7 +263,7 @@ def _hang_for_ever(schedule: Schedule) -> Heal | None:
     return heal
 
 
-def _poison(schedule: Schedule) -> Heal:
+def _poison(schedule: FaultSchedule) -> Heal:
     """A model that kills every process that runs it."""
     system = schedule.system
     system.poison = schedule.rng.choice(sorted(system.tables))
@@ -276,7 +278,7 @@ def _poison(schedule: Schedule) -> Heal:
     return heal
 
 
-def _misprofiled(schedule: Schedule) -> None:
+def _misprofiled(schedule: FaultSchedule) -> None:
     host = schedule.backend()
     if host is not None:
         # For good; so one that may be left alone with everything must still be quick enough for
@@ -285,13 +287,13 @@ def _misprofiled(schedule: Schedule) -> None:
         host.machine.profile_error = schedule.rng.uniform(0.5, most)
 
 
-def _clock_step(schedule: Schedule) -> None:
+def _clock_step(schedule: FaultSchedule) -> None:
     """The wall clock is set, and the router starts anew under it."""
     schedule.world.wall_ns += schedule.rng.randrange(-3600, 3600) * SECOND
     schedule.system.lose_router()
 
 
-def _usurp(schedule: Schedule) -> Heal | None:
+def _usurp(schedule: FaultSchedule) -> Heal | None:
     """The router seems dead and is replaced; then it comes back."""
     old = schedule.system.router
     if old is None or not old.loop.alive or old.loop.held:
@@ -308,7 +310,7 @@ def _usurp(schedule: Schedule) -> Heal | None:
     return heal
 
 
-def _usurp_control(schedule: Schedule) -> Heal | None:
+def _usurp_control(schedule: FaultSchedule) -> Heal | None:
     """The control plane seems dead and is replaced; then it goes on, for a while."""
     system, rng = schedule.system, schedule.rng
     if system.control is None or system.control.loop.held:
@@ -324,7 +326,7 @@ def _usurp_control(schedule: Schedule) -> Heal | None:
     return heal
 
 
-def _deploy(schedule: Schedule) -> None:
+def _deploy(schedule: FaultSchedule) -> None:
     """Other code or another configuration: the next control plane wants routers of its own. The
     old one goes on beside it for a while."""
     schedule.excuse_all()
@@ -332,7 +334,7 @@ def _deploy(schedule: Schedule) -> None:
     schedule.system.replace_control(schedule.rng.randrange(ms(2000)))
 
 
-def _end_router(schedule: Schedule) -> None:
+def _end_router(schedule: FaultSchedule) -> None:
     """Somebody has the cluster end a router for good."""
     schedule.excuse_all()
     here = [each for each in schedule.system.named if each is not None]
@@ -340,7 +342,7 @@ def _end_router(schedule: Schedule) -> None:
         schedule.system.end_router(schedule.rng.choice(here))
 
 
-def _slow_cluster(schedule: Schedule) -> Heal:
+def _slow_cluster(schedule: FaultSchedule) -> Heal:
     """Whatever is asked of the cluster takes long, and what was asked later may come first."""
     weather = schedule.system.weather
     weather.slow_ns = schedule.rng.randrange(ms(10), ms(1500))
@@ -351,7 +353,7 @@ def _slow_cluster(schedule: Schedule) -> Heal:
     return heal
 
 
-def _deaf_cluster(schedule: Schedule) -> Heal:
+def _deaf_cluster(schedule: FaultSchedule) -> Heal:
     """Some of what is asked of the cluster comes to nothing."""
     weather = schedule.system.weather
     weather.lost = schedule.rng.uniform(0.1, 1.0)
@@ -362,14 +364,14 @@ def _deaf_cluster(schedule: Schedule) -> Heal:
     return heal
 
 
-def _drain_backend(schedule: Schedule) -> None:
+def _drain_backend(schedule: FaultSchedule) -> None:
     host = schedule.backend()
     if host is not None and not host.loop.held:
         schedule.system.drain_backend(host)
         schedule.system.start_backend()
 
 
-def _drain_frontend(schedule: Schedule) -> None:
+def _drain_frontend(schedule: FaultSchedule) -> None:
     host = schedule.frontend()
     if host is not None and not host.loop.held:
         schedule.system.frontends.remove(host)
@@ -377,19 +379,19 @@ def _drain_frontend(schedule: Schedule) -> None:
         host.loop.start(host.leave)
 
 
-def _burst(schedule: Schedule) -> None:
+def _burst(schedule: FaultSchedule) -> None:
     now_ns = schedule.world.now_ns
     schedule.load(now_ns, now_ns + ms(150), 1200.0)
 
 
-def _strangers(schedule: Schedule) -> Heal:
+def _strangers(schedule: FaultSchedule) -> Heal:
     """Processes of somebody else talk to ours, or answer where a router used to."""
     gone = [each.address for each in schedule.system.routers if not each.loop.alive]
     left = [split_address(address)[1] for address in gone if address]
     return crowd(schedule.world, schedule.rng, left)
 
 
-FAULTS: dict[str, Callable[[Schedule], Heal | None]] = {
+FAULTS: dict[str, Callable[[FaultSchedule], Heal | None]] = {
     "kill": _kill,
     "stop": _hold(stopped=True),
     "busy": _hold(stopped=False),

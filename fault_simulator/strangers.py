@@ -12,7 +12,15 @@ from fermata.fault_simulator.world import VirtualLoop, World, new_process
 from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.handshake import NONCE_BYTES, ROLES
-from fermata.router.links.messages import PROTOCOL, Challenge, Goodbye, Hello, Lead, Message, Proof
+from fermata.router.links.messages import (
+    PROTOCOL,
+    Challenge,
+    Goodbye,
+    Hello,
+    Message,
+    Proof,
+    TakesLead,
+)
 from fermata.router.links.session import encode
 
 CROWD = (1, 12)
@@ -72,11 +80,11 @@ class Stranger:
         goodbye = Goodbye("router term 1 is stale", rng.choice(list(CloseCode)))
         stories: tuple[list[Message], ...] = (
             [hello],
-            [hello, proof, Lead(TERMS[-1])],
+            [hello, proof, TakesLead(TERMS[-1])],
             [hello, goodbye],
             [goodbye],
             [challenge, hello, proof],
-            [challenge, hello, proof, Lead(TERMS[-1])],
+            [challenge, hello, proof, TakesLead(TERMS[-1])],
         )
         return rng.choice(stories)
 

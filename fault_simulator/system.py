@@ -6,18 +6,18 @@ from functools import partial
 from fermata.deployments.backend.process import UnfitError
 from fermata.deployments.frontend.options import FrontendOptions
 from fermata.deployments.specs import Registry
-from fermata.fault_simulator.actors import Actor, KeptTerms, Weather
-from fermata.fault_simulator.clients import Clients, Sent
+from fermata.fault_simulator.actors import KeptTerms, RpcConditions, SimulatedActor
+from fermata.fault_simulator.clients import Sent, SimulatedClients
 from fermata.fault_simulator.control import ControlHost, Controller
 from fermata.fault_simulator.deployment import ENCODED, PLAIN, TABLES, deployment
-from fermata.fault_simulator.network import Network
+from fermata.fault_simulator.network import SimulatedNetwork
 from fermata.fault_simulator.processes import LINKS, BackendHost, FrontendHost, RouterHost
-from fermata.fault_simulator.world import BrokenError, VirtualLoop, World
+from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop, World
 from fermata.foundation.errors import ServingError
 from fermata.foundation.units import ms, seconds
 from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.process import Other
-from fermata.router.leadership.process_ids import take_number
+from fermata.router.leadership.process_ids import claim_process_id
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Resolve
 
@@ -41,7 +41,7 @@ REST_NS = seconds(3)
 """For backends that try to reach a frontend, or have given up just now."""
 
 
-class System:
+class SimulatedDeployment:
     """Everything that runs, and the ledger."""
 
     def __init__(
@@ -56,7 +56,7 @@ class System:
         """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
         load; None: the seed decides."""
         self.world = world
-        world.network = Network(world)
+        world.network = SimulatedNetwork(world)
         self.rng = world.rng("system")
         self.standby = self.rng.random() < 0.5 if standby is None else standby
         self.scaled = self.rng.random() < 0.5 if scaled is None else scaled
@@ -64,15 +64,15 @@ class System:
         self.tables = TABLES[self.scaled]
         self.mark = "first"
         """Of the code and configuration that the cluster is to run."""
-        self.weather = Weather(world.rng("weather"))
+        self.weather = RpcConditions(world.rng("weather"))
         self.counts: dict[str, int] = {}
         self.owners: dict[tuple[str, int], str] = {}
         """Of the numbers of each kind of process, as the cluster remembers them."""
-        self.named: list[Actor | None] = [None, None]
+        self.named: list[SimulatedActor | None] = [None, None]
         """The routers that the cluster names when asked, by seat."""
         seats = range(2 if self.standby else 1)
         self.resolvers = [partial(self._resolver, seat) for seat in seats]
-        self.actors: list[Actor] = []
+        self.actors: list[SimulatedActor] = []
         self.routers: list[RouterHost] = []
         self.terms = KeptTerms(self.weather)
         self.frontends: list[FrontendHost] = []
@@ -85,7 +85,7 @@ class System:
         """The one that Serve has; it may not be the only one that runs."""
         self.controls: list[ControlHost] = []
         self.controller: Controller | None = None
-        self.clients = Clients(world, self._check_failed)
+        self.clients = SimulatedClients(world, self._check_failed)
         self.poison = ""
         """A variant that kills whatever process runs it."""
         self.excused: set[int] = set()
@@ -111,7 +111,9 @@ class System:
                 except UnfitError as error:
                     self.world.say(host.loop.name, "is unfit:", error)
                     if not host.process.retired and not host.machine.hangs:
-                        raise BrokenError(f"{host.loop.name} was fit: {error}") from None
+                        raise InvariantViolationError(
+                            f"{host.loop.name} was fit: {error}"
+                        ) from None
                     self.lose_backend(host)
         control = self.control
         if control is not None and control.control is not None and not control.loop.held:
@@ -132,7 +134,7 @@ class System:
         def claim(number: int) -> str:
             return self.owners.setdefault((kind, number), name)
 
-        return name, take_number(name, claim, NUMBER_BITS)
+        return name, claim_process_id(name, claim, NUMBER_BITS)
 
     # Processes
 
@@ -149,20 +151,20 @@ class System:
         leading = [each for each in self.seats if each is not None and each.leads]
         return max(leading, key=lambda each: each.epoch, default=None)
 
-    def create_router(self, seat: int, plan: RouterConfig, mark: str) -> Actor:
-        actor = Actor(self.world, self.weather, seat, plan, mark)
+    def create_router(self, seat: int, plan: RouterConfig, mark: str) -> SimulatedActor:
+        actor = SimulatedActor(self.world, self.weather, seat, plan, mark)
         self._started(actor)
         self.actors.append(actor)
         self.named[seat] = actor
         self._start_later(self.rng.randrange(BEGIN_NS), partial(self.start_router, actor))
         return actor
 
-    def end_router(self, actor: Actor) -> None:
+    def end_router(self, actor: SimulatedActor) -> None:
         if self.named[actor.seat] is actor:
             self.named[actor.seat] = None
         actor.end()
 
-    def start_router(self, actor: Actor) -> None:
+    def start_router(self, actor: SimulatedActor) -> None:
         if actor.ended:
             return
         name = self._name("router")

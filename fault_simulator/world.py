@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 from fermata.foundation.units import SECOND, ms
 
 if TYPE_CHECKING:
-    from fermata.fault_simulator.network import Network
+    from fermata.fault_simulator.network import SimulatedNetwork
 
 EARLY_NS = ms(1) * 9 // 10
 """uvloop fires its timers up to this much before they are due."""
 
 
-class BrokenError(Exception):
+class InvariantViolationError(Exception):
     """An invariant does not hold."""
 
 
@@ -42,7 +42,7 @@ class World:
         """Exceptions that no code of the process itself has handled."""
         self.said: list[str] | None = None
         """The story, where someone wants to read it."""
-        self.network: Network
+        self.network: SimulatedNetwork
         self.memory: dict[str, memoryview] = {}
         """That processes share, by name."""
 

@@ -4,14 +4,14 @@ import math
 from collections.abc import Sequence
 
 from fermata.foundation.units import SECOND
-from fermata.partitioner.plan import Model
+from fermata.partitioner.plan import PlacedModel
 from fermata.router.policies.sizing import full_size
 
 BATCH_SIZE_MAX = 1024
 """Where a linear profile has no end of its own."""
 
 
-def backends_for(model: Model, kind: str = "") -> float | None:
+def backends_for(model: PlacedModel, kind: str = "") -> float | None:
     """Backends, in fractions, that keep up with the model's rate in the largest batches that its
     SLO allows; None where its profile or SLO is not known."""
     profile = model.profile_on(kind)
@@ -26,7 +26,7 @@ def backends_for(model: Model, kind: str = "") -> float | None:
 
 
 def backends_needed(
-    models: Sequence[Model], kind: str = "", utilisation: float = 1.0
+    models: Sequence[PlacedModel], kind: str = "", utilisation: float = 1.0
 ) -> int | None:
     """Whole backends for all of them together: any one may run any of them, so that fractions
     add up (section 4.1). `utilisation` is how busy they may be on average."""

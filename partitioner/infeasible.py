@@ -4,7 +4,7 @@ import numpy as np
 
 from fermata.partitioner.balance import NOWHERE, Balance, Homes
 from fermata.partitioner.milp import Program
-from fermata.partitioner.plan import Model, Problem
+from fermata.partitioner.plan import PlacedModel, Problem
 
 MB = 2**20
 FAMILIES = {
@@ -38,7 +38,7 @@ def obstacles(problem: Problem) -> list[str]:
     return found + _forced_moves(problem)
 
 
-def _of_model(problem: Problem, model: Model) -> list[str]:
+def _of_model(problem: Problem, model: PlacedModel) -> list[str]:
     places = [place for place in problem.sub_clusters if model.runs_on(place.kind)]
     if not places:
         kinds = sorted({place.kind for place in problem.sub_clusters})

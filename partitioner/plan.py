@@ -10,7 +10,7 @@ ANY_KIND = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class PlacedModel:
     """What placement has to know of one model."""
 
     name: str
@@ -52,7 +52,7 @@ class SubCluster:
 class Problem:
     """Place these models on these sub-clusters."""
 
-    models: tuple[Model, ...]
+    models: tuple[PlacedModel, ...]
     sub_clusters: tuple[SubCluster, ...]
     memory_weight: float = 1.0
     """w of Eqn 4. Both deviations are relative to their averages, so that 1 weighs them alike."""
@@ -160,11 +160,11 @@ def _to_take_away(left: Sequence[Move]) -> Move:
     return placed[-1]
 
 
-def _static(models: Mapping[str, Model], move: Move) -> int:
+def _static(models: Mapping[str, PlacedModel], move: Move) -> int:
     return models[move.model].static_bytes if move.model in models else 0
 
 
-def memory_bytes(models: Sequence[Model]) -> int:
+def memory_bytes(models: Sequence[PlacedModel]) -> int:
     """What a backend that holds these models needs (Eqn 6)."""
     if not models:
         return 0
@@ -173,5 +173,5 @@ def memory_bytes(models: Sequence[Model]) -> int:
     )
 
 
-def fits(models: Sequence[Model], room_bytes: int) -> bool:
+def fits(models: Sequence[PlacedModel], room_bytes: int) -> bool:
     return memory_bytes(models) <= room_bytes

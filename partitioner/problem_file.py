@@ -10,8 +10,8 @@ import yaml
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.foundation.validation import Fields, fields
-from fermata.partitioner.plan import ANY_KIND, Model, Problem, SubCluster
-from fermata.partitioner.solution import Solution
+from fermata.partitioner.plan import ANY_KIND, PlacedModel, Problem, SubCluster
+from fermata.partitioner.solution import PlacementSolution
 from fermata.profiles.check import check_positive, refuse
 from fermata.profiles.profile import Profile
 from fermata.profiles.store import BYTES_PER_MB, find
@@ -75,7 +75,7 @@ def read_problem(data: object) -> Problem:
     """The problem that these plain values describe, every one of them checked."""
     top = fields("", "problem", data, PROBLEM_KEYS)
     places = _read_places(top)
-    models: list[Model] = []
+    models: list[PlacedModel] = []
     for row in top.rows("models", MODEL_KEYS):
         model = _read_model(row)
         copies = row.integer("copies", 1, low=1)
@@ -125,7 +125,7 @@ def _read_place(row: Fields, top: Fields, name: str) -> SubCluster:
     return SubCluster(name, rate, int(memory_mb * BYTES_PER_MB), share, kind, cluster)
 
 
-def _read_model(row: Fields) -> Model:
+def _read_model(row: Fields) -> PlacedModel:
     profiles = _read_profiles(row)
     known = next(iter(profiles.values()), None)
     size = row.integer("batch_size_max", _size(known), low=1) if known else 0
@@ -141,7 +141,7 @@ def _read_model(row: Fields) -> Model:
     slo_ms = row.positive("slo_ms")
     slo_ns = ms(slo_ms) if slo_ms is not None else (known.slo_ns or 0) if known else 0
     name = row.text("name", known.name if known else None)
-    return Model(name, row.number("rate_rps"), static, dynamic, load_ms, profiles, slo_ns)
+    return PlacedModel(name, row.number("rate_rps"), static, dynamic, load_ms, profiles, slo_ns)
 
 
 def _size(profile: Profile | None) -> int:
@@ -162,7 +162,7 @@ def _read_profiles(row: Fields) -> Mapping[str, Profile]:
     return found
 
 
-def solution_dict(problem: Problem, solution: Solution) -> dict[str, object]:
+def solution_dict(problem: Problem, solution: PlacementSolution) -> dict[str, object]:
     """What `fermata plan --json` prints; `load_current` reads it back."""
     return {
         "plan": solution.plan.to_dict(),
@@ -186,7 +186,7 @@ def solution_dict(problem: Problem, solution: Solution) -> dict[str, object]:
     }
 
 
-def save_plan(path: Path | str, problem: Problem, solution: Solution) -> None:
+def save_plan(path: Path | str, problem: Problem, solution: PlacementSolution) -> None:
     """Write a plan in one step, so that a reader never sees half of it."""
     path = Path(path)
     draft = path.with_name(path.name + ".new")

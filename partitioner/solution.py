@@ -8,7 +8,7 @@ from fermata.partitioner.plan import Move, Plan, moves
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class PlacementSolution:
     """A plan, how good it is, and how good it could be at best."""
 
     plan: Plan
@@ -45,14 +45,14 @@ def describe(
     utilisation: float,
     seconds: float,
     solver: str,
-) -> Solution:
+) -> PlacementSolution:
     """The assignment as a plan, with all that can be said of it."""
     problem = balance.problem
     plan = Plan(balance.names(homes))
     models = {model.name: model for model in problem.models}
     load_cost = {name: model.load_cost for name, model in models.items()}
     rate_imbalance, memory_imbalance = balance.imbalance(homes)
-    return Solution(
+    return PlacementSolution(
         plan=plan,
         objective=balance.objective(homes),
         bound=bound,

@@ -12,7 +12,7 @@ from fermata.partitioner.infeasible import obstacles, remedies
 from fermata.partitioner.milp import Program, available_solvers
 from fermata.partitioner.plan import Problem
 from fermata.partitioner.search import LocalSearch, greedy
-from fermata.partitioner.solution import Solution, describe
+from fermata.partitioner.solution import PlacementSolution, describe
 
 EXACT_BINARIES_MAX = 600
 """Up to this many the whole program is given to the solver; beyond, a few sub-clusters at once."""
@@ -58,7 +58,7 @@ def solve(
     solver: str = "",
     utilisation: float = 1.0,
     tell: Tell | None = None,
-) -> Solution:
+) -> PlacementSolution:
     """The best plan found within the limit; never worse than the greedy start or the current
     plan. Raises `ConfigError` with every obstacle by name where there is none."""
     began = time.monotonic()

@@ -7,8 +7,8 @@ import numpy as np
 
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.balance import NOWHERE, Balance
-from fermata.partitioner.plan import Model, Plan, Problem, SubCluster
-from fermata.partitioner.solution import Solution, describe
+from fermata.partitioner.plan import PlacedModel, Plan, Problem, SubCluster
+from fermata.partitioner.solution import PlacementSolution, describe
 from fermata.partitioner.solve import Tell, solve
 
 TOP_SHARE = 0.3
@@ -30,7 +30,7 @@ def solve_two_level(
     solver: str = "",
     utilisation: float = 1.0,
     tell: Tell | None = None,
-) -> Solution:
+) -> PlacementSolution:
     """As `solve`, but a router sees only the models of its own cluster. With one cluster there is
     no upper level. Objective, bound and imbalance are those of the whole."""
     clusters = clusters_of(problem)
@@ -83,7 +83,9 @@ def _upper(problem: Problem, clusters: Mapping[str, tuple[SubCluster, ...]]) -> 
     return replace(problem, models=models, sub_clusters=places, current=current)
 
 
-def _for_clusters(model: Model, clusters: Mapping[str, tuple[SubCluster, ...]]) -> Model:
+def _for_clusters(
+    model: PlacedModel, clusters: Mapping[str, tuple[SubCluster, ...]]
+) -> PlacedModel:
     """The model with clusters in place of accelerator types: it runs where any member runs it."""
     profiles = {
         cluster: profile

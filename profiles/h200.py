@@ -1,4 +1,4 @@
-"""Turns the raw H200 measurements into zoo tables: `python -m fermata.profiles.h200 RAW OUT_DIR`."""
+"""Turns raw H200 measurements into zoo tables: `python -m fermata.profiles.h200 RAW OUT_DIR`."""
 
 import sys
 from collections.abc import Sequence

@@ -30,7 +30,7 @@ class Device(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class MeasureEffort:
     """How long to measure."""
 
     warm_up: int = 5
@@ -72,7 +72,7 @@ def measure(
     batches: Sequence[int],
     device: Device,
     clock: Callable[[], int],
-    effort: Effort | None = None,
+    effort: MeasureEffort | None = None,
     on_row: Callable[[Row], None] | None = None,
     renew: bool = False,
 ) -> Columns:
@@ -84,7 +84,9 @@ def measure(
     check_batches("batches", batches)
     rows: list[Row] = []
     for size in batches:
-        rows.append(_measure_size(run, make_batch, size, device, clock, effort or Effort(), renew))
+        rows.append(
+            _measure_size(run, make_batch, size, device, clock, effort or MeasureEffort(), renew)
+        )
         if on_row is not None:
             on_row(rows[-1])
     p50_ns, raised_p50 = monotone([row.p50_ns for row in rows])
@@ -113,7 +115,7 @@ def _measure_size(
     size: int,
     device: Device,
     clock: Callable[[], int],
-    effort: Effort,
+    effort: MeasureEffort,
     renew: bool,
 ) -> Row:
     device.synchronize()

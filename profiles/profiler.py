@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fermata.profiles.h200 import Raised
-from fermata.profiles.measure import Columns, Device, Effort, Row, measure, percentile
+from fermata.profiles.measure import Columns, Device, MeasureEffort, Row, measure, percentile
 from fermata.profiles.profile import Profile
 from fermata.profiles.store import NS_PER_MS
 
@@ -29,7 +29,7 @@ class About(Protocol):
     def make_batch(self, size: int) -> Any: ...
 
 
-class Loaded(Protocol):
+class LoadedModel(Protocol):
     """A model that runs a batch. It may also have `static_bytes`, `forward`, `finish` and `to`."""
 
     @property
@@ -39,7 +39,7 @@ class Loaded(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProfilerOutcome:
     """A profile and what was done to the measurements to make it one."""
 
     profile: Profile
@@ -49,16 +49,16 @@ class Outcome:
 
 
 def profile_model(
-    open_model: Callable[[], Loaded],
+    open_model: Callable[[], LoadedModel],
     batches: Sequence[int],
     device: Device,
     clock: Callable[[], int],
     *,
-    effort: Effort | None = None,
+    effort: MeasureEffort | None = None,
     cuda: bool = False,
     graphs: bool = False,
     on_row: Callable[[Row], None] | None = None,
-) -> Outcome:
+) -> ProfilerOutcome:
     """The profile of what `open_model` gives; `graphs` replays CUDA graphs instead of launching."""
     # Opened twice: the first time imports libraries, fills the disk cache and may train a model,
     # which no backend does again when it loads.
@@ -90,16 +90,16 @@ def profile_model(
         input=about.input,
         device=device.name,
     )
-    return Outcome(profile, columns.runs, _raised(about.name, columns))
+    return ProfilerOutcome(profile, columns.runs, _raised(about.name, columns))
 
 
-def _static_bytes(model: Loaded, grown: int) -> int:
+def _static_bytes(model: LoadedModel, grown: int) -> int:
     """What the model says it holds; else what the process grew by when it was loaded."""
     tell = getattr(model, "static_bytes", None)
     return int(tell()) if tell is not None else max(0, grown)
 
 
-def _swap_in_ns(model: Loaded, device: Device, clock: Callable[[], int]) -> int:
+def _swap_in_ns(model: LoadedModel, device: Device, clock: Callable[[], int]) -> int:
     """Median time to bring the weights back from host memory; 0 where the model cannot move."""
     move = getattr(model, "to", None)
     if move is None:
@@ -116,7 +116,7 @@ def _swap_in_ns(model: Loaded, device: Device, clock: Callable[[], int]) -> int:
 
 
 def _ways(
-    model: Loaded, cuda: bool, graphs: bool
+    model: LoadedModel, cuda: bool, graphs: bool
 ) -> tuple[Callable[[Any], object], Callable[[int], Any]]:
     """How to run a batch, and how to make one ready to run."""
     if not cuda or not (hasattr(model, "forward") and hasattr(model, "finish")):

@@ -19,7 +19,7 @@ BATCH_SIZE_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Assembly:
+class SimulatedAssembly:
     """An engine with its backends, and what a driver needs beside it."""
 
     engine: Engine
@@ -32,7 +32,7 @@ class Assembly:
     """By application."""
 
 
-def assemble(scenario: Scenario, weights: dict[int, float]) -> Assembly:
+def assemble(scenario: Scenario, weights: dict[int, float]) -> SimulatedAssembly:
     """The router's own engine for this scenario, with every backend up unless their number
     changes: then the control brings them up."""
     built = assemble_router(
@@ -51,7 +51,7 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> Assembly:
             owner = built.ownership.take(backend)
             built.engine.on_backend_up(0, backend, owner=owner, resident=scenario.resident)
     accuracy = [variant.accuracy for each in scenario.applications for variant in each.variants]
-    return Assembly(built.engine, accuracy, built, built.ownership, built.families)
+    return SimulatedAssembly(built.engine, accuracy, built, built.ownership, built.families)
 
 
 def _served(application: Application, weights: dict[int, float]) -> ServedApplication:

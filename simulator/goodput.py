@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fermata.foundation.units import SECOND, seconds
-from fermata.simulator.reports.report import Report, report
+from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import simulate
 from fermata.simulator.scenario.scenario import Scenario
 
@@ -15,14 +15,14 @@ PROBE_NS = seconds(4)
 """Short runs find the neighbourhood, full ones the answer."""
 RATE_MIN_RPS = 0.5
 
-Tell = Callable[[float, Report], None]
+Tell = Callable[[float, RunReport], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
     goodput_rps: float
     rates_tried: tuple[float, ...]
-    at: Report
+    at: RunReport
     """The run at that rate, or at the lowest tried where none was good."""
 
     def to_dict(self) -> dict[str, object]:
@@ -38,8 +38,8 @@ class _Search:
         self.scenario = scenario
         self.tell = tell
         self.tried: list[float] = []
-        self.best: tuple[float, Report] | None = None
-        self.worst: Report | None = None
+        self.best: tuple[float, RunReport] | None = None
+        self.worst: RunReport | None = None
 
     def good(self, rate_rps: float, short: bool) -> bool:
         scenario = self.scenario.at_rate(rate_rps)

@@ -13,14 +13,14 @@ import numpy.typing as npt
 from fermata.foundation.units import NEVER
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Advise, Answer, Compute, Dispatch, Drop, DropReason, Request
-from fermata.router.live.allowed_variants import ClientWishes
+from fermata.router.live.allowed_variants import AllowedVariants
 from fermata.simulator.arrivals import Arrivals, generate
 from fermata.simulator.assembly import assemble, spreads
 from fermata.simulator.cluster import COMPLETION, CONTROL, START_FAULT, EmulatedCluster
 from fermata.simulator.contents import Contents, draw_contents
 from fermata.simulator.scaling import EpochLog, ScalingControl, WindowLog
 from fermata.simulator.scenario.scenario import Scenario
-from fermata.simulator.uplinks import Frame, Uplinks
+from fermata.simulator.uplinks import CameraFrame, Uplinks
 
 Progress = Callable[[float], None]
 PROGRESS_EVERY = 20_000
@@ -126,7 +126,7 @@ class Driver:
 
     def _wishes(self) -> dict[int, frozenset[int]]:
         """By client, where it has any: the variants that may serve it."""
-        wishes = ClientWishes(self.router.families, self.router.variants)
+        wishes = AllowedVariants(self.router.families, self.router.variants)
         found: dict[int, frozenset[int]] = {}
         client = 1
         for number, application in enumerate(self.scenario.applications):
@@ -261,7 +261,7 @@ class Driver:
 
     def _on_uplink(self, now_ns: int, uplinks: Uplinks) -> None:
         subject = uplinks.pop()
-        if isinstance(subject, Frame):
+        if isinstance(subject, CameraFrame):
             uplinks.arrived(now_ns, subject)
             self.sent_side[subject.rid] = subject.side
             self.engine.on_report(now_ns, self.columns[0][subject.rid], subject.report)
@@ -269,7 +269,7 @@ class Driver:
         else:
             uplinks.heard(now_ns, subject)
 
-    def _request(self, now_ns: int, frame: Frame) -> None:
+    def _request(self, now_ns: int, frame: CameraFrame) -> None:
         """The request is at the server, whose deadline is what the client says is left."""
         application, client, slo_ns, priority, hard_limit_ns = self.columns
         rid = frame.rid

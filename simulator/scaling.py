@@ -3,10 +3,17 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fermata.autoscaler.rule import Advice, RuleState, Window, advise, share_out, without_memory
+from fermata.autoscaler.rule import (
+    RuleState,
+    ScalingAdvice,
+    Window,
+    advise,
+    share_out,
+    without_memory,
+)
 from fermata.foundation.units import SECOND
 from fermata.partitioner.backends import backends_for
-from fermata.partitioner.plan import Model, Plan, Problem, Stage, SubCluster, stages
+from fermata.partitioner.plan import PlacedModel, Plan, Problem, Stage, SubCluster, stages
 from fermata.router.core.engine import Engine
 from fermata.router.policies.ownership import Ownership
 from fermata.simulator.scenario.scaling_spec import AutoscalerSpec, EpochSpec
@@ -25,7 +32,7 @@ class WindowLog:
     ends_at_ns: int
     sub_cluster: int
     window: Window
-    advice: Advice
+    advice: ScalingAdvice
     allocated: int
     """Backends paid for at its end: up, on their way, or ending their last batch."""
 
@@ -311,11 +318,11 @@ class ScalingControl:
         self.opened_at_ns = now_ns
 
 
-def model_of(application: Application, rate_rps: float) -> Model:
+def model_of(application: Application, rate_rps: float) -> PlacedModel:
     """What placement has to know of an application's serving variant."""
     profile = application.variants[0]
     size = profile.batch_size_max or 1
-    return Model(
+    return PlacedModel(
         application.name,
         rate_rps,
         profile.static_bytes,

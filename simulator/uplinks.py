@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from fermata.clients.uplink import Uplink
 from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.events import Advise, ClientReport
-from fermata.simulator.scenario.network_spec import NetworkSpec, Trace
+from fermata.simulator.scenario.network_spec import BandwidthTrace, NetworkSpec
 from fermata.simulator.scenario.scenario import Application
 
 CLOCK_NS_MAX = 1000 * SECOND
@@ -33,7 +33,7 @@ class Camera:
     def __init__(
         self,
         uplink: Uplink,
-        trace: Trace,
+        trace: BandwidthTrace,
         offset_ns: int,
         clock_ns: int,
         round_trip_ns: int,
@@ -63,7 +63,7 @@ class Camera:
 
 
 @dataclass(slots=True)
-class Frame:
+class CameraFrame:
     """One frame on its way, or at the server."""
 
     rid: int
@@ -76,10 +76,10 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class UplinkMessage:
     """A message to a client: its frame is there, or answered; the latest advice rides along."""
 
-    frame: Frame
+    frame: CameraFrame
     server_ns: int | None
     """How long the server had the frame; None while it is not answered."""
     advice: Advise | None
@@ -97,8 +97,8 @@ class Uplinks:
         self.advice: dict[int, Advise] = {}
         """By client, each of which has one application: as a frontend keeps it, until a message
         goes out that it can ride on."""
-        self.at_server: dict[int, Frame] = {}
-        self.agenda: list[tuple[int, int, Frame | Word]] = []
+        self.at_server: dict[int, CameraFrame] = {}
+        self.agenda: list[tuple[int, int, CameraFrame | UplinkMessage]] = []
         self.sequence = 0
         first = 0
         """The engine's number of the application's first variant."""
@@ -132,11 +132,11 @@ class Uplinks:
     def next_ns(self) -> int:
         return self.agenda[0][0] if self.agenda else NEVER
 
-    def pop(self) -> Frame | Word:
+    def pop(self) -> CameraFrame | UplinkMessage:
         """The next event: a frame that is there, or a word to a client."""
         return heappop(self.agenda)[2]
 
-    def _enter(self, at_ns: int, subject: Frame | Word) -> None:
+    def _enter(self, at_ns: int, subject: CameraFrame | UplinkMessage) -> None:
         self.sequence += 1
         heappush(self.agenda, (at_ns, self.sequence, subject))
 
@@ -167,10 +167,10 @@ class Uplinks:
             camera.pinned,
         )
         arrives_at_ns = camera.carry(now_ns, bits) + self.way_ns
-        self._enter(arrives_at_ns, Frame(rid, client, side, left_ns, report))
+        self._enter(arrives_at_ns, CameraFrame(rid, client, side, left_ns, report))
         return True
 
-    def arrived(self, now_ns: int, frame: Frame) -> None:
+    def arrived(self, now_ns: int, frame: CameraFrame) -> None:
         """The server has it and says so."""
         frame.arrived_at_ns = now_ns
         self.at_server[frame.rid] = frame
@@ -181,11 +181,11 @@ class Uplinks:
         frame = self.at_server.pop(rid)
         self._say(now_ns, frame, now_ns - frame.arrived_at_ns)
 
-    def _say(self, now_ns: int, frame: Frame, server_ns: int | None) -> None:
-        word = Word(frame, server_ns, self.advice.get(frame.client))
+    def _say(self, now_ns: int, frame: CameraFrame, server_ns: int | None) -> None:
+        word = UplinkMessage(frame, server_ns, self.advice.get(frame.client))
         self._enter(now_ns + self.way_ns, word)
 
-    def heard(self, now_ns: int, word: Word) -> None:
+    def heard(self, now_ns: int, word: UplinkMessage) -> None:
         """A client hears from the server."""
         camera = self.cameras[word.frame.client]
         local_ns = now_ns + camera.clock_ns

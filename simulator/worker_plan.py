@@ -20,7 +20,7 @@ SIMULATED_NS = seconds(20)
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class WorkerGoal:
     """What the service must reach."""
 
     rate_rps: float
@@ -31,19 +31,19 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class WorkerCount:
     """So many workers, and what they give."""
 
     workers: int
     accuracy: float
     violation: float
 
-    def meets(self, wish: Wish) -> bool:
+    def meets(self, wish: WorkerGoal) -> bool:
         return self.accuracy >= wish.accuracy and self.violation <= wish.violation
 
 
-Try = Callable[[int], Fleet]
-Tell = Callable[[Fleet], None]
+Try = Callable[[int], WorkerCount]
+Tell = Callable[[WorkerCount], None]
 
 
 def only_application(scenario: Scenario, name: str = "") -> Scenario:
@@ -108,23 +108,23 @@ def worker_problem(
     return job.problem.at_rate(rate_rps), names
 
 
-def promised_fleet(scenario: Scenario, wish: Wish, options: RamsisOptions) -> Try:
+def promised_fleet(scenario: Scenario, wish: WorkerGoal, options: RamsisOptions) -> Try:
     """What RAMSIS promises with so many workers. Where clients differ in SLO (`slos_ms`), each
     class brings that part of the load which it has of the workers, and the least and the largest
     of their promises count: every class has to meet the wish."""
     (application,) = scenario.applications
     classes = slos_of(options, application.slo_ns)
 
-    def attempt(workers: int) -> Fleet:
+    def attempt(workers: int) -> WorkerCount:
         counts = share_out(workers, [share for _, share in classes])
         if 0 in counts:
-            return Fleet(workers, 0.0, 1.0)
+            return WorkerCount(workers, 0.0, 1.0)
         solutions = []
         for (slo_ns, share), count in zip(classes, counts, strict=True):
             rate_rps = share * wish.rate_rps
             problem, _ = worker_problem(scenario, count, rate_rps, options, slo_ns)
             solutions.append(solve(problem))
-        return Fleet(
+        return WorkerCount(
             workers,
             min(solution.accuracy for solution in solutions),
             max(solution.violation for solution in solutions),
@@ -133,31 +133,31 @@ def promised_fleet(scenario: Scenario, wish: Wish, options: RamsisOptions) -> Tr
     return attempt
 
 
-def simulated_fleet(scenario: Scenario, wish: Wish) -> Try:
+def simulated_fleet(scenario: Scenario, wish: WorkerGoal) -> Try:
     """What the central queue reaches with so many workers, in a simulation of the scenario's own
     arrivals."""
     central = under(scenario, "central-queue")
 
-    def attempt(workers: int) -> Fleet:
+    def attempt(workers: int) -> WorkerCount:
         one = replace(central, backends=workers, rate_rps=wish.rate_rps, duration_ns=SIMULATED_NS)
         result = report(one, simulate(one))
-        return Fleet(workers, result.accuracy or 0.0, result.bad_rate)
+        return WorkerCount(workers, result.accuracy or 0.0, result.bad_rate)
 
     return attempt
 
 
 def fewest_workers(
-    attempt: Try, wish: Wish, workers_max: int, tell: Tell | None = None
-) -> Fleet | None:
+    attempt: Try, wish: WorkerGoal, workers_max: int, tell: Tell | None = None
+) -> WorkerCount | None:
     """The smallest fleet that meets the wish; None if not even the largest does."""
 
-    def tried(workers: int) -> Fleet:
+    def tried(workers: int) -> WorkerCount:
         fleet = attempt(workers)
         if tell is not None:
             tell(fleet)
         return fleet
 
-    best: Fleet | None = None
+    best: WorkerCount | None = None
     low, high = 0, 1
     while best is None:
         fleet = tried(min(high, workers_max))

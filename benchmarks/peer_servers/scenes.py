@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fermata.clients.load.arrivals import Arrivals, poisson
+from fermata.clients.load.arrivals import SendTimes, poisson
 from fermata.profiles.store import find
 from fermata.simulator.scenario.scenario import Scenario, read_scenario
 
@@ -53,12 +53,12 @@ class Scene:
         weights = [rank**-self.zipf for rank in range(1, len(self.models) + 1)]
         return tuple(weight / sum(weights) for weight in weights)
 
-    def arrivals(self, rate_rps: float, duration_ns: int, seed: int) -> Arrivals:
+    def arrivals(self, rate_rps: float, duration_ns: int, seed: int) -> SendTimes:
         """Poisson, each request to a model drawn by its share."""
         rng = np.random.default_rng(seed)
         at_ns = poisson(rate_rps, duration_ns, rng)
         target = rng.choice(len(self.models), len(at_ns), p=self.shares())
-        return Arrivals(at_ns, target.astype(np.int64), np.zeros(len(at_ns), np.int64))
+        return SendTimes(at_ns, target.astype(np.int64), np.zeros(len(at_ns), np.int64))
 
     def scenario(self, rate_rps: float) -> Scenario:
         """The same for the simulator."""

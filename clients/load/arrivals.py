@@ -13,7 +13,7 @@ SECOND = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class SendTimes:
     """Requests in order; one row each."""
 
     at_ns: Times
@@ -26,11 +26,11 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self.at_ns)
 
-    def part(self, index: int, count: int) -> "Arrivals":
+    def part(self, index: int, count: int) -> "SendTimes":
         """Every `count`-th request, or client where there are any: a stream stays in one piece."""
         by = np.where(self.client > 0, self.client, np.arange(len(self.at_ns)))
         mine = by % count == index
-        return Arrivals(self.at_ns[mine], self.target[mine], self.client[mine])
+        return SendTimes(self.at_ns[mine], self.target[mine], self.client[mine])
 
 
 def poisson(rps: float, duration_ns: int, rng: np.random.Generator) -> Times:
@@ -88,7 +88,7 @@ def cameras(
     return at_ns[at_ns < duration_ns], client[at_ns < duration_ns]
 
 
-def single(at_ns: Times, client: Times | None = None) -> Arrivals:
+def single(at_ns: Times, client: Times | None = None) -> SendTimes:
     """Everything goes to one target."""
     zeros = np.zeros(len(at_ns), np.int64)
-    return Arrivals(at_ns, zeros, zeros if client is None else client)
+    return SendTimes(at_ns, zeros, zeros if client is None else client)

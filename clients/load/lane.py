@@ -29,7 +29,7 @@ class LoadError(WireError):
     """The load could not be run."""
 
 
-class Desk(Protocol):
+class LaneOwner(Protocol):
     """Who has the requests and wants the answers."""
 
     tail_s: float
@@ -51,10 +51,10 @@ class Way(Protocol):
     async def close(self) -> None: ...
 
 
-class Lane(asyncio.Protocol):
+class RequestLane(asyncio.Protocol):
     """One stream. What the server does not take yet waits here, and grows old."""
 
-    def __init__(self, desk: Desk, server: str, access: Access = OPEN) -> None:
+    def __init__(self, desk: LaneOwner, server: str, access: Access = OPEN) -> None:
         self.desk = desk
         self.server = server
         self.access = access
@@ -176,7 +176,7 @@ class Lane(asyncio.Protocol):
 class Calls:
     """Unary calls on one connection, by gRPC's own client."""
 
-    def __init__(self, desk: Desk, server: str, access: Access = OPEN) -> None:
+    def __init__(self, desk: LaneOwner, server: str, access: Access = OPEN) -> None:
         self.desk = desk
         self.server = server
         self.access = access

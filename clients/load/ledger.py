@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from fermata.clients.load.arrivals import Arrivals, Times
+from fermata.clients.load.arrivals import SendTimes, Times
 
 OPEN, OK, UNSENT, LOST = "OPEN", "OK", "UNSENT", "LOST"
 
 
 @dataclass(slots=True)
-class Ledger:
+class LoadLedger:
     """One row a request; times from the start of the load, -1 where it has not come to that."""
 
     scheduled_ns: Times
@@ -31,7 +31,7 @@ class Ledger:
     """An example of what was said, for each outcome but OK."""
 
     @classmethod
-    def of(cls, arrivals: Arrivals) -> "Ledger":
+    def of(cls, arrivals: SendTimes) -> "LoadLedger":
         count = len(arrivals)
         none = np.full(count, -1, np.int64)
         zeros = np.zeros(count, np.int64)
@@ -84,7 +84,7 @@ class Ledger:
         return self.outcome == code
 
 
-def merge(parts: list[Ledger]) -> Ledger:
+def merge(parts: list[LoadLedger]) -> LoadLedger:
     """The ledgers of several processes as one, in order of schedule."""
     outcomes = parts[0].outcomes[:]
     for part in parts:
@@ -100,7 +100,7 @@ def merge(parts: list[Ledger]) -> Ledger:
     messages: dict[str, str] = {}
     for part in parts:
         messages = {**part.messages, **messages}
-    return Ledger(
+    return LoadLedger(
         joined("scheduled_ns"),
         joined("target"),
         joined("client"),

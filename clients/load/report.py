@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from fermata.clients.load.arrivals import Times
-from fermata.clients.load.ledger import LOST, OK, UNSENT, Ledger
+from fermata.clients.load.ledger import LOST, OK, UNSENT, LoadLedger
 
 QUANTILES = (50.0, 90.0, 99.0, 99.9)
 
@@ -44,7 +44,7 @@ class LoadReport:
         return asdict(self)
 
 
-def report(ledger: Ledger, slo_ns: Times, start_ns: int, end_ns: int) -> LoadReport:
+def report(ledger: LoadLedger, slo_ns: Times, start_ns: int, end_ns: int) -> LoadReport:
     """Figures of the requests due between start and end; `slo_ns` is that of each target."""
     counted = (ledger.scheduled_ns >= start_ns) & (ledger.scheduled_ns < end_ns)
     duration_s = (end_ns - start_ns) / 1e9

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from fermata.clients.load.arrivals import Arrivals
+from fermata.clients.load.arrivals import SendTimes
 from fermata.clients.load.lane import LoadError
-from fermata.clients.load.ledger import Ledger, merge
+from fermata.clients.load.ledger import LoadLedger, merge
 from fermata.clients.load.sender import Sender, SenderOptions, Target
 
 START_NS = 300_000_000
@@ -19,10 +19,10 @@ READY_S = 60.0
 def run_load(
     options: SenderOptions,
     targets: list[Target],
-    arrivals: Arrivals,
+    arrivals: SendTimes,
     processes: int = 1,
     kind: type[Sender] = Sender,
-) -> Ledger:
+) -> LoadLedger:
     """Send all arrivals and return what became of each; `kind` of sender says how they travel.
 
     In processes of their own, be it one: the caller's threads would take the senders' time, and
@@ -68,7 +68,7 @@ def _work(
     kind: type[Sender],
     options: SenderOptions,
     targets: list[Target],
-    part: Arrivals,
+    part: SendTimes,
 ) -> None:
     def wait() -> int:
         pipe.send("ready")
@@ -84,6 +84,6 @@ def _work(
         pass
 
 
-async def _send(sender: Sender, wait: Callable[[], int]) -> Ledger:
+async def _send(sender: Sender, wait: Callable[[], int]) -> LoadLedger:
     await sender.connect()
     return await sender.run(wait())

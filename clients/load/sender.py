@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from fermata.clients.access import OPEN, Access
-from fermata.clients.load.arrivals import Arrivals
-from fermata.clients.load.lane import Calls, Lane, Way
-from fermata.clients.load.ledger import Ledger
+from fermata.clients.load.arrivals import SendTimes
+from fermata.clients.load.lane import Calls, RequestLane, Way
+from fermata.clients.load.ledger import LoadLedger
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.tensors import RawTensor, add_input
@@ -73,11 +73,11 @@ def own_part(index: int, client: int) -> bytes:
 class Sender:
     """Sends the arrivals of one process."""
 
-    def __init__(self, options: SenderOptions, targets: list[Target], arrivals: Arrivals) -> None:
+    def __init__(self, options: SenderOptions, targets: list[Target], arrivals: SendTimes) -> None:
         self.options = options
         self.targets = targets
         self.arrivals = arrivals
-        self.ledger = Ledger.of(arrivals)
+        self.ledger = LoadLedger.of(arrivals)
         self.parts = [shared_part(target) for target in targets]
         self.open = 0
         longest_ns = max((each.slo_ns for each in targets), default=0)
@@ -96,10 +96,10 @@ class Sender:
     def make_lanes(self) -> Sequence[Way]:
         """Ways to the server, not yet connected."""
         options = self.options
-        kind = Calls if options.unary else Lane
+        kind = Calls if options.unary else RequestLane
         return [kind(self, options.server, options.access) for _ in range(max(1, options.streams))]
 
-    async def run(self, start_at_ns: int) -> Ledger:
+    async def run(self, start_at_ns: int) -> LoadLedger:
         """The ledger, once everything is answered or has been waited for."""
         self.start_at_ns = start_at_ns
         await self._pace()

@@ -13,16 +13,16 @@ from rich.table import Table
 from fermata.commands.simulation import AsJson, ScenarioPath
 from fermata.profiles.check import check_fraction, check_number, check_positive, refuse
 from fermata.router.policies.catalog import read_options
-from fermata.router.policies.ramsis.load_grid import peak_rps, solve_ladder
+from fermata.router.policies.ramsis.load_grid import peak_rps, solve_grid
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.problem import WorkerProblem
 from fermata.router.policies.ramsis.slo_classes import share_out, slos_of
-from fermata.router.policies.ramsis.solve import Solution, solve
+from fermata.router.policies.ramsis.solve import TableSolution, solve
 from fermata.router.policies.ramsis.variable import VariableSolution, solve_variable
 from fermata.simulator.scenario.scenario import Scenario, load_scenario
 from fermata.simulator.worker_plan import (
-    Fleet,
-    Wish,
+    WorkerCount,
+    WorkerGoal,
     fewest_workers,
     only_application,
     options_for,
@@ -166,7 +166,7 @@ def _part(
 
 
 def _table_of(
-    problem: WorkerProblem, names: tuple[str, ...], solution: Solution | VariableSolution
+    problem: WorkerProblem, names: tuple[str, ...], solution: TableSolution | VariableSolution
 ) -> dict[str, object]:
     return {
         "load_rps": problem.rate_rps,
@@ -186,7 +186,7 @@ def _label(names: tuple[str, ...], choice: int | tuple[int, int]) -> str:
 
 
 def _slack_table(
-    problem: WorkerProblem, names: tuple[str, ...], solution: Solution | VariableSolution
+    problem: WorkerProblem, names: tuple[str, ...], solution: TableSolution | VariableSolution
 ) -> Table:
     """One row for each queue length: from which slack on each variant runs."""
     table = Table(title="variant by queue length and slack")
@@ -208,7 +208,7 @@ def _print_ladder(problem: WorkerProblem, as_json: bool) -> None:
     peak = peak_rps(problem)
     with _spinner() as progress:
         progress.add_task("solving", total=None)
-        ladder = solve_ladder(problem, LOAD_LOW * peak, peak)
+        ladder = solve_grid(problem, LOAD_LOW * peak, peak)
     rungs = [
         {
             "load_rps": rung.rate_rps,
@@ -262,7 +262,7 @@ def plan(
     if by not in PLANNED:
         refuse("--by", by, f"must be one of {', '.join(PLANNED)}")
     read, rate_rps = _scenario(scenario, application, load)
-    wish = Wish(rate_rps, accuracy, violation)
+    wish = WorkerGoal(rate_rps, accuracy, violation)
     options = _options(
         read, reward=reward, balancing=balancing, bins=bins, law=law, burst_ms=burst_ms
     )
@@ -270,14 +270,14 @@ def plan(
         "ramsis": promised_fleet(read, wish, options),
         "central-queue": simulated_fleet(read, wish),
     }
-    fleets: dict[str, Fleet | None] = {}
+    fleets: dict[str, WorkerCount | None] = {}
     with _spinner() as progress:
         task = progress.add_task("planning", total=None)
         for name, attempt in tries.items():
             if by not in (name, "both"):
                 continue
 
-            def tell(fleet: Fleet, name: str = name) -> None:
+            def tell(fleet: WorkerCount, name: str = name) -> None:
                 progress.update(task, description=f"{name}: {fleet.workers} workers")
 
             fleets[name] = fewest_workers(attempt, wish, workers_max, tell)
@@ -287,8 +287,8 @@ def plan(
 
 
 def _print_plan(
-    fleets: dict[str, Fleet | None],
-    wish: Wish,
+    fleets: dict[str, WorkerCount | None],
+    wish: WorkerGoal,
     workers_max: int,
     cost_per_hour: float,
     as_json: bool,

@@ -34,7 +34,7 @@ def by_frontend(rids: Sequence[int]) -> dict[int, list[int]]:
     return found
 
 
-class Job:
+class PipelineJob:
     """One batch on its way through the backend."""
 
     __slots__ = (
@@ -71,7 +71,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class FetchInputs:
     """Fetch inputs from this frontend."""
 
     frontend: int
@@ -79,14 +79,14 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class StartBatch:
     """Stage these inputs, and run them once the batch before has ended."""
 
-    job: Job
+    job: PipelineJob
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class SendResults:
     """To the frontend of the request."""
 
     frontend: int
@@ -94,7 +94,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
+class ReturnRequests:
     """To a frontend whose requests are not run."""
 
     frontend: int
@@ -102,33 +102,33 @@ class GiveBack:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportDone:
     """To the router."""
 
     done: Done
 
 
 @dataclass(frozen=True, slots=True)
-class Announce:
+class AnnounceReady:
     """Tell the router that this backend may be given batches."""
 
 
-Effect = Ask | Begin | Reply | GiveBack | Report | Announce
+Effect = FetchInputs | StartBatch | SendResults | ReturnRequests | ReportDone | AnnounceReady
 
 
-class Slot:
+class BatchPipeline:
     """The state machine of one backend."""
 
     def __init__(self, fetch_limit_ns: int = FETCH_LIMIT_NS) -> None:
         self.fetch_limit_ns = fetch_limit_ns
         """An input this much later than its batch's planned start is not waited for."""
-        self.jobs: list[Job] = []
+        self.jobs: list[PipelineJob] = []
         """In order; the first runs as soon as it can."""
         self.epoch = 0
         """The highest one met; an order of an older router is refused."""
         self.linked = False
         self.announced = False
-        self.front: Job | None = None
+        self.front: PipelineJob | None = None
         """The batch that the executor has at hand."""
         self.front_since_ns = 0
         self.effects: list[Effect] = []
@@ -158,7 +158,7 @@ class Slot:
         for job in self.jobs:
             if not job.begun:
                 for frontend, rids in by_frontend(job.run.rids).items():
-                    self.effects.append(GiveBack(frontend, Returned(tuple(rids))))
+                    self.effects.append(ReturnRequests(frontend, Returned(tuple(rids))))
         self.jobs = [job for job in self.jobs if job.begun]
         for job in self.jobs:
             job.orphan = True
@@ -167,7 +167,7 @@ class Slot:
         # Not while an orphan runs: the new router would plan as if the backend were free.
         if self.linked and not self.announced and not self.jobs:
             self.announced = True
-            self.effects.append(Announce())
+            self.effects.append(AnnounceReady())
 
     def on_run(self, now_ns: int, epoch: int, run: Run) -> str | None:
         """An order; returns why it is refused, or None."""
@@ -179,10 +179,10 @@ class Slot:
             return f"batch {run.batch} came while {BATCHES_MAX} others are here"
         if not run.rids or len(set(run.rids)) != len(run.rids):
             return f"batch {run.batch} is empty or has a request twice"
-        job = Job(now_ns, run)
+        job = PipelineJob(now_ns, run)
         self.jobs.append(job)
         for frontend, rids in by_frontend(run.rids).items():
-            self.effects.append(Ask(frontend, Fetch(run.batch, tuple(rids))))
+            self.effects.append(FetchInputs(frontend, Fetch(run.batch, tuple(rids))))
         return None
 
     # Inputs
@@ -213,7 +213,7 @@ class Slot:
         """When `on_time` wants to be called."""
         return min((self._give_up_at_ns(job) for job in self.jobs if job.awaited), default=NEVER)
 
-    def _give_up_at_ns(self, job: Job) -> int:
+    def _give_up_at_ns(self, job: PipelineJob) -> int:
         return job.planned_at_ns + self.fetch_limit_ns
 
     def on_time(self, now_ns: int) -> None:
@@ -249,7 +249,7 @@ class Slot:
             job.ready_at_ns = now_ns
             if job.inputs:
                 job.begun = True
-                self.effects.append(Begin(job))
+                self.effects.append(StartBatch(job))
             elif job is self.jobs[0]:
                 # Nobody is left in it. Ends are told in order, so one that waits says so later.
                 self._end(job, 0, "")
@@ -259,7 +259,7 @@ class Slot:
     def on_finished(
         self,
         now_ns: int,
-        job: Job,
+        job: PipelineJob,
         staged_at_ns: int,
         started_at_ns: int,
         run_ns: int,
@@ -277,30 +277,30 @@ class Slot:
                 self._refuse(now_ns, job, rid, output)
                 continue
             result = Result(rid, job.run.variant, size, queue_ns, run_ns, output)
-            self.effects.append(Reply(frontend_of(rid), result))
+            self.effects.append(SendResults(frontend_of(rid), result))
         self._end(job, run_ns, "")
         self._advance(now_ns)
 
-    def on_failed(self, now_ns: int, job: Job, run_ns: int, reason: str) -> None:
+    def on_failed(self, now_ns: int, job: PipelineJob, run_ns: int, reason: str) -> None:
         """A batch gave no results."""
         for payload in job.payloads():
             self._refuse(now_ns, job, payload.rid, reason)
         self._end(job, run_ns, reason)
         self._advance(now_ns)
 
-    def _refuse(self, now_ns: int, job: Job, rid: int, reason: str) -> None:
+    def _refuse(self, now_ns: int, job: PipelineJob, rid: int, reason: str) -> None:
         if job.orphan:
             # Others may be about to run it: this is not the last word.
-            self.effects.append(GiveBack(frontend_of(rid), Returned((rid,))))
+            self.effects.append(ReturnRequests(frontend_of(rid), Returned((rid,))))
             return
         queue_ns = now_ns - job.arrived_at_ns
         result = Result(rid, job.run.variant, len(job.run.rids), queue_ns, 0, error=reason)
-        self.effects.append(Reply(frontend_of(rid), result))
+        self.effects.append(SendResults(frontend_of(rid), result))
 
-    def _end(self, job: Job, run_ns: int, failed: str) -> None:
+    def _end(self, job: PipelineJob, run_ns: int, failed: str) -> None:
         self.jobs.remove(job)
         if not job.orphan:
             late_ns = job.ready_at_ns - job.planned_at_ns
             done = Done(job.run.batch, run_ns, late_ns, failed, job.left_out)
-            self.effects.append(Report(done))
+            self.effects.append(ReportDone(done))
         self._announce()

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import connect
-from fermata.router.links.heartbeat import Heart
-from fermata.router.links.messages import Frontend, Message, Payload
+from fermata.router.links.heartbeat import HeartbeatThread
+from fermata.router.links.messages import FrontendAddress, Message, Payload
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkOptions, Me
 
@@ -45,7 +45,12 @@ class Frontends:
     """Every frontend that the router has told of; linked when there is something to say."""
 
     def __init__(
-        self, me: Me, events: FrontendEvents, heart: Heart, options: LinkOptions, start: StartTask
+        self,
+        me: Me,
+        events: FrontendEvents,
+        heart: HeartbeatThread,
+        options: LinkOptions,
+        start: StartTask,
     ) -> None:
         self.me = me
         self.events = events
@@ -54,7 +59,7 @@ class Frontends:
         self.start = start
         self.peers: dict[int, FrontendPeer] = {}
 
-    def meet(self, frontend: Frontend) -> None:
+    def meet(self, frontend: FrontendAddress) -> None:
         """It takes links there."""
         before = self.peers.get(frontend.number)
         if before is not None:

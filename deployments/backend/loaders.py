@@ -11,9 +11,9 @@ import numpy as np
 from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
 from fermata.deployments.backend.execution.out_of_memory import (
     NoRoomError,
-    give_memory_back,
+    drop_references,
     is_out_of_memory,
-    let_go,
+    release_memory,
 )
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
 from fermata.deployments.backend.execution.tensors import Array, Outputs, numpy_dtype
@@ -100,10 +100,10 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool =
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        let_go(error)
+        drop_references(error)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
     budget.give(spec.name)
-    give_memory_back()
+    release_memory()
     raise NoRoomError(
         f"{spec.name} does not fit the memory that is left ({reason}): serve fewer models here, or "
         "see who else uses the accelerator"
@@ -258,4 +258,4 @@ def _warm_up(spec: ModelSpec, card: Card, runner: Runner) -> None:
             if size == 1 or not is_out_of_memory(error):
                 raise
             # Such batches will be halved; the model is good for smaller ones.
-            let_go(error)
+            drop_references(error)

@@ -17,14 +17,14 @@ from fermata.profiles.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class StoredModel:
     """Runners and run times, by variant."""
 
     runners: dict[str, Runner]
     profiles: dict[str, Profile]
 
 
-class Stock:
+class ModelStore:
     """Loads variants by name; its methods take long and are called from threads, one at a time."""
 
     def __init__(self, config: DeploymentConfig) -> None:

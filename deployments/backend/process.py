@@ -6,34 +6,34 @@ from dataclasses import dataclass, field
 
 from fermata.deployments.backend.batch_pipeline import (
     FETCH_LIMIT_NS,
-    Announce,
-    Ask,
-    Begin,
-    GiveBack,
-    Job,
-    Reply,
-    Report,
-    Slot,
+    AnnounceReady,
+    BatchPipeline,
+    FetchInputs,
+    PipelineJob,
+    ReportDone,
+    ReturnRequests,
+    SendResults,
+    StartBatch,
     Tensors,
 )
-from fermata.deployments.backend.execution.executor import Executing, Executor, Outcome
-from fermata.deployments.backend.execution.runner import Runner, RunnerStock
+from fermata.deployments.backend.execution.executor import BatchExecutor, BatchOutcome, Executor
+from fermata.deployments.backend.execution.runner import Runner, RunnerStore
 from fermata.deployments.backend.execution.segments import Segments
 from fermata.deployments.backend.execution.tensors import Array, InputError, split, view
 from fermata.deployments.backend.frontends import Frontends
 from fermata.deployments.backend.limits import BatchLimits
 from fermata.deployments.backend.meter import BackendMeter, LoadCounts
-from fermata.deployments.metrics.process_stats import EverySecond
+from fermata.deployments.metrics.process_stats import PeriodicReport
 from fermata.foundation.errors import ServingError
 from fermata.foundation.logs import LOG, debugging, fields, in_ms
 from fermata.foundation.units import seconds
 from fermata.router.links.closing import CloseCode, Closed
-from fermata.router.links.heartbeat import Heart
+from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import (
     PROTOCOL,
     BackendStats,
     Drained,
-    Frontend,
+    FrontendAddress,
     Hello,
     LoadVariant,
     Message,
@@ -86,16 +86,16 @@ class BackendProcess:
         settings: BackendSettings,
         runners: dict[str, Runner],
         resolve: Resolve,
-        stock: RunnerStock | None = None,
+        stock: RunnerStore | None = None,
         meter: BackendMeter | None = None,
         export: Callable[[BackendStats], None] | None = None,
-        heart: Heart | None = None,
-        make_executor: Callable[[Callable[[Outcome], None]], Executing] = Executor,
+        heart: HeartbeatThread | None = None,
+        make_executor: Callable[[Callable[[BatchOutcome], None]], BatchExecutor] = Executor,
         standby: Resolve | None = None,
     ) -> None:
         """`resolve` and `standby` tell where routers are, of which one leads at a time."""
         self.settings = settings
-        self.heart = heart or Heart(settings.links.beat_ns)
+        self.heart = heart or HeartbeatThread(settings.links.beat_ns)
         self.clock = self.heart.clock
         self.make_executor = make_executor
         self.runners = runners
@@ -113,7 +113,7 @@ class BackendProcess:
         self.trouble: dict[str, str] = {}
         """Why a variant could not be loaded when last asked for."""
         self.routers = (resolve,) if standby is None else (resolve, standby)
-        self.slot = Slot(settings.fetch_limit_ns)
+        self.slot = BatchPipeline(settings.fetch_limit_ns)
         self.segments = Segments()
         self.frontends = Frontends(self.hello, self, self.heart, settings.links, self._start)
         self.router: Link | None = None
@@ -138,7 +138,7 @@ class BackendProcess:
             self.routers, self.hello, RouterEvents(self), self.heart, self.settings.links
         )
         self.to_router.start()
-        self.telling = EverySecond(self.loop, self._tell)
+        self.telling = PeriodicReport(self.loop, self._tell)
 
     def _tell(self, late_ns: int) -> None:
         """What there is to count is kept for a router that is away."""
@@ -213,7 +213,7 @@ class BackendProcess:
             refusal = self.slot.on_run(self.clock(), link.peer.epoch, message)
             if refusal is not None:
                 link.close(CloseCode.REFUSED, refusal)
-        elif isinstance(message, Frontend):
+        elif isinstance(message, FrontendAddress):
             self.frontends.meet(message)
         elif isinstance(message, LoadVariant):
             self._start(self._load(message.variant))
@@ -313,20 +313,20 @@ class BackendProcess:
         """Do what the slot wants, and what it wants on top of that."""
         while effects := self.slot.take_effects():
             for effect in effects:
-                if isinstance(effect, Reply):
+                if isinstance(effect, SendResults):
                     # A frontend whose link is broken may still wait for it.
                     self.frontends.say(effect.frontend, effect.result)
-                elif isinstance(effect, GiveBack):
+                elif isinstance(effect, ReturnRequests):
                     self.frontends.say(effect.frontend, effect.returned)
-                elif isinstance(effect, Ask):
+                elif isinstance(effect, FetchInputs):
                     if not self.frontends.say(effect.frontend, effect.fetch):
                         self.slot.on_frontend_down(self.clock(), effect.frontend)
-                elif isinstance(effect, Begin):
+                elif isinstance(effect, StartBatch):
                     self._begin(effect.job)
-                elif isinstance(effect, Report):
+                elif isinstance(effect, ReportDone):
                     if self.router is not None:
                         self.router.send(effect.done)
-                elif isinstance(effect, Announce):
+                elif isinstance(effect, AnnounceReady):
                     self._announce()
         self.timer.set(self.slot.wake_at_ns())
 
@@ -334,7 +334,7 @@ class BackendProcess:
         self.slot.on_time(self.clock())
         self.carry_out()
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: PipelineJob) -> None:
         variant = job.run.variant
         runner = self.runners.get(variant)
         if runner is None:
@@ -355,7 +355,7 @@ class BackendProcess:
             return
         self.executor.begin(job, runner, items, errors)
 
-    def _on_outcome(self, outcome: Outcome) -> None:
+    def _on_outcome(self, outcome: BatchOutcome) -> None:
         now_ns, job = self.clock(), outcome.job
         self.batches += 1
         if outcome.fits and self.limits.set(now_ns, job.run.variant, outcome.fits):
@@ -394,7 +394,7 @@ class BackendProcess:
             self._let_go()
 
 
-def _fill(outputs: list[Tensors | str], outcome: Outcome) -> None:
+def _fill(outputs: list[Tensors | str], outcome: BatchOutcome) -> None:
     for place, error in outcome.errors.items():
         outputs[place] = error
     for places, returned in outcome.outputs:

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from fermata.deployments.backend.execution.out_of_memory import (
-    give_memory_back,
+    drop_references,
     is_out_of_memory,
-    let_go,
+    release_memory,
 )
 from fermata.deployments.backend.execution.runner import FittingRunner, Runner
 from fermata.deployments.backend.execution.tensors import numpy_dtype
@@ -22,12 +22,12 @@ from fermata.deployments.models.catalog import FAMILIES
 from fermata.deployments.models.model import Card
 from fermata.foundation.errors import ConfigError
 from fermata.profiles.devices import Cpu, Cuda
-from fermata.profiles.measure import Columns, Device, Effort, measure
+from fermata.profiles.measure import Columns, Device, MeasureEffort, measure
 from fermata.profiles.profile import Profile, ms
 from fermata.profiles.store import Table, load_file, save_file
 
 Measure = Literal["once", "always", "never"]
-EFFORT = Effort(warm_up=1, runs_min=3, runs_max=200, budget_ns=ms(300))
+EFFORT = MeasureEffort(warm_up=1, runs_min=3, runs_max=200, budget_ns=ms(300))
 """Short, since everybody waits for it: execution soon teaches the rest."""
 VERSION = 1
 """Part of the cache's key: raise it when measuring itself changes."""
@@ -76,7 +76,7 @@ def measure_runner(
     runner: Runner,
     device: Device,
     clock: Callable[[], int],
-    effort: Effort = EFFORT,
+    effort: MeasureEffort = EFFORT,
 ) -> Profile:
     """The profile of what serves: its precision, its graphs, and no staging, as in service."""
     assert spec.input_shape is not None
@@ -101,9 +101,9 @@ def measure_runner(
             if len(sizes) == 1 or not is_out_of_memory(error):
                 raise
             # Batches of that size would be halved.
-            let_go(error)
+            drop_references(error)
             sizes.pop()
-            give_memory_back()
+            release_memory()
     card = getattr(getattr(runner, "model", None), "card", None)
     return Profile(
         spec.name,

@@ -262,7 +262,7 @@ class BackendConfig(Section):
     """Hold one model at a time; a batch of another one waits until it is loaded."""
 
 
-class RouterConfig(Section):
+class RouterSection(Section):
     """The process that decides."""
 
     policy: str = "deferred"
@@ -282,7 +282,7 @@ class RouterConfig(Section):
     """Custom resources of Ray that it needs."""
 
     @model_validator(mode="after")
-    def _policy(self) -> "RouterConfig":
+    def _policy(self) -> "RouterSection":
         check_policy(self.policy, self.policy_options)
         return self
 
@@ -330,7 +330,7 @@ class DeploymentConfig(Section):
     """Processes that clients talk to."""
     backend: BackendConfig = BackendConfig()
     """Processes that run batches."""
-    router: RouterConfig = RouterConfig()
+    router: RouterSection = RouterSection()
     """The process that decides."""
     control: ControlConfig = ControlConfig()
     """Where operators look."""

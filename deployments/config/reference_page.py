@@ -1,4 +1,7 @@
-"""Prints docs/configuration.md: `python -m fermata.deployments.config.reference_page > docs/configuration.md`."""
+"""Prints docs/configuration.md from the model that reads a configuration.
+
+`python -m fermata.deployments.config.reference_page > docs/configuration.md`
+"""
 
 import json
 import types
@@ -17,7 +20,8 @@ One YAML file describes a deployment: `fermata serve FILE`, `make serve CONFIG=F
 fit together; the message names the key, the value and the remedy. Times are in milliseconds or
 seconds, as the name says. Samples are in `deployments/*.yaml`.
 
-This page is printed by `python -m fermata.deployments.config.reference_page` from the model that reads the file.
+This page is printed by `python -m fermata.deployments.config.reference_page` from the model that
+reads the file.
 """
 SYMBOLS = {Ge: ">=", Gt: ">", Le: "<=", Lt: "<"}
 

@@ -10,9 +10,9 @@ from fermata.deployments.config.resolve import router_config
 from fermata.deployments.control.canaries import canaries
 from fermata.deployments.control.cluster import Cluster, Router
 from fermata.deployments.control.health import cause_of, check_start
-from fermata.deployments.control.leader_client import Seats, within
+from fermata.deployments.control.leader_client import LeaderClient, within
 from fermata.deployments.control.replanning import Replanner, mapping_options
-from fermata.deployments.control.router_poller import Watch
+from fermata.deployments.control.router_poller import RouterPoller
 from fermata.deployments.control.scaling import ScalingLoop
 from fermata.foundation.errors import NoAnswerError
 
@@ -24,16 +24,16 @@ START_S = 30.0
 SEATS = 2
 
 
-class Control:
+class ControlPlaneCore:
     """One control plane, from its start to its end."""
 
     def __init__(self, config: DeploymentConfig, cluster: Cluster) -> None:
         self.config = config
         self.cluster = cluster
-        self.seats = Seats()
+        self.seats = LeaderClient()
         self.replanner: Replanner | None = None
         self.scaling: ScalingLoop | None = None
-        self.watch: Watch | None = None
+        self.watch: RouterPoller | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.starting = asyncio.get_running_loop().create_task(self._start())
 
@@ -54,7 +54,7 @@ class Control:
         await seats.found
         self.replanner = Replanner(seats, mapping_options(config))
         self.tasks.append(loop.create_task(self.replanner.run()))
-        self.watch = Watch(seats, config.name, canaries(config))
+        self.watch = RouterPoller(seats, config.name, canaries(config))
         if config.autoscaler is not None or config.epochs is not None:
             self.scaling = self.watch.scaling = ScalingLoop(config, profiles, seats, cluster)
             await self.scaling.start()

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from fermata.deployments.control.cluster import Router
 from fermata.foundation.errors import GoneError, NoAnswerError
-from fermata.router.policies.jellyfish.mapping_problem import Assignment, Question
+from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
 
 ANSWER_S = 1.0
 """A router that takes longer does not answer."""
@@ -27,9 +27,10 @@ async def within(wait_s: float, answer: Awaitable[T]) -> T:
         raise NoAnswerError(f"no answer within {wait_s:g} s") from None
 
 
-class Seats:
+class LeaderClient:
     """Passes on what it is asked to the router that leads (`Leader`), and raises NoAnswerError
-    where there is none. Two that say so at once: the higher epoch does, see `fermata.router.leadership.role`."""
+    where there is none. Two that say so at once: the higher epoch does, see
+    `fermata.router.leadership.role`."""
 
     def __init__(self) -> None:
         self.routers: list[Router] = []
@@ -99,7 +100,7 @@ class Seats:
     async def observe(self) -> dict[str, Any]:
         return dict(await self._ask("observe"))
 
-    async def questions(self, wait_s: float) -> dict[int, Question]:
+    async def questions(self, wait_s: float) -> dict[int, MappingProblem]:
         return dict(await self._ask("questions", wait_s, more_s=wait_s))
 
     async def take_plans(self, plans: dict[int, Assignment]) -> None:

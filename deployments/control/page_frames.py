@@ -9,7 +9,7 @@ from fermata.router.telemetry.dashboard_frames import (
     ApplicationFrame,
     BackendFrame,
     BatchFrame,
-    Frame,
+    DashboardFrame,
     SubClusterFrame,
 )
 from fermata.router.telemetry.histogram import quantile
@@ -19,13 +19,13 @@ Snapshot = Mapping[str, Any]
 NOTHING: Mapping[str, Any] = {"requests": 0, "good": 0, "expected_right": 0.0, "rated": 0}
 
 
-def live_frame(now: Snapshot, history: History, title: str) -> Frame:
+def live_frame(now: Snapshot, history: History, title: str) -> DashboardFrame:
     """What there is to see now; `now` is rated, and has `recent` batches where somebody looks."""
     minute = history.before(now) or {}
     second = history.last(now) or {}
     span_s = max(0.1, (now["up_ns"] - second.get("up_ns", 0)) / SECOND)
     at_s = now["up_ns"] / SECOND
-    return Frame(
+    return DashboardFrame(
         at_s=at_s,
         title=title,
         queued=now["queued"],

@@ -10,7 +10,7 @@ from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.control.cluster import Leader
 from fermata.foundation.logs import LOG, fields
 from fermata.router.policies.catalog import read_options
-from fermata.router.policies.jellyfish.mapping_problem import Assignment, Question, answer
+from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer
 from fermata.router.policies.jellyfish.source import SOON_NS, JellyfishOptions, make_decider
 
 POLICY = "jellyfish"
@@ -66,7 +66,7 @@ class Replanner:
             await asyncio.sleep(max(0.0, started_s + SOON_NS / 1e9 - time.monotonic()))
 
     async def _replan(self) -> None:
-        questions: dict[int, Question] = await self.router.questions(self.every_s)
+        questions: dict[int, MappingProblem] = await self.router.questions(self.every_s)
         if questions:
             started_s = time.monotonic()
             plans = await asyncio.to_thread(self._decide, questions)
@@ -74,7 +74,7 @@ class Replanner:
             self.decisions += 1
             self.decided_s = time.monotonic() - started_s
 
-    def _decide(self, questions: dict[int, Question]) -> dict[int, Assignment]:
+    def _decide(self, questions: dict[int, MappingProblem]) -> dict[int, Assignment]:
         until_s = time.monotonic() + TIME_SHARE * self.every_s
         return {
             number: answer(self.deciders[number], question, lambda: time.monotonic() > until_s)

@@ -16,7 +16,7 @@ WATCHED_S = 5.0
 """After the last one who asked for a frame, batches are not asked for any more."""
 
 
-class Watch:
+class RouterPoller:
     """The control plane's memory of how the router has fared. However many look at the page, the
     router is asked once a second."""
 

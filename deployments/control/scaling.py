@@ -8,16 +8,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fermata.autoscaler.cost import bills
-from fermata.autoscaler.rule import Advice, RuleOptions, RuleState, Window, advise, share_out
+from fermata.autoscaler.cost import allocate_cost
+from fermata.autoscaler.rule import RuleOptions, RuleState, ScalingAdvice, Window, advise, share_out
 from fermata.deployments.config.deployment import ApplicationConfig, DeploymentConfig
 from fermata.deployments.config.resolve import router_names
 from fermata.deployments.config.scaling import AutoscalerConfig
 from fermata.deployments.control.cluster import Cluster
-from fermata.deployments.control.leader_client import Seats
+from fermata.deployments.control.leader_client import LeaderClient
 from fermata.foundation.errors import NoAnswerError, ServingError
 from fermata.foundation.logs import LOG, fields
-from fermata.partitioner.plan import Model, Problem, Stage, SubCluster, stages
+from fermata.partitioner.plan import PlacedModel, Problem, Stage, SubCluster, stages
 from fermata.profiles.profile import Profile
 
 ROOMY_BYTES = 1 << 50
@@ -104,7 +104,7 @@ class ScalingLoop:
         self,
         config: DeploymentConfig,
         profiles: Mapping[str, Profile],
-        router: Seats,
+        router: LeaderClient,
         cluster: Cluster,
     ) -> None:
         self.config = config
@@ -115,7 +115,7 @@ class ScalingLoop:
         ranks = 1 if config.epochs is None else config.epochs.sub_clusters
         self.states = [RuleState() for _ in range(ranks)]
         self.targets = spread(config.backend.count, ranks)
-        self.advice: list[Advice] = []
+        self.advice: list[ScalingAdvice] = []
         self.plan: dict[str, str] = {}
         self.moved = 0
         """Applications that plans have moved so far."""
@@ -167,7 +167,7 @@ class ScalingLoop:
         price = 0.0 if spec is None else spec.price_per_hour
         up_ns = sum(rank["backend_up_ns"] for rank in snapshot["ranks"])
         busy = {name: float(ns) for name, ns in snapshot["busy_ns"].items()}
-        bill = [asdict(each) for each in bills(busy, up_ns, price)] if busy else []
+        bill = [asdict(each) for each in allocate_cost(busy, up_ns, price)] if busy else []
         return {
             "dry_run": spec is not None and spec.dry_run,
             "advice": told,
@@ -326,7 +326,7 @@ class ScalingLoop:
 
     def _model(
         self, application: ApplicationConfig, name: str, rates: Mapping[str, float]
-    ) -> Model:
+    ) -> PlacedModel:
         """An application with all its variants: they live together."""
         held = [self.profiles[variant.name] for variant in application.variants]
         sizes = [variant.batch_size_max for variant in application.variants]
@@ -334,7 +334,7 @@ class ScalingLoop:
             each.dynamic_bytes_at(min(size, each.batch_size_max or size))
             for each, size in zip(held, sizes, strict=True)
         ]
-        return Model(
+        return PlacedModel(
             name,
             rates.get(name, 1.0),
             sum(each.static_bytes for each in held),

@@ -10,40 +10,40 @@ from fermata.deployments.frontend.options import FrontendOptions
 from fermata.deployments.frontend.protocol.parsing import tenant_number
 from fermata.deployments.frontend.readiness import Readiness
 from fermata.deployments.frontend.repository import Repository
-from fermata.deployments.frontend.requests.observers import Follower
+from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.peeker import Peeker
-from fermata.deployments.frontend.requests.request_driver import Desk
+from fermata.deployments.frontend.requests.request_driver import RequestDriver
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.specs import Registry
 from fermata.foundation.logs import LOG, fields
 from fermata.router.links.closing import CloseCode, Closed
-from fermata.router.links.heartbeat import Heart
+from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import (
     PROTOCOL,
-    Absent,
-    Advice,
     Cancel,
+    ClientNetworkReport,
     Dropped,
     Estimated,
     Evidence,
     Fetch,
-    Fleet,
+    FleetStatus,
     Hello,
+    InputSizeAdvice,
     Message,
     Payload,
     Place,
-    Report,
     Result,
     Returned,
     Shares,
     ShortCircuit,
     Submit,
+    Unavailable,
 )
 from fermata.router.links.router_links import RouterLinks
 from fermata.router.links.transport import Link, LinkServer, Resolve
 
 
-class Switchboard:
+class LinkHub:
     """Hands messages between links and desk (`LinkEvents`, `Wires`)."""
 
     def __init__(
@@ -76,15 +76,15 @@ class Switchboard:
         undo: AsyncExitStack,
         arena: Arena,
         pool: Executor,
-        heart: Heart,
+        heart: HeartbeatThread,
         peeker: Peeker | None = None,
-        follower: Follower | None = None,
+        follower: RequestObserver | None = None,
     ) -> None:
         """Take links of backends; what ends that is left to `undo`."""
         options = self.options
         self.arena = arena
         self.heart = heart
-        self.desk = Desk(
+        self.desk = RequestDriver(
             self.table, arena, pool, self, options.pixels_max, peeker, follower, heart.clock
         )
         self.repository = Repository(self.registry, options.repository_open, self.to_router)
@@ -162,9 +162,9 @@ class Switchboard:
         for message in messages:
             if isinstance(message, Dropped):
                 desk.on_dropped(message)
-            elif isinstance(message, Absent):
+            elif isinstance(message, Unavailable):
                 self.repository.on_absent(message)
-            elif isinstance(message, Fleet):
+            elif isinstance(message, FleetStatus):
                 self.readiness.on_fleet(message)
                 self.tenants.share_with(message.frontends)
             elif isinstance(message, Shares):
@@ -173,7 +173,7 @@ class Switchboard:
                 desk.on_estimated(message)
             elif isinstance(message, ShortCircuit):
                 desk.on_short_circuit(message)
-            elif isinstance(message, Advice):
+            elif isinstance(message, InputSizeAdvice):
                 desk.on_advice(message)
             else:
                 self._on_stray(link, message)
@@ -186,7 +186,7 @@ class Switchboard:
 
     # Wires
 
-    def to_router(self, message: Submit | Cancel | Evidence | Place | Report) -> None:
+    def to_router(self, message: Submit | Cancel | Evidence | Place | ClientNetworkReport) -> None:
         if self.router is not None:
             self.router.send(message)
 

@@ -11,20 +11,20 @@ from pathlib import Path
 from starlette.routing import Route
 
 from fermata.deployments.config.token_reader import TokenReader
-from fermata.deployments.frontend.link_hub import Switchboard
+from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.options import FrontendOptions
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.server import FrontendServer
-from fermata.deployments.frontend.requests.observers import Follower, follow
+from fermata.deployments.frontend.requests.observers import RequestObserver, observe_with
 from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.request_log import RequestLog
 from fermata.deployments.frontend.requests.trace_file import Traces
-from fermata.deployments.metrics.process_stats import EverySecond, resident_bytes
+from fermata.deployments.metrics.process_stats import PeriodicReport, resident_bytes
 from fermata.deployments.sneakpeek.store import SneakPeekModel
 from fermata.deployments.specs import Registry
 from fermata.foundation.logs import LOG, debugging, fields
-from fermata.router.links.heartbeat import Heart
+from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import FrontendStats
 from fermata.router.links.transport import Resolve
 
@@ -40,7 +40,7 @@ def node_name() -> str:
     return f"{socket.gethostname()}-{boot}"
 
 
-class FrontendProcess(Switchboard):
+class FrontendProcess(LinkHub):
     """A switchboard with what it needs of a process: servers, threads and shared memory."""
 
     def __init__(
@@ -77,9 +77,11 @@ class FrontendProcess(Switchboard):
             if options.traces is not None:
                 self.traces = Traces(options.traces, options.number, pool)
                 undo.callback(self.traces.close)
-            heart = Heart(options.links.beat_ns)
+            heart = HeartbeatThread(options.links.beat_ns)
             undo.callback(heart.stop)
-            await self.listen(undo, arena, pool, heart, self.peeker, follow(self._followers()))
+            await self.listen(
+                undo, arena, pool, heart, self.peeker, observe_with(self._followers())
+            )
             self.service = InferenceService(
                 self.desk,
                 self.registry,
@@ -95,7 +97,7 @@ class FrontendProcess(Switchboard):
             if self.tokens is not None:
                 renewing = asyncio.ensure_future(self.tokens.keep(self.tenants.renew))
                 undo.callback(renewing.cancel)
-            telling = EverySecond(asyncio.get_running_loop(), self._tell)
+            telling = PeriodicReport(asyncio.get_running_loop(), self._tell)
             undo.callback(telling.close)
             self._undo = undo.pop_all()
         # A full collection takes 18 ms of everyone's SLO; requests leave few cycles behind.
@@ -108,8 +110,8 @@ class FrontendProcess(Switchboard):
         """Raise what a frontend cannot go on after."""
         self.server.check()
 
-    def _followers(self) -> list[Follower]:
-        found: list[Follower] = [] if self.traces is None else [self.traces.tracer]
+    def _followers(self) -> list[RequestObserver]:
+        found: list[RequestObserver] = [] if self.traces is None else [self.traces.tracer]
         return [*found, RequestLog()] if debugging() else found
 
     async def stop(self) -> None:

@@ -1,7 +1,7 @@
 """Whether a request that comes now can be served, as far as this frontend knows."""
 
 from fermata.deployments.frontend.requests.table import RequestTable
-from fermata.router.links.messages import Fleet
+from fermata.router.links.messages import FleetStatus
 
 DRAINS = "this frontend shuts down"
 NO_ROUTER = "no router is linked"
@@ -17,13 +17,13 @@ class Readiness:
         self.to_zero = to_zero
         """There may be no backend, and the next request brings one: that counts as ready, or no
         balancer would ever let that request in."""
-        self.fleet: Fleet | None = None
+        self.fleet: FleetStatus | None = None
 
     def on_router_up(self) -> None:
         """A router says who is there before anything else; what another one said is over."""
         self.fleet = None
 
-    def on_fleet(self, fleet: Fleet) -> None:
+    def on_fleet(self, fleet: FleetStatus) -> None:
         self.fleet = fleet
 
     def trouble(self, application: str = "") -> str:

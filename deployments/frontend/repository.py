@@ -7,7 +7,7 @@ from typing import ClassVar
 from fermata.deployments.specs import Registry
 from fermata.foundation.errors import ServingError
 from fermata.router.health.availability import FAILED, LOADING
-from fermata.router.links.messages import Absent, Place
+from fermata.router.links.messages import Place, Unavailable
 
 WAIT_S = 300.0
 """A large model on a slow disk takes minutes; a client with less patience sets a deadline."""
@@ -36,9 +36,9 @@ class Repository:
 
     def on_router_up(self) -> None:
         """A router that knows of anything absent says so next."""
-        self.on_absent(Absent(()))
+        self.on_absent(Unavailable(()))
 
-    def on_absent(self, absent: Absent) -> None:
+    def on_absent(self, absent: Unavailable) -> None:
         self.registry.set_absent(dict(absent.applications))
         self.changed.set()
         self.changed = asyncio.Event()

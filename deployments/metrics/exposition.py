@@ -9,11 +9,12 @@ Labels = dict[str, str]
 Snapshot = Mapping[str, Any]
 Sample = tuple[Labels, float]
 Counts = tuple[Labels, Mapping[str, Any], float]
-"""Labels, a histogram as `fermata.router.telemetry.histogram` describes it, and the unit of its values."""
+"""Labels, a histogram as `fermata.router.telemetry.histogram` describes it, and the unit of its
+values."""
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MetricFamily:
     """One metric: what it is called, what it means, and where it stands in a snapshot."""
 
     name: str
@@ -28,7 +29,7 @@ class Family:
         return f"fermata_{self.name}"
 
 
-def exposition(families: Iterable[Family], snapshot: Snapshot) -> str:
+def exposition(families: Iterable[MetricFamily], snapshot: Snapshot) -> str:
     """Every figure with its help line."""
     lines: list[str] = []
     for family in families:

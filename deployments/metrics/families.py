@@ -1,7 +1,7 @@
 """Every metric of the control plane's `/metrics`; docs/metrics.md is made from this list."""
 
 from fermata.deployments.metrics import samples
-from fermata.deployments.metrics.exposition import SECOND, Family, Snapshot, exposition
+from fermata.deployments.metrics.exposition import SECOND, MetricFamily, Snapshot, exposition
 
 APPLICATION = ("application",)
 VARIANT = ("application", "variant")
@@ -9,11 +9,11 @@ SUB_CLUSTER = ("subcluster",)
 BACKEND = ("backend",)
 FRONTEND = ("frontend",)
 
-SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
+SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
     (
         "What clients see",
         (
-            Family(
+            MetricFamily(
                 "answered_total",
                 "counter",
                 "Requests that frontends have answered: good (in time), ran-late (a result after "
@@ -21,7 +21,7 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
                 ("application", "outcome"),
                 samples.answered,
             ),
-            Family(
+            MetricFamily(
                 "tenant_answered_total",
                 "counter",
                 "The same by who asked, of all applications together; denied and too-many also "
@@ -29,14 +29,14 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
                 ("tenant", "outcome"),
                 samples.tenants,
             ),
-            Family(
+            MetricFamily(
                 "latency_seconds",
                 "histogram",
                 "From a request's arrival at the frontend to its result, of those that got one.",
                 APPLICATION,
                 samples.application_histogram("latency"),
             ),
-            Family(
+            MetricFamily(
                 "bad_rate",
                 "gauge",
                 "Share of answers in the last minute that were late or refused through no fault "
@@ -44,22 +44,24 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
                 APPLICATION,
                 samples.bad_rate,
             ),
-            Family(
+            MetricFamily(
                 "absent",
                 "gauge",
                 "1 where nobody is sent to it: not loaded, or withdrawn; /status says why.",
                 APPLICATION,
                 samples.absent,
             ),
-            Family("slo_seconds", "gauge", "The target, as configured.", APPLICATION, samples.slo),
-            Family(
+            MetricFamily(
+                "slo_seconds", "gauge", "The target, as configured.", APPLICATION, samples.slo
+            ),
+            MetricFamily(
                 "streams",
                 "gauge",
                 "Clients' streams seen in the last half to one minute.",
                 APPLICATION,
                 samples.streams("seen"),
             ),
-            Family(
+            MetricFamily(
                 "worst_stream_bad_rate",
                 "gauge",
                 "Bad rate of the stream that fares worst, over the same time.",
@@ -71,35 +73,35 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
     (
         "What the router decides",
         (
-            Family(
+            MetricFamily(
                 "requests_total",
                 "counter",
                 "Requests that reached the router.",
                 APPLICATION,
                 samples.each_application("requests"),
             ),
-            Family(
+            MetricFamily(
                 "good_total",
                 "counter",
                 "Requests whose batch ended before their deadline, by the router's clock.",
                 APPLICATION,
                 samples.each_application("good"),
             ),
-            Family(
+            MetricFamily(
                 "bad_total",
                 "counter",
                 "Requests that ended otherwise: ran-late, or why they were dropped.",
                 ("application", "reason"),
                 samples.bad,
             ),
-            Family(
+            MetricFamily(
                 "queue_delay_seconds",
                 "histogram",
                 "From a request's arrival at the router to the start of its batch.",
                 APPLICATION,
                 samples.application_histogram("queue_delay"),
             ),
-            Family(
+            MetricFamily(
                 "slack_seconds",
                 "histogram",
                 "What was left until the deadline when the batch ended; below zero: too late. "
@@ -107,77 +109,77 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
                 APPLICATION,
                 samples.application_histogram("slack"),
             ),
-            Family(
+            MetricFamily(
                 "queued",
                 "gauge",
                 "Requests that wait for a decision.",
                 (),
                 samples.single("queued"),
             ),
-            Family(
+            MetricFamily(
                 "dispatched",
                 "gauge",
                 "Requests that backends have.",
                 (),
                 samples.single("dispatched"),
             ),
-            Family(
+            MetricFamily(
                 "timer_late_seconds",
                 "histogram",
                 "How late the router's timer fires.",
                 (),
                 samples.single_histogram("timer_late"),
             ),
-            Family(
+            MetricFamily(
                 "link_round_trip_seconds",
                 "histogram",
                 "To a backend and back, of batches that found theirs idle; run and fetch aside.",
                 (),
                 samples.single_histogram("link_round_trip"),
             ),
-            Family(
+            MetricFamily(
                 "lead_seconds",
                 "gauge",
                 "How long before its start a batch is decided on, as learnt.",
                 (),
                 samples.single("lead_ns", SECOND),
             ),
-            Family(
+            MetricFamily(
                 "policy",
                 "gauge",
                 "What policies tell of themselves, such as what the tables in use promise.",
                 ("application", "figure"),
                 samples.policy_figures,
             ),
-            Family(
+            MetricFamily(
                 "replanning_total",
                 "counter",
                 "Mappings of clients to variants that were decided.",
                 (),
                 samples.replanning("decisions"),
             ),
-            Family(
+            MetricFamily(
                 "replanning_failures_total",
                 "counter",
                 "Such decisions that failed; the last mapping stays.",
                 (),
                 samples.replanning("failures"),
             ),
-            Family(
+            MetricFamily(
                 "router_up_seconds",
                 "gauge",
                 "Since the router started; counters start anew with it.",
                 (),
                 samples.single("up_ns", SECOND),
             ),
-            Family(
+            MetricFamily(
                 "unknown_application_total",
                 "counter",
                 "Requests for an application that the router does not serve.",
                 (),
                 samples.single("unknown_application"),
             ),
-            Family(
+            MetricFamily(
                 "stray_messages_total",
                 "counter",
                 "Messages on links that made no sense from who sent them.",
@@ -189,28 +191,28 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
     (
         "Variants",
         (
-            Family(
+            MetricFamily(
                 "batch_size",
                 "histogram",
                 "Sizes of the batches sent to backends.",
                 VARIANT,
                 samples.batch_sizes,
             ),
-            Family(
+            MetricFamily(
                 "variant_requests_total",
                 "counter",
                 "Requests sent to backends, by the variant chosen for them.",
                 VARIANT,
                 samples.variant_requests,
             ),
-            Family(
+            MetricFamily(
                 "margin_factor",
                 "gauge",
                 "Planned over profiled run time, as learnt from the last batches.",
                 VARIANT,
                 samples.margin,
             ),
-            Family(
+            MetricFamily(
                 "expected_right_total",
                 "counter",
                 "Right answers to expect, by the variants' accuracy or by evidence where there "
@@ -218,28 +220,28 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
                 APPLICATION,
                 samples.each_application("expected_right"),
             ),
-            Family(
+            MetricFamily(
                 "rated_total",
                 "counter",
                 "Requests that expected_right_total speaks of.",
                 APPLICATION,
                 samples.each_application("rated"),
             ),
-            Family(
+            MetricFamily(
                 "accuracy_estimate",
                 "gauge",
                 "The one over the other, since the router started.",
                 APPLICATION,
                 samples.accuracy,
             ),
-            Family(
+            MetricFamily(
                 "model_loads_total",
                 "counter",
                 "Times that backends have loaded a model.",
                 ("variant",),
                 samples.loads(0, 1.0),
             ),
-            Family(
+            MetricFamily(
                 "model_load_seconds_total",
                 "counter",
                 "Time that those took together.",
@@ -251,94 +253,94 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
     (
         "Backends",
         (
-            Family(
+            MetricFamily(
                 "backends", "gauge", "Backends up.", SUB_CLUSTER, samples.sub_cluster("backends")
             ),
-            Family(
+            MetricFamily(
                 "idle_fraction",
                 "gauge",
                 "Share of backend time in the last minute without a batch.",
                 SUB_CLUSTER,
                 samples.idle,
             ),
-            Family(
+            MetricFamily(
                 "backend_up_seconds_total",
                 "counter",
                 "Backend time.",
                 SUB_CLUSTER,
                 samples.sub_cluster("backend_up_ns", SECOND),
             ),
-            Family(
+            MetricFamily(
                 "backend_busy_seconds_total",
                 "counter",
                 "Backend time spent on batches.",
                 SUB_CLUSTER,
                 samples.sub_cluster("backend_busy_ns", SECOND),
             ),
-            Family(
+            MetricFamily(
                 "application_busy_seconds_total",
                 "counter",
                 "The same, by whose batches they were.",
                 APPLICATION,
                 samples.application_busy,
             ),
-            Family(
+            MetricFamily(
                 "demand",
                 "gauge",
                 "Backends needed with full batches.",
                 SUB_CLUSTER,
                 samples.sub_cluster("demand"),
             ),
-            Family(
+            MetricFamily(
                 "ripe_wait_seconds",
                 "gauge",
                 "Mean wait of batches that were ready for a backend.",
                 SUB_CLUSTER,
                 samples.sub_cluster("ripe_wait_ns", SECOND),
             ),
-            Family(
+            MetricFamily(
                 "backend_running",
                 "gauge",
                 "1 while a batch runs there.",
                 BACKEND,
                 samples.backend_running,
             ),
-            Family(
+            MetricFamily(
                 "backend_factor",
                 "gauge",
                 "Its run times over those of its peers, as learnt.",
                 BACKEND,
                 samples.backend_factor,
             ),
-            Family(
+            MetricFamily(
                 "backend_models_bytes",
                 "gauge",
                 "Held by its models.",
                 BACKEND,
                 samples.backend("models_bytes"),
             ),
-            Family(
+            MetricFamily(
                 "gpu_used",
                 "gauge",
                 "Share of time in which its GPU works, as the driver says; absent without one.",
                 BACKEND,
                 samples.backend("gpu_used"),
             ),
-            Family(
+            MetricFamily(
                 "gpu_memory_bytes",
                 "gauge",
                 "In use on its GPU, by whomever.",
                 BACKEND,
                 samples.backend("gpu_memory_bytes"),
             ),
-            Family(
+            MetricFamily(
                 "gpu_memory_max_bytes",
                 "gauge",
                 "All memory of its GPU.",
                 BACKEND,
                 samples.backend("gpu_memory_bytes_max"),
             ),
-            Family(
+            MetricFamily(
                 "failures_total",
                 "counter",
                 "Batches and loads that failed on backends.",
@@ -350,21 +352,21 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
     (
         "Autoscaling",
         (
-            Family(
+            MetricFamily(
                 "advised_backends",
                 "gauge",
                 "What the autoscaler wants; absent where none is configured.",
                 SUB_CLUSTER,
                 samples.advice("target"),
             ),
-            Family(
+            MetricFamily(
                 "advised_change",
                 "gauge",
                 "How far that is from what there was when it last looked.",
                 SUB_CLUSTER,
                 samples.advice("change"),
             ),
-            Family(
+            MetricFamily(
                 "moved_total",
                 "counter",
                 "Applications moved between sub-clusters.",
@@ -376,29 +378,29 @@ SECTIONS: tuple[tuple[str, tuple[Family, ...]], ...] = (
     (
         "Processes",
         (
-            Family("frontends", "gauge", "Frontends linked.", (), samples.count("frontends")),
-            Family(
+            MetricFamily("frontends", "gauge", "Frontends linked.", (), samples.count("frontends")),
+            MetricFamily(
                 "frontend_open",
                 "gauge",
                 "Requests without an answer there.",
                 FRONTEND,
                 samples.frontend("open"),
             ),
-            Family(
+            MetricFamily(
                 "frontend_payload_bytes",
                 "gauge",
                 "Memory of their inputs.",
                 FRONTEND,
                 samples.frontend("payload_bytes"),
             ),
-            Family(
+            MetricFamily(
                 "frontend_loop_late_seconds",
                 "gauge",
                 "How late its event loop came to tell this: what it adds to every latency.",
                 FRONTEND,
                 samples.frontend("loop_late_ns", SECOND),
             ),
-            Family(
+            MetricFamily(
                 "process_memory_bytes",
                 "gauge",
                 "Resident memory.",

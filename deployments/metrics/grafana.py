@@ -1,4 +1,7 @@
-"""The Grafana dashboard; `python -m fermata.deployments.metrics.grafana` prints k8s/monitoring/dashboard.json."""
+"""The Grafana dashboard.
+
+`python -m fermata.deployments.metrics.grafana` prints k8s/monitoring/dashboard.json.
+"""
 
 import json
 from dataclasses import dataclass

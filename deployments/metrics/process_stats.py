@@ -12,7 +12,7 @@ STATM = Path("/proc/self/statm")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class EverySecond:
+class PeriodicReport:
     """Calls `tell` with how late the loop came to it, which says how busy the process is."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[int], None]) -> None:

@@ -1,6 +1,9 @@
-"""Prints docs/metrics.md: `python -m fermata.deployments.metrics.reference_page > docs/metrics.md`."""
+"""Prints docs/metrics.md from the list of metric families.
 
-from fermata.deployments.metrics.exposition import Family
+`python -m fermata.deployments.metrics.reference_page > docs/metrics.md`
+"""
+
+from fermata.deployments.metrics.exposition import MetricFamily
 from fermata.deployments.metrics.families import SECTIONS
 
 HEAD = """# Metrics
@@ -27,7 +30,8 @@ OUTCOMES = """
 outcome names why there was no result: `late`, `window`, `shed`, `superseded`, `full`, `floor`,
 `failed` and `backend-lost` are the router's (`fermata.router.core.events.DropReason`), `expired`,
 `memory`, `too-many`, `no-router`, `draining`, `stalled`, `bad-input`, `not-found`, `rate` and
-`denied` the frontend's (`fermata.deployments.frontend.requests.outcomes.RefusalReason`). `cancelled`, `bad-input`,
+`denied` the frontend's (`fermata.deployments.frontend.requests.outcomes.RefusalReason`).
+`cancelled`, `bad-input`,
 `not-found` and `rate` are the client's own doing and count neither as good nor as bad.
 
 Share of good answers of the last five minutes, by application:
@@ -64,7 +68,7 @@ def page() -> str:
     return "\n".join(parts) + "\n" + OUTCOMES
 
 
-def _row(family: Family) -> str:
+def _row(family: MetricFamily) -> str:
     labels = ", ".join(f"`{label}`" for label in family.labels)
     return f"| `{family.full_name}` | {family.kind} | {labels} | {family.about} |"
 

@@ -51,7 +51,7 @@ NAMES = tuple(SIZES)
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedClassifier:
     """Layers, and how good they are on images that training never saw."""
 
     layers: tuple[Layer, ...]
@@ -152,7 +152,7 @@ def _sequential(layers: Sequence[Layer]) -> "torch.nn.Sequential":
     return torch.nn.Sequential(*parts[:-1], torch.nn.Softmax(dim=1))
 
 
-def _trained(name: str, size: Size, folder: Path) -> Trained:
+def _trained(name: str, size: Size, folder: Path) -> TrainedClassifier:
     key = hashlib.sha256(f"{VERSION} {SPLIT_SEED} {HELD_OUT} {size}".encode()).hexdigest()[:12]
     path = folder / f"digits-{name}-{key}.npz"
     try:
@@ -168,13 +168,15 @@ def _trained(name: str, size: Size, folder: Path) -> Trained:
     return _train(size)
 
 
-def _train(size: Size) -> Trained:
+def _train(size: Size) -> TrainedClassifier:
     images, labels = _data()
     layers = train(size.recipe, images[HELD_OUT:], labels[HELD_OUT:], _pool(size.block))
     answers = forward(layers, images[:HELD_OUT].reshape(HELD_OUT, -1)).argmax(axis=1)
     right = answers == labels[:HELD_OUT]
     recall = [float(right[labels[:HELD_OUT] == digit].mean()) for digit in range(CLASSES)]
-    return Trained(tuple(layers), round(float(right.mean()), 4), tuple(round(r, 4) for r in recall))
+    return TrainedClassifier(
+        tuple(layers), round(float(right.mean()), 4), tuple(round(r, 4) for r in recall)
+    )
 
 
 def _pool(block: int) -> Floats:
@@ -187,17 +189,17 @@ def _pool(block: int) -> Floats:
     return pool.reshape(SIDE * SIDE, count * count)
 
 
-def _write(path: Path, trained: Trained) -> None:
+def _write(path: Path, trained: TrainedClassifier) -> None:
     about = json.dumps({"accuracy": trained.accuracy, "recall": trained.recall})
     parts = {f"{index}": part for index, part in enumerate(sum(trained.layers, ()))}
     with open(path, "wb") as file:
         np.savez(file, allow_pickle=False, about=np.array(about), **parts)
 
 
-def _read(path: Path) -> Trained:
+def _read(path: Path) -> TrainedClassifier:
     # Opened here: numpy leaves a damaged file open.
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as held:
         about = json.loads(str(held["about"]))
         parts = [held[f"{index}"] for index in range(len(held.files) - 1)]
     layers = tuple((parts[at], parts[at + 1]) for at in range(0, len(parts), 2))
-    return Trained(layers, about["accuracy"], tuple(about["recall"]))
+    return TrainedClassifier(layers, about["accuracy"], tuple(about["recall"]))

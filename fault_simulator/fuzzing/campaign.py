@@ -1,4 +1,4 @@
-"""`python -m fermata.fault_simulator.fuzzing.campaign`: bytes that nobody would send to everything that reads bytes.
+"""Feeds hostile bytes to all parsers: `python -m fermata.fault_simulator.fuzzing`.
 
 Led by coverage where Atheris is installed, and by chance where it is not. Each parser has a process
 of its own, which ends by its time, or by an input that breaks a promise, takes longer than 10 s or
@@ -22,7 +22,7 @@ INPUT_BYTES = 8192
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m fermata.fault_simulator.fuzzing.campaign", description=__doc__
+        prog="python -m fermata.fault_simulator.fuzzing", description=__doc__
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="for all parsers together")
     parser.add_argument("--only", action="append", help="a parser, may be repeated")
@@ -68,7 +68,7 @@ def guided(name: str, seconds: float) -> bool:
         # libFuzzer says where the input is, Atheris what it raised.
         print("\n".join(done.stdout.splitlines()[-20:] + done.stderr.splitlines()[-4:]))
         print(
-            f"replay with: python -m fermata.fault_simulator.fuzzing.campaign --only {name} --replay FILE",
+            f"replay with: python -m fermata.fault_simulator.fuzzing --only {name} --replay FILE",
             flush=True,
         )
     return done.returncode == 0
@@ -120,7 +120,8 @@ def by_chance(name: str, seconds: float, seed: int = 0) -> bool:
             kept.write_bytes(data)
             print(f"{name}: {type(error).__name__}: {error}")
             print(
-                f"replay with: python -m fermata.fault_simulator.fuzzing.campaign --only {name} --replay {kept}"
+                "replay with: python -m fermata.fault_simulator.fuzzing"
+                f" --only {name} --replay {kept}"
             )
             return False
         tried += 1

@@ -28,7 +28,7 @@ from fermata.deployments.frontend.protocol.images import (
     write,
 )
 from fermata.deployments.frontend.protocol.json_tensors import read_request
-from fermata.deployments.frontend.protocol.parsing import take_in
+from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.specs import (
     Fit,
     ImageSpec,
@@ -150,7 +150,7 @@ def rest(data: bytes) -> None:
 def _serve(request: pb.ModelInferRequest) -> None:
     try:
         with bounded_memory(len(request.SerializeToString())):
-            intake = take_in(request, REGISTRY, stream=1, tenant="somebody")
+            intake = parse_request(request, REGISTRY, stream=1, tenant="somebody")
             check_pixels(*intake.frame, PIXELS_MAX)
             size = payload_bytes(intake)
             assert size <= len(intake.tensor.data) + 4 * PIXELS_MAX

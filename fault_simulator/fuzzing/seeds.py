@@ -15,7 +15,6 @@ from fermata.clients.wire.tensors import RawTensor, add_input, from_array, join_
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import (
     PROTOCOL,
-    Absent,
     Cancel,
     Challenge,
     Done,
@@ -30,10 +29,11 @@ from fermata.router.links.messages import (
     Result,
     Run,
     Submit,
+    Unavailable,
 )
 from fermata.router.links.session import encode
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FITS = ("stretched", "cropped", "centred", "whole")
 """Models of pictures, as `fermata.fault_simulator.fuzzing.parsers` calls them."""
 SAID: tuple[Message, ...] = (
@@ -45,7 +45,7 @@ SAID: tuple[Message, ...] = (
     Fetch(7, (1, 2)),
     Payload(1, "UINT8", (2, 2), b"abcd"),
     Result(1, "resnet", 2, 0, 1, (("output", "FP32", (1,), bytes(4)),)),
-    Absent((("camera", "loading"),)),
+    Unavailable((("camera", "loading"),)),
     Heartbeat(5),
     Challenge(bytes(16)),
     Proof(bytes(32)),

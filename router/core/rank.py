@@ -7,7 +7,7 @@ from fermata.foundation.units import NEVER
 from fermata.router.core.costs import REFUSALS, Costs
 from fermata.router.core.events import Batch, Dispatch
 from fermata.router.core.pool import Pool
-from fermata.router.core.source import POOL, Bid, Desk, Outbox, Slot, Source, own_lane
+from fermata.router.core.source import POOL, Bid, Outbox, Slot, Source, SourceContext, own_lane
 from fermata.router.core.timers import Timer, Timers
 
 TRIES = 4
@@ -111,7 +111,7 @@ class Lane:
         """Valid entries among them."""
 
 
-class RankThread(Desk):
+class RankThread(SourceContext):
     """Grants backends to ripe bids, smallest key first. A state machine with timers, no thread."""
 
     __slots__ = ("backends", "batches", "lanes", "settled_at_ns", "slot", "standings")

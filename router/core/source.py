@@ -175,7 +175,7 @@ class Source:
     number = -1
     """Given by its rank."""
 
-    def attach(self, desk: "Desk") -> None:
+    def attach(self, desk: "SourceContext") -> None:
         """Called once, before any event, with what a source may use of its surroundings."""
         self.desk = desk
         self.costs = desk.costs
@@ -251,7 +251,7 @@ class Source:
         return {}
 
 
-class Desk:
+class SourceContext:
     """What the rank lends to its sources."""
 
     __slots__ = (

@@ -8,7 +8,7 @@ FAILED = "it could not be loaded: "
 QUARANTINED = "it is in quarantine: "
 
 
-class Presence:
+class Availability:
     """Pure. An application is absent while no backend has all of its variants.
 
     A backend that is lost takes nothing away: it comes back, or others are being started, and until

@@ -16,7 +16,7 @@ LOOKS = 4
 """Within the grace."""
 
 
-class Watch:
+class HangDetector:
     """When the running batch of each backend should have ended at the latest."""
 
     def __init__(self, grace_ns: int = GRACE_NS) -> None:

@@ -35,7 +35,7 @@ class Failures:
 
 
 @dataclass(slots=True)
-class Conduct:
+class BackendRecord:
     """Of one backend."""
 
     slow: int = 0
@@ -44,7 +44,7 @@ class Conduct:
 
 
 @dataclass(slots=True)
-class Danger:
+class CrashRecord:
     """Of one application."""
 
     crashes: int = 0
@@ -59,8 +59,8 @@ class Danger:
 class Quarantine:
     """What each has done of late."""
 
-    backends: dict[int, Conduct] = field(default_factory=dict)
-    applications: dict[int, Danger] = field(default_factory=dict)
+    backends: dict[int, BackendRecord] = field(default_factory=dict)
+    applications: dict[int, CrashRecord] = field(default_factory=dict)
     merit: dict[int, int] = field(default_factory=dict)
     """By application: batches that ended well, less some for each that failed on a backend which
     then did well. That one was not the backend's fault."""
@@ -71,7 +71,7 @@ class Quarantine:
 
     def on_done(self, backend: int, application: int, factor: float, failed: bool) -> str:
         """A batch has ended; why its backend should be replaced, or nothing."""
-        conduct = self.backends.setdefault(backend, Conduct())
+        conduct = self.backends.setdefault(backend, BackendRecord())
         if failed:
             count = self._failed(conduct, application)
             if count >= FAILED_BATCHES:
@@ -83,7 +83,7 @@ class Quarantine:
             return f"it takes {factor:.1f} times as long as its peers"
         return ""
 
-    def _failed(self, conduct: Conduct, application: int) -> int:
+    def _failed(self, conduct: BackendRecord, application: int) -> int:
         """How many have failed there in a row of applications that fare well elsewhere."""
         merit = self.merit
         here = conduct.failed.setdefault(application, Failures(merit.get(application, 0)))
@@ -94,7 +94,7 @@ class Quarantine:
             if merit.get(number, 0) - each.merit_before >= FAILED_BATCHES
         )
 
-    def _succeeded(self, conduct: Conduct, application: int) -> None:
+    def _succeeded(self, conduct: BackendRecord, application: int) -> None:
         merit = self.merit
         for number, each in conduct.failed.items():
             merit[number] = merit.get(number, 0) - FAILED_BATCHES * each.count
@@ -123,7 +123,7 @@ class Quarantine:
     def on_crash(self, now_ns: int, backend: int, application: int, machine: str = "") -> str:
         """A backend died while it ran this; why it must rest, or nothing. Without the name of
         its machine it died alone."""
-        danger = self.applications.setdefault(application, Danger())
+        danger = self.applications.setdefault(application, CrashRecord())
         if machine:
             began = danger.crashed_at_ns
             for each in [each for each, at_ns in began.items() if at_ns <= now_ns - TOGETHER_NS]:

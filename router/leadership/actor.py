@@ -16,13 +16,13 @@ from fermata.foundation.logs import LOG, LogOptions, debugging, fields, start_lo
 from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.process import Other, RouterProcess
 from fermata.router.leadership.role import BEAT_NS, HUNG_NS
-from fermata.router.leadership.terms import next_epoch
-from fermata.router.links.heartbeat import Heart, LoopWatch
+from fermata.router.leadership.terms import next_term
+from fermata.router.links.heartbeat import HeartbeatThread, LoopWatch
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import LinkOptions, Resolve
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.precise_timer import wake_timer
-from fermata.router.live.subprocess_worker import Aside
+from fermata.router.live.precise_timer import precise_timer
+from fermata.router.live.subprocess_worker import SubprocessWorker
 from fermata.router.telemetry.batch_log import LoggedMeters
 from fermata.router.telemetry.meters import Meters
 
@@ -68,11 +68,11 @@ class RouterActor(RouterProcess):
         self.config = config
         record = RecordedTerms(int(second) if other else None)
         self.epoch = record.take(generation)
-        self.aside = Aside()
+        self.aside = SubprocessWorker()
         turns = Other(find_router(other, namespace), second, LOG.warning)
         super().__init__(
             self._make_live,
-            Heart(BEAT_NS if other else options.beat_ns),
+            HeartbeatThread(BEAT_NS if other else options.beat_ns),
             options,
             own_address(host),
             port,
@@ -88,7 +88,7 @@ class RouterActor(RouterProcess):
             self.epoch,
             time.monotonic_ns,
             loop.call_soon,
-            lambda call: wake_timer(loop, call),
+            lambda call: precise_timer(loop, call),
             self.aside.do,
             stand_down,
             LoggedMeters if debugging() else Meters,
@@ -150,7 +150,7 @@ class RecordedTerms:
     def take(self, generation: int) -> int:
         """A term above all that have been, in either seat."""
         now_ms = time.time_ns() // 1_000_000
-        term = next_epoch(generation, now_ms, self._highest(), self.seat)
+        term = next_term(generation, now_ms, self._highest(), self.seat)
         self._note(term)
         return term
 

@@ -9,13 +9,13 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from fermata.foundation.errors import NoAnswerError
-from fermata.router.leadership.role import Seat, Watcher
+from fermata.router.leadership.role import LeaderRole, StandbyMonitor
 from fermata.router.leadership.terms import TermRecord, Terms
 from fermata.router.links.address import join_address
-from fermata.router.links.heartbeat import Heart
+from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.transport import LinkOptions, LinkServer, Resolve
 from fermata.router.live.driver import LiveRouter
-from fermata.router.policies.jellyfish.mapping_problem import Assignment, Question
+from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
 from fermata.router.telemetry.snapshot import snapshot
 
 T = TypeVar("T")
@@ -49,14 +49,14 @@ class RouterProcess:
     """Runs a `LiveRouter` on the event loop of whoever calls first."""
 
     live: LiveRouter
-    seat: Seat
+    seat: LeaderRole
     server: LinkServer
-    watcher: Watcher
+    watcher: StandbyMonitor
 
     def __init__(
         self,
         make_live: Callable[[], LiveRouter],
-        heart: Heart,
+        heart: HeartbeatThread,
         options: LinkOptions,
         host: str,
         port: int = 0,
@@ -84,12 +84,12 @@ class RouterProcess:
 
     async def _start(self) -> str:
         self.live = self.make_live()
-        self.seat = Seat(self.live, leads=self.other is None)
+        self.seat = LeaderRole(self.live, leads=self.other is None)
         self.server = LinkServer(self.seat.hello, self.seat, self.heart, self.options)
         port = await self.server.start(self.host, self.port)
         if self.other is not None:
             other = self.other
-            self.watcher = Watcher(
+            self.watcher = StandbyMonitor(
                 self.seat,
                 other.resolve,
                 not other.second,
@@ -124,9 +124,9 @@ class RouterProcess:
         return {**snapshot(live), "recent": recent}
 
     @led
-    async def questions(self, wait_s: float) -> dict[int, Question]:
+    async def questions(self, wait_s: float) -> dict[int, MappingProblem]:
         """What mappings of clients are to be decided from, once one is due or what was decided
-        last holds no more, within so many seconds; see `MappedClients`."""
+        last holds no more, within so many seconds; see `ClientMapping`."""
         clients, urgent = self.live.clients, asyncio.Event()
         clients.on_urgent = urgent.set
         due_in_s = (clients.due_at_ns() - self.live.clock()) / 1e9

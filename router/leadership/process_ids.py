@@ -7,7 +7,7 @@ NUMBER_BITS = 20
 """Above those of a request's own counter (`fermata.router.links.messages.RID_BITS`)."""
 
 
-def take_number(name: str, claim: Callable[[int], str], bits: int = NUMBER_BITS) -> int:
+def claim_process_id(name: str, claim: Callable[[int], str], bits: int = NUMBER_BITS) -> int:
     """A number for the process of this name, the same whenever it asks.
 
     `claim` writes the name down as the owner of a number, unless that has one, and returns whose

@@ -14,8 +14,8 @@ import msgspec
 from fermata.foundation.units import ms, seconds
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import PersistentLink
-from fermata.router.links.heartbeat import Heart
-from fermata.router.links.messages import PROTOCOL, STANDBY, Hello, Lead, Message
+from fermata.router.links.heartbeat import HeartbeatThread
+from fermata.router.links.messages import PROTOCOL, STANDBY, Hello, Message, TakesLead
 from fermata.router.links.transport import Link, LinkOptions, Resolve
 from fermata.router.live.driver import LiveRouter
 
@@ -30,7 +30,7 @@ PATIENCE_S = (0.5, 3.0)
 """How long the first and the second look for one that leads, before they lead themselves."""
 
 
-class Seat:
+class LeaderRole:
     """Stands between links and a router (`LinkEvents`); a router that waits hears nothing."""
 
     def __init__(self, live: LiveRouter, leads: bool = True) -> None:
@@ -62,7 +62,7 @@ class Seat:
             return
         if link.session.me.role == STANDBY:
             # That is what it was greeted as.
-            link.send(Lead(self.live.epoch))
+            link.send(TakesLead(self.live.epoch))
             link.flush()
         if link.peer.role == STANDBY:
             self.watchers.add(link)
@@ -86,16 +86,16 @@ class Seat:
         self.live.on_refused(link, closed)
 
 
-class Watcher:
+class StandbyMonitor:
     """Keeps a link from a router that waits to the other one, and takes its place when it is gone
     (`LinkEvents`)."""
 
     def __init__(
         self,
-        seat: Seat,
+        seat: LeaderRole,
         other: Resolve,
         first: bool,
-        heart: Heart,
+        heart: HeartbeatThread,
         options: LinkOptions,
         say: Callable[[str], None] = lambda what: None,
         note: Callable[[int], None] = lambda term: None,
@@ -155,7 +155,7 @@ class Watcher:
             self._lead("the other router waits too")
 
     def on_messages(self, link: Link, messages: list[Message]) -> None:
-        if isinstance(messages[0], Lead):
+        if isinstance(messages[0], TakesLead):
             link.now_leads(messages[0].epoch)
             self._watch(link)
 

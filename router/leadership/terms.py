@@ -16,7 +16,7 @@ RESTART_BITS = 44
 """Milliseconds since 1970 fit until the year 2527."""
 
 
-def next_epoch(generation: int, wall_ms: int, last: int = 0, seat: int | None = None) -> int:
+def next_term(generation: int, wall_ms: int, last: int = 0, seat: int | None = None) -> int:
     """A number that grows with every start: of a new generation, or of the same one by Ray.
 
     Ray restarts an actor with the arguments it was created with, so the generation alone would

@@ -8,7 +8,7 @@ from fermata.foundation.errors import ConfigError
 from fermata.router.links.address import split_address
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.handshake import NONCE_BYTES, Connector
-from fermata.router.links.heartbeat import Heart
+from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import Message
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkEvents, LinkOptions, Me, Resolve
@@ -17,7 +17,7 @@ LOG = logging.getLogger("fermata")
 
 
 async def connect(
-    address: str, me: Me, events: LinkEvents, heart: Heart, options: LinkOptions
+    address: str, me: Me, events: LinkEvents, heart: HeartbeatThread, options: LinkOptions
 ) -> Link:
     """A link that is up, or a LinkError that says why not."""
     host, port = split_address(address)
@@ -84,7 +84,12 @@ class PersistentLink:
     """Keeps a link to one peer, wherever it may move."""
 
     def __init__(
-        self, resolve: Resolve, me: Me, events: LinkEvents, heart: Heart, options: LinkOptions
+        self,
+        resolve: Resolve,
+        me: Me,
+        events: LinkEvents,
+        heart: HeartbeatThread,
+        options: LinkOptions,
     ) -> None:
         self.resolve = resolve
         self.me = me

@@ -12,7 +12,7 @@ Clock = Callable[[], int]
 """Nanoseconds of a clock that never goes back."""
 
 
-class Beating(Protocol):
+class HeartbeatTarget(Protocol):
     """Something that can say from any thread that its process lives."""
 
     def beat(self) -> None: ...
@@ -53,20 +53,20 @@ class LoopWatch:
         self.answered = self.asked
 
 
-class Heart:
+class HeartbeatThread:
     """One for each process; beats for all of its links, and tells them the time."""
 
     def __init__(self, every_ns: int, clock: Clock = time.monotonic_ns) -> None:
         self.every_ns = every_ns
         self.clock = clock
         self.lock = threading.Lock()
-        self.links: dict[Beating, None] = {}
+        self.links: dict[HeartbeatTarget, None] = {}
         self.watch: LoopWatch | None = None
         """None where somebody else would notice that the loop hangs."""
         self.stopped = threading.Event()
         self.thread: threading.Thread | None = None
 
-    def join(self, link: Beating) -> None:
+    def join(self, link: HeartbeatTarget) -> None:
         """Beat for this link from now on."""
         with self.lock:
             self.links[link] = None
@@ -83,7 +83,7 @@ class Heart:
             self.thread = threading.Thread(target=self._run, name="heart", daemon=True)
             self.thread.start()
 
-    def leave(self, link: Beating) -> None:
+    def leave(self, link: HeartbeatTarget) -> None:
         with self.lock:
             self.links.pop(link, None)
 

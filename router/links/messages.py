@@ -70,7 +70,7 @@ class Goodbye(msgspec.Struct, tag=3, array_like=True, frozen=True):
     code: CloseCode = CloseCode.OTHER
 
 
-class Lead(msgspec.Struct, tag=4, array_like=True, frozen=True):
+class TakesLead(msgspec.Struct, tag=4, array_like=True, frozen=True):
     """A router that has waited leads from now on."""
 
     epoch: int
@@ -120,8 +120,9 @@ class Place(msgspec.Struct, tag=13, array_like=True, frozen=True):
     load: bool
 
 
-class Report(msgspec.Struct, tag=14, array_like=True, frozen=True):
-    """What a client says of itself and of its network; see `fermata.router.core.events.ClientReport`."""
+class ClientNetworkReport(msgspec.Struct, tag=14, array_like=True, frozen=True):
+    """What a client says of itself and of its network; see
+    `fermata.router.core.events.ClientReport`."""
 
     application: str
     client: int
@@ -177,13 +178,13 @@ class Dropped(msgspec.Struct, tag=20, array_like=True, frozen=True):
     retry_after_ns: int = 0
 
 
-class Absent(msgspec.Struct, tag=21, array_like=True, frozen=True):
+class Unavailable(msgspec.Struct, tag=21, array_like=True, frozen=True):
     """Applications that no backend has loaded, each with why; every other one is served."""
 
     applications: tuple[tuple[str, str], ...]
 
 
-class Advice(msgspec.Struct, tag=22, array_like=True, frozen=True):
+class InputSizeAdvice(msgspec.Struct, tag=22, array_like=True, frozen=True):
     """Tell this client which input size to send; see `fermata.router.core.events.Advise`."""
 
     application: str
@@ -211,7 +212,7 @@ class Estimated(msgspec.Struct, tag=24, array_like=True, frozen=True):
     estimate: float
 
 
-class Fleet(msgspec.Struct, tag=25, array_like=True, frozen=True):
+class FleetStatus(msgspec.Struct, tag=25, array_like=True, frozen=True):
     """Who else is there; said first on a link, and whenever it changes."""
 
     frontends: int
@@ -242,7 +243,7 @@ class Run(msgspec.Struct, tag=30, array_like=True, frozen=True):
     plan_ns: int
 
 
-class Frontend(msgspec.Struct, tag=31, array_like=True, frozen=True):
+class FrontendAddress(msgspec.Struct, tag=31, array_like=True, frozen=True):
     """Where the frontend of that number takes links; sent before the first batch that needs it."""
 
     number: int
@@ -370,14 +371,16 @@ class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):
 
 
 OfLinks = Hello | Challenge | Proof | Heartbeat | Goodbye
-FrontendToRouter = Submit | Cancel | Evidence | Place | Report | FrontendStats
-RouterToFrontend = Dropped | Absent | Advice | ShortCircuit | Estimated | Fleet | Shares
-RouterToBackend = Run | Frontend | LoadVariant | UnloadVariant | Drained | Retire
+FrontendToRouter = Submit | Cancel | Evidence | Place | ClientNetworkReport | FrontendStats
+RouterToFrontend = (
+    Dropped | Unavailable | InputSizeAdvice | ShortCircuit | Estimated | FleetStatus | Shares
+)
+RouterToBackend = Run | FrontendAddress | LoadVariant | UnloadVariant | Drained | Retire
 BackendToRouter = Ready | Done | BackendStats
 BackendAndFrontend = Fetch | Returned | Payload | Result
 Message = (
     OfLinks
-    | Lead
+    | TakesLead
     | FrontendToRouter
     | RouterToFrontend
     | RouterToBackend

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import PersistentLink
 from fermata.router.links.handshake import stale
-from fermata.router.links.heartbeat import Heart
-from fermata.router.links.messages import STANDBY, Lead, Message
+from fermata.router.links.heartbeat import HeartbeatThread
+from fermata.router.links.messages import STANDBY, Message, TakesLead
 from fermata.router.links.transport import Link, LinkEvents, LinkOptions, Me, Resolve
 
 
@@ -22,7 +22,7 @@ class RouterLinks:
         resolves: Sequence[Resolve],
         me: Me,
         events: LinkEvents,
-        heart: Heart,
+        heart: HeartbeatThread,
         options: LinkOptions,
     ) -> None:
         self.me = me
@@ -55,7 +55,7 @@ class RouterLinks:
         if link is not self.leader:
             first = messages[0]
             # What an older one still says is nobody's business.
-            if not isinstance(first, Lead) or link.peer.role != STANDBY:
+            if not isinstance(first, TakesLead) or link.peer.role != STANDBY:
                 return
             link.now_leads(first.epoch)
             self._follow(link)

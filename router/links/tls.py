@@ -30,7 +30,7 @@ class LinkTls:
     ca_file: str
     name: str = "fermata"
 
-    def seal(self, server_side: bool) -> "Seal":
+    def seal(self, server_side: bool) -> "TlsChannel":
         """For one link; ConfigError where the files are no good."""
         try:
             context = _context(self, server_side, self._stamp())
@@ -39,7 +39,7 @@ class LinkTls:
                 f"links.tls: {self.certificate_file}, {self.key_file} and {self.ca_file} are no "
                 f"certificate, key and CA ({error.strerror or error})"
             ) from None
-        return Seal(context, server_side, self.name)
+        return TlsChannel(context, server_side, self.name)
 
     def _stamp(self) -> tuple[tuple[int, int, int], ...]:
         """Changes whenever one of the files does."""
@@ -66,7 +66,7 @@ def _context(
     return context
 
 
-class SealError(Exception):
+class TlsChannelError(Exception):
     """The peer is not who it should be, or what it says is no TLS."""
 
     def __init__(self, reason: str, last: bytes) -> None:
@@ -75,7 +75,7 @@ class SealError(Exception):
         """What to tell the peer before the connection is closed."""
 
 
-class Seal:
+class TlsChannel:
     """One end of one link's TLS. One thread at a time."""
 
     def __init__(self, context: ssl.SSLContext, server_side: bool, name: str) -> None:
@@ -128,7 +128,7 @@ class Seal:
         names = self._names()
         # The client's side has checked the name in the handshake.
         if self.server_side and self.name not in names:
-            raise SealError(f"the certificate is not of {self.name!r}", self._out.read())
+            raise TlsChannelError(f"the certificate is not of {self.name!r}", self._out.read())
         self.roles = frozenset(role for role in ROLES if f"{self.name}-{role}" in names)
         self.made = True
         for data in self._waiting:
@@ -147,5 +147,5 @@ class Seal:
         except ssl.SSLError as error:
             raise self._error(error) from None
 
-    def _error(self, error: ssl.SSLError) -> SealError:
-        return SealError(getattr(error, "verify_message", "") or str(error), self._out.read())
+    def _error(self, error: ssl.SSLError) -> TlsChannelError:
+        return TlsChannelError(getattr(error, "verify_message", "") or str(error), self._out.read())

@@ -15,7 +15,7 @@ from fermata.foundation.units import ms
 from fermata.router.links.address import join_address
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.handshake import NONCE_BYTES, Acceptor, Handshake
-from fermata.router.links.heartbeat import Heart
+from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.lobby import EACH_MAX, TOTAL_MAX, Lobby
 from fermata.router.links.messages import Heartbeat, Hello, Message
 from fermata.router.links.session import (
@@ -27,7 +27,7 @@ from fermata.router.links.session import (
     encode,
     encode_valid,
 )
-from fermata.router.links.tls import LinkTls, Seal, SealError
+from fermata.router.links.tls import LinkTls, TlsChannel, TlsChannelError
 from fermata.router.links.wire import SocketWire, Wire
 
 LOG = logging.getLogger("fermata")
@@ -90,7 +90,7 @@ class Link(asyncio.Protocol):
         self,
         handshake: Handshake,
         events: LinkEvents,
-        heart: Heart,
+        heart: HeartbeatThread,
         options: LinkOptions,
         lobby: Lobby | None = None,
     ) -> None:
@@ -100,7 +100,7 @@ class Link(asyncio.Protocol):
         self.heart = heart
         self.options = options
         self.lobby = lobby
-        self.seal: Seal | None = None
+        self.seal: TlsChannel | None = None
         """Used with the lock held alone; made when it is first needed, where there is TLS."""
         if options.tls is not None and not handshake.accepts:
             self.seal = options.tls.seal(server_side=False)
@@ -183,7 +183,7 @@ class Link(asyncio.Protocol):
             return frame if self.options.tls is None else b""
         try:
             return self.seal.wrap(frame)
-        except SealError as error:
+        except TlsChannelError as error:
             return error.last
 
     def _put(self, data: bytes) -> int:
@@ -292,8 +292,8 @@ class Link(asyncio.Protocol):
                 if self.seal is None:
                     self.seal = tls.seal(server_side=True)
                 heard, reply = self.seal.unwrap(data)
-            except (SealError, ConfigError) as error:
-                if isinstance(error, SealError):
+            except (TlsChannelError, ConfigError) as error:
+                if isinstance(error, TlsChannelError):
                     self._put(error.last)
                 self.session.close(CloseCode.REFUSED, f"TLS: {error}")
                 self._leave()
@@ -346,7 +346,9 @@ class Link(asyncio.Protocol):
 class LinkServer:
     """Takes links."""
 
-    def __init__(self, me: Me, events: LinkEvents, heart: Heart, options: LinkOptions) -> None:
+    def __init__(
+        self, me: Me, events: LinkEvents, heart: HeartbeatThread, options: LinkOptions
+    ) -> None:
         self.me = me
         self.events = events
         self.heart = heart

@@ -4,7 +4,7 @@ from fermata.router.assembly import Assembly
 from fermata.router.links.messages import Ready
 
 
-class Kinds:
+class AcceleratorTypes:
     """The engine's numbers of kinds, in the order in which they are met."""
 
     def __init__(self, built: Assembly, first: str) -> None:

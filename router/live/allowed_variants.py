@@ -6,7 +6,7 @@ KNOWN_MAX = 1024
 """Wishes remembered; clients may make up as many as they like."""
 
 
-class ClientWishes:
+class AllowedVariants:
     """Turns what a request says into variants, once for each thing that is said."""
 
     def __init__(self, families: tuple[Family, ...], names: tuple[str, ...]) -> None:

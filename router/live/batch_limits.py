@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from fermata.router.assembly import Assembly
 
 
-class Room:
+class BatchSizeLimits:
     """The largest batch of each variant that fits, here and in general."""
 
     def __init__(self, built: Assembly) -> None:

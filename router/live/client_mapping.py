@@ -5,10 +5,10 @@ from collections.abc import Callable
 from fermata.foundation.units import NEVER
 from fermata.router.assembly import Assembly
 from fermata.router.core.events import Advise, ClientReport
-from fermata.router.links.messages import Advice, Report
-from fermata.router.live.allowed_variants import ClientWishes
-from fermata.router.live.peers import Speaker
-from fermata.router.policies.jellyfish.mapping_problem import Assignment, Question
+from fermata.router.links.messages import ClientNetworkReport, InputSizeAdvice
+from fermata.router.live.allowed_variants import AllowedVariants
+from fermata.router.live.peers import LinkPeer
+from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
 from fermata.router.policies.jellyfish.source import Jellyfish
 
 CLIENTS_MAX = 100_000
@@ -19,15 +19,15 @@ def nothing() -> None:
     """Nobody waits to be called."""
 
 
-class MappedClients:
+class ClientMapping:
     """Hands reports to the engine, and plans that are made off the request path: whoever created
     the router asks for the questions and brings the answers."""
 
     def __init__(self, built: Assembly) -> None:
         self.built = built
-        self.wishes = ClientWishes(built.families, built.variants)
+        self.wishes = AllowedVariants(built.families, built.variants)
         self.names = {number: name for name, number in built.applications.items()}
-        self.frontends: dict[tuple[int, int], Speaker] = {}
+        self.frontends: dict[tuple[int, int], LinkPeer] = {}
         """By application and client: the link of its last report, in the order of those."""
         self.on_urgent: Callable[[], None] = nothing
         """Called when what was decided holds no more: whoever decides should do so soon."""
@@ -39,9 +39,9 @@ class MappedClients:
         for source in self.sources.values():
             source.plan_elsewhere()
 
-    def advice(self, advise: Advise) -> tuple[Speaker | None, Advice]:
+    def advice(self, advise: Advise) -> tuple[LinkPeer | None, InputSizeAdvice]:
         """The message, and the link that the client last reported on; None where it never did."""
-        return self.frontends.get((advise.application, advise.client)), Advice(
+        return self.frontends.get((advise.application, advise.client)), InputSizeAdvice(
             self.names[advise.application],
             advise.client,
             advise.input_size,
@@ -49,7 +49,7 @@ class MappedClients:
             advise.served,
         )
 
-    def on_report(self, now_ns: int, frontend: Speaker, said: Report) -> None:
+    def on_report(self, now_ns: int, frontend: LinkPeer, said: ClientNetworkReport) -> None:
         application = self.built.applications.get(said.application)
         if application is None:
             return
@@ -94,7 +94,7 @@ class MappedClients:
         """When the mapping of an application's clients is to be decided next."""
         return min((source.plan_due_at_ns for source in self.sources.values()), default=NEVER)
 
-    def questions(self, now_ns: int) -> dict[int, Question]:
+    def questions(self, now_ns: int) -> dict[int, MappingProblem]:
         """What the mappings that are due are to be decided from now."""
         return {
             number: source.question(now_ns)

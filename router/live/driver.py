@@ -18,40 +18,40 @@ from fermata.router.core.events import (
     Unload,
 )
 from fermata.router.core.rank import BackendState
-from fermata.router.health.availability import Presence
+from fermata.router.health.availability import Availability
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import (
     PROTOCOL,
     RID_BITS,
     BackendStats,
     Cancel,
+    ClientNetworkReport,
     Done,
     Drained,
     Dropped,
     Evidence,
-    Frontend,
+    FrontendAddress,
     FrontendStats,
     Hello,
     LoadVariant,
     Message,
     Place,
     Ready,
-    Report,
     Run,
     Submit,
     UnloadVariant,
 )
-from fermata.router.live.accelerator_types import Kinds
-from fermata.router.live.batch_limits import Room
-from fermata.router.live.client_mapping import MappedClients
-from fermata.router.live.in_flight import Away
-from fermata.router.live.lead_time import KeepLead, LeadTime
-from fermata.router.live.notifier import Word
-from fermata.router.live.peers import BackendPeer, Speaker
-from fermata.router.live.precise_timer import Wake
-from fermata.router.live.subprocess_worker import Failed, Then, Work, do_now
-from fermata.router.live.supervisor import Guard
-from fermata.router.placement.live_placement import Placement
+from fermata.router.live.accelerator_types import AcceleratorTypes
+from fermata.router.live.batch_limits import BatchSizeLimits
+from fermata.router.live.client_mapping import ClientMapping
+from fermata.router.live.in_flight import InFlight
+from fermata.router.live.lead_time import LeadTimeEstimator, LeadTimeUpdater
+from fermata.router.live.notifier import FrontendNotifier
+from fermata.router.live.peers import BackendPeer, LinkPeer
+from fermata.router.live.precise_timer import PreciseTimer
+from fermata.router.live.subprocess_worker import Failed, Then, Work, run_now
+from fermata.router.live.supervisor import BackendSupervisor
+from fermata.router.placement.live_placement import LivePlacement
 from fermata.router.policies.jellyfish.mapping_problem import Assignment
 from fermata.router.telemetry.meters import Meters
 
@@ -70,8 +70,8 @@ class LiveRouter:
         epoch: int,
         clock: Callable[[], int],
         call_soon: Callable[[Callable[[], None]], object],
-        make_wake: Callable[[Callable[[], None]], Wake],
-        do_aside: Callable[[Work, Then], None] = do_now,
+        make_wake: Callable[[Callable[[], None]], PreciseTimer],
+        do_aside: Callable[[Work, Then], None] = run_now,
         stand_down: Callable[[str], None] = lambda reason: None,
         make_meters: Callable[[RouterConfig, Assembly], Meters] = Meters,
         confirm: Callable[[Callable[[], None]], None] = lambda then: then(),
@@ -87,29 +87,31 @@ class LiveRouter:
         self.confirm = confirm
         built = self.built = assemble(config)
         self.engine: Engine = built.engine
-        self.frontends: dict[int, Speaker] = {}
+        self.frontends: dict[int, LinkPeer] = {}
         self.backends: dict[int, BackendPeer] = {}
-        self.away = Away()
-        self.placement = Placement(built)
-        self.lead = LeadTime(config.lead_ns, config.lead_ns_max)
-        self.keep_lead = KeepLead(self.engine, self.lead)
+        self.away = InFlight()
+        self.placement = LivePlacement(built)
+        self.lead = LeadTimeEstimator(config.lead_ns, config.lead_ns_max)
+        self.keep_lead = LeadTimeUpdater(self.engine, self.lead)
         self.meters = make_meters(config, built)
         self.unknown = 0
         self.strays = 0
         """Messages that made no sense from who sent them."""
-        self.presence = Presence(
+        self.presence = Availability(
             {each.name: tuple(v.name for v in each.variants) for each in config.applications}
         )
-        self.kinds = Kinds(built, config.kind)
-        self.room = Room(built)
-        self.clients = MappedClients(built)
+        self.kinds = AcceleratorTypes(built, config.kind)
+        self.room = BatchSizeLimits(built)
+        self.clients = ClientMapping(built)
         self.trouble: dict[int, str] = {}
         """By application: how the last computation failed that was not made good since."""
-        self.word = Word(
+        self.word = FrontendNotifier(
             built, self.presence, self.clients, self.frontends, self.backends, self._say
         )
-        self.guard = Guard(built, self.backends, self.presence, self.word, self._lose, self._spare)
-        self.touched: dict[Speaker, None] = {}
+        self.guard = BackendSupervisor(
+            built, self.backends, self.presence, self.word, self._lose, self._spare
+        )
+        self.touched: dict[LinkPeer, None] = {}
         """Links that have something to say; in order, so that one seed is one story."""
         self.settling = False
         self.stale = ""
@@ -125,7 +127,7 @@ class LiveRouter:
 
     # Links
 
-    def on_up(self, link: Speaker) -> None:
+    def on_up(self, link: LinkPeer) -> None:
         number, role = link.peer.number, link.peer.role
         if role == "frontend":
             for backend in self.backends.values():
@@ -136,7 +138,7 @@ class LiveRouter:
             detail = f"a router takes frontends and backends, not a {role}"
             link.close(CloseCode.WRONG_ROLE, detail)
 
-    def on_down(self, link: Speaker, closed: Closed) -> None:
+    def on_down(self, link: LinkPeer, closed: Closed) -> None:
         number, role = link.peer.number, link.peer.role
         now_ns = self.clock()
         if role == "frontend" and self.frontends.get(number) is link:
@@ -155,7 +157,7 @@ class LiveRouter:
         self._settle_soon()
         self.on_refused(link, closed)
 
-    def on_refused(self, link: Speaker, closed: Closed) -> None:
+    def on_refused(self, link: LinkPeer, closed: Closed) -> None:
         """A link has ended: only a peer that has proven itself can have said STALE."""
         if closed.code is CloseCode.STALE:
             self.confirm(partial(self._on_stale, str(closed)))
@@ -164,7 +166,7 @@ class LiveRouter:
         self.stale = reason
         self.stand_down(reason)
 
-    def on_messages(self, link: Speaker, messages: list[Message]) -> None:
+    def on_messages(self, link: LinkPeer, messages: list[Message]) -> None:
         now_ns = self.clock()
         if link.peer.role == "frontend":
             for message in messages:
@@ -172,7 +174,7 @@ class LiveRouter:
                     self._submit(now_ns, link, message)
                 elif isinstance(message, Cancel):
                     self.engine.on_cancel(now_ns, message.rid)
-                elif isinstance(message, Report):
+                elif isinstance(message, ClientNetworkReport):
                     self.clients.on_report(now_ns, link, message)
                 elif isinstance(message, Evidence):
                     self._look(now_ns, message)
@@ -194,21 +196,21 @@ class LiveRouter:
                     self._stray(link, message)
         self._settle_soon()
 
-    def _stray(self, link: Speaker, message: Message) -> None:
+    def _stray(self, link: LinkPeer, message: Message) -> None:
         self.strays += 1
         detail = f"{type(message).__name__} from a {link.peer.role}"
         link.close(CloseCode.WRONG_ROLE, detail)
 
     # Frontends
 
-    def _count(self, link: Speaker, stats: FrontendStats) -> None:
+    def _count(self, link: LinkPeer, stats: FrontendStats) -> None:
         if self.meters.on_frontend(link.peer.number, stats):
             self.word.shares(link, stats)
         else:
             self.strays += 1
             link.close(CloseCode.MALFORMED, "FrontendStats that do not add up")
 
-    def _submit(self, now_ns: int, link: Speaker, submit: Submit) -> None:
+    def _submit(self, now_ns: int, link: LinkPeer, submit: Submit) -> None:
         application = self.built.applications.get(submit.application)
         if application is None:
             self.unknown += 1
@@ -254,7 +256,7 @@ class LiveRouter:
 
     # Backends
 
-    def _ready(self, now_ns: int, link: Speaker, ready: Ready) -> None:
+    def _ready(self, now_ns: int, link: LinkPeer, ready: Ready) -> None:
         number = link.peer.number
         names = set(ready.variants)
         resident = frozenset(
@@ -290,7 +292,7 @@ class LiveRouter:
         self.engine.on_backend_up(now_ns, number, kind, rank, owner, whole)
         self.placement.on_held(now_ns, number, resident)
 
-    def _drain(self, now_ns: int, link: Speaker, here: bool) -> None:
+    def _drain(self, now_ns: int, link: LinkPeer, here: bool) -> None:
         """A backend wants to go; one that this router has not met has nothing to finish."""
         number = link.peer.number
         if here:
@@ -347,7 +349,7 @@ class LiveRouter:
         self.engine.on_backend_down(now_ns, number)
         self.placement.on_gone(now_ns, number)
 
-    def _done(self, now_ns: int, link: Speaker, done: Done) -> None:
+    def _done(self, now_ns: int, link: LinkPeer, done: Done) -> None:
         number = link.peer.number
         backend = self.backends.get(number)
         if backend is None or backend.link is not link:
@@ -436,7 +438,7 @@ class LiveRouter:
             self.engine.on_computed(now_ns, asked.application, result)
         self._settle_soon()
 
-    def _say(self, link: Speaker, message: Message) -> None:
+    def _say(self, link: LinkPeer, message: Message) -> None:
         link.send(message)
         self.touched[link] = None
 
@@ -447,7 +449,7 @@ class LiveRouter:
             link = self.frontends.get(frontend)
             if link is not None:
                 backend.met.add(frontend)
-                backend.link.send(Frontend(frontend, link.peer.address, link.peer.node))
+                backend.link.send(FrontendAddress(frontend, link.peer.address, link.peer.node))
         self.away.rids.update(rids)
         start_in_ns = batch.start_at_ns - now_ns
         idle = self._state(number).running is batch

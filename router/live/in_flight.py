@@ -6,7 +6,7 @@ from fermata.router.core.events import Batch, Request
 from fermata.router.links.messages import RID_BITS
 
 
-class Away:
+class InFlight:
     """By their ids. A frontend that reconnects may submit them again, and must not be run twice for
     it; one whose link to the backend was cut may do so because the result was lost."""
 

@@ -37,7 +37,7 @@ class QuantileWindow:
         return self.ordered[min(count - 1, int(share * count))] if count else default
 
 
-class LeadTime:
+class LeadTimeEstimator:
     """Dispatch, fetch and timer lateness of the recent past.
 
     A backend tells when a batch's inputs were there, counted from the arrival of the order: the
@@ -76,10 +76,10 @@ class LeadTime:
         return min(self.max_ns, start_ns + self.late.quantile(LATE_QUANTILE))
 
 
-class KeepLead:
+class LeadTimeUpdater:
     """Sets what has been learnt as the lead of an engine's ranks."""
 
-    def __init__(self, engine: Engine, lead: LeadTime) -> None:
+    def __init__(self, engine: Engine, lead: LeadTimeEstimator) -> None:
         self.engine = engine
         self.lead = lead
         self.heeded_ns = lead.first_ns

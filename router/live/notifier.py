@@ -4,36 +4,36 @@ from collections.abc import Callable
 
 from fermata.router.assembly import Assembly
 from fermata.router.core.events import Advise, Answer, Batch, Drop, DropReason
-from fermata.router.health.availability import Presence
+from fermata.router.health.availability import Availability
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import (
     RID_BITS,
-    Absent,
     Dropped,
     Estimated,
-    Fleet,
+    FleetStatus,
     FrontendStats,
     Message,
     Shares,
     ShortCircuit,
+    Unavailable,
 )
-from fermata.router.live.client_mapping import MappedClients
-from fermata.router.live.peers import BackendPeer, Speaker
+from fermata.router.live.client_mapping import ClientMapping
+from fermata.router.live.peers import BackendPeer, LinkPeer
 from fermata.router.live.retry_hint import retry_after_ns
 from fermata.router.live.tenant_shares import TenantShares
 
 
-class Word:
+class FrontendNotifier:
     """Tells them; `say` sends a message on a link."""
 
     def __init__(
         self,
         built: Assembly,
-        presence: Presence,
-        clients: MappedClients,
-        frontends: dict[int, Speaker],
+        presence: Availability,
+        clients: ClientMapping,
+        frontends: dict[int, LinkPeer],
         backends: dict[int, BackendPeer],
-        say: Callable[[Speaker, Message], None],
+        say: Callable[[LinkPeer, Message], None],
     ) -> None:
         self.built = built
         self.presence = presence
@@ -43,10 +43,10 @@ class Word:
         self.say = say
         self.outdated = False
         """Somebody has come or gone, or holds other models, since frontends heard of it."""
-        self.told: Fleet | None = None
+        self.told: FleetStatus | None = None
         self.tenants = TenantShares()
 
-    def on_frontend_up(self, link: Speaker) -> None:
+    def on_frontend_up(self, link: LinkPeer) -> None:
         number = link.peer.number
         before = self.frontends.get(number)
         self.frontends[number] = link
@@ -61,7 +61,7 @@ class Word:
         self.tenants.on_gone(number)
         self.outdated = True
 
-    def shares(self, link: Speaker, stats: FrontendStats) -> None:
+    def shares(self, link: LinkPeer, stats: FrontendStats) -> None:
         """Tell a frontend how much of tenants' rates is its part, by what it has been asked."""
         number = link.peer.number
         counts = {tenant: sum(outcomes.values()) for tenant, outcomes in stats.tenants}
@@ -78,15 +78,15 @@ class Word:
         ranks = self.built.engine.backend_rank
         serving = [each for each in self.backends if not ranks[each].backends[each].draining]
         unheld = tuple(self.presence.unheld(serving))
-        fleet = Fleet(len(self.frontends), len(serving), unheld)
+        fleet = FleetStatus(len(self.frontends), len(serving), unheld)
         if fleet != self.told:
             self.told = fleet
             for link in self.frontends.values():
                 self.say(link, fleet)
 
-    def absent(self, link: Speaker | None = None) -> None:
+    def absent(self, link: LinkPeer | None = None) -> None:
         """Which applications nobody serves; to one frontend, or to all."""
-        absent = Absent(tuple(sorted(self.presence.absent.items())))
+        absent = Unavailable(tuple(sorted(self.presence.absent.items())))
         for each in self.frontends.values() if link is None else (link,):
             self.say(each, absent)
 

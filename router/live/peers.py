@@ -6,7 +6,7 @@ from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import Hello, Message
 
 
-class Speaker(Protocol):
+class LinkPeer(Protocol):
     """What the router needs of a link."""
 
     @property
@@ -21,7 +21,7 @@ class BackendPeer:
 
     __slots__ = ("link", "met", "sent")
 
-    def __init__(self, link: Speaker) -> None:
+    def __init__(self, link: LinkPeer) -> None:
         self.link = link
         self.met: set[int] = set()
         """Frontends whose address it has been given."""

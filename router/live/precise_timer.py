@@ -18,7 +18,7 @@ CLOCK_MONOTONIC = 1
 TIMER_ABSTIME = 1
 
 
-class Wake(Protocol):
+class PreciseTimer(Protocol):
     """Calls back at a time of `time.monotonic_ns`, never before it."""
 
     def set(self, at_ns: int) -> None:
@@ -117,7 +117,7 @@ class LoopTimer:
         self.call()
 
 
-def wake_timer(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Wake:
+def precise_timer(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> PreciseTimer:
     """The most exact timer this system has."""
     if sys.platform == "linux":
         return TimerFd(loop, call)

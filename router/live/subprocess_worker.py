@@ -1,7 +1,8 @@
 """Work that takes too long for the router's own loop, done by another process.
 
-`python -m fermata.router.live.subprocess_worker` reads one pickled function from its input, calls it, and writes what it
-returned. A thread would share the interpreter with the router and delay every decision.
+`python -m fermata.router.live.subprocess_worker` reads one pickled function from its
+input, calls it, and writes the result. A thread would share the interpreter with the
+router and delay every decision.
 """
 
 import asyncio
@@ -30,12 +31,12 @@ class Failed:
     reason: str
 
 
-def do_now(work: Work, then: Then) -> None:
+def run_now(work: Work, then: Then) -> None:
     """On the spot; for tests, and for drivers whose clock stands still meanwhile."""
     then(work())
 
 
-class Aside:
+class SubprocessWorker:
     """Runs one piece of work after the other, each in a process of its own."""
 
     def __init__(self, lasts_s_max: float = LASTS_S_MAX) -> None:
@@ -53,7 +54,7 @@ class Aside:
         try:
             while self.waiting:
                 work, then = self.waiting.pop(0)
-                then(await call_elsewhere(work, self.lasts_s_max))
+                then(await run_in_subprocess(work, self.lasts_s_max))
         finally:
             self.running = None
 
@@ -63,7 +64,7 @@ class Aside:
             self.running.cancel()
 
 
-async def call_elsewhere(work: Work, lasts_s_max: float = LASTS_S_MAX) -> object:
+async def run_in_subprocess(work: Work, lasts_s_max: float = LASTS_S_MAX) -> object:
     """What it returned, or how it `Failed`."""
     path = os.pathsep.join(each for each in sys.path if each)
     try:

@@ -8,12 +8,12 @@ from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import NEVER
 from fermata.router.assembly import Assembly
 from fermata.router.core.events import Batch, DropReason
-from fermata.router.health.availability import Presence
-from fermata.router.health.hang_detector import Watch
+from fermata.router.health.availability import Availability
+from fermata.router.health.hang_detector import HangDetector
 from fermata.router.health.quarantine import Quarantine
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import Retire
-from fermata.router.live.notifier import Word
+from fermata.router.live.notifier import FrontendNotifier
 from fermata.router.live.peers import BackendPeer
 
 LOSSES = 20
@@ -21,15 +21,15 @@ LOSSES = 20
 OVERDUE = Closed(CloseCode.OVERDUE, "its batch should have ended long ago")
 
 
-class Guard:
-    """What `Watch` and `Quarantine` find, carried out for one router."""
+class BackendSupervisor:
+    """What `HangDetector` and `Quarantine` find, carried out for one router."""
 
     def __init__(
         self,
         built: Assembly,
         backends: dict[int, BackendPeer],
-        presence: Presence,
-        word: Word,
+        presence: Availability,
+        word: FrontendNotifier,
         lose: Callable[[int, int, Closed], None],
         spare: Callable[[int, int], None],
     ) -> None:
@@ -42,7 +42,7 @@ class Guard:
         self.word = word
         self.lose = lose
         self.spare = spare
-        self.watch = Watch()
+        self.watch = HangDetector()
         self.quarantine = Quarantine()
         self.given_up: deque[int] = deque(maxlen=LOSSES)
         """The last backends whose batch did not end."""

@@ -7,7 +7,7 @@ from fermata.router.assembly import Assembly
 from fermata.router.placement.sub_clusters import SubClusters
 
 
-class Placement:
+class LivePlacement:
     """Sub-clusters where there are several; with one, every backend holds and serves all."""
 
     def __init__(self, built: Assembly) -> None:

@@ -7,7 +7,15 @@ from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
 from fermata.router.core.rate import RateMeter
-from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
+from fermata.router.core.source import (
+    NO_LANES,
+    POOL_ONLY,
+    Bid,
+    Slot,
+    Source,
+    SourceContext,
+    SourceTimer,
+)
 from fermata.router.policies.by_content import suited
 from fermata.router.policies.deferred_options import DeferredOptions
 from fermata.router.policies.family import Family
@@ -64,7 +72,7 @@ class ModelThread(Source):
         self.standing_bid = Bid()
         self.silence = SourceTimer(self)
 
-    def attach(self, desk: Desk) -> None:
+    def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
         self.cost = desk.costs.of(self.variant)
         self.plan_ns = self.cost.plan_ns

@@ -6,7 +6,7 @@ from fermata.router.core.events import DropReason, Request
 from fermata.router.core.source import Source, SourceTimer
 
 
-class Stranded:
+class Unassigned:
     """Requests that came while no backend was up; dropped once they are hopeless."""
 
     def __init__(self, source: Source) -> None:

@@ -71,7 +71,7 @@ class SubClusterFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class DashboardFrame:
     """All there is to see at one time."""
 
     at_s: float
@@ -93,7 +93,7 @@ def _fields(part: Any) -> dict[str, Any]:
     return {name: getattr(part, name) for name in part.__slots__}
 
 
-def write_frames(frames: Iterable[Frame], path: str) -> int:
+def write_frames(frames: Iterable[DashboardFrame], path: str) -> int:
     """One line each; returns how many."""
     count = 0
     with open(path, "w", encoding="utf-8") as out:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fermata.router.policies.rl.batching import LIMITS
 from fermata.router.policies.rl.density import log_density
-from fermata.router.policies.rl.network import Network
+from fermata.router.policies.rl.network import PolicyNetwork
 from fermata.router.policies.rl.observation import Floats
 
 
@@ -79,10 +79,10 @@ class Actor(nn.Module):  # type: ignore[misc,unused-ignore]
             density = density + picked.sum(-1)
         return density
 
-    def export(self) -> Network:
+    def export(self) -> PolicyNetwork:
         """The same network for the request path."""
         linear = [layer for layer in self.body if isinstance(layer, nn.Linear)]
-        return Network(
+        return PolicyNetwork(
             tuple(_array(layer.weight.T) for layer in linear),
             tuple(_array(layer.bias) for layer in linear),
         )

@@ -10,8 +10,8 @@ from fermata.foundation.units import SECOND
 from fermata.router.policies.rl.batching import LIMITS
 from fermata.router.policies.rl.observation import Floats, InstanceStates, Memory, encode
 from fermata.router.policies.rl.sampling import even_draw
-from fermata.simulator.learning.lanes import BatchingLanes, Ints, Lanes, Tally
-from fermata.simulator.learning.system import System
+from fermata.simulator.learning.lanes import BatchingLanes, Ints, LaneCounts, Lanes
+from fermata.simulator.learning.system import TrainingSystem
 
 VIOLATION = 0.5
 """What a late or lost request costs beside its answer: 1 / beta of RL-edge's Eq. 2, alpha 1."""
@@ -53,7 +53,7 @@ class Environment:
 
     def __init__(
         self,
-        system: System,
+        system: TrainingSystem,
         copies: int,
         slot_ns: int,
         rng: np.random.Generator,
@@ -141,7 +141,7 @@ class Environment:
 
     def _play(
         self, lanes: Lanes | BatchingLanes, coming: Coming, shares: Floats, choices: Ints | None
-    ) -> Tally:
+    ) -> LaneCounts:
         lanes_ns, lane_counts = self._split(coming, shares)
         if isinstance(lanes, Lanes):
             return lanes.play(lanes_ns, lane_counts)
@@ -204,7 +204,7 @@ class Environment:
         weights = weights * _ratio(leaves[came_from], self.switched)
         return np.asarray(weights * _ratio(leaves[state], switches))
 
-    def _reward(self, tally: Tally, coming: Coming, weights: Floats) -> Step:
+    def _reward(self, tally: LaneCounts, coming: Coming, weights: Floats) -> Step:
         shape = (self.copies, self.instances)
         good = tally.good.reshape(shape) @ self.accuracy
         bad = (tally.late + tally.refused).reshape(shape).sum(axis=1)

@@ -2,9 +2,9 @@
 
 The engine decides for one system at a time, at some ten microseconds a request: a training run of
 a hundred million requests would take an hour. Routing itself is not repeated here: shares, batch
-limits and observations come from `fermata.router.policies.rl`, array-wise. What is here is the world that
-these meet, a bounded queue in order of arrival, and a test holds it equal, request by request,
-to the engine's.
+limits and observations come from `fermata.router.policies.rl`, array-wise. Here is the
+world that these meet, a bounded queue in order of arrival, and a test holds it equal, request
+by request, to the engine's.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class LaneCounts:
     """What became of the requests of a slot, by lane."""
 
     good: Ints
@@ -45,7 +45,7 @@ class Lanes:
         self.next = np.zeros(lanes, np.int64)
         self.free_ns = np.zeros(lanes, np.int64)
 
-    def play(self, arrivals_ns: Ints, counts: Ints) -> Tally:
+    def play(self, arrivals_ns: Ints, counts: Ints) -> LaneCounts:
         """Take arrivals in; a row for each lane, in order of time, the first `counts` of it."""
         order = np.argsort(-counts, kind="stable")
         arrivals_ns, service_ns = arrivals_ns[order], self.service_ns[order]
@@ -73,7 +73,7 @@ class Lanes:
         self.next[order], self.free_ns[order] = following, free_ns
         back = np.empty_like(order)
         back[order] = rows
-        return Tally(good[back], late[back], counts - good[back] - late[back])
+        return LaneCounts(good[back], late[back], counts - good[back] - late[back])
 
     def states(self, now_ns: int) -> InstanceStates:
         """The lanes' states; nothing must have arrived after that time."""
@@ -127,7 +127,7 @@ class BatchingLanes:
         self.limits = limits
         self.changed_ns = now_ns
 
-    def play(self, arrivals_ns: Ints, counts: Ints, until_ns: int) -> Tally:
+    def play(self, arrivals_ns: Ints, counts: Ints, until_ns: int) -> LaneCounts:
         """Take arrivals in, as `Lanes` does, and go on until the end of the slot."""
         self.good, self.late = np.zeros_like(counts), np.zeros_like(counts)
         refused = np.zeros_like(counts)
@@ -143,7 +143,7 @@ class BatchingLanes:
             self.waiting[rows] += 1
         everyone = np.arange(len(counts))
         self.advance(np.full(len(counts), until_ns, np.int64), everyone)
-        return Tally(self.good, self.late, refused)
+        return LaneCounts(self.good, self.late, refused)
 
     def advance(self, now_ns: Ints, rows: Ints) -> None:
         """Start every batch that these lanes can start by now."""

@@ -17,7 +17,7 @@ from fermata.simulator.scenario.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class TrainingSystem:
     """Instances and the states of their workload."""
 
     tiers: tuple[int, ...]
@@ -61,13 +61,13 @@ def _accuracy(scenario: Scenario) -> tuple[float, ...]:
     return tuple(known)
 
 
-def read_system(scenario: Scenario) -> System:
+def read_system(scenario: Scenario) -> TrainingSystem:
     """One application on instances of its own, under a workload of two states."""
     accuracy = _accuracy(scenario)
     application = scenario.applications[0]
     options = _options(scenario)
     rates, shares, leave = _states(scenario)
-    return System(
+    return TrainingSystem(
         tiers=read_tiers(scenario),
         batch_ns=tuple(
             (0, *variant.table_ns(min(max(SIZES), variant.batch_size_max or max(SIZES))))

@@ -6,7 +6,7 @@ from fermata.foundation.units import SECOND
 from fermata.router.policies.rl.batching import LIMITS, SIZES
 from fermata.router.policies.rl.observation import Floats
 from fermata.simulator.learning.lanes import Ints
-from fermata.simulator.learning.system import System
+from fermata.simulator.learning.system import TrainingSystem
 
 UTILISATION = 0.75
 """Of the better instances: uneven arrivals need room."""
@@ -19,7 +19,7 @@ class Teacher:
     accurate instances first, each up to a utilisation, less what it has already; the last tier
     takes the rest."""
 
-    def __init__(self, system: System, slot_ns: int, batching: bool) -> None:
+    def __init__(self, system: TrainingSystem, slot_ns: int, batching: bool) -> None:
         self.system = system
         self.slot_s = slot_ns / SECOND
         self.tier = np.array(system.tiers)

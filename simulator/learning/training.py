@@ -15,7 +15,7 @@ from fermata.simulator.learning.actor_critic import Actor
 from fermata.simulator.learning.environment import Environment
 from fermata.simulator.learning.imitation import imitate
 from fermata.simulator.learning.ppo import Figures, Learner, Settings
-from fermata.simulator.learning.system import System, read_system
+from fermata.simulator.learning.system import TrainingSystem, read_system
 from fermata.simulator.learning.teacher import Teacher
 from fermata.simulator.scenario.scenario import Scenario
 
@@ -47,7 +47,7 @@ class Lesson:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class TrainedPolicy:
     """A policy and how it got there."""
 
     checkpoint: Checkpoint
@@ -65,7 +65,7 @@ def train(
     lesson: Lesson,
     progress: Progress | None = None,
     path: Path | None = None,
-) -> Trained:
+) -> TrainedPolicy:
     """Train a policy for a scenario; the same lesson gives the same policy. With a path, a
     checkpoint is kept there from the warm start on, so that little is lost when it is stopped."""
     wall_s, cpu_s = time.perf_counter(), time.process_time()
@@ -89,7 +89,7 @@ def train(
         if kept is None or path is None:
             raise Stopped("there is no policy yet") from None
         raise Stopped(f"{path} holds the policy of {kept.training['slots']:,} slots") from None
-    return Trained(
+    return TrainedPolicy(
         kept,
         tuple(curve),
         time.perf_counter() - wall_s,
@@ -103,7 +103,7 @@ def _keep(checkpoint: Checkpoint, path: Path | None) -> Checkpoint:
     return checkpoint
 
 
-def _learner(system: System, lesson: Lesson) -> Learner:
+def _learner(system: TrainingSystem, lesson: Lesson) -> Learner:
     env = Environment(
         system,
         lesson.settings.copies,
@@ -121,7 +121,7 @@ def _learner(system: System, lesson: Lesson) -> Learner:
 
 
 def _checkpoint(
-    learner: Learner, system: System, lesson: Lesson, curve: list[Figures]
+    learner: Learner, system: TrainingSystem, lesson: Lesson, curve: list[Figures]
 ) -> Checkpoint:
     return Checkpoint(
         network=learner.actor.export(),

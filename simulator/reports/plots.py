@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from fermata.foundation.units import SECOND
 from fermata.simulator.goodput import BAD_RATE_MAX
-from fermata.simulator.reports.report import Report
+from fermata.simulator.reports.report import RunReport
 from fermata.simulator.run import DROPPED, RunLog
 from fermata.simulator.scenario.scenario import Scenario
 
@@ -73,7 +73,7 @@ def _draw_strip(axis: Axes, scenario: Scenario, log: RunLog) -> None:
     axis.set(title="batches; brighter is larger", xlabel="ms", ylabel="backend")
 
 
-def draw_search(results: Sequence[tuple[float, Report]], goodput_rps: float, path: Path) -> None:
+def draw_search(results: Sequence[tuple[float, RunReport]], goodput_rps: float, path: Path) -> None:
     """Bad rate over offered rate for every run of a search."""
     figure, axis = plt.subplots(figsize=(7, 4.5), layout="constrained")
     ordered = sorted(results, key=lambda each: each[0])

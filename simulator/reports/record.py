@@ -15,7 +15,7 @@ from fermata.router.telemetry.dashboard_frames import (
     ApplicationFrame,
     BackendFrame,
     BatchFrame,
-    Frame,
+    DashboardFrame,
     SubClusterFrame,
 )
 from fermata.simulator.run import DROPPED, RunLog
@@ -64,18 +64,18 @@ class Recorder:
         late = np.bincount(place, ~self.good[in_batch], minlength=count).astype(np.int64)
         return variant, deadline, late
 
-    def frames(self) -> Iterator[Frame]:
+    def frames(self) -> Iterator[DashboardFrame]:
         """From the first second to the last answer."""
         last_ns = int(self.ended_ns.max(initial=0))
         for at_ns in range(SECOND, last_ns + SECOND, SECOND):
             yield self._frame(at_ns)
 
-    def _frame(self, at_ns: int) -> Frame:
+    def _frame(self, at_ns: int) -> DashboardFrame:
         log, arrivals = self.log, self.log.arrivals
         here = arrivals.at_ns <= at_ns
         open_ones = here & (self.ended_ns > at_ns)
         started = self.ran & (log.start_ns <= at_ns)
-        return Frame(
+        return DashboardFrame(
             at_s=at_ns / SECOND,
             title=self.title,
             queued=int((open_ones & ~started).sum()),

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fermata.autoscaler.cost import HOUR_NS, Bill, bills
+from fermata.autoscaler.cost import HOUR_NS, CostShare, allocate_cost
 from fermata.foundation.units import SECOND
 from fermata.router.core.events import DropReason
 from fermata.simulator.reports.utility import right_answers
@@ -42,7 +42,7 @@ class StreamReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RunReport:
     """Everything counts requests that arrived within the measured time. Latencies are of
     answered requests, from arrival to answer; None where there were none."""
 
@@ -84,7 +84,7 @@ class Report:
         return asdict(self)
 
 
-def report(scenario: Scenario, log: RunLog) -> Report:
+def report(scenario: Scenario, log: RunLog) -> RunReport:
     """The figures of one run."""
     arrivals = log.arrivals
     measured: Mask = arrivals.at_ns >= scenario.warmup_ns
@@ -110,7 +110,7 @@ def report(scenario: Scenario, log: RunLog) -> Report:
     latency_ms = (log.end_ns - arrivals.at_ns)[answered] / 1e6
     queue_ms = (log.start_ns - arrivals.at_ns)[answered] / 1e6
     duration_s = scenario.duration_ns / SECOND
-    return Report(
+    return RunReport(
         offered_rps=count / duration_s,
         good_rps=int(good.sum()) / duration_s,
         bad_rate=_bad_rate(measured, good),
@@ -148,12 +148,12 @@ def busy_ns(log: RunLog) -> npt.NDArray[np.float64]:
     return np.where(ran, (run_ns / sizes)[log.batch], 0.0)
 
 
-def _spent(scenario: Scenario, log: RunLog, price: float) -> tuple[Bill, ...]:
+def _spent(scenario: Scenario, log: RunLog, price: float) -> tuple[CostShare, ...]:
     numbers = log.arrivals.application
     used = np.bincount(numbers, busy_ns(log), len(scenario.applications))
     names = [each.name for each in scenario.applications]
     by_number = {str(number): float(value) for number, value in enumerate(used[: len(names)])}
-    return bills(by_number, log.allocated_ns, price)
+    return allocate_cost(by_number, log.allocated_ns, price)
 
 
 def _streams(log: RunLog, measured: Mask, good: Mask, price: float) -> tuple[StreamReport, ...]:
@@ -163,7 +163,9 @@ def _streams(log: RunLog, measured: Mask, good: Mask, price: float) -> tuple[Str
         return ()
     sent, answered = good_by_stream(log, measured, good)
     used = np.bincount(clients, busy_ns(log), len(sent) + 1).tolist()
-    paid = bills({str(stream): each for stream, each in enumerate(used)}, log.allocated_ns, price)
+    paid = allocate_cost(
+        {str(stream): each for stream, each in enumerate(used)}, log.allocated_ns, price
+    )
     return tuple(
         StreamReport(
             stream=number,
@@ -177,7 +179,7 @@ def _streams(log: RunLog, measured: Mask, good: Mask, price: float) -> tuple[Str
 
 
 def _of_application(
-    log: RunLog, name: str, mine: Mask, good: Mask, bill: Bill
+    log: RunLog, name: str, mine: Mask, good: Mask, bill: CostShare
 ) -> ApplicationReport:
     answered = mine & (log.end_ns != DROPPED)
     latency_ms = (log.end_ns - log.arrivals.at_ns)[answered] / 1e6

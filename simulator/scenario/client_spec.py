@@ -20,7 +20,7 @@ CLIENT_KEYS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Clients:
+class ClientsSpec:
     """Clients of one application that are alike."""
 
     count: int
@@ -43,7 +43,7 @@ def check_reachable(name: str, slo_ms: float, fastest_ns: int) -> None:
         refuse(name, slo_ms, rule)
 
 
-def read_clients(row: Fields, slo_ms: float, variants: tuple[Profile, ...]) -> Clients:
+def read_clients(row: Fields, slo_ms: float, variants: tuple[Profile, ...]) -> ClientsSpec:
     """A group of clients of an application with this SLO and these variants."""
     own_slo_ms = row.positive("slo_ms") or slo_ms
     check_reachable(row.name("slo_ms"), own_slo_ms, min(each.latency_ns(1) for each in variants))
@@ -52,7 +52,7 @@ def read_clients(row: Fields, slo_ms: float, variants: tuple[Profile, ...]) -> C
         refuse(row.name("pinned"), pinned, "is not among the variants")
     weight = row.number("weight", 1)
     check_positive(row.name("weight"), weight)
-    return Clients(
+    return ClientsSpec(
         count=row.integer("count", 1, low=1),
         slo_ns=ms(own_slo_ms),
         fps=row.positive("fps"),

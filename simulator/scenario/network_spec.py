@@ -16,7 +16,7 @@ ADAPTATIONS = ("advised", "throughput")
 
 
 @dataclass(frozen=True, slots=True)
-class Trace:
+class BandwidthTrace:
     """Bandwidth step by step, wrapping at the end."""
 
     bps: tuple[float, ...]
@@ -43,7 +43,7 @@ class Trace:
 class NetworkSpec:
     """What lies between the clients and the server."""
 
-    traces: Mapping[str, Trace]
+    traces: Mapping[str, BandwidthTrace]
     frame_bits: Mapping[int, float]
     """By the side of the frame: what clients may send."""
     round_trip_ns: int
@@ -70,7 +70,7 @@ def read_network(top: Fields) -> NetworkSpec | None:
     )
 
 
-def _read_trace(row: Fields) -> Trace:
+def _read_trace(row: Fields) -> BandwidthTrace:
     if row.has("file"):
         table = read_csv(row.text("file"), ("t_s", "mbps"))
         mbps = [values[1] for values in table]
@@ -81,7 +81,7 @@ def _read_trace(row: Fields) -> Trace:
         refuse(row.name("mbps"), mbps, "must hold at least one bandwidth in Mbit/s")
     for index, value in enumerate(mbps):
         check_positive(f"{row.name('mbps')}[{index}]", value)
-    return Trace(tuple(value * 1e6 for value in mbps), seconds(step_s))
+    return BandwidthTrace(tuple(value * 1e6 for value in mbps), seconds(step_s))
 
 
 def _read_frames(row: Fields) -> dict[int, float]:

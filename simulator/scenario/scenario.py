@@ -18,7 +18,7 @@ from fermata.router.policies.sneakpeek.classes import Classes
 from fermata.simulator.scenario.arrival_spec import ArrivalSpec, read_arrivals
 from fermata.simulator.scenario.client_spec import (
     CLIENT_KEYS,
-    Clients,
+    ClientsSpec,
     check_reachable,
     read_clients,
 )
@@ -89,7 +89,7 @@ class Application:
     hard_limit_ns: int
     weight: float
     newest: bool
-    clients: tuple[Clients, ...]
+    clients: tuple[ClientsSpec, ...]
     variants: tuple[Profile, ...]
     serving: str = ""
     """The variant that serves where the policy does not choose; empty: the first."""

@@ -27,13 +27,13 @@ from fermata.deployments.specs import ImageSpec, Registry, ServedModel, TensorSp
 from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import connect
-from fermata.router.links.heartbeat import Heart
+from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import (
     PROTOCOL,
     Cancel,
     Dropped,
     Fetch,
-    Fleet,
+    FleetStatus,
     Hello,
     Message,
     Payload,
@@ -80,7 +80,7 @@ class StandIn:
     def __init__(self, node: str, delay_s: float = 0.0) -> None:
         self.node = node
         self.delay_s = delay_s
-        self.heart = Heart(LINKS.beat_ns)
+        self.heart = HeartbeatThread(LINKS.beat_ns)
         self.server = LinkServer(self._router_hello, self, self.heart, LINKS)
         self.backend: Link | None = None
         self.held: set[int] = set()
@@ -111,7 +111,7 @@ class StandIn:
     def on_up(self, link: Link) -> None:
         if link.peer.role == "frontend":
             self.router_side = link
-            link.send(Fleet(1, 1))
+            link.send(FleetStatus(1, 1))
         if link.peer.role == "frontend" and self.backend is None:
             self.joining = asyncio.ensure_future(self._join(link.peer.address))
 

@@ -29,7 +29,7 @@ from fermata.clients.wire.tensors import from_array
 from fermata.deployments.frontend.access.tenants import TenantSpec
 from fermata.deployments.frontend.protocol.streams import StreamLimits
 from fermata.foundation.units import ms
-from fermata.router.links.messages import Fleet, Shares
+from fermata.router.links.messages import FleetStatus, Shares
 
 pytestmark = pytest.mark.live
 
@@ -149,10 +149,10 @@ def test_a_rate_is_shared_with_other_frontends(guarded: Running) -> None:
     limit = guarded.frontend.tenants.find(f"Bearer {BUSY}").limit
     assert limit is not None
     for message, gap_ms in (
-        (Fleet(4, 1), 4000),
+        (FleetStatus(4, 1), 4000),
         (Shares({"busy": 0.8}), 1250),
-        (Fleet(3, 1), 1250),
-        (Fleet(1, 1), 1000),
+        (FleetStatus(3, 1), 1250),
+        (FleetStatus(1, 1), 1000),
     ):
         guarded.call(guarded.stand_in.tell(message))
         wait_for(lambda wanted=gap_ms: limit.gap_ns == ms(wanted))

@@ -35,7 +35,7 @@ from fermata.clients.wire.tensors import (
     to_array,
 )
 from fermata.deployments.frontend.protocol.rest import LOOP_BYTES_MAX
-from fermata.router.links.messages import Fleet
+from fermata.router.links.messages import FleetStatus
 
 pytestmark = pytest.mark.live
 
@@ -282,20 +282,20 @@ def test_who_cannot_be_served_is_told_so(running: Running, stub: InferenceStub) 
     def ready(name: str) -> bool:
         return bool(stub.ModelReady(pb.ModelReadyRequest(name=name)).ready)
 
-    running.call(running.stand_in.tell(Fleet(1, 2, ("bytes",))))
+    running.call(running.stand_in.tell(FleetStatus(1, 2, ("bytes",))))
     wait_for(lambda: not ready("bytes"))
     assert ready("sum")
     assert stub.ServerReady(pb.ServerReadyRequest()).ready
     index = stub.RepositoryIndex(pb.RepositoryIndexRequest())
     assert {each.name for each in index.models if each.state == "UNAVAILABLE"} == {"bytes"}
-    running.call(running.stand_in.tell(Fleet(1, 0, ("bytes", "sum"))))
+    running.call(running.stand_in.tell(FleetStatus(1, 0, ("bytes", "sum"))))
     wait_for(lambda: not stub.ServerReady(pb.ServerReadyRequest()).ready)
     assert stub.ServerLive(pb.ServerLiveRequest()).live
     for path in ("/v2/health/ready", "/v2/models/sum/ready"):
         with pytest.raises(urllib.error.HTTPError) as caught:
             get(running, path)
         assert (caught.value.code, caught.value.read()) == (503, b"no backend is there\n")
-    running.call(running.stand_in.tell(Fleet(1, 1)))
+    running.call(running.stand_in.tell(FleetStatus(1, 1)))
     wait_for(lambda: stub.ServerReady(pb.ServerReadyRequest()).ready)
 
 

@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from fermata.deployments.backend.execution.executor import INLINE_BYTES, Executor, Outcome
+from fermata.deployments.backend.execution.executor import INLINE_BYTES, BatchOutcome, Executor
 from fermata.deployments.backend.execution.graphs import GraphRunner
-from fermata.deployments.backend.execution.out_of_memory import NoRoomError, give_memory_back
+from fermata.deployments.backend.execution.out_of_memory import NoRoomError, release_memory
 from fermata.deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner
 from fermata.deployments.models.model import Card, TorchModel
 
@@ -61,16 +61,16 @@ def heavy(device: str) -> TorchModel:
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    give_memory_back()
+    release_memory()
     yield
-    give_memory_back()
+    release_memory()
 
 
 @contextmanager
 def only_left(megabytes: float) -> Iterator[None]:
     """Take all memory of the GPU but so much."""
     torch.cuda.synchronize()
-    give_memory_back()
+    release_memory()
     free, _ = torch.cuda.mem_get_info()
     assert free > megabytes * MB, f"only {free // MB} MB are free here"
     held = [torch.empty(int(free - megabytes * MB), dtype=torch.uint8, device="cuda")]
@@ -78,7 +78,7 @@ def only_left(megabytes: float) -> Iterator[None]:
         yield
     finally:
         held.clear()
-        give_memory_back()
+        release_memory()
 
 
 class FakeJob:
@@ -89,10 +89,10 @@ class Bench:
     """The real executor with its threads."""
 
     def __init__(self) -> None:
-        self.heard: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self.heard: queue.SimpleQueue[BatchOutcome] = queue.SimpleQueue()
         self.executor = Executor(self.heard.put)
 
-    def run(self, runner: Any, count: int = BATCH) -> Outcome:
+    def run(self, runner: Any, count: int = BATCH) -> BatchOutcome:
         """A batch of so many; every one has its own answer, whatever it was run with."""
         items = [(place, np.full(SHAPE, place, np.float32)) for place in range(count)]
         job: Any = FakeJob()
@@ -134,11 +134,11 @@ def test_nothing_is_lost_to_batches_that_failed(bench: Bench) -> None:
     bench.run(runner)
     with only_left((BATCH / 4 + 0.5) * ITEM_MB):
         bench.run(runner)
-        give_memory_back()
+        release_memory()
         before = torch.cuda.memory_allocated()
         for _ in range(10):
             bench.run(runner)
-        give_memory_back()
+        release_memory()
         assert torch.cuda.memory_allocated() == before
     runner.close()
 

@@ -12,7 +12,7 @@ from test_links import HOST, OPTIONS, run, until
 from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import connect
-from fermata.router.links.heartbeat import Heart, LoopWatch
+from fermata.router.links.heartbeat import HeartbeatThread, LoopWatch
 from fermata.router.links.messages import (
     PROTOCOL,
     Hello,
@@ -48,7 +48,7 @@ def greet(role: str) -> Callable[[], Hello]:
 
 
 async def stay_busy(options: LinkOptions) -> None:
-    heart, events = Heart(options.beat_ns), Recorder()
+    heart, events = HeartbeatThread(options.beat_ns), Recorder()
     server = LinkServer(greet("router"), events, heart, options)
     port = await server.start(HOST)
     busy = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, options)
@@ -68,7 +68,7 @@ def test_a_busy_loop_is_not_taken_for_dead() -> None:
 def test_a_silent_peer_is_taken_for_dead() -> None:
     async def test() -> None:
         options = LinkOptions(silence_ns=ms(400))
-        heart, still = Heart(options.beat_ns), Heart(ms(3_600_000))
+        heart, still = HeartbeatThread(options.beat_ns), HeartbeatThread(ms(3_600_000))
         events = Recorder()
         server = LinkServer(greet("router"), events, heart, options)
         port = await server.start(HOST)
@@ -89,7 +89,7 @@ def test_a_silent_peer_is_taken_for_dead() -> None:
 def test_a_loop_that_hangs_is_noticed_from_beside_it() -> None:
     async def test() -> None:
         options = replace(OPTIONS, silence_ns=ms(40))
-        heart, hung = Heart(options.beat_ns), threading.Event()
+        heart, hung = HeartbeatThread(options.beat_ns), threading.Event()
         post = asyncio.get_running_loop().call_soon_threadsafe
         heart.mind(LoopWatch(post, 50, hung.set))
         server = LinkServer(greet("router"), Recorder(), heart, OPTIONS)
@@ -111,7 +111,7 @@ def test_a_loop_that_hangs_is_noticed_from_beside_it() -> None:
 def test_peer_that_does_not_read_is_cut_and_others_are_refused_in_words() -> None:
     async def test() -> None:
         options = LinkOptions(silence_ns=ms(5000), buffer_bytes_max=1 << 20)
-        heart, events = Heart(options.beat_ns), Recorder()
+        heart, events = HeartbeatThread(options.beat_ns), Recorder()
         server = LinkServer(greet("router"), events, heart, options)
         port = await server.start(HOST)
         link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, options)
@@ -138,7 +138,7 @@ def test_peer_that_does_not_read_is_cut_and_others_are_refused_in_words() -> Non
 def test_a_link_to_a_peer_that_does_not_read_ends_all_the_same() -> None:
     async def test() -> None:
         options = LinkOptions(silence_ns=ms(30_000))
-        heart, events = Heart(options.beat_ns), Recorder()
+        heart, events = HeartbeatThread(options.beat_ns), Recorder()
         server = LinkServer(greet("router"), events, heart, options)
         port = await server.start(HOST)
         link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, options)
@@ -160,7 +160,7 @@ def test_a_link_to_a_peer_that_does_not_read_ends_all_the_same() -> None:
 
 async def send_large_frames(options: LinkOptions) -> None:
     """They and the backlog keep their order, and the goodbye comes last."""
-    heart = Heart(ms(1))
+    heart = HeartbeatThread(ms(1))
     got: list[int] = []
 
     class Reader(Recorder):

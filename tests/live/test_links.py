@@ -14,13 +14,13 @@ import uvloop
 
 from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
 from fermata.deployments.backend.execution.executor import tune
-from fermata.deployments.backend.execution.runner import PlainRunner, Runner, RunnerStock
+from fermata.deployments.backend.execution.runner import PlainRunner, Runner, RunnerStore
 from fermata.deployments.backend.process import BackendProcess, BackendSettings
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
 from fermata.router.links.closing import Closed
 from fermata.router.links.connecting import PersistentLink
-from fermata.router.links.heartbeat import Heart
+from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import (
     PROTOCOL,
     RID_BITS,
@@ -36,7 +36,7 @@ from fermata.router.links.messages import (
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkOptions, LinkServer
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.precise_timer import wake_timer
+from fermata.router.live.precise_timer import precise_timer
 from fermata.router.telemetry.snapshot import snapshot
 
 pytestmark = pytest.mark.live
@@ -66,7 +66,7 @@ class World:
     """Where things listen, and what they share."""
 
     def __init__(self) -> None:
-        self.heart = Heart(OPTIONS.beat_ns)
+        self.heart = HeartbeatThread(OPTIONS.beat_ns)
         self.router_address = ""
         self.routers: list[LiveRouter] = []
 
@@ -85,7 +85,7 @@ class World:
             epoch,
             time.monotonic_ns,
             loop.call_soon,
-            lambda call: wake_timer(loop, call),
+            lambda call: precise_timer(loop, call),
         )
         self.routers.append(router)
         server = LinkServer(router.hello, router, self.heart, OPTIONS)
@@ -93,7 +93,7 @@ class World:
         return router, server
 
     async def start_backend(
-        self, number: int, runner: Runner | None = None, stock: RunnerStock | None = None
+        self, number: int, runner: Runner | None = None, stock: RunnerStore | None = None
     ) -> BackendProcess:
         if runner is None:
             runner = PlainRunner(EmulatedModel(EmulatedGpu(), TABLE_NS), len(TABLE_NS))
@@ -184,7 +184,7 @@ async def served(
     backends: int,
     make: Callable[[int], Payload],
     runner: Runner | None = None,
-    stock: RunnerStock | None = None,
+    stock: RunnerStore | None = None,
 ) -> AsyncIterator[tuple[LiveRouter, TinyFrontend, World, LinkServer]]:
     world = World()
     router, server = await world.start_router(epoch=1)

@@ -10,7 +10,7 @@ from test_links import HOST, run
 from benchmarks.certificates import Authority
 from fermata.foundation.units import ms
 from fermata.router.links.connecting import connect
-from fermata.router.links.heartbeat import Heart
+from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.session import LinkError
 from fermata.router.links.tls import LinkTls
 from fermata.router.links.transport import Link, LinkOptions, LinkServer
@@ -42,7 +42,7 @@ def test_a_busy_loop_is_not_taken_for_dead(sealed: LinkOptions) -> None:
 
 def test_others_do_not_get_a_link(sealed: LinkOptions, tmp_path: Path) -> None:
     async def test() -> None:
-        heart, events = Heart(sealed.beat_ns), Recorder()
+        heart, events = HeartbeatThread(sealed.beat_ns), Recorder()
         server = LinkServer(greet("router"), events, heart, sealed)
         plain = LinkServer(greet("router"), Recorder(), heart, replace(sealed, tls=None))
         ports = await server.start(HOST), await plain.start(HOST)
@@ -69,7 +69,7 @@ def test_certificates_may_be_replaced_while_links_live(tmp_path: Path) -> None:
     async def test() -> None:
         authority = Authority(tmp_path)
         how = options(authority)
-        heart, events = Heart(how.beat_ns), Recorder()
+        heart, events = HeartbeatThread(how.beat_ns), Recorder()
         server = LinkServer(greet("router"), events, heart, how)
         port = await server.start(HOST)
         first = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, how)
@@ -90,7 +90,7 @@ def test_a_certificate_alone_is_no_proof_and_one_of_a_role_speaks_for_it_alone(
         authority = Authority(tmp_path)
         router, backend = (options(authority, "fermata", role) for role in ("router", "backend"))
         any_role = options(authority)
-        heart, events = Heart(router.beat_ns), Recorder()
+        heart, events = HeartbeatThread(router.beat_ns), Recorder()
         servers = [LinkServer(greet("router"), events, heart, how) for how in (router, backend)]
         for server in servers:
             await server.start(HOST)

@@ -13,23 +13,23 @@ pytest.importorskip("faiss")
 from served import ROOT, wait_until
 
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
-from fermata.deployments.backend.model_store import Stock
+from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.backend.process import BackendProcess, BackendSettings
 from fermata.deployments.backend.swapping import SwappingRunner
 from fermata.deployments.config.deployment import load_config
 from fermata.deployments.config.resolve import peeks, registry, router_config
 from fermata.deployments.frontend.options import FrontendOptions
 from fermata.deployments.frontend.process import FrontendProcess, node_name
-from fermata.deployments.frontend.protocol.parsing import take_in
+from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.protocol.server import ServerOptions
 from fermata.deployments.models.digits import held_out, load
 from fermata.foundation.units import ms
 from fermata.profiles.profile import from_table_ms
-from fermata.router.links.heartbeat import Heart
+from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import Result
 from fermata.router.links.transport import LinkOptions, LinkServer
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.precise_timer import wake_timer
+from fermata.router.live.precise_timer import precise_timer
 
 pytestmark = pytest.mark.live
 
@@ -48,17 +48,17 @@ async def served() -> AsyncIterator[tuple[FrontendProcess, dict[str, SwappingRun
     plan = router_config(config, profiles)
     loop = asyncio.get_running_loop()
     router = LiveRouter(
-        plan, 1, time.monotonic_ns, loop.call_soon, lambda call: wake_timer(loop, call)
+        plan, 1, time.monotonic_ns, loop.call_soon, lambda call: precise_timer(loop, call)
     )
     options = LinkOptions()
-    heart = Heart(options.beat_ns)
+    heart = HeartbeatThread(options.beat_ns)
     links = LinkServer(router.hello, router, heart, options)
     port = await links.start("127.0.0.1", 0)
 
     async def resolve() -> str:
         return f"127.0.0.1:{port}"
 
-    stock = Stock(config)
+    stock = ModelStore(config)
     runners = {name: await asyncio.to_thread(stock.load, name) for name in stock.specs}
     backend = BackendProcess(BackendSettings(1, kind="cpu", node=node_name()), runners, resolve)
     await backend.start()
@@ -89,7 +89,7 @@ async def ask(frontend: FrontendProcess, image: np.ndarray) -> Result:
     request.inputs.add(name="input", datatype="FP32", shape=[64])
     request.raw_input_contents.append(image.astype(np.float32).tobytes())
     request.parameters["timeout"].int64_param = 1_000_000
-    outcome = await frontend.desk.infer(take_in(request, frontend.registry))
+    outcome = await frontend.desk.infer(parse_request(request, frontend.registry))
     assert isinstance(outcome, Result), outcome
     return outcome
 

@@ -11,7 +11,7 @@ import pytest
 from test_link_transport import Recorder, greet
 from test_links import FRONTEND, HOST, OPTIONS, World, inline, run, served, until
 
-from fermata.deployments.frontend.link_hub import Switchboard
+from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.options import FrontendOptions
 from fermata.deployments.specs import Registry
@@ -22,16 +22,16 @@ from fermata.router.links.handshake import NONCE_BYTES, ROLES
 from fermata.router.links.messages import (
     PROTOCOL,
     Dropped,
-    Fleet,
+    FleetStatus,
     Goodbye,
     Heartbeat,
     Hello,
-    Lead,
     Message,
     Proof,
     Ready,
     Result,
     Shares,
+    TakesLead,
 )
 from fermata.router.links.session import LinkError, encode
 from fermata.router.links.transport import Link, LinkServer
@@ -58,10 +58,10 @@ def stray_words() -> list[bytes]:
         for nonce in (NONCE, b"")
     ]
     said: list[list[Message]] = [[each] for each in hellos]
-    said += [[stranger(role), Proof(bytes(32)), Lead(HUGE)] for role in sorted(ROLES)]
+    said += [[stranger(role), Proof(bytes(32)), TakesLead(HUGE)] for role in sorted(ROLES)]
     said += [[Goodbye("this router's epoch 1 is stale", code)] for code in CloseCode]
     said += [[stranger(role), Goodbye("stale", CloseCode.STALE)] for role in sorted(ROLES)]
-    said += [[Lead(HUGE)], [Heartbeat(0)], [Ready("cpu", ("v",))], [Dropped(1, "late")]]
+    said += [[TakesLead(HUGE)], [Heartbeat(0)], [Ready("cpu", ("v",))], [Dropped(1, "late")]]
     return [encode(each)[0] for each in said] + [b"\xff" * 100, b"GET / HTTP/1.1\r\n\r\n", b"\0"]
 
 
@@ -91,7 +91,7 @@ async def say(address: str, data: bytes) -> None:
 class Fronted:
     """A frontend's links, and the router that it follows."""
 
-    def __init__(self, board: Switchboard, router: Any) -> None:
+    def __init__(self, board: LinkHub, router: Any) -> None:
         self.board = board
         self.router = router
 
@@ -107,7 +107,7 @@ async def fronted() -> AsyncIterator[Fronted]:
     world = World()
     router, server = await world.start_router(epoch=1)
     options = FrontendOptions(FRONTEND, links=OPTIONS)
-    board = Switchboard(options, Registry.of(()), world.resolve, "here")
+    board = LinkHub(options, Registry.of(()), world.resolve, "here")
     async with AsyncExitStack() as undo:
         pool: Any = None
         await board.listen(undo, Arena(0), pool, world.heart)
@@ -331,7 +331,7 @@ def test_options_do_not_show_the_secret() -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [Fleet(9, 9), Dropped(1, "late"), Shares({"a": 1.0}), Lead(HUGE)]
+    "message", [FleetStatus(9, 9), Dropped(1, "late"), Shares({"a": 1.0}), TakesLead(HUGE)]
 )
 def test_a_backend_that_speaks_as_a_router_is_cut(message: Message) -> None:
     async def test() -> None:
@@ -339,7 +339,7 @@ def test_a_backend_that_speaks_as_a_router_is_cut(message: Message) -> None:
             board, events = one.board, Recorder()
             fleet = board.readiness.fleet
             link = await connect(board.address, greet("backend"), events, board.heart, OPTIONS)
-            link.send_all([message, Fleet(9, 9)])
+            link.send_all([message, FleetStatus(9, 9)])
             await until(lambda: events.down)
             assert events.down[0].code is CloseCode.WRONG_ROLE
             assert board.readiness.fleet == fleet

@@ -13,7 +13,7 @@ from fermata.router.policies.catalog import POLICIES
 from fermata.router.policies.family import Family, alone
 from fermata.router.policies.rl.batching import LIMITS
 from fermata.router.policies.rl.checkpoint import Checkpoint
-from fermata.router.policies.rl.network import Network
+from fermata.router.policies.rl.network import PolicyNetwork
 from fermata.router.policies.rl.observation import Scales, width
 from fermata.router.policies.rl.slots import SlotRouting, SlotRoutingOptions
 
@@ -39,7 +39,7 @@ def trained(variants: Sequence[int], rng: random.Random) -> list[Source]:
     inputs = width(2, scales)
     draw = np.random.default_rng(rng.randrange(2**16)).standard_normal
     checkpoint = Checkpoint(
-        Network((draw((inputs, 2 + len(LIMITS))),), (draw(2 + len(LIMITS)),)),
+        PolicyNetwork((draw((inputs, 2 + len(LIMITS))),), (draw(2 + len(LIMITS)),)),
         tiers=(0, 0),
         scales=scales,
         slot_ns=ms(20),

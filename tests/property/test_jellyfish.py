@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fermata.foundation.units import ms
 from fermata.router.policies.jellyfish.annealing import Cooling
-from fermata.router.policies.jellyfish.decision import Decider, Effort
+from fermata.router.policies.jellyfish.decision import Decider, SearchEffort
 from fermata.router.policies.jellyfish.mapping import find_optimal_clients
 from fermata.router.policies.jellyfish.overload import most_served
 from fermata.router.policies.jellyfish.problem import (
@@ -96,7 +96,7 @@ def test_programme_finds_the_highest_rate(group: list[Client]) -> None:
 def test_two_workers_serve_as_many_as_can_be(group: list[Client], times: int) -> None:
     group = cramped(group, times)
     best = brute_force(group, 2)
-    plan = Decider(ZOO, Effort(), 4, random.Random(0)).decide(group, 2)
+    plan = Decider(ZOO, SearchEffort(), 4, random.Random(0)).decide(group, 2)
     check_plan(ZOO, plan)
     served, value = plan.score(ZOO)
     assert served == best[0]
@@ -110,7 +110,7 @@ def test_one_worker_serves_as_many_as_can_be_and_these_best(
     group: list[Client], times: int
 ) -> None:
     group = cramped(group, times)
-    plan = Decider(ZOO, Effort(), 4, random.Random(0)).decide(group, 1)
+    plan = Decider(ZOO, SearchEffort(), 4, random.Random(0)).decide(group, 1)
     check_plan(ZOO, plan)
     served, value = plan.score(ZOO)
     assert (served, round(value, 9)) == brute_force(group, 1)
@@ -139,7 +139,7 @@ def test_whoever_is_forced_is_served_with_as_many_as_can_be(
 @given(clients(most=12), st.integers(1, 5), st.sampled_from(("resplit", "published")))
 @settings(max_examples=60, deadline=None)
 def test_every_plan_is_sound(group: list[Client], workers: int, selection: str) -> None:
-    effort = Effort(selection, splits=60, cooling=Cooling(ratio=0.8))
+    effort = SearchEffort(selection, splits=60, cooling=Cooling(ratio=0.8))
     plans = []
     for _ in range(2):
         decider = Decider(ZOO, effort, 2, random.Random(7))
@@ -159,7 +159,7 @@ def test_every_plan_is_sound(group: list[Client], workers: int, selection: str) 
 @given(clients(most=8))
 @settings(max_examples=30, deadline=None)
 def test_everyone_who_can_be_served_has_a_turn(group: list[Client]) -> None:
-    decider = Decider(ZOO, Effort(splits=0), 2, random.Random(1))
+    decider = Decider(ZOO, SearchEffort(splits=0), 2, random.Random(1))
     served: set[int] = set()
     for _ in range(8 * len(group)):
         plan = decider.decide(group, 1)

@@ -16,10 +16,10 @@ from fermata.router.links.messages import (
     Goodbye,
     Heartbeat,
     Hello,
-    Lead,
     Message,
     Payload,
     Proof,
+    TakesLead,
 )
 from fermata.router.links.session import (
     HANDSHAKE_BYTES_MAX,
@@ -210,7 +210,7 @@ WORDS = st.one_of(
     HELLOS,
     st.builds(Challenge, st.sampled_from([nonce(1), nonce(7), b""])),
     st.builds(Goodbye, st.text(max_size=5), st.sampled_from(list(CloseCode))),
-    st.builds(Lead, st.integers(0, 2**63 - 1)),
+    st.builds(TakesLead, st.integers(0, 2**63 - 1)),
     st.builds(Heartbeat, st.integers(0, 9)),
     st.builds(Cancel, st.integers(0, 9)),
     st.builds(Proof, st.binary(max_size=40)),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.balance import Balance
-from fermata.partitioner.plan import Model, Problem, SubCluster, memory_bytes, stages
+from fermata.partitioner.plan import PlacedModel, Problem, SubCluster, memory_bytes, stages
 from fermata.partitioner.search import greedy
 from fermata.partitioner.solve import solve
 
@@ -18,7 +18,7 @@ sizes = st.integers(0, 100)
 def problems(draw: st.DrawFn) -> Problem:
     rows = draw(st.lists(st.tuples(sizes, sizes, sizes, st.integers(1, 9)), max_size=14))
     models = tuple(
-        Model(f"m{number}", rate, static, dynamic, cost)
+        PlacedModel(f"m{number}", rate, static, dynamic, cost)
         for number, (rate, static, dynamic, cost) in enumerate(rows)
     )
     count = draw(st.integers(1, 4))

@@ -6,9 +6,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from fermata.deployments.frontend.requests.outcomes import Refusal
 from fermata.deployments.frontend.requests.pending_request import (
-    Answer,
-    Arrival,
     Release,
+    RequestTerms,
+    SendAnswer,
     ToBackend,
     ToRouter,
 )
@@ -63,7 +63,7 @@ class TableMachine(RuleBasedStateMachine):
 
     def carry_out(self) -> None:
         for effect in self.table.take_effects():
-            if isinstance(effect, Answer):
+            if isinstance(effect, SendAnswer):
                 assert effect.rid in self.expires, "answered twice, or unasked"
                 assert self.now_ns <= self.expires.pop(effect.rid) + GRACE_NS
                 self.ended.add(effect.rid)
@@ -105,7 +105,7 @@ class TableMachine(RuleBasedStateMachine):
     )
     def arrive(self, slo_ms: int, hard_ms: int, size: int, left_ms: int | None) -> None:
         left_ns = NEVER if left_ms is None else ms(left_ms)
-        arrival = Arrival("camera", ms(slo_ms), ms(hard_ms), size, left_ns=left_ns)
+        arrival = RequestTerms("camera", ms(slo_ms), ms(hard_ms), size, left_ns=left_ns)
         rid = self.table.admit(self.now_ns, arrival)
         if not isinstance(rid, Refusal):
             assert rid not in self.ended

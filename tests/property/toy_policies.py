@@ -6,7 +6,7 @@ from fermata.foundation.units import NEVER
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
 from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source, own_lane
-from fermata.router.policies.unassigned import Stranded
+from fermata.router.policies.unassigned import Unassigned
 
 
 class Lanes(Source):
@@ -17,7 +17,7 @@ class Lanes(Source):
     def __init__(self, variants: Sequence[int]) -> None:
         self.variants = variants
         self.queues: dict[int, DeadlineQueue] = {}
-        self.stranded = Stranded(self)
+        self.stranded = Unassigned(self)
         self.bids: dict[int, Bid] = {}
 
     def _alone_ns(self, request: Request) -> int:

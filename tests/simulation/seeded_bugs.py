@@ -5,21 +5,21 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from fermata.deployments.backend.batch_pipeline import Job, Report
+from fermata.deployments.backend.batch_pipeline import PipelineJob, ReportDone
 from fermata.deployments.control.cluster import Router
-from fermata.deployments.control.control_plane import Control
-from fermata.deployments.control.leader_client import Seats
+from fermata.deployments.control.control_plane import ControlPlaneCore
+from fermata.deployments.control.leader_client import LeaderClient
 from fermata.fault_simulator.control import ControlHost
 from fermata.fault_simulator.processes import BackendHost, FrontendHost, RouterHost
 from fermata.fault_simulator.system import NUMBER_BITS
 from fermata.foundation.errors import GoneError
 from fermata.foundation.units import ms
-from fermata.router.leadership.process_ids import take_number
+from fermata.router.leadership.process_ids import claim_process_id
 from fermata.router.links.messages import Fetch, Hello, Message, Result, Submit
 from fermata.router.links.router_links import RouterLinks
 from fermata.router.links.transport import Link
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.peers import Speaker
+from fermata.router.live.peers import LinkPeer
 
 Plant = Callable[[object], None]
 
@@ -34,7 +34,7 @@ def lost_acknowledgement(what: object) -> None:
             return [
                 effect
                 for effect in take()
-                if not isinstance(effect, Report) or rng.random() >= 0.05
+                if not isinstance(effect, ReportDone) or rng.random() >= 0.05
             ]
 
         slot.take_effects = take_effects  # type: ignore[method-assign, assignment]
@@ -45,7 +45,7 @@ def double_grant(what: object) -> None:
     if isinstance(what, LiveRouter):
         submit = what._submit
 
-        def forgetful(now_ns: int, link: Speaker, message: Submit) -> None:
+        def forgetful(now_ns: int, link: LinkPeer, message: Submit) -> None:
             held = message.rid in what.away.rids
             what.away.rids.discard(message.rid)
             submit(now_ns, link, message)
@@ -79,7 +79,7 @@ def leaked_slot(what: object) -> None:
         slot = what.process.slot
         end = slot._end
 
-        def keep(job: Job, run_ns: int, failed: str) -> None:
+        def keep(job: PipelineJob, run_ns: int, failed: str) -> None:
             if not job.orphan:
                 end(job, run_ns, failed)
 
@@ -118,7 +118,7 @@ def _follow_anybody(links: RouterLinks) -> None:
 def shared_number(what: object) -> None:
     """A process is known by a digest of its name, whoever else is."""
     if isinstance(what, BackendHost):
-        number = take_number(what.loop.name, lambda _: what.loop.name, NUMBER_BITS)
+        number = claim_process_id(what.loop.name, lambda _: what.loop.name, NUMBER_BITS)
         what.process.settings = replace(what.process.settings, number=number)
 
 
@@ -133,7 +133,7 @@ def last_word_of_the_lost(what: object) -> None:
     if isinstance(what, BackendHost):
         refuse = what.process.slot._refuse
 
-        def say(now_ns: int, job: Job, rid: int, reason: str) -> None:
+        def say(now_ns: int, job: PipelineJob, rid: int, reason: str) -> None:
             orphan, job.orphan = job.orphan, False
             refuse(now_ns, job, rid, reason)
             job.orphan = orphan
@@ -165,7 +165,7 @@ def memory_given_back_early(what: object) -> None:
         table.on_fetch = forget  # type: ignore[method-assign]
 
 
-class HastyControl(Control):
+class HastyControl(ControlPlaneCore):
     """Asks at its start for as many backends as were configured once."""
 
     async def _start(self) -> None:
@@ -175,13 +175,13 @@ class HastyControl(Control):
             await self.seats.set_target(self.scaling.targets)
 
 
-class BlindSeats(Seats):
+class BlindSeats(LeaderClient):
     async def keep(self, router: Router) -> None:
         with suppress(GoneError):
             await super().keep(router)
 
 
-class BlindControl(Control):
+class BlindControl(ControlPlaneCore):
     """Does not notice that somebody has ended its routers."""
 
     async def _start(self) -> None:
@@ -189,12 +189,12 @@ class BlindControl(Control):
         await super()._start()
 
 
-class FirstSeat(Seats):
+class FirstSeat(LeaderClient):
     def _leader(self) -> Router:
         return self.routers[0]
 
 
-class DeafControl(Control):
+class DeafControl(ControlPlaneCore):
     """Speaks to the router of the first seat, whoever leads."""
 
     async def _start(self) -> None:
@@ -202,14 +202,14 @@ class DeafControl(Control):
         await super()._start()
 
 
-class JealousControl(Control):
+class JealousControl(ControlPlaneCore):
     """Wants no router but those that it has made itself."""
 
     async def _adopt(self, seat: int, wanted: bool) -> Router | None:
         return await super()._adopt(seat, wanted=False)
 
 
-def control_plane(kind: type[Control]) -> Plant:
+def control_plane(kind: type[ControlPlaneCore]) -> Plant:
     def plant(what: object) -> None:
         if isinstance(what, ControlHost):
             what.make = kind

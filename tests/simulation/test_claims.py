@@ -4,12 +4,12 @@ import pytest
 
 from benchmarks.goodput import burst_ratio, goodput, hold_latency, recovery_s, worst_camera
 from benchmarks.workloads import RESNET50, fig10, table4, zoo
-from fermata.simulator.reports.report import Report, report
+from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import simulate
 from fermata.simulator.scenario.scenario import Scenario
 
 
-def figures(scenario: Scenario) -> Report:
+def figures(scenario: Scenario) -> RunReport:
     return report(scenario, simulate(scenario))
 
 

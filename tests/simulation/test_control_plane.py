@@ -2,11 +2,11 @@
 
 import pytest
 
-from fermata.fault_simulator.actors import Actor
+from fermata.fault_simulator.actors import SimulatedActor
 from fermata.fault_simulator.deployment import BACKENDS_MAX
 from fermata.fault_simulator.invariants import YOUNG_NS, Invariants
-from fermata.fault_simulator.schedule import Schedule
-from fermata.fault_simulator.system import REPLACE_NS, System
+from fermata.fault_simulator.schedule import FaultSchedule
+from fermata.fault_simulator.system import REPLACE_NS, SimulatedDeployment
 from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
 
@@ -18,15 +18,15 @@ class Play:
 
     def __init__(self, seed: int, scaled: bool = False) -> None:
         self.world = world = World(seed)
-        self.system = System(world, backends=2, frontends=1, scaled=scaled)
+        self.system = SimulatedDeployment(world, backends=2, frontends=1, scaled=scaled)
         self.invariants = Invariants(self.system)
-        self.schedule = Schedule(self.system, world.rng("schedule"))
+        self.schedule = FaultSchedule(self.system, world.rng("schedule"))
         self.run(UP_NS)
 
     def run(self, span_ns: int) -> None:
         self.world.run_until(self.world.now_ns + span_ns)
 
-    def routers(self) -> list[Actor]:
+    def routers(self) -> list[SimulatedActor]:
         return [each for each in self.system.named if each is not None]
 
     def epochs(self) -> list[int]:

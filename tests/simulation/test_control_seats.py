@@ -8,7 +8,7 @@ import pytest
 
 from fermata.fault_simulator.invariants import Invariants
 from fermata.fault_simulator.processes import RouterHost
-from fermata.fault_simulator.system import System
+from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import World
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.units import ms, seconds
@@ -24,7 +24,7 @@ class Play:
 
     def __init__(self, seed: int) -> None:
         self.world = world = World(seed)
-        self.system = System(world, backends=2, frontends=1, standby=True, scaled=True)
+        self.system = SimulatedDeployment(world, backends=2, frontends=1, standby=True, scaled=True)
         self.invariants = Invariants(self.system)
         self.run(UP_NS)
         assert self.router(0).leads

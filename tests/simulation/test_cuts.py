@@ -7,8 +7,8 @@ import pytest
 
 from fermata.deployments.frontend.requests.outcomes import Refusal
 from fermata.fault_simulator.invariants import Invariants
-from fermata.fault_simulator.schedule import Schedule
-from fermata.fault_simulator.system import System
+from fermata.fault_simulator.schedule import FaultSchedule
+from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
 
@@ -20,11 +20,11 @@ LOAD_NS = seconds(2)
 @pytest.mark.parametrize("seed", range(3))
 def test_whoever_met_a_cut_link_runs_elsewhere(seed: int) -> None:
     world = World(seed)
-    system = System(world, backends=3, frontends=1, standby=False, scaled=False)
+    system = SimulatedDeployment(world, backends=3, frontends=1, standby=False, scaled=False)
     invariants = Invariants(system)
     world.run_until(world.now_ns + UP_NS)
     rng = world.rng("cuts")
-    Schedule(system, rng).load(world.now_ns, world.now_ns + LOAD_NS, 150.0)
+    FaultSchedule(system, rng).load(world.now_ns, world.now_ns + LOAD_NS, 150.0)
     [frontend] = system.frontends
     for at_ns in range(0, LOAD_NS, CUT_EACH_NS):
         host = rng.choice(system.backends)

@@ -8,7 +8,7 @@ from hashlib import blake2s
 import pytest
 from seeded_bugs import PLANTED
 
-from fermata.fault_simulator.run import play
+from fermata.fault_simulator.run import run_seed
 
 SEEDS = range(24)
 CHUNK = 6
@@ -18,7 +18,7 @@ SEARCH = 1000
 @pytest.mark.parametrize("first", SEEDS[::CHUNK])
 def test_no_invariant_breaks(first: int) -> None:
     for seed in range(first, first + CHUNK):
-        story = play(seed)
+        story = run_seed(seed)
         assert not story.broken, f"seed {seed}: {story.broken}"
         assert story.outcomes.get("served", 0) > 0
 
@@ -26,38 +26,38 @@ def test_no_invariant_breaks(first: int) -> None:
 @pytest.mark.parametrize("seed", [8, 12, 37])
 def test_what_a_slow_backend_taught_is_unlearnt(seed: int) -> None:
     """An application was refused for ever, or for very long, after backends had been slow."""
-    assert not play(seed, ("slow",), scaled=True).broken
+    assert not run_seed(seed, ("slow",), scaled=True).broken
 
 
 @pytest.mark.parametrize("seed", [514, 529, 3184, 5365, 7680])
 def test_backends_that_follow_the_load_are_found_well_again(seed: int) -> None:
-    assert not play(seed).broken
+    assert not run_seed(seed).broken
 
 
 def test_a_request_is_known_from_the_moment_it_is_granted() -> None:
     """It was queued anew when its frontend asked for it before the grant had been sent."""
-    assert not play(8957).broken
+    assert not run_seed(8957).broken
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str) -> None:
     plant, kinds = PLANTED[name]
-    found = (seed for seed in range(SEARCH) if play(seed, kinds, plant).broken)
+    found = (seed for seed in range(SEARCH) if run_seed(seed, kinds, plant).broken)
     seed = next(found, None)
     assert seed is not None, f"{name} was not found in {SEARCH} seeds"
     # It is the bug that breaks this story, and nothing else.
-    assert not play(seed, kinds).broken
+    assert not run_seed(seed, kinds).broken
 
 
 STORY = """
 from hashlib import blake2s
-from fermata.fault_simulator.run import play
-print(blake2s("\\n".join(play(7, tell=True).said).encode()).hexdigest())
+from fermata.fault_simulator.run import run_seed
+print(blake2s("\\n".join(run_seed(7, tell=True).said).encode()).hexdigest())
 """
 
 
 def test_one_seed_is_one_story() -> None:
-    here = blake2s("\n".join(play(7, tell=True).said).encode()).hexdigest()
+    here = blake2s("\n".join(run_seed(7, tell=True).said).encode()).hexdigest()
     for salt in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", STORY],

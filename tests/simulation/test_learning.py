@@ -13,7 +13,7 @@ from fermata.commands.main import app
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import SECOND, ms
 from fermata.router.policies.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from fermata.router.policies.rl.network import Network, softmax
+from fermata.router.policies.rl.network import PolicyNetwork, softmax
 from fermata.router.policies.rl.observation import Scales, width
 from fermata.simulator.learning.environment import Environment
 from fermata.simulator.learning.served import served_by
@@ -121,7 +121,7 @@ def test_training_that_is_interrupted_leaves_a_policy(tmp_path: Path) -> None:
 
 def test_a_checkpoint_is_evaluated_on_the_instances_it_was_trained_for(tmp_path: Path) -> None:
     inputs = width(2, Scales(15, ms(300)))
-    nothing = Network((np.zeros((inputs, 2)),), (np.zeros(2),))
+    nothing = PolicyNetwork((np.zeros((inputs, 2)),), (np.zeros(2),))
     empty = np.zeros(inputs)
     path = tmp_path / "policy.json"
     save_checkpoint(Checkpoint(nothing, (0, 1), Scales(15, ms(300)), SECOND, empty, empty), path)

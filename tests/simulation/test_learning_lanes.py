@@ -11,12 +11,12 @@ from benchmarks.workloads import HEAVY_BATCHES, LIGHT_BATCHES, edge, eq12
 from fermata.foundation.units import SECOND
 from fermata.router.policies.rl.batching import LIMITS
 from fermata.router.policies.rl.checkpoint import Checkpoint, save_checkpoint
-from fermata.router.policies.rl.network import Network
+from fermata.router.policies.rl.network import PolicyNetwork
 from fermata.router.policies.rl.observation import Floats, InstanceStates, Memory, encode, width
 from fermata.router.policies.rl.sampling import even_draw
 from fermata.router.policies.rl.slots import SlotRouting
-from fermata.simulator.learning.lanes import BatchingLanes, Lanes, Tally
-from fermata.simulator.learning.system import System, read_system
+from fermata.simulator.learning.lanes import BatchingLanes, LaneCounts, Lanes
+from fermata.simulator.learning.system import TrainingSystem, read_system
 from fermata.simulator.run import DROPPED, Driver, RunLog
 from fermata.simulator.scenario.scenario import Scenario
 
@@ -28,7 +28,7 @@ SECONDS = 60
 class Listening:
     """A network that keeps what it is shown."""
 
-    network: Network
+    network: PolicyNetwork
     seen: list[Floats] = field(default_factory=list)
 
     def __call__(self, observation: Floats) -> Floats:
@@ -36,14 +36,14 @@ class Listening:
         return self.network(observation)
 
 
-def constant_policy(system: System, limits: tuple[int, int] | None) -> Checkpoint:
+def constant_policy(system: TrainingSystem, limits: tuple[int, int] | None) -> Checkpoint:
     outputs = np.log(SHARES).tolist()
     if limits is not None:
         outputs.extend(1.0 if each == limits else 0.0 for _ in range(2) for each in LIMITS)
     scales = system.scales(with_arrivals=True, memory=2)
     inputs = width(4, scales)
     return Checkpoint(
-        Network((np.zeros((inputs, len(outputs))),), (np.array(outputs),)),
+        PolicyNetwork((np.zeros((inputs, len(outputs))),), (np.array(outputs),)),
         system.tiers,
         scales,
         SECOND,
@@ -100,7 +100,7 @@ def outcome(log: RunLog) -> tuple[int, int, int]:
     return int((~refused & ~late).sum()), int(late.sum()), int(refused.sum())
 
 
-def totals(tallies: list[Tally]) -> tuple[int, int, int]:
+def totals(tallies: list[LaneCounts]) -> tuple[int, int, int]:
     return (
         sum(int(tally.good.sum()) for tally in tallies),
         sum(int(tally.late.sum()) for tally in tallies),
@@ -120,7 +120,7 @@ def test_lanes_are_the_engine_s_instances(seed: int, tmp_path: Path) -> None:
     log, seen = by_engine(scenario, checkpoint, tmp_path / "policy.json")
     lanes = Lanes(np.array([system.batch_ns[tier][1] for tier in system.tiers]), 15, system.slo_ns)
     memory = Memory(checkpoint.scales.memory)
-    tallies: list[Tally] = []
+    tallies: list[LaneCounts] = []
     arrivals = 0
     for slot, (lanes_ns, counts) in enumerate(slots_of(log, seed)):
         expected = observation(lanes.states(slot * SECOND), arrivals, checkpoint)
@@ -141,7 +141,7 @@ def test_batching_lanes_are_the_engine_s_instances(limits: tuple[int, int], tmp_
     table = np.array(system.batch_ns)[np.array(system.tiers)]
     lanes = BatchingLanes(table, 15, system.slo_ns)
     memory = Memory(checkpoint.scales.memory)
-    tallies: list[Tally] = []
+    tallies: list[LaneCounts] = []
     arrivals = 0
     for slot, (lanes_ns, counts) in enumerate(slots_of(log, 3)):
         lanes.set_limits(slot * SECOND, np.tile(limits, (4, 1)))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fermata.foundation.errors import ConfigError
-from fermata.simulator.reports.report import Report, report
+from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import Driver
 from fermata.simulator.scenario.scenario import read_scenario
 
@@ -18,7 +18,7 @@ VARIANTS = [
 ]
 
 
-def play(mbps: list[float], clients: int = 2, **more: Any) -> tuple[Report, Driver]:
+def play(mbps: list[float], clients: int = 2, **more: Any) -> tuple[RunReport, Driver]:
     network = {"traces": {"t": {"mbps": mbps, "step_s": 5}}, "frames": SIDES}
     network.update(more.pop("network", {}))
     application = {

@@ -6,11 +6,11 @@ from fermata.deployments.frontend.requests.outcomes import Refusal
 from fermata.fault_simulator.deployment import ENCODED
 from fermata.fault_simulator.invariants import Invariants
 from fermata.fault_simulator.processes import RouterHost
-from fermata.fault_simulator.schedule import Schedule
-from fermata.fault_simulator.system import System
+from fermata.fault_simulator.schedule import FaultSchedule
+from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
-from fermata.router.leadership.terms import next_epoch
+from fermata.router.leadership.terms import next_term
 
 UP_NS = seconds(2)
 LOAD_NS = seconds(2)
@@ -24,10 +24,12 @@ class Play:
 
     def __init__(self, seed: int) -> None:
         self.world = world = World(seed)
-        self.system = System(world, backends=3, frontends=1, standby=True, scaled=False)
+        self.system = SimulatedDeployment(
+            world, backends=3, frontends=1, standby=True, scaled=False
+        )
         self.invariants = Invariants(self.system)
         world.run_until(world.now_ns + UP_NS)
-        self.schedule = Schedule(self.system, world.rng("schedule"))
+        self.schedule = FaultSchedule(self.system, world.rng("schedule"))
         self.schedule.load(world.now_ns, world.now_ns + LOAD_NS, 120.0)
         world.run_until(world.now_ns + STRIKE_NS)
         self.struck_at_ns = world.now_ns
@@ -117,6 +119,6 @@ def test_routers_that_lose_sight_of_one_another_are_one_again_soon() -> None:
 
 def test_epochs_of_two_seats_are_never_the_same() -> None:
     for last in range(5):
-        first, second = next_epoch(0, 3, last, seat=0), next_epoch(0, 3, last, seat=1)
+        first, second = next_term(0, 3, last, seat=0), next_term(0, 3, last, seat=1)
         assert first > last < second
         assert (first % 2, second % 2) == (0, 1)

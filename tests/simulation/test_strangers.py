@@ -5,9 +5,9 @@ import pytest
 from fermata.deployments.frontend.requests.outcomes import Refusal
 from fermata.fault_simulator.deployment import ENCODED
 from fermata.fault_simulator.invariants import Invariants
-from fermata.fault_simulator.run import play
-from fermata.fault_simulator.schedule import Schedule
-from fermata.fault_simulator.system import System
+from fermata.fault_simulator.run import run_seed
+from fermata.fault_simulator.schedule import FaultSchedule
+from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms, seconds
 
@@ -19,7 +19,9 @@ CROWDS_EACH_NS = ms(100)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_crowd_of_strangers_ends_or_misleads_a_process(seed: int) -> None:
     world = World(seed)
-    system = System(world, backends=2, frontends=2, standby=seed % 2 == 0, scaled=False)
+    system = SimulatedDeployment(
+        world, backends=2, frontends=2, standby=seed % 2 == 0, scaled=False
+    )
     invariants = Invariants(system)
     world.run_until(world.now_ns + UP_NS)
     before = list(system.seats)
@@ -27,7 +29,7 @@ def test_no_crowd_of_strangers_ends_or_misleads_a_process(seed: int) -> None:
     assert leader is not None
     assert leader.live is not None
     epoch = leader.live.epoch
-    schedule = Schedule(system, world.rng("schedule"), ("strangers",))
+    schedule = FaultSchedule(system, world.rng("schedule"), ("strangers",))
     schedule.load(world.now_ns, world.now_ns + LOAD_NS, 60.0)
     for at_ns in range(0, LOAD_NS, CROWDS_EACH_NS):
         world.after(at_ns, lambda: schedule._play("strangers"))
@@ -56,5 +58,5 @@ def test_no_crowd_of_strangers_ends_or_misleads_a_process(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_strangers_make_nothing_else_worse(seed: int) -> None:
     """Some of them answer where a router was."""
-    story = play(seed, ("strangers", "kill", "usurp", "clock-step", "deaf-cluster"))
+    story = run_seed(seed, ("strangers", "kill", "usurp", "clock-step", "deaf-cluster"))
     assert story.broken == ""

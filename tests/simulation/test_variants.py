@@ -7,12 +7,12 @@ import pytest
 from fermata.router.policies.central.hull import concave_hull, fluid_accuracy, reachable
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.solve import solve
-from fermata.simulator.reports.report import Report, report
+from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import simulate
 from fermata.simulator.scenario.scenario import Scenario, read_scenario
 from fermata.simulator.switching import sustained_rps
 from fermata.simulator.worker_plan import (
-    Wish,
+    WorkerGoal,
     fewest_workers,
     only_application,
     options_for,
@@ -52,7 +52,7 @@ def scenario(policy: str, rate_rps: float, **values: object) -> Scenario:
     )
 
 
-def run(policy: str, rate_rps: float, **values: object) -> Report:
+def run(policy: str, rate_rps: float, **values: object) -> RunReport:
     one = scenario(policy, rate_rps, **values)
     return report(one, simulate(one))
 
@@ -133,7 +133,7 @@ def test_model_switching_profiles_with_its_own_queue() -> None:
 
 
 def test_the_planner_finds_the_smallest_fleet() -> None:
-    wish = Wish(300.0, 0.75, 0.001)
+    wish = WorkerGoal(300.0, 0.75, 0.001)
     start = only_application(scenario("central-queue", 300))
     for attempt in (promised_fleet(start, wish, RamsisOptions()), simulated_fleet(start, wish)):
         fleet = fewest_workers(attempt, wish, 64)
@@ -144,7 +144,7 @@ def test_the_planner_finds_the_smallest_fleet() -> None:
 
 
 def test_the_planner_keeps_every_slo_of_an_application() -> None:
-    wish = Wish(300.0, 0.7, 0.001)
+    wish = WorkerGoal(300.0, 0.7, 0.001)
     start = only_application(scenario("ramsis", 300))
     tight = RamsisOptions(bins=20, slos_ms=(150.0, 75.0), slo_shares=(1.0, 2.0))
     attempt = promised_fleet(start, wish, tight)
@@ -162,7 +162,7 @@ def test_the_planner_keeps_every_slo_of_an_application() -> None:
 
 
 def test_the_planner_compares_what_it_says_whatever_serves_now() -> None:
-    wish = Wish(300.0, 0.75, 0.001)
+    wish = WorkerGoal(300.0, 0.75, 0.001)
     start = only_application(scenario("central-queue", 300))
     (application,) = start.applications
     planned = simulated_fleet(start, wish)(8)

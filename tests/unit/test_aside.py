@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fermata.foundation.units import ms
-from fermata.router.live.subprocess_worker import Aside, Failed, call_elsewhere
+from fermata.router.live.subprocess_worker import Failed, SubprocessWorker, run_in_subprocess
 from fermata.router.policies.ramsis.problem import WorkerProblem
 from fermata.router.policies.ramsis.solve import solve
 
@@ -17,7 +17,7 @@ def test_results_come_back_in_order() -> None:
     results: list[object] = []
 
     async def wait() -> None:
-        aside = Aside()
+        aside = SubprocessWorker()
         aside.do(partial(math.factorial, 5), results.append)
         aside.do(partial(math.sqrt, 16.0), results.append)
         assert aside.running is not None
@@ -28,7 +28,7 @@ def test_results_come_back_in_order() -> None:
     assert results == [120, 4.0]
 
 
-def outcome(aside: Aside, *works: Callable[[], object]) -> list[object]:
+def outcome(aside: SubprocessWorker, *works: Callable[[], object]) -> list[object]:
     results: list[object] = []
 
     async def wait() -> None:
@@ -42,22 +42,22 @@ def outcome(aside: Aside, *works: Callable[[], object]) -> list[object]:
 
 
 def test_a_failure_is_handed_over_and_others_go_on() -> None:
-    failed, result = outcome(Aside(), partial(math.sqrt, -1.0), partial(math.sqrt, 9.0))
+    failed, result = outcome(SubprocessWorker(), partial(math.sqrt, -1.0), partial(math.sqrt, 9.0))
     assert failed == Failed("ended with status 1")
     assert result == 3.0
 
 
 def test_what_hangs_is_ended() -> None:
-    (failed,) = outcome(Aside(lasts_s_max=0.2), partial(time.sleep, 60.0))
+    (failed,) = outcome(SubprocessWorker(lasts_s_max=0.2), partial(time.sleep, 60.0))
     assert failed == Failed("took more than 0.2 s")
 
 
 def test_what_dies_without_a_word_has_failed() -> None:
-    (failed,) = outcome(Aside(), partial(os._exit, 9))
+    (failed,) = outcome(SubprocessWorker(), partial(os._exit, 9))
     assert failed == Failed("ended with status 9")
 
 
 def test_tables_travel() -> None:
     latency_ns = ((ms(8), ms(12)), (ms(16), ms(26)))
     problem = WorkerProblem(latency_ns, (0.6, 0.9), ms(40), 2, 100.0)
-    assert asyncio.run(call_elsewhere(partial(solve, problem))) == solve(problem)
+    assert asyncio.run(run_in_subprocess(partial(solve, problem))) == solve(problem)

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from fermata.autoscaler.cost import HOUR_NS, bills
+from fermata.autoscaler.cost import HOUR_NS, allocate_cost
 from fermata.autoscaler.rule import (
-    Advice,
     RuleOptions,
     RuleState,
+    ScalingAdvice,
     Window,
     advise,
     demand_of,
@@ -24,7 +24,7 @@ def window(backends: int, idle: float = 0.0, bad: float = 0.0, **values: float) 
     return replace(made, **values)  # type: ignore[arg-type]
 
 
-def after(options: RuleOptions, windows: list[Window]) -> list[Advice]:
+def after(options: RuleOptions, windows: list[Window]) -> list[ScalingAdvice]:
     """The advice of each window, none of it followed."""
     state, given = RuleState(), []
     for each in windows:
@@ -152,11 +152,11 @@ def test_what_does_not_fit_is_shared_by_demand() -> None:
 
 
 def test_idle_time_is_billed_in_proportion_to_use() -> None:
-    first, second = bills({"a": HOUR_NS, "b": 3 * HOUR_NS}, 8 * HOUR_NS, price_per_hour=2.0)
+    first, second = allocate_cost({"a": HOUR_NS, "b": 3 * HOUR_NS}, 8 * HOUR_NS, price_per_hour=2.0)
     assert (first.backend_hours, first.busy_hours, first.cost) == (2.0, 1.0, 4.0)
     assert (second.backend_hours, second.cost) == (6.0, 12.0)
 
 
 def test_an_idle_hour_is_billed_alike() -> None:
-    parts = bills({"a": 0.0, "b": 0.0}, 2 * HOUR_NS, 1.0)
+    parts = allocate_cost({"a": 0.0, "b": 0.0}, 2 * HOUR_NS, 1.0)
     assert [part.cost for part in parts] == [1.0, 1.0]

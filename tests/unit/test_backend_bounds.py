@@ -4,7 +4,7 @@ import asyncio
 
 from fermata.deployments.backend.frontends import PEERS_MAX
 from fermata.deployments.backend.process import OTHERS, REASONS_MAX, BackendProcess, BackendSettings
-from fermata.router.links.messages import Frontend
+from fermata.router.links.messages import FrontendAddress
 
 
 async def nowhere() -> str:
@@ -24,7 +24,7 @@ def test_the_oldest_frontend_without_a_link_is_forgotten() -> None:
     async def test() -> None:
         frontends = BackendProcess(BackendSettings(1), {}, nowhere).frontends
         for number in range(PEERS_MAX + 2):
-            frontends.meet(Frontend(number, f"there:{number}", ""))
+            frontends.meet(FrontendAddress(number, f"there:{number}", ""))
             if number == 0:
                 # One that is being reached stays.
                 waits = asyncio.get_running_loop().create_task(asyncio.sleep(0))

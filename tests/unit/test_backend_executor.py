@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.execution.executor import Executor, Outcome
+from fermata.deployments.backend.execution.executor import BatchOutcome, Executor
 from fermata.deployments.backend.execution.runner import PlainRunner
 from fermata.deployments.backend.execution.tensors import Array
 
 BAD = 13
 
 
-def run(values: list[int]) -> tuple[Outcome, list[int]]:
+def run(values: list[int]) -> tuple[BatchOutcome, list[int]]:
     """What becomes of a batch whose model cannot bear one value, and what sizes it ran in."""
     sizes: list[int] = []
 
@@ -22,7 +22,7 @@ def run(values: list[int]) -> tuple[Outcome, list[int]]:
             raise ValueError("thirteen")
         return batch[:, 0] * 2
 
-    heard: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[BatchOutcome] = queue.SimpleQueue()
     executor = Executor(heard.put)
     job: Any = object()
     items = [(place, np.array([value])) for place, value in enumerate(values)]
@@ -32,7 +32,7 @@ def run(values: list[int]) -> tuple[Outcome, list[int]]:
     return outcome, sizes
 
 
-def served(outcome: Outcome) -> dict[int, int]:
+def served(outcome: BatchOutcome) -> dict[int, int]:
     return {
         place: int(row)
         for places, rows in outcome.outputs

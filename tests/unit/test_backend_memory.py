@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fermata.deployments.backend.batch_pipeline import Slot
-from fermata.deployments.backend.execution.executor import Executor, Outcome, run_or_halve
+from fermata.deployments.backend.batch_pipeline import BatchPipeline
+from fermata.deployments.backend.execution.executor import BatchOutcome, Executor, run_or_halve
 from fermata.deployments.backend.execution.out_of_memory import NoRoomError, is_out_of_memory
 from fermata.deployments.backend.execution.runner import PlainRunner
 from fermata.deployments.backend.execution.tensors import Array
@@ -23,7 +23,7 @@ from fermata.router.assembly import (
 )
 from fermata.router.core.events import Dispatch, Request
 from fermata.router.links.messages import Payload, Run
-from fermata.router.live.batch_limits import Room
+from fermata.router.live.batch_limits import BatchSizeLimits
 
 
 class OutOfMemoryError(RuntimeError):
@@ -73,7 +73,7 @@ def test_nothing_of_a_run_that_failed_is_held_when_its_halves_run() -> None:
                     raise RuntimeError("the library's own handler failed too") from None
             return staged[1][:, 0] * 2
 
-    heard: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[BatchOutcome] = queue.SimpleQueue()
     executor = Executor(heard.put)
     job: Any = FakeJob()
     for size, width in ((16, 1), (16, 1 << 15), (8, 1 << 15)):
@@ -155,7 +155,7 @@ def test_other_errors_are_not_tried_again() -> None:
 
 
 def test_a_slot_tells_how_far_its_batch_is_past_its_plan() -> None:
-    slot = Slot()
+    slot = BatchPipeline()
     slot.on_router_up(1)
     slot.on_run(0, 1, Run(1, "v", (1,), 0, ms(5)))
     assert slot.overrun_ns(ms(1000)) < 0
@@ -187,7 +187,7 @@ def test_an_outcome_tells_what_fitted_even_where_staging_did_not() -> None:
                 raise MemoryError("no room to stage")
             return super().stage(items)
 
-    heard: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[BatchOutcome] = queue.SimpleQueue()
     executor = Executor(heard.put)
     model = Crowded(lambda batch: batch[:, 0] * 2, 16)
     items = [(place, np.array([place])) for place in range(8)]
@@ -205,10 +205,10 @@ def test_an_outcome_tells_what_fitted_even_where_staging_did_not() -> None:
 # The router
 
 
-def make_room() -> tuple[Room, Assembly]:
+def make_room() -> tuple[BatchSizeLimits, Assembly]:
     variant = ServedVariant("v", tuple(ms(10 + n) for n in range(1, 9)))
     built = assemble(RouterConfig((ServedApplication("a", ms(100), (variant,)),)))
-    return Room(built), built
+    return BatchSizeLimits(built), built
 
 
 def test_batches_are_planned_as_large_as_fits_half_of_the_backends() -> None:

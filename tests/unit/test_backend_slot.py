@@ -6,15 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fermata.deployments.backend.batch_pipeline import (
-    Announce,
-    Ask,
-    Begin,
+    AnnounceReady,
+    BatchPipeline,
     Effect,
-    GiveBack,
-    Job,
-    Reply,
-    Report,
-    Slot,
+    FetchInputs,
+    PipelineJob,
+    ReportDone,
+    ReturnRequests,
+    SendResults,
+    StartBatch,
     Tensors,
 )
 from fermata.foundation.units import NEVER, ms
@@ -25,47 +25,49 @@ FAR = 1 << RID_BITS
 """Requests of frontend 1; those below are of frontend 0."""
 
 
-def ready(epoch: int = 1) -> Slot:
-    slot = Slot(fetch_limit_ns=ms(100))
+def ready(epoch: int = 1) -> BatchPipeline:
+    slot = BatchPipeline(fetch_limit_ns=ms(100))
     assert slot.on_router_up(epoch) is None
-    assert slot.take_effects() == [Announce()]
+    assert slot.take_effects() == [AnnounceReady()]
     return slot
 
 
-def order(slot: Slot, batch: int, *rids: int, now_ns: int = 0, start_in_ns: int = 0) -> list[Ask]:
+def order(
+    slot: BatchPipeline, batch: int, *rids: int, now_ns: int = 0, start_in_ns: int = 0
+) -> list[FetchInputs]:
     assert slot.on_run(now_ns, slot.epoch, Run(batch, "v", rids, start_in_ns, ms(5))) is None
-    return [effect for effect in slot.take_effects() if isinstance(effect, Ask)]
+    return [effect for effect in slot.take_effects() if isinstance(effect, FetchInputs)]
 
 
-def give(slot: Slot, *rids: int, now_ns: int = 0) -> list[Effect]:
+def give(slot: BatchPipeline, *rids: int, now_ns: int = 0) -> list[Effect]:
     for rid in rids:
         slot.on_payload(now_ns, Payload(rid, "UINT8", (1,), b"x"))
     return slot.take_effects()
 
 
-def begun(effects: list[Effect]) -> list[Job]:
-    return [effect.job for effect in effects if isinstance(effect, Begin)]
+def begun(effects: list[Effect]) -> list[PipelineJob]:
+    return [effect.job for effect in effects if isinstance(effect, StartBatch)]
 
 
-def finish(slot: Slot, job: Job, now_ns: int, run_ns: int = ms(5)) -> list[Effect]:
+def finish(slot: BatchPipeline, job: PipelineJob, now_ns: int, run_ns: int = ms(5)) -> list[Effect]:
     outputs = [OUTPUT] * len(job.inputs)
     slot.on_finished(now_ns, job, 0, now_ns - run_ns, run_ns, outputs)
     return slot.take_effects()
 
 
 def replied(effects: list[Effect]) -> list[int]:
-    return [each.result.rid for each in effects if isinstance(each, Reply)]
+    return [each.result.rid for each in effects if isinstance(each, SendResults)]
 
 
 def reported(effects: list[Effect]) -> list[Done]:
-    return [effect.done for effect in effects if isinstance(effect, Report)]
+    return [effect.done for effect in effects if isinstance(effect, ReportDone)]
 
 
 def test_asks_each_frontend_once_and_begins_when_all_inputs_are_there() -> None:
     slot = ready()
     assert order(slot, 7, 1, FAR + 1, 2) == [
-        Ask(0, Fetch(7, (1, 2))),
-        Ask(1, Fetch(7, (FAR + 1,))),
+        FetchInputs(0, Fetch(7, (1, 2))),
+        FetchInputs(1, Fetch(7, (FAR + 1,))),
     ]
     assert give(slot, 2, FAR + 1) == []
     [job] = begun(give(slot, 1))
@@ -100,7 +102,7 @@ def test_missing_inputs_are_left_out() -> None:
     [job] = begun(give(slot, 2))
     effects = finish(slot, job, ms(5))
     assert replied(effects) == [2]
-    assert [each.result.batch_size for each in effects if isinstance(each, Reply)] == [1]
+    assert [each.result.batch_size for each in effects if isinstance(each, SendResults)] == [1]
 
 
 def test_batch_of_nobody_ends_at_once_and_in_order() -> None:
@@ -133,8 +135,8 @@ def test_what_fails_after_its_router_went_is_given_back() -> None:
     slot.on_failed(ms(5), job, ms(5), "the kernel failed")
     # The router runs it elsewhere, or is gone: then the frontend submits it to the next one.
     assert slot.take_effects() == [
-        GiveBack(0, Returned((1,))),
-        GiveBack(1, Returned((FAR + 1,))),
+        ReturnRequests(0, Returned((1,))),
+        ReturnRequests(1, Returned((FAR + 1,))),
     ]
 
 
@@ -147,7 +149,7 @@ def test_input_that_never_comes_is_given_up_with_a_word() -> None:
     assert slot.take_effects() == []
     slot.on_time(ms(103))
     effects = slot.take_effects()
-    [reply] = [each for each in effects if isinstance(each, Reply)]
+    [reply] = [each for each in effects if isinstance(each, SendResults)]
     assert (reply.result.rid, reply.result.error) == (2, "its input was not there in time")
     assert len(begun(effects)) == 1
     assert slot.wake_at_ns() == NEVER
@@ -160,7 +162,7 @@ def test_failure_is_told_to_every_request_and_to_the_router() -> None:
     [job] = begun(give(slot, 1, 2))
     slot.on_failed(ms(1), job, ms(1), "boom")
     effects = slot.take_effects()
-    errors = [effect.result.error for effect in effects if isinstance(effect, Reply)]
+    errors = [effect.result.error for effect in effects if isinstance(effect, SendResults)]
     assert errors == ["boom", "boom"]
     assert reported(effects) == [Done(1, ms(1), 0, "boom")]
 
@@ -185,7 +187,7 @@ def test_after_its_router_it_ends_what_runs_and_forgets_the_rest() -> None:
     slot.on_router_down()
     assert slot.on_router_up(2) is None
     # Not ready before it is free: the new router would plan on a backend that is busy.
-    assert slot.take_effects() == [GiveBack(0, Returned((2,)))]
+    assert slot.take_effects() == [ReturnRequests(0, Returned((2,)))]
     assert (
         slot.on_run(0, 2, Run(1, "v", (9,), 0, 0)) == "batch 1 came before this backend was ready"
     )
@@ -193,32 +195,32 @@ def test_after_its_router_it_ends_what_runs_and_forgets_the_rest() -> None:
     effects = finish(slot, running, ms(5))
     assert replied(effects) == [1]
     assert reported(effects) == []
-    assert effects[-1] == Announce()
+    assert effects[-1] == AnnounceReady()
 
 
 @dataclass
 class World:
     """Drives a slot at random, and keeps account."""
 
-    slot: Slot = field(default_factory=ready)
+    slot: BatchPipeline = field(default_factory=ready)
     wanted: set[int] = field(default_factory=set)
     """Requests that have to be answered."""
     answered: list[int] = field(default_factory=list)
     open_fetches: list[int] = field(default_factory=list)
-    queue: list[Job] = field(default_factory=list)
+    queue: list[PipelineJob] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
     batches: int = 0
     now_ns: int = 0
 
     def settle(self) -> None:
         for effect in self.slot.take_effects():
-            if isinstance(effect, Ask):
+            if isinstance(effect, FetchInputs):
                 self.open_fetches += effect.fetch.rids
-            elif isinstance(effect, Begin):
+            elif isinstance(effect, StartBatch):
                 self.queue.append(effect.job)
-            elif isinstance(effect, Reply):
+            elif isinstance(effect, SendResults):
                 self.answered.append(effect.result.rid)
-            elif isinstance(effect, Report):
+            elif isinstance(effect, ReportDone):
                 self.ended.append(effect.done.batch)
 
     def step(self, act: str, pick: int) -> None:

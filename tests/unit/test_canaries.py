@@ -11,7 +11,7 @@ from fermata.deployments.config.resolve import registry
 from fermata.deployments.control.canaries import canaries
 from fermata.deployments.specs import UnloadedModelError
 from fermata.foundation.errors import ConfigError
-from fermata.router.links.messages import Absent, Ready
+from fermata.router.links.messages import Ready, Unavailable
 from fermata.router.telemetry.snapshot import snapshot
 
 
@@ -96,7 +96,7 @@ def test_frontends_hear_of_a_withdrawal_and_a_load_ends_it() -> None:
     world = World()
     world.router.withdraw("cats", "withdrawn: bad")
     world.settle()
-    assert world.frontend.take(Absent) == [Absent((("cats", "withdrawn: bad"),))]
+    assert world.frontend.take(Unavailable) == [Unavailable((("cats", "withdrawn: bad"),))]
     assert snapshot(world.router)["absent"] == {"cats": "withdrawn: bad"}
     # Backends that announce themselves anew change nothing.
     world.hear(world.backend, Ready("emulated", ("v",)))

@@ -13,10 +13,10 @@ from fermata.router.policies.central.hull import (
     price,
     reachable,
 )
-from fermata.router.policies.central.load_filter import SteadyRate
+from fermata.router.policies.central.load_filter import LoadFilter
 from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.prices import PriceCurve
-from fermata.router.policies.central.running_work import UnderWay
+from fermata.router.policies.central.running_work import RunningWork
 from fermata.router.policies.central.source import CentralQueue
 from fermata.router.policies.family import Family
 from fermata.router.policies.ramsis.options import RamsisOptions
@@ -144,7 +144,7 @@ def test_requests_that_have_waited_long_count_whatever_is_under_way() -> None:
 
 
 def test_what_is_under_way_ends_by_itself() -> None:
-    under_way = UnderWay()
+    under_way = RunningWork()
     under_way.add(100, 80)
     under_way.add(50, 40)
     assert under_way.left_ns(20) == 80 + 30
@@ -153,14 +153,14 @@ def test_what_is_under_way_ends_by_itself() -> None:
 
 
 def test_usual_is_half_a_run_on_each_backend() -> None:
-    under_way = UnderWay()
+    under_way = RunningWork()
     for _ in range(10):
         under_way.add(100, 80)
     assert under_way.usual_ns(3.0) == pytest.approx(3 * 40)
 
 
 def test_a_steady_load_is_averaged_and_a_change_followed() -> None:
-    steady = SteadyRate()
+    steady = LoadFilter()
     for reading in (1000.0, 1020.0, 980.0, 1000.0):
         load = steady.read(reading)
     assert load == pytest.approx(1000.0)

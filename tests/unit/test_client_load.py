@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fermata.clients.load.arrivals import Arrivals, cameras, gamma, poisson, single, trace
-from fermata.clients.load.ledger import Ledger, merge
+from fermata.clients.load.arrivals import SendTimes, cameras, gamma, poisson, single, trace
+from fermata.clients.load.ledger import LoadLedger, merge
 from fermata.clients.load.report import report
 from fermata.clients.load.sender import Target, own_part, shared_part
 from fermata.clients.wire import open_inference_pb2 as pb
@@ -52,10 +52,10 @@ def test_parts_share_the_load_and_split_no_client() -> None:
     assert abs(len(alone.part(0, 2)) - len(alone.part(1, 2))) <= 1
 
 
-def ledger(count: int) -> Ledger:
+def ledger(count: int) -> LoadLedger:
     at_ns = np.arange(count, dtype=np.int64) * 100 * MS
     zeros = np.zeros(count, np.int64)
-    return Ledger.of(Arrivals(at_ns, zeros, zeros))
+    return LoadLedger.of(SendTimes(at_ns, zeros, zeros))
 
 
 def test_every_request_counts_once_and_latency_is_from_its_schedule() -> None:

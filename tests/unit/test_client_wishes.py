@@ -6,7 +6,7 @@ from fermata.foundation.units import SECOND, ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Compute, Dispatch, Drop, DropReason, Request
-from fermata.router.live.allowed_variants import KNOWN_MAX, ClientWishes
+from fermata.router.live.allowed_variants import KNOWN_MAX, AllowedVariants
 from fermata.router.policies.family import Family
 from fermata.simulator.reports.report import report
 from fermata.simulator.run import simulate
@@ -149,7 +149,7 @@ def test_wishes_name_variants_of_the_application_alone() -> None:
         Family(1, "two", SLO_NS, (2, 3), 2, (0.7, 0.9)),
         Family(2, "unknown", SLO_NS, (4,), 4),
     )
-    wishes = ClientWishes(families, ("small", "large", "small", "large", "only"))
+    wishes = AllowedVariants(families, ("small", "large", "small", "large", "only"))
     assert wishes.allowed(0, 0.0, "") is None
     assert wishes.allowed(1, 0.0, "small") == {2}
     assert wishes.allowed(1, 0.8, "") == {3}

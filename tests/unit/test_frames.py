@@ -14,12 +14,12 @@ from fermata.deployments.control.history import History
 from fermata.deployments.control.page_frames import live_frame
 from fermata.foundation.units import ms, seconds
 from fermata.router.links.messages import Done, Run
-from fermata.router.telemetry.dashboard_frames import Frame
+from fermata.router.telemetry.dashboard_frames import DashboardFrame
 from fermata.router.telemetry.histogram import quantile
 from fermata.router.telemetry.snapshot import snapshot
 
 
-def look(world: World, history: History) -> Frame:
+def look(world: World, history: History) -> DashboardFrame:
     told: dict[str, Any] = snapshot(world.router)
     told["bad_rates"] = history.bad_rates(told)
     told["idle_fractions"] = history.idle_fractions(told)

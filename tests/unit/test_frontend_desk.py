@@ -9,14 +9,22 @@ import pytest
 
 from fermata.clients.wire.tensors import RawTensor
 from fermata.deployments.frontend.memory.arena import Arena
-from fermata.deployments.frontend.protocol.parsing import Intake
+from fermata.deployments.frontend.protocol.parsing import ParsedRequest
 from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
-from fermata.deployments.frontend.requests.pending_request import Arrival
-from fermata.deployments.frontend.requests.request_driver import ADVICE_MAX, Desk
+from fermata.deployments.frontend.requests.pending_request import RequestTerms
+from fermata.deployments.frontend.requests.request_driver import ADVICE_MAX, RequestDriver
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.specs import ServedModel, TensorSpec
 from fermata.foundation.units import ms, seconds
-from fermata.router.links.messages import Advice, Cancel, Evidence, Payload, Report, Result, Submit
+from fermata.router.links.messages import (
+    Cancel,
+    ClientNetworkReport,
+    Evidence,
+    InputSizeAdvice,
+    Payload,
+    Result,
+    Submit,
+)
 
 BYTES = ServedModel("bytes", TensorSpec("input", "UINT8", (4,)), seconds(1), seconds(1))
 SIZED = ServedModel(
@@ -36,7 +44,7 @@ class Watch:
 class Nowhere:
     """Wires that lead to nobody."""
 
-    def to_router(self, message: Submit | Cancel | Evidence | Report) -> None:
+    def to_router(self, message: Submit | Cancel | Evidence | ClientNetworkReport) -> None:
         pass
 
     def to_backend(self, backend: int, payload: Payload) -> None:
@@ -44,18 +52,18 @@ class Nowhere:
 
 
 @contextmanager
-def a_desk() -> Iterator[Desk]:
+def a_desk() -> Iterator[RequestDriver]:
     with ThreadPoolExecutor(1) as pool:
         arena = Arena(0)
-        yield Desk(RequestTable(1), arena, pool, Nowhere())
+        yield RequestDriver(RequestTable(1), arena, pool, Nowhere())
         arena.close()
 
 
-def asking(model: ServedModel, frame: tuple[int, int] = (0, 0)) -> Intake:
+def asking(model: ServedModel, frame: tuple[int, int] = (0, 0)) -> ParsedRequest:
     encoded = frame != (0, 0)
     tensor = RawTensor("input", "BYTES" if encoded else "UINT8", (1,) if encoded else (4,), b"abcd")
-    arrival = Arrival(model.name, model.slo_ns, model.hard_limit_ns, 4)
-    return Intake(model, "1", "", arrival, tensor, encoded, batched=False, frame=frame)
+    arrival = RequestTerms(model.name, model.slo_ns, model.hard_limit_ns, 4)
+    return ParsedRequest(model, "1", "", arrival, tensor, encoded, batched=False, frame=frame)
 
 
 async def _answers_to_two(caplog: pytest.LogCaptureFixture) -> list[tuple[str, Outcome]]:
@@ -106,13 +114,13 @@ def test_a_header_is_not_believed_to_the_last_gigabyte() -> None:
     assert "65535x65535" in refused.message
 
 
-async def _advised(clients: int) -> tuple[int, list[Advice | None]]:
-    def of(client: int) -> Arrival:
-        return Arrival("bytes", seconds(1), seconds(1), 4, client=client)
+async def _advised(clients: int) -> tuple[int, list[InputSizeAdvice | None]]:
+    def of(client: int) -> RequestTerms:
+        return RequestTerms("bytes", seconds(1), seconds(1), 4, client=client)
 
     with a_desk() as desk:
         for client in range(clients):
-            desk.on_advice(Advice("bytes", client, 128, 0, True))
+            desk.on_advice(InputSizeAdvice("bytes", client, 128, 0, True))
             desk.advice_for(of(0))
         found = [desk.advice_for(of(client)) for client in (0, 1, clients - 1)]
         desk.close()
@@ -129,7 +137,7 @@ def test_what_lay_unread_while_the_process_was_stopped_is_refused() -> None:
     async def play() -> None:
         watch = Watch()
         with ThreadPoolExecutor(1) as pool:
-            desk = Desk(RequestTable(1), Arena(0), pool, Nowhere(), clock=watch)
+            desk = RequestDriver(RequestTable(1), Arena(0), pool, Nowhere(), clock=watch)
             desk.table.on_router_up(0, 1)
             desk.stalls.start()
 

@@ -27,7 +27,7 @@ from fermata.deployments.frontend.protocol.client_errors import refusal_of
 from fermata.deployments.frontend.protocol.decoding import payload_bytes, write_payload
 from fermata.deployments.frontend.protocol.images import decode, fit, write
 from fermata.deployments.frontend.protocol.json_tensors import read_request, write_response
-from fermata.deployments.frontend.protocol.parsing import Intake, take_in
+from fermata.deployments.frontend.protocol.parsing import ParsedRequest, parse_request
 from fermata.deployments.frontend.protocol.replies import best_classes, response_of, stream_refusal
 from fermata.deployments.specs import (
     Fit,
@@ -56,7 +56,7 @@ REGISTRY = Registry.of(
 )
 
 
-def ask(model: str, tensor: RawTensor, version: str = "", **given: int | str) -> Intake:
+def ask(model: str, tensor: RawTensor, version: str = "", **given: int | str) -> ParsedRequest:
     request = pb.ModelInferRequest(model_name=model, model_version=version)
     for name, value in given.items():
         if isinstance(value, int):
@@ -64,7 +64,7 @@ def ask(model: str, tensor: RawTensor, version: str = "", **given: int | str) ->
         else:
             request.parameters[name].string_param = value
     add_input(request, tensor)
-    return take_in(request, REGISTRY, stream=77)
+    return parse_request(request, REGISTRY, stream=77)
 
 
 WORDS = from_array("text", np.arange(5))
@@ -168,7 +168,7 @@ def test_how_much_there_is_is_asked_before_what() -> None:
     for says, request in hostile():
         began_s = time.process_time()
         with pytest.raises(BadRequestError, match=says):
-            take_in(request, REGISTRY)
+            parse_request(request, REGISTRY)
         # Everybody else's answers wait for the loop that does this.
         assert time.process_time() - began_s < 0.05, says
 
@@ -181,7 +181,7 @@ def test_words_have_limits_and_refusals_quote_little() -> None:
     request = pb.ModelInferRequest(model_name="words", id=long)
     add_input(request, WORDS)
     with pytest.raises(BadRequestError, match="the id has 1000000 characters"):
-        take_in(request, REGISTRY)
+        parse_request(request, REGISTRY)
     nothing: dict[str, list[object]] = {"inputs": []}
     one = {"name": "i", "datatype": "FP32", "shape": [1], "data": [long]}
     bodies = ({"inputs": [one]}, {"inputs": [[long]]}, nothing | {"parameters": [long]})
@@ -216,7 +216,7 @@ def test_priorities_and_shared_memory_are_checked() -> None:
     add_input(request, WORDS)
     request.inputs[0].parameters["shared_memory_region"].string_param = "mine"
     with pytest.raises(BadRequestError, match="names shared memory"):
-        take_in(request, REGISTRY)
+        parse_request(request, REGISTRY)
 
 
 def encoded(kind: str, width: int, height: int) -> bytes:
@@ -302,7 +302,7 @@ def test_boxes_come_back_in_pixels_of_the_clients_frame() -> None:
     request = pb.ModelInferRequest(model_name="faces")
     data = encoded("JPEG", 64, 48)
     add_input(request, RawTensor("input", "BYTES", (1,), join_bytes([data])))
-    intake = take_in(request, Registry.of([faces]))
+    intake = parse_request(request, Registry.of([faces]))
     assert intake.frame == (48, 64)
     # The square shows the frame at half its size; what lies below its 24 rows is cut.
     rows = np.array([[1, 2, 3, 30, 0.9, 0]], np.float32)

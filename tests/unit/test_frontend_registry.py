@@ -14,7 +14,7 @@ from fermata.deployments.frontend.repository import (
 from fermata.deployments.specs import Registry, UnknownModelError, UnloadedModelError
 from fermata.foundation.errors import ConfigError
 from fermata.router.health.availability import FAILED, UNLOADED
-from fermata.router.links.messages import Absent, Place
+from fermata.router.links.messages import Place, Unavailable
 
 
 def entry(name: str, version: int, variant: str) -> dict[str, object]:
@@ -91,12 +91,12 @@ def opened() -> tuple[Repository, list[Place]]:
 def test_loading_waits_until_the_router_says_that_it_is_there() -> None:
     async def go() -> None:
         repository, asked = opened()
-        repository.on_absent(Absent((("m@2", FAILED + "an old story"),)))
+        repository.on_absent(Unavailable((("m@2", FAILED + "an old story"),)))
         task = asyncio.ensure_future(repository.place("m@2", load=True))
         await asyncio.sleep(0)
         assert asked == [Place("m@2", True)]
         assert not task.done()
-        repository.on_absent(Absent(()))
+        repository.on_absent(Unavailable(()))
         await task
 
     asyncio.run(go())
@@ -108,10 +108,10 @@ def test_every_version_of_a_name_goes_at_once() -> None:
         task = asyncio.ensure_future(repository.place("m", load=False))
         await asyncio.sleep(0)
         assert asked == [Place("m@1", False), Place("m@2", False)]
-        repository.on_absent(Absent((("m@1", UNLOADED),)))
+        repository.on_absent(Unavailable((("m@1", UNLOADED),)))
         await asyncio.sleep(0)
         assert not task.done()
-        repository.on_absent(Absent((("m@1", UNLOADED), ("m@2", UNLOADED))))
+        repository.on_absent(Unavailable((("m@1", UNLOADED), ("m@2", UNLOADED))))
         await task
 
     asyncio.run(go())
@@ -120,10 +120,10 @@ def test_every_version_of_a_name_goes_at_once() -> None:
 def test_why_a_model_cannot_be_loaded_is_told() -> None:
     async def go() -> None:
         repository, _ = opened()
-        repository.on_absent(Absent((("m@2", UNLOADED),)))
+        repository.on_absent(Unavailable((("m@2", UNLOADED),)))
         task = asyncio.ensure_future(repository.place("m@2", load=True))
         await asyncio.sleep(0)
-        repository.on_absent(Absent((("m@2", FAILED + "no such file"),)))
+        repository.on_absent(Unavailable((("m@2", FAILED + "no such file"),)))
         with pytest.raises(LoadFailedError, match="no such file"):
             await task
 

@@ -8,14 +8,14 @@ from fermata.foundation.units import SECOND, ms
 from fermata.router.policies.jellyfish import perturbation
 from fermata.router.policies.jellyfish.annealing import Cooling, select_dnns
 from fermata.router.policies.jellyfish.contiguous import cut
-from fermata.router.policies.jellyfish.decision import Decider, Effort, never
+from fermata.router.policies.jellyfish.decision import Decider, SearchEffort, never
 from fermata.router.policies.jellyfish.mapping import find_optimal_clients, map_clients
 from fermata.router.policies.jellyfish.mapping_problem import Post
 from fermata.router.policies.jellyfish.placement import HitCount, assign, neighbours
 from fermata.router.policies.jellyfish.problem import (
     UNITS_PER_FPS,
     Client,
-    Plan,
+    MappingPlan,
     Zoo,
     check_plan,
     load_of,
@@ -24,7 +24,7 @@ from fermata.router.policies.jellyfish.problem import (
     make_zoo,
     servable,
 )
-from fermata.router.policies.jellyfish.rotation import Turns
+from fermata.router.policies.jellyfish.rotation import Rotation
 from fermata.router.policies.jellyfish.search import Search
 from fermata.router.policies.jellyfish.split import best_split
 
@@ -117,13 +117,13 @@ def test_cut_leaves_out_only_what_no_run_carries() -> None:
 def test_who_cannot_be_served_holds_nobody_up() -> None:
     hopeless, fine = client(0, 10, 10), client(1, 10, 100)
     assert not servable(zoo(), hopeless)
-    plan = Decider(zoo(), Effort(), 4, random.Random(0)).decide([hopeless, fine], 1)
+    plan = Decider(zoo(), SearchEffort(), 4, random.Random(0)).decide([hopeless, fine], 1)
     assert [each.number for each in plan.left_out] == [0]
     assert plan.shares[0].dnn == 1
 
 
 def test_nobody_is_left_out_for_ever() -> None:
-    decider = Decider(zoo(), Effort(), 2, random.Random(0))
+    decider = Decider(zoo(), SearchEffort(), 2, random.Random(0))
     clients = [client(number, 60, 40) for number in range(3)]
     seen: dict[int, int] = {}
     for _ in range(24):
@@ -148,8 +148,8 @@ def test_who_has_made_room_is_tried_elsewhere() -> None:
     """Three workers of batch 1 carry 99.75 frames/s each; the turn of the client of 90 has come."""
     clients = [client(0, 60, 20), client(1, 60, 20), client(2, 80, 20), client(3, 90, 20)]
     clients.append(client(4, 30, 20))
-    decider = Decider(zoo(), Effort(splits=60), 1, random.Random(0))
-    decider.previous = Plan(
+    decider = Decider(zoo(), SearchEffort(splits=60), 1, random.Random(0))
+    decider.previous = MappingPlan(
         (
             make_share(zoo(), 0, (clients[0],)),
             make_share(zoo(), 0, (clients[1],)),
@@ -182,7 +182,7 @@ def test_one_more_served_is_kept_although_accuracy_falls(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(perturbation, "_look_for_room", serve_all_worse)
     monkeypatch.setattr(Search, "sweep", lambda self, pairs: False)
-    perturbation.kick(search)
+    perturbation.perturb(search)
     assert not search.left_out
     assert sum(worker.value for worker in search.workers) < value
 
@@ -192,7 +192,7 @@ def test_more_clients_than_bits_of_a_word() -> None:
     split = best_split(zoo(), clients, -1.0)
     assert split is not None
     assert len(split.first) + len(split.second) == 150
-    plan = Decider(zoo(), Effort(), 4, random.Random(0)).decide(clients, 2)
+    plan = Decider(zoo(), SearchEffort(), 4, random.Random(0)).decide(clients, 2)
     check_plan(zoo(), plan)
     # Two large DNNs in batches of 3 carry 2 x 59.75 frames/s.
     assert plan.served == 150
@@ -200,7 +200,7 @@ def test_more_clients_than_bits_of_a_word() -> None:
 
 
 def test_turn_is_not_cut_short() -> None:
-    turns = Turns(2)
+    turns = Rotation(2)
     turns.streaks = {1: -2, 2: 5, 3: 1}
     turns.contested = True
     assert turns.owed([1, 2]) == [1]
@@ -209,14 +209,14 @@ def test_turn_is_not_cut_short() -> None:
 
 def test_floor_holds_although_more_could_be_served_below_it() -> None:
     clients = [client(number, 40, 40, floor=0.6) for number in range(3)]
-    plan = Decider(zoo(), Effort(), 4, random.Random(0)).decide(clients, 2)
+    plan = Decider(zoo(), SearchEffort(), 4, random.Random(0)).decide(clients, 2)
     assert all(share.dnn == 1 for share in plan.shares if share.clients)
     assert plan.served == 2
 
 
 def test_expired_time_still_gives_a_sound_plan() -> None:
     clients = [client(number, 20, 40 + number) for number in range(8)]
-    plan = Decider(zoo(), Effort(), 4, random.Random(0)).decide(clients, 4, lambda: True)
+    plan = Decider(zoo(), SearchEffort(), 4, random.Random(0)).decide(clients, 4, lambda: True)
     check_plan(zoo(), plan)
     assert plan.served > 0
 

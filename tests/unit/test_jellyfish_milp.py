@@ -8,7 +8,7 @@ pytest.importorskip("highspy")
 
 from benchmarks.jellyfish_milp import Programme, optimum
 from fermata.foundation.units import ms
-from fermata.router.policies.jellyfish.decision import Decider, Effort
+from fermata.router.policies.jellyfish.decision import Decider, SearchEffort
 from fermata.router.policies.jellyfish.problem import make_client, make_zoo
 
 # PuLP warns of its own next version.
@@ -20,7 +20,7 @@ CLIENTS = [make_client(ZOO, number, 20 + number, [ms(90), ms(100)]) for number i
 def test_bound_is_no_less_than_the_optimum() -> None:
     best = optimum(ZOO, CLIENTS, 2, 20.0)
     assert best.proven
-    plan = Decider(ZOO, Effort(), 4, random.Random(0)).decide(CLIENTS, 2)
+    plan = Decider(ZOO, SearchEffort(), 4, random.Random(0)).decide(CLIENTS, 2)
     assert plan.served == best.served
     assert plan.value(ZOO) == pytest.approx(best.value)
     programme = Programme(ZOO, CLIENTS, 2, apart=False)

@@ -279,7 +279,8 @@ def test_the_image_has_every_package() -> None:
     text = (K8S / "Dockerfile").read_text()
     copied = set(re.findall(r"^COPY (\w+) \1$", text, re.MULTILINE))
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert copied == packages
+    # Figures are not measured in the cluster.
+    assert copied == packages - {"benchmarks"}
     assert "USER 1000" in text
 
 

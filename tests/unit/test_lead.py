@@ -1,11 +1,11 @@
 """How early batches are sent: learnt, bounded, and forgotten."""
 
 from fermata.foundation.units import ms
-from fermata.router.live.lead_time import LeadTime, QuantileWindow
+from fermata.router.live.lead_time import LeadTimeEstimator, QuantileWindow
 
 
 def test_lead_is_bounded_and_takes_timer_lateness_in() -> None:
-    lead = LeadTime(ms(1), ms(20))
+    lead = LeadTimeEstimator(ms(1), ms(20))
     assert lead.lead_ns() == ms(1)
     lead.on_timer(ms(2))
     assert lead.lead_ns() == ms(3)

@@ -18,9 +18,9 @@ from fermata.router.links.messages import (
     Goodbye,
     Heartbeat,
     Hello,
-    Lead,
     Message,
     Proof,
+    TakesLead,
 )
 from fermata.router.links.session import HANDSHAKE_NS, PREFIX, Session
 
@@ -93,7 +93,7 @@ def test_a_wrong_proof_ends_the_link_and_tells_nothing(proof: Message) -> None:
         [Proof(bytes(32))],
         [Challenge(nonce(3))],
         [Heartbeat(0)],
-        [Lead(HUGE)],
+        [TakesLead(HUGE)],
         [Cancel(1)],
         [named("backend"), named("backend")],
         [named("backend"), Challenge(nonce(3))],
@@ -210,8 +210,8 @@ def test_a_link_that_is_passed_on_from_another_address_is_refused() -> None:
         ],
         [Challenge(nonce(3)), Challenge(nonce(4))],
         [Challenge(b"")],
-        [Challenge(nonce(3)), Lead(HUGE)],
-        [Lead(HUGE)],
+        [Challenge(nonce(3)), TakesLead(HUGE)],
+        [TakesLead(HUGE)],
     ],
 )
 def test_a_router_that_proves_nothing_is_not_met(said: list[Message]) -> None:

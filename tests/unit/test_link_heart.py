@@ -6,7 +6,7 @@ from collections.abc import Callable
 from fermata.foundation.units import ms
 from fermata.router.links.closing import Closed
 from fermata.router.links.connecting import PersistentLink
-from fermata.router.links.heartbeat import Heart, LoopWatch
+from fermata.router.links.heartbeat import HeartbeatThread, LoopWatch
 from fermata.router.links.messages import PROTOCOL, Hello, Message
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkOptions
@@ -26,7 +26,7 @@ class Pulse:
 
 
 def test_a_link_that_cannot_beat_keeps_no_other_from_it() -> None:
-    heart = Heart(NEVER_BEATS)
+    heart = HeartbeatThread(NEVER_BEATS)
     links = [Pulse(RuntimeError("its TLS has ended")), Pulse(), Pulse()]
     for link in links:
         heart.join(link)
@@ -40,7 +40,7 @@ def test_a_link_that_cannot_beat_keeps_no_other_from_it() -> None:
 def test_a_loop_that_hangs_is_told_from_one_that_is_busy() -> None:
     posted: list[Callable[[], None]] = []
     hung: list[bool] = []
-    heart = Heart(NEVER_BEATS)
+    heart = HeartbeatThread(NEVER_BEATS)
     heart.mind(LoopWatch(posted.append, 3, lambda: hung.append(True)))
     for _ in range(4):
         # Busy for three beats, then it turns.
@@ -70,7 +70,7 @@ def test_whatever_an_attempt_fails_of_another_follows() -> None:
         raise asked[-1]
 
     async def test() -> None:
-        heart = Heart(NEVER_BEATS)
+        heart = HeartbeatThread(NEVER_BEATS)
         options = LinkOptions(backoff_ns_min=1, backoff_ns_max=1)
         kept = PersistentLink(resolve, lambda: Hello(PROTOCOL, "x", 0, 0), Nobody(), heart, options)
         kept.start()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from benchmarks.certificates import Authority
 from fermata.foundation.errors import ConfigError
-from fermata.router.links.tls import LinkTls, Seal, SealError
+from fermata.router.links.tls import LinkTls, TlsChannel, TlsChannelError
 
 
 def tls(authority: Authority, name: str = "fermata", trusted: Authority | None = None) -> LinkTls:
@@ -27,7 +27,7 @@ def ours(authority: Authority) -> LinkTls:
     return tls(authority)
 
 
-def talk(client: Seal, server: Seal, say: bytes = b"") -> tuple[bytes, bytes]:
+def talk(client: TlsChannel, server: TlsChannel, say: bytes = b"") -> tuple[bytes, bytes]:
     """Hand bytes to and fro until there are none: what the client heard, and the server."""
     heard = [b"", b""]
     to_server, to_client = client.wrap(say), server.wrap(say)
@@ -71,10 +71,10 @@ def test_a_certificate_of_another_authority_is_refused_on_both_sides(
     authority: Authority, ours: LinkTls, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path, "other")
-    with pytest.raises(SealError, match="certificate"):
+    with pytest.raises(TlsChannelError, match="certificate"):
         talk(ours.seal(False), tls(other).seal(True))
     # One that trusts us, and whom we do not trust.
-    with pytest.raises(SealError, match="certificate"):
+    with pytest.raises(TlsChannelError, match="certificate"):
         talk(tls(other, trusted=authority).seal(False), ours.seal(True))
 
 
@@ -85,11 +85,11 @@ def test_whoever_was_refused_can_say_nothing_more(
     server = ours.seal(True)
     _, reply = server.unwrap(client.wrap(b"hello"))
     _, finished = client.unwrap(reply)
-    with pytest.raises(SealError) as refused:
+    with pytest.raises(TlsChannelError) as refused:
         server.unwrap(finished)
-    with pytest.raises(SealError):
+    with pytest.raises(TlsChannelError):
         client.unwrap(refused.value.last)
-    with pytest.raises(SealError):
+    with pytest.raises(TlsChannelError):
         client.wrap(b"a heartbeat")
 
 
@@ -97,9 +97,9 @@ def test_another_name_of_the_same_authority_is_refused_on_both_sides(
     authority: Authority, ours: LinkTls
 ) -> None:
     camera = tls(authority, "camera")
-    with pytest.raises(SealError, match=r"[Hh]ostname mismatch"):
+    with pytest.raises(TlsChannelError, match=r"[Hh]ostname mismatch"):
         talk(ours.seal(False), camera.seal(True))
-    with pytest.raises(SealError, match="not of 'fermata'"):
+    with pytest.raises(TlsChannelError, match="not of 'fermata'"):
         talk(camera.seal(False), ours.seal(True))
 
 
@@ -108,7 +108,7 @@ def test_another_name_of_the_same_authority_is_refused_on_both_sides(
 )
 def test_whoever_speaks_no_tls_is_refused(ours: LinkTls, said: bytes) -> None:
     server = ours.seal(True)
-    with pytest.raises(SealError):
+    with pytest.raises(TlsChannelError):
         server.unwrap(said * 10_000)
 
 
@@ -117,7 +117,7 @@ def test_what_was_changed_on_its_way_is_not_heard(ours: LinkTls) -> None:
     talk(client, server)
     sealed = bytearray(client.wrap(b"grant"))
     sealed[-1] ^= 1
-    with pytest.raises(SealError):
+    with pytest.raises(TlsChannelError):
         server.unwrap(bytes(sealed))
 
 

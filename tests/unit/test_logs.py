@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from router_world import LEFT, LOST, World, rid
 
-from fermata.deployments.frontend.requests.observers import Followers, follow
+from fermata.deployments.frontend.requests.observers import RequestObservers, observe_with
 from fermata.deployments.frontend.requests.outcomes import Refusal
-from fermata.deployments.frontend.requests.pending_request import Arrival
+from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.frontend.requests.request_log import RequestLog
 from fermata.deployments.frontend.requests.traces import Tracer
 from fermata.foundation import logs
@@ -22,7 +22,7 @@ from fermata.router.links.messages import Done, Fetch, Ready, Result
 from fermata.router.telemetry.batch_log import LoggedMeters
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-CATS = Arrival("cats", ms(50), ms(50), 1)
+CATS = RequestTerms("cats", ms(50), ms(50), 1)
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +75,7 @@ def test_without_debug_nobody_follows_and_nothing_is_formatted(
     monkeypatch.setattr(logs, "log_line", lambda *given: formatted.append(given))
     start_logs("p", LogOptions("warning", str(tmp_path)))
     assert not debugging()
-    assert follow([]) is None
+    assert observe_with([]) is None
     LOG.debug("request", extra=fields(request=1))
     LOG.info("linked")
     assert not formatted
@@ -136,7 +136,7 @@ def test_a_refusal_is_a_line_with_or_without_an_id(tmp_path: Path) -> None:
     requests = RequestLog()
     refusal = Refusal("UNAVAILABLE", "draining", "draining: reconnect")
     requests.refuse("cats", refusal)
-    requests.begin(0, 1, Arrival("cats", ms(50), ms(50), 1, left_ns=NEVER), "", "")
+    requests.begin(0, 1, RequestTerms("cats", ms(50), ms(50), 1, left_ns=NEVER), "", "")
     requests.end(ms(3), 1, refusal)
     first, second = lines(tmp_path)
     assert "request" not in first
@@ -146,8 +146,8 @@ def test_a_refusal_is_a_line_with_or_without_an_id(tmp_path: Path) -> None:
 
 def test_traces_and_logs_follow_side_by_side() -> None:
     tracer, requests = Tracer(1.0, random.Random(1)), RequestLog()
-    both = follow([tracer, requests])
-    assert isinstance(both, Followers)
+    both = observe_with([tracer, requests])
+    assert isinstance(both, RequestObservers)
     both.begin(0, 1, CATS, "", "")
     both.on_payload(1, 1)
     both.on_fetch(2, 5, Fetch(9, (1,)))

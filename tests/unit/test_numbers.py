@@ -1,6 +1,6 @@
 """Numbers of processes: each has one, and no two the same."""
 
-from fermata.router.leadership.process_ids import take_number
+from fermata.router.leadership.process_ids import claim_process_id
 
 
 def test_a_process_keeps_its_number_and_shares_it_with_nobody() -> None:
@@ -8,7 +8,7 @@ def test_a_process_keeps_its_number_and_shares_it_with_nobody() -> None:
     names = [f"replica-{count}" for count in range(16)]
 
     def number(name: str) -> int:
-        return take_number(name, lambda number: owners.setdefault(number, name), bits=4)
+        return claim_process_id(name, lambda number: owners.setdefault(number, name), bits=4)
 
     taken = [number(name) for name in names]
     # As many as there are: most of them found that of their digest taken.

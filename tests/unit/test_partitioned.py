@@ -9,11 +9,11 @@ from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
 from fermata.router.policies.baselines.partitioned import (
     Bin,
-    Load,
     Partitioned,
     PartitionedOptions,
+    PartitionWorker,
     Route,
-    Worker,
+    SessionLoad,
     pack,
     partition,
     residual_bin,
@@ -24,8 +24,8 @@ TABLE = [0, *(ms(4 + size) for size in range(1, 17))]
 WHOLE_RPS = 8 / 0.012
 
 
-def load(application: int, rps: float) -> Load:
-    return Load(application, rps, ms(24), TABLE, 8)
+def load(application: int, rps: float) -> SessionLoad:
+    return SessionLoad(application, rps, ms(24), TABLE, 8)
 
 
 def contents(bins: list[Bin] | None) -> list[list[tuple[int, int]]]:
@@ -73,7 +73,7 @@ def test_loads_that_fit_at_no_scale_get_no_plan() -> None:
 
 
 def test_route_follows_the_weights() -> None:
-    route = Route([(Worker(0), 200.0), (Worker(1), 100.0)])
+    route = Route([(PartitionWorker(0), 200.0), (PartitionWorker(1), 100.0)])
     assert [route.next().backend for _ in range(6)] == [0, 1, 0, 0, 1, 0]
 
 

@@ -13,7 +13,15 @@ from fermata.foundation.units import ms
 from fermata.partitioner.backends import backends_for, backends_needed
 from fermata.partitioner.balance import Balance
 from fermata.partitioner.milp import Program, available_solvers
-from fermata.partitioner.plan import Model, Plan, Problem, SubCluster, memory_bytes, moves, stages
+from fermata.partitioner.plan import (
+    PlacedModel,
+    Plan,
+    Problem,
+    SubCluster,
+    memory_bytes,
+    moves,
+    stages,
+)
 from fermata.partitioner.problem_file import load_current, read_problem, save_plan
 from fermata.partitioner.search import greedy
 from fermata.partitioner.solve import solve
@@ -23,15 +31,15 @@ from fermata.profiles.profile import linear
 ROOMY = 1000
 
 
-def model(name: str, rate: float, static: int, dynamic: int = 0, cost: float = 1.0) -> Model:
-    return Model(name, rate, static, dynamic, cost)
+def model(name: str, rate: float, static: int, dynamic: int = 0, cost: float = 1.0) -> PlacedModel:
+    return PlacedModel(name, rate, static, dynamic, cost)
 
 
 def places(count: int, rate_max: float = 1e6, room: int = ROOMY) -> tuple[SubCluster, ...]:
     return tuple(SubCluster(f"s{number}", rate_max, room) for number in range(count))
 
 
-def alike(count: int, rate: float = 10, static: int = 10) -> tuple[Model, ...]:
+def alike(count: int, rate: float = 10, static: int = 10) -> tuple[PlacedModel, ...]:
     return tuple(model(f"m{number}", rate, static) for number in range(count))
 
 
@@ -197,14 +205,14 @@ def test_a_full_exchange_needs_a_gap() -> None:
 def test_backends_follow_equations_2_and_3() -> None:
     # Table 4: staggered batches of 16 on eight backends sustain 5,839 req/s.
     profile = linear("resnet50", 1.053, 5.072)
-    needed = backends_for(Model("r", 5839, 1, profiles={"": profile}, slo_ns=ms(25)))
+    needed = backends_for(PlacedModel("r", 5839, 1, profiles={"": profile}, slo_ns=ms(25)))
     assert needed is not None
     assert needed == pytest.approx(8.0, abs=0.01)
 
 
 def test_backends_of_a_sub_cluster_share() -> None:
     profile = linear("x", 1, 4)
-    half = Model("x", 50, 1, profiles={"": profile}, slo_ns=ms(20))
+    half = PlacedModel("x", 50, 1, profiles={"": profile}, slo_ns=ms(20))
     one = backends_for(half)
     assert one is not None
     assert one < 0.5

@@ -1,10 +1,10 @@
 """Which applications are served at all, by what backends say that they hold."""
 
-from fermata.router.health.availability import FAILED, LOADING, UNLOADED, Presence
+from fermata.router.health.availability import FAILED, LOADING, UNLOADED, Availability
 
 
-def two() -> Presence:
-    return Presence({"a": ("a1", "a2"), "b": ("b1",)})
+def two() -> Availability:
+    return Availability({"a": ("a1", "a2"), "b": ("b1",)})
 
 
 def test_what_no_backend_has_whole_is_absent() -> None:

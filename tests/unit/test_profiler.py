@@ -13,7 +13,7 @@ from fermata.commands.profile import profile, read_batches, read_shape
 from fermata.deployments.models.model import Array, Card
 from fermata.foundation.errors import ConfigError
 from fermata.profiles.devices import Cpu, choose_device
-from fermata.profiles.measure import Effort, Row, measure, percentile
+from fermata.profiles.measure import MeasureEffort, Row, measure, percentile
 from fermata.profiles.profile import ms
 from fermata.profiles.profiler import profile_model
 from fermata.profiles.store import Table, load_file, save_file
@@ -74,7 +74,7 @@ def test_warm_up_is_left_out_and_percentiles_are_of_the_rest() -> None:
     clock = FakeClock()
     # Two slow runs to warm up, then every fiftieth takes 9 ms instead of 1 ms.
     run = runner(clock, lambda _size, n: ms(500 if n <= 2 else 9 if n % 50 == 0 else 1))
-    effort = Effort(warm_up=2, runs_min=1, runs_max=200, budget_ns=ms(1e6))
+    effort = MeasureEffort(warm_up=2, runs_min=1, runs_max=200, budget_ns=ms(1e6))
     columns = measure(run, lambda size: size, (1,), FakeDevice(), clock, effort)
     assert (columns.p50_ns, columns.p99_ns, columns.runs) == ((ms(1),), (ms(9),), (200,))
 
@@ -82,7 +82,7 @@ def test_warm_up_is_left_out_and_percentiles_are_of_the_rest() -> None:
 def test_a_slow_model_runs_the_least_number_of_times_and_a_fast_one_to_the_budget() -> None:
     clock = FakeClock()
     run = runner(clock, lambda size, _n: ms(1) if size == 1 else ms(100))
-    effort = Effort(warm_up=1, runs_min=4, runs_max=1000, budget_ns=ms(51))
+    effort = MeasureEffort(warm_up=1, runs_min=4, runs_max=1000, budget_ns=ms(51))
     columns = measure(run, lambda size: size, (1, 2), FakeDevice(), clock, effort)
     assert columns.runs == (50, 4)
 
@@ -91,7 +91,7 @@ def test_latency_that_falls_with_size_is_raised_and_told() -> None:
     clock = FakeClock()
     run = runner(clock, lambda size, _n: {1: ms(2), 2: ms(1), 4: ms(3)}[size])
     rows: list[Row] = []
-    effort = Effort(warm_up=0, runs_max=10)
+    effort = MeasureEffort(warm_up=0, runs_max=10)
     columns = measure(run, lambda s: s, (1, 2, 4), FakeDevice(), clock, effort, rows.append)
     assert columns.p50_ns == columns.p99_ns == (ms(2), ms(2), ms(3))
     assert [(each.index, each.before, each.after) for each in columns.raised_p50] == [

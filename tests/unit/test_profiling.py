@@ -13,11 +13,11 @@ from fermata.deployments.backend.loaders import ModelSpec
 from fermata.deployments.backend.profiling import measure_runner, powers_of_two, profile_runner
 from fermata.foundation.errors import ConfigError
 from fermata.profiles.devices import Cpu
-from fermata.profiles.measure import Effort
+from fermata.profiles.measure import MeasureEffort
 from fermata.profiles.profile import ms
 
 SPEC = ModelSpec("small", "digits:small", 6, (64,), "FP32")
-EFFORT = Effort(warm_up=1, runs_min=3, runs_max=3, budget_ns=ms(1))
+EFFORT = MeasureEffort(warm_up=1, runs_min=3, runs_max=3, budget_ns=ms(1))
 
 
 class Metered:

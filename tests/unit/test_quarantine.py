@@ -1,7 +1,7 @@
 """Who is kept from doing harm, and until when."""
 
 from fermata.foundation.units import ms, seconds
-from fermata.router.health.hang_detector import GRACE_NS, Watch
+from fermata.router.health.hang_detector import GRACE_NS, HangDetector
 from fermata.router.health.quarantine import (
     CRASH_BATCHES,
     CRASHES,
@@ -138,7 +138,7 @@ def test_those_who_die_while_it_rests_make_it_rest_no_longer() -> None:
 
 
 def test_a_batch_is_overdue_past_its_plan_and_a_grace() -> None:
-    watch = Watch()
+    watch = HangDetector()
     watch.begin(0, 5, start_at_ns=ms(10), plan_ns=ms(20))
     limit_ns = ms(10) + GRACE_NS + 2 * ms(20)
     while watch.look_at_ns < limit_ns:
@@ -148,7 +148,7 @@ def test_a_batch_is_overdue_past_its_plan_and_a_grace() -> None:
 
 
 def test_who_looks_late_gives_everyone_more_time() -> None:
-    watch = Watch()
+    watch = HangDetector()
     watch.begin(0, 5, start_at_ns=0, plan_ns=ms(20))
     assert watch.overdue(seconds(2)) == []
     assert watch.overdue(watch.look_at_ns) == []
@@ -156,7 +156,7 @@ def test_who_looks_late_gives_everyone_more_time() -> None:
 
 
 def test_a_batch_that_ended_is_not_overdue() -> None:
-    watch = Watch()
+    watch = HangDetector()
     watch.begin(0, 5, start_at_ns=0, plan_ns=ms(20))
     watch.end(5)
     assert watch.overdue(seconds(10)) == []

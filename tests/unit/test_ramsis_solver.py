@@ -10,7 +10,7 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.router.policies.ramsis.counts import Bursty, Floats, poisson
 from fermata.router.policies.ramsis.latency import fill_sizes, monotone_from_right, pareto_front
-from fermata.router.policies.ramsis.load_grid import peak_rps, solve_ladder, solve_rung
+from fermata.router.policies.ramsis.load_grid import peak_rps, solve_grid, solve_point
 from fermata.router.policies.ramsis.problem import (
     WorkerProblem,
     fixed_bins,
@@ -219,7 +219,7 @@ def test_variable_batching_refuses_large_cases() -> None:
 
 def test_neighbours_of_a_ladder_promise_about_the_same() -> None:
     problem = small(slack_ns=fixed_bins(SLO_NS, 20))
-    ladder = solve_ladder(problem, 10.0, peak_rps(problem))
+    ladder = solve_grid(problem, 10.0, peak_rps(problem))
     accuracy = [rung.solution.accuracy for rung in ladder.rungs]
     rates = [rung.rate_rps for rung in ladder.rungs]
     for low, high in itertools.pairwise(range(len(rates))):
@@ -229,7 +229,7 @@ def test_neighbours_of_a_ladder_promise_about_the_same() -> None:
 
 def test_the_lowest_table_that_covers_the_load_is_used() -> None:
     problem = small()
-    ladder = solve_ladder(problem, 50.0, 50.0).extended(solve_rung(problem.at_rate(100.0)))
+    ladder = solve_grid(problem, 50.0, 50.0).extended(solve_point(problem.at_rate(100.0)))
     assert [ladder.rung_for(rate).rate_rps for rate in (20.0, 50.0, 51.0, 400.0)] == [
         50.0,
         50.0,

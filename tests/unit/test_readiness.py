@@ -4,7 +4,7 @@ from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.frontend_options import scales_to_zero
 from fermata.deployments.frontend.readiness import DRAINS, NO_BACKEND, NO_ROUTER, UNTOLD, Readiness
 from fermata.deployments.frontend.requests.table import RequestTable
-from fermata.router.links.messages import Fleet
+from fermata.router.links.messages import FleetStatus
 
 
 def test_ready_takes_a_router_that_has_backends() -> None:
@@ -14,15 +14,15 @@ def test_ready_takes_a_router_that_has_backends() -> None:
     table.on_router_up(0, 1)
     readiness.on_router_up()
     assert readiness.trouble() == UNTOLD
-    readiness.on_fleet(Fleet(1, 0, ("a", "b")))
+    readiness.on_fleet(FleetStatus(1, 0, ("a", "b")))
     assert readiness.trouble() == readiness.trouble("a") == NO_BACKEND
-    readiness.on_fleet(Fleet(1, 2, ("b",)))
+    readiness.on_fleet(FleetStatus(1, 2, ("b",)))
     assert readiness.trouble() == readiness.trouble("a") == ""
     assert "holds b" in readiness.trouble("b")
     # What the router before had is no word of this one.
     readiness.on_router_up()
     assert readiness.trouble() == UNTOLD
-    readiness.on_fleet(Fleet(1, 2))
+    readiness.on_fleet(FleetStatus(1, 2))
     table.on_drain()
     assert readiness.trouble() == DRAINS
 
@@ -32,7 +32,7 @@ def test_no_backend_is_no_trouble_where_the_next_request_brings_one() -> None:
     readiness = Readiness(table, to_zero=True)
     assert readiness.trouble() == NO_ROUTER
     table.on_router_up(0, 1)
-    readiness.on_fleet(Fleet(1, 0, ("a",)))
+    readiness.on_fleet(FleetStatus(1, 0, ("a",)))
     assert readiness.trouble() == readiness.trouble("a") == ""
 
 

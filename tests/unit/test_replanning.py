@@ -12,9 +12,16 @@ from fermata.deployments.metrics.families import prometheus_text
 from fermata.foundation.units import NEVER, SECOND, ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
 from fermata.router.links.closing import CloseCode, Closed
-from fermata.router.links.messages import PROTOCOL, Advice, Hello, Message, Ready, Report
+from fermata.router.links.messages import (
+    PROTOCOL,
+    ClientNetworkReport,
+    Hello,
+    InputSizeAdvice,
+    Message,
+    Ready,
+)
 from fermata.router.live.driver import LiveRouter
-from fermata.router.policies.jellyfish.mapping_problem import Assignment, Question, answer
+from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer
 from fermata.router.policies.jellyfish.source import JellyfishOptions, make_decider
 from fermata.router.telemetry.snapshot import snapshot
 
@@ -90,7 +97,9 @@ class World:
             self.soon.pop(0)()
 
     def report(self, application: str, mbps: float, frontend: int = 0, client: int = 9) -> None:
-        said = Report(application, client, ms(100), 10.0, mbps * 1e6, 128, 100_000, ms(2))
+        said = ClientNetworkReport(
+            application, client, ms(100), 10.0, mbps * 1e6, 128, 100_000, ms(2)
+        )
         self.hear(self.frontends[frontend], said)
 
     def replan(self) -> None:
@@ -103,7 +112,7 @@ class World:
         self.settle()
 
     def advised(self, frontend: int) -> list[tuple[str, int]]:
-        said = [each for each in self.frontends[frontend].said if isinstance(each, Advice)]
+        said = [each for each in self.frontends[frontend].said if isinstance(each, InputSizeAdvice)]
         return [(each.application, each.input_size) for each in said]
 
 
@@ -197,14 +206,14 @@ class Calls:
 class Actor:
     """A router that fails at first and then asks the same question for ever."""
 
-    def __init__(self, failures: int, question: Question) -> None:
+    def __init__(self, failures: int, question: MappingProblem) -> None:
         self.failures = failures
         self.question = question
         self.plans: list[dict[int, Assignment]] = []
         self.questions = Calls(self._questions)
         self.take_plans = Calls(self.plans.append)
 
-    def _questions(self, wait_s: float) -> dict[int, Question]:
+    def _questions(self, wait_s: float) -> dict[int, MappingProblem]:
         assert wait_s == 0.01
         if self.failures:
             self.failures -= 1

@@ -6,9 +6,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fermata.deployments.frontend.requests.outcomes import Refusal
 from fermata.deployments.frontend.requests.pending_request import (
-    Answer,
-    Arrival,
     Release,
+    RequestTerms,
+    SendAnswer,
     ToBackend,
     ToRouter,
 )
@@ -35,11 +35,11 @@ def make(router: bool = True, limits: TableLimits = LIMITS) -> RequestTable:
     return table
 
 
-def arrival(slo_ns: int = ms(50), left_ns: int = NEVER, size: int = 100) -> Arrival:
-    return Arrival("resnet", slo_ns, slo_ns, size, left_ns=left_ns)
+def arrival(slo_ns: int = ms(50), left_ns: int = NEVER, size: int = 100) -> RequestTerms:
+    return RequestTerms("resnet", slo_ns, slo_ns, size, left_ns=left_ns)
 
 
-def admit(table: RequestTable, now_ns: int, given: Arrival) -> int:
+def admit(table: RequestTable, now_ns: int, given: RequestTerms) -> int:
     rid = table.admit(now_ns, given)
     assert isinstance(rid, int)
     return rid
@@ -55,7 +55,7 @@ def result(rid: int, error: str = "") -> Result:
 
 def answers(table: RequestTable) -> list[tuple[int, str]]:
     """(rid, status) of what was answered since the last look."""
-    found = [each for each in table.take_effects() if isinstance(each, Answer)]
+    found = [each for each in table.take_effects() if isinstance(each, SendAnswer)]
     return [
         (each.rid, each.outcome.status if isinstance(each.outcome, Refusal) else "OK")
         for each in found
@@ -75,7 +75,7 @@ def test_a_request_is_submitted_with_the_reply_taken_off() -> None:
 
 def test_a_floor_and_a_pin_travel_again_with_a_request() -> None:
     table = make()
-    given = Arrival("resnet", ms(50), ms(50), 1, accuracy_floor=0.7, pinned="r50")
+    given = RequestTerms("resnet", ms(50), ms(50), 1, accuracy_floor=0.7, pinned="r50")
     rid = admit(table, 0, given)
     first = Submit(rid, "resnet", ms(49), ms(49), accuracy_floor=0.7, pinned="r50")
     assert to_router(table) == [first]
@@ -87,9 +87,9 @@ def test_a_floor_and_a_pin_travel_again_with_a_request() -> None:
 
 def test_the_grpc_deadline_bounds_slo_and_hard_limit() -> None:
     table = make()
-    rid = admit(table, 0, Arrival("resnet", ms(50), ms(200), 1, left_ns=ms(30)))
+    rid = admit(table, 0, RequestTerms("resnet", ms(50), ms(200), 1, left_ns=ms(30)))
     assert to_router(table) == [Submit(rid, "resnet", ms(29), ms(29))]
-    rid = admit(table, 0, Arrival("resnet", ms(50), ms(200), 1, left_ns=ms(100)))
+    rid = admit(table, 0, RequestTerms("resnet", ms(50), ms(200), 1, left_ns=ms(100)))
     assert to_router(table) == [Submit(rid, "resnet", ms(49), ms(99))]
 
 
@@ -100,7 +100,7 @@ def test_a_result_answers_and_frees_memory_once() -> None:
     table.take_effects()
     table.on_result(ms(20), 1, result(rid))
     effects = table.take_effects()
-    assert effects == [Answer(rid, result(rid)), Release(payload(rid))]
+    assert effects == [SendAnswer(rid, result(rid)), Release(payload(rid))]
     assert table.payload_bytes == 0
     table.on_result(ms(21), 1, result(rid))
     table.on_dropped(ms(21), Dropped(rid, "late"))
@@ -155,7 +155,7 @@ def test_silence_ends_in_deadline_exceeded_within_the_grace() -> None:
     table.on_time(ms(70))
     effects = table.take_effects()
     assert effects[0] == ToRouter(Cancel(rid))
-    assert isinstance(effects[1], Answer)
+    assert isinstance(effects[1], SendAnswer)
     assert isinstance(effects[1].outcome, Refusal)
     assert effects[1].outcome.message == "expired: its input was still being decoded after 70 ms"
     assert table.wake_at_ns() == NEVER
@@ -175,7 +175,7 @@ def test_each_reason_has_its_status_and_overload_a_retry_hint() -> None:
     for reason, status in wanted.items():
         rid = admit(table, 0, arrival())
         table.on_dropped(0, Dropped(rid, reason))
-        (answer,) = [each for each in table.take_effects() if isinstance(each, Answer)]
+        (answer,) = [each for each in table.take_effects() if isinstance(each, SendAnswer)]
         assert isinstance(answer.outcome, Refusal)
         assert answer.outcome.status == status
         assert answer.outcome.message.startswith(f"{reason}: ")
@@ -358,7 +358,7 @@ class EveryRequestEndsOnce(RuleBasedStateMachine):
 
     def absorb(self) -> None:
         for effect in self.table.take_effects():
-            if isinstance(effect, Answer):
+            if isinstance(effect, SendAnswer):
                 assert effect.rid not in self.ended, "answered twice"
                 self.ended[effect.rid] = self.now_ns
             elif isinstance(effect, Release):
@@ -368,7 +368,7 @@ class EveryRequestEndsOnce(RuleBasedStateMachine):
 
     @rule(slo=st.integers(-1, 200), left=st.integers(-1, 200), size=st.integers(0, 300))
     def arrive(self, slo: int, left: int, size: int) -> None:
-        given = Arrival("a", ms(slo), ms(2 * slo), size, left_ns=ms(left))
+        given = RequestTerms("a", ms(slo), ms(2 * slo), size, left_ns=ms(left))
         rid = self.table.admit(self.now_ns, given)
         if isinstance(rid, int):
             self.due_ns[rid] = self.now_ns + min(ms(2 * slo), ms(left))

@@ -17,7 +17,7 @@ from fermata.router.policies.catalog import build_sources, read_options
 from fermata.router.policies.family import Family
 from fermata.router.policies.rl.batching import LIMITS, batch_size
 from fermata.router.policies.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from fermata.router.policies.rl.network import Network
+from fermata.router.policies.rl.network import PolicyNetwork
 from fermata.router.policies.rl.observation import (
     Floats,
     InstanceStates,
@@ -42,7 +42,7 @@ def policy(
     for limit in limits:
         outputs.extend(10.0 if each == limit else 0.0 for each in LIMITS)
     inputs = width(2, SCALES)
-    network = Network((np.zeros((inputs, len(outputs))),), (np.array(outputs, np.float64),))
+    network = PolicyNetwork((np.zeros((inputs, len(outputs))),), (np.array(outputs, np.float64),))
     return Checkpoint(
         network,
         tiers=(HEAVY, LIGHT),

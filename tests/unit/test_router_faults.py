@@ -7,9 +7,18 @@ from fermata.foundation.units import ms
 from fermata.router.core.events import DropReason
 from fermata.router.health.availability import QUARANTINED
 from fermata.router.health.quarantine import CRASHES, FAILED_BATCHES, REST_NS
-from fermata.router.leadership.terms import next_epoch
+from fermata.router.leadership.terms import next_term
 from fermata.router.links.closing import CloseCode, Closed
-from fermata.router.links.messages import Absent, Done, Drained, Dropped, Ready, Retire, Run, Submit
+from fermata.router.links.messages import (
+    Done,
+    Drained,
+    Dropped,
+    Ready,
+    Retire,
+    Run,
+    Submit,
+    Unavailable,
+)
 from fermata.router.telemetry.snapshot import snapshot
 
 
@@ -152,9 +161,9 @@ def test_a_model_that_kills_its_backends_rests_for_a_while() -> None:
         world.advance(1)
     reasons = {each.rid: each.reason for each in world.frontend.take(Dropped)}
     assert reasons[rid(10 + CRASHES - 1)] == DropReason.QUARANTINED
-    assert world.frontend.take(Absent)[-1].applications[0][1].startswith(QUARANTINED)
+    assert world.frontend.take(Unavailable)[-1].applications[0][1].startswith(QUARANTINED)
     world.advance(REST_NS)
-    assert world.frontend.take(Absent)[-1] == Absent(())
+    assert world.frontend.take(Unavailable)[-1] == Unavailable(())
     world.submit(99)
     world.advance(1)
     assert (rid(99),) in [run.rids for run in world.backend.take(Run)]
@@ -232,10 +241,10 @@ def test_a_backend_that_says_it_is_lost_takes_no_model_with_it() -> None:
 
 
 def test_epochs_grow_though_the_clock_is_set_back() -> None:
-    first = next_epoch(1, 5000)
-    assert next_epoch(1, 4000, first) == first + 1
-    assert next_epoch(1, 6000, first) == next_epoch(1, 6000) > first
-    assert next_epoch(2, 0, first) > first
+    first = next_term(1, 5000)
+    assert next_term(1, 4000, first) == first + 1
+    assert next_term(1, 6000, first) == next_term(1, 6000) > first
+    assert next_term(2, 0, first) > first
 
 
 def test_a_lead_that_grows_makes_what_waits_start_sooner() -> None:

@@ -10,13 +10,12 @@ from fermata.router.core.events import DropReason
 from fermata.router.health.availability import LOADING, UNLOADED
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import (
-    Absent,
     Cancel,
     Done,
     Drained,
     Dropped,
-    Fleet,
-    Frontend,
+    FleetStatus,
+    FrontendAddress,
     FrontendStats,
     LoadVariant,
     Place,
@@ -24,6 +23,7 @@ from fermata.router.links.messages import (
     Run,
     Shares,
     Submit,
+    Unavailable,
     UnloadVariant,
 )
 from fermata.router.live.driver import UNKNOWN, LiveRouter
@@ -42,26 +42,26 @@ def test_who_pins_another_variant_is_refused_by_name() -> None:
 
 def test_frontends_hear_who_is_there_whenever_that_changes() -> None:
     world = World()
-    assert world.frontend.take(Fleet) == [Fleet(1, 1)]
+    assert world.frontend.take(FleetStatus) == [FleetStatus(1, 1)]
     second = world.link("backend", 6)
     world.hear(second, Ready("emulated", ("v",)))
     world.hear(second, Ready("emulated", ("v",)))
     other = world.link("frontend", 3)
     world.settle()
-    assert world.frontend.take(Fleet) == [Fleet(1, 2), Fleet(2, 2)]
-    assert other.take(Fleet) == [Fleet(2, 2)]
+    assert world.frontend.take(FleetStatus) == [FleetStatus(1, 2), FleetStatus(2, 2)]
+    assert other.take(FleetStatus) == [FleetStatus(2, 2)]
     # One that drains gets nothing more, and counts no more.
     world.hear(second, Ready("emulated", ()))
     world.router.on_down(world.backend, LOST)
     world.settle()
-    assert other.take(Fleet) == [Fleet(2, 1), Fleet(2, 0, ("cats",))]
+    assert other.take(FleetStatus) == [FleetStatus(2, 1), FleetStatus(2, 0, ("cats",))]
     world.router.on_down(world.frontend, LOST)
     world.settle()
-    assert other.take(Fleet) == [Fleet(1, 0, ("cats",))]
+    assert other.take(FleetStatus) == [FleetStatus(1, 0, ("cats",))]
     # Whoever comes anew has not heard what was said before.
     anew = world.link("frontend", 3)
     world.settle()
-    assert anew.take(Fleet) == [Fleet(1, 0, ("cats",))]
+    assert anew.take(FleetStatus) == [FleetStatus(1, 0, ("cats",))]
 
 
 def test_a_report_is_answered_with_parts_of_tenants_rates_where_they_are_shared() -> None:
@@ -116,7 +116,7 @@ def test_holds_until_one_more_would_not_fit_then_tells_the_backend_whom_to_ask()
     assert world.backend.said == []
     world.advance(1)
     assert world.backend.said == [
-        Frontend(2, "host:2", "node"),
+        FrontendAddress(2, "host:2", "node"),
         Run(1, "v", (rid(1), rid(2), rid(3)), 0, ms(7)),
     ]
 
@@ -141,7 +141,7 @@ def test_done_frees_the_backend_and_counts() -> None:
     world.advance(ms(5))
     world.hear(world.backend, Done(first.batch, ms(5), 0))
     assert [run.rids for run in world.backend.take(Run)] == [(rid(2),)]
-    assert world.backend.take(Frontend) == [Frontend(2, "host:2", "node")]
+    assert world.backend.take(FrontendAddress) == [FrontendAddress(2, "host:2", "node")]
     wanted = {"requests": 2, "good": 1, "late": 0, "dropped": {}}
     assert {key: world.application()[key] for key in wanted} == wanted
 
@@ -172,7 +172,7 @@ def test_unknown_application_is_told_at_once() -> None:
 
 def test_cancel_frees_the_place_without_a_word() -> None:
     world = World()
-    world.frontend.take(Fleet)
+    world.frontend.take(FleetStatus)
     world.submit(1, 2)
     world.hear(world.frontend, Cancel(rid(1)))
     world.advance(ms(20))
@@ -246,17 +246,17 @@ def test_each_kind_of_backend_has_run_times_of_its_own() -> None:
 
 def test_an_application_that_no_backend_has_is_told_to_frontends() -> None:
     world = World(policy="eager")
-    assert world.frontend.take(Absent) == []
+    assert world.frontend.take(Unavailable) == []
     world.hear(world.frontend, Place("cats", False))
     assert world.backend.take(UnloadVariant) == [UnloadVariant("v")]
-    assert world.frontend.take(Absent) == [Absent((("cats", UNLOADED),))]
+    assert world.frontend.take(Unavailable) == [Unavailable((("cats", UNLOADED),))]
     late = world.link("frontend", 3)
-    assert late.take(Absent) == [Absent((("cats", UNLOADED),))]
+    assert late.take(Unavailable) == [Unavailable((("cats", UNLOADED),))]
     world.hear(world.frontend, Place("cats", True))
     assert world.backend.take(LoadVariant) == [LoadVariant("v")]
-    assert late.take(Absent) == [Absent((("cats", LOADING),))]
+    assert late.take(Unavailable) == [Unavailable((("cats", LOADING),))]
     world.hear(world.backend, Ready("emulated", ("v", "w")))
-    assert late.take(Absent) == [Absent(())]
+    assert late.take(Unavailable) == [Unavailable(())]
 
 
 def test_a_backend_that_drains_is_told_when_nothing_more_will_come() -> None:
@@ -271,7 +271,7 @@ def test_a_backend_that_drains_is_told_when_nothing_more_will_come() -> None:
 def test_a_backend_with_nothing_loaded_does_not_drain() -> None:
     world = World(policy="eager")
     world.hear(world.backend, Ready("emulated", (), empty=True))
-    assert world.frontend.take(Absent) == [Absent((("cats", UNLOADED),))]
+    assert world.frontend.take(Unavailable) == [Unavailable((("cats", UNLOADED),))]
     world.hear(world.backend, Ready("emulated", ("v",)))
     world.submit(1)
     world.advance(1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_scaling_loop import _scaled, snapshot
 
-from fermata.deployments.control.leader_client import ANSWER_S, LOOK_S, Seats
+from fermata.deployments.control.leader_client import ANSWER_S, LOOK_S, LeaderClient
 from fermata.deployments.control.scaling import ScalingLoop
 from fermata.foundation.errors import ConfigError, GoneError, NoAnswerError
 from fermata.profiles.profile import linear
@@ -55,11 +55,11 @@ class Router:
         self.wanted = wanted
 
 
-def play(story: Callable[[Seats, Router, Router], Awaitable[None]]) -> None:
+def play(story: Callable[[LeaderClient, Router, Router], Awaitable[None]]) -> None:
     """The first router leads, the second one waits."""
 
     async def run() -> None:
-        seats, first, second = Seats(), Router(4), Router(0)
+        seats, first, second = LeaderClient(), Router(4), Router(0)
         tasks = [
             asyncio.ensure_future(seats.keep(each))  # type: ignore[arg-type]
             for each in (first, second)
@@ -73,7 +73,7 @@ def play(story: Callable[[Seats, Router, Router], Awaitable[None]]) -> None:
 
 
 def test_a_router_that_is_stopped_holds_nobody_up() -> None:
-    async def story(seats: Seats, first: Router, second: Router) -> None:
+    async def story(seats: LeaderClient, first: Router, second: Router) -> None:
         first.away, second.epoch = True, 5
         began_s = time.monotonic()
         assert (await seats.snapshot())["epoch"] == 5
@@ -87,7 +87,7 @@ def test_a_router_that_is_stopped_holds_nobody_up() -> None:
 
 
 def test_nobody_answers_where_nobody_leads() -> None:
-    async def story(seats: Seats, first: Router, second: Router) -> None:
+    async def story(seats: LeaderClient, first: Router, second: Router) -> None:
         first.epoch = 0
         await asyncio.sleep(SOON_S)
         with pytest.raises(NoAnswerError, match="no router leads"):
@@ -97,7 +97,7 @@ def test_nobody_answers_where_nobody_leads() -> None:
 
 
 def test_a_router_that_is_away_is_not_asked_again_and_again() -> None:
-    async def story(seats: Seats, first: Router, second: Router) -> None:
+    async def story(seats: LeaderClient, first: Router, second: Router) -> None:
         first.away = True
         await asyncio.sleep(ANSWER_S + SOON_S)
         asked = first.asked
@@ -115,7 +115,7 @@ def test_what_nothing_can_follow_ends_the_looking(error: Exception) -> None:
     async def run() -> None:
         router = Router(4)
         router.error = error
-        seats = Seats()
+        seats = LeaderClient()
         looking = asyncio.ensure_future(seats.keep(router))  # type: ignore[arg-type]
         with pytest.raises(type(error)):
             await seats.found
@@ -126,7 +126,7 @@ def test_what_nothing_can_follow_ends_the_looking(error: Exception) -> None:
 
 
 def test_another_router_is_told_targets_and_plan_at_once() -> None:
-    async def story(seats: Seats, first: Router, second: Router) -> None:
+    async def story(seats: LeaderClient, first: Router, second: Router) -> None:
         profiles = {"a-1": linear("a", 1, 5), "b-1": linear("b", 1, 5)}
         first.home, first.wanted = {"a": 1, "b": 0}, [3, 2]
         scaling = ScalingLoop(_scaled(every_s=300), profiles, seats, Cluster())  # type: ignore[arg-type]

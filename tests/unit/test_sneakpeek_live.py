@@ -16,10 +16,10 @@ from fermata.deployments.backend.loaders import ModelSpec
 from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
 from fermata.deployments.config.deployment import load_config, read_config
 from fermata.deployments.config.resolve import peeks, router_config
-from fermata.deployments.frontend.protocol.parsing import Intake
+from fermata.deployments.frontend.protocol.parsing import ParsedRequest
 from fermata.deployments.frontend.protocol.replies import response_of
 from fermata.deployments.frontend.requests.peeker import Peeker
-from fermata.deployments.frontend.requests.pending_request import Answer, Arrival
+from fermata.deployments.frontend.requests.pending_request import RequestTerms, SendAnswer
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.sneakpeek.store import build_model
 from fermata.deployments.specs import ServedModel, TensorSpec
@@ -112,10 +112,10 @@ def test_backend_that_swaps_is_taken_to_hold_nothing_at_first() -> None:
 def test_table_answers_a_short_circuit_with_class_probabilities() -> None:
     table = RequestTable(7)
     table.on_router_up(0, 1)
-    given = table.admit(0, Arrival("cats", ms(50), ms(50), 10))
+    given = table.admit(0, RequestTerms("cats", ms(50), ms(50), 10))
     assert isinstance(given, int)
     table.on_short_circuit(ms(5), ShortCircuit(given, 1, 0.75, (0.25, 0.75)))
-    (answer,) = [each for each in table.take_effects() if isinstance(each, Answer)]
+    (answer,) = [each for each in table.take_effects() if isinstance(each, SendAnswer)]
     assert isinstance(answer.outcome, Result)
     assert answer.outcome.short_circuit
     name, dtype, shape, data = answer.outcome.tensors[0]
@@ -126,15 +126,15 @@ def test_table_answers_a_short_circuit_with_class_probabilities() -> None:
 def test_answers_carry_variant_estimate_and_short_circuit() -> None:
     table = RequestTable(7)
     table.on_router_up(0, 1)
-    given = table.admit(0, Arrival("cats", ms(50), ms(50), 10))
+    given = table.admit(0, RequestTerms("cats", ms(50), ms(50), 10))
     assert isinstance(given, int)
     table.on_estimated(Estimated(given, 0.875))
     table.on_result(ms(9), 1, Result(given, "large", 1, 0, ms(2)))
-    (answer,) = [each for each in table.take_effects() if isinstance(each, Answer)]
+    (answer,) = [each for each in table.take_effects() if isinstance(each, SendAnswer)]
     assert isinstance(answer.outcome, Result)
     model = ServedModel("cats", TensorSpec("input", "FP32", (2,)), ms(50), ms(50))
     raw = RawTensor("input", "FP32", (2,), bytes(8))
-    intake = Intake(model, "1", "", Arrival("cats", 1, 1, 1), raw, False, False)
+    intake = ParsedRequest(model, "1", "", RequestTerms("cats", 1, 1, 1), raw, False, False)
     said = response_of(intake, answer.outcome, 0).parameters
     assert said[names.VARIANT].string_param == "large"
     assert said[names.ESTIMATE].double_param == 0.875

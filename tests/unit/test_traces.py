@@ -9,7 +9,7 @@ import pytest
 
 from fermata.commands.trace import chrome_events, read_spans
 from fermata.deployments.frontend.requests.outcomes import Refusal
-from fermata.deployments.frontend.requests.pending_request import Arrival
+from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.frontend.requests.trace_file import otlp_line
 from fermata.deployments.frontend.requests.traces import Span, Tracer, read_traceparent
 from fermata.foundation.rolling_file import RollingFile
@@ -17,7 +17,7 @@ from fermata.foundation.units import ms
 from fermata.router.links.messages import Fetch, Result
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-CATS = Arrival("cats", ms(50), ms(50), 1)
+CATS = RequestTerms("cats", ms(50), ms(50), 1)
 QUIET = PARENT[:-1] + "0"
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from fermata.deployments.backend.batch_pipeline import Job
+from fermata.deployments.backend.batch_pipeline import PipelineJob
 from fermata.deployments.backend.execution.emulated import sharpen_sleep
 from fermata.deployments.backend.execution.out_of_memory import (
-    give_memory_back,
+    drop_references,
     is_out_of_memory,
-    let_go,
+    release_memory,
 )
 from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.execution.tensors import Array, Outputs
@@ -36,20 +36,20 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ExecutorJob:
     """A batch to run."""
 
-    job: Job
+    job: PipelineJob
     runner: Runner
     groups: list[Group]
     errors: dict[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BatchOutcome:
     """How a batch went."""
 
-    job: Job
+    job: PipelineJob
     staged_at_ns: int
     started_at_ns: int
     run_ns: int
@@ -62,12 +62,12 @@ class Outcome:
     """The largest part that ran, where memory did not suffice for all at once; 0: it did."""
 
 
-class Executing(Protocol):
+class BatchExecutor(Protocol):
     """What runs the batches of one backend, in order."""
 
     def begin(
         self,
-        job: Job,
+        job: PipelineJob,
         runner: Runner,
         items: Sequence[tuple[int, Array]],
         errors: dict[int, str],
@@ -81,16 +81,16 @@ class Executing(Protocol):
 class Executor:
     """Runs the batches of one backend; `report` is called from its thread."""
 
-    def __init__(self, report: Callable[[Outcome], None]) -> None:
+    def __init__(self, report: Callable[[BatchOutcome], None]) -> None:
         self.report = report
-        self.orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self.orders: queue.SimpleQueue[ExecutorJob | None] = queue.SimpleQueue()
         self.stager = ThreadPoolExecutor(1, "stager")
         self.thread = threading.Thread(target=self._serve, name="executor", daemon=True)
         self.thread.start()
 
     def begin(
         self,
-        job: Job,
+        job: PipelineJob,
         runner: Runner,
         items: Sequence[tuple[int, Array]],
         errors: dict[int, str],
@@ -104,7 +104,7 @@ class Executor:
             arrays = [item for _, item in members]
             places = [place for place, _ in members]
             groups.append(Group(places, arrays, self._stage(runner, arrays)))
-        self.orders.put(Order(job, runner, groups, errors))
+        self.orders.put(ExecutorJob(job, runner, groups, errors))
 
     def _stage(self, runner: Runner, arrays: list[Array]) -> Callable[[], tuple[Any, int]]:
         if sum(array.nbytes for array in arrays) < INLINE_BYTES:
@@ -123,7 +123,7 @@ class Executor:
         while (order := self.orders.get()) is not None:
             self.report(self._run(order))
 
-    def _run(self, order: Order) -> Outcome:
+    def _run(self, order: ExecutorJob) -> BatchOutcome:
         errors = order.errors
         outputs: list[tuple[list[int], Outputs]] = []
         staged_at_ns = started_at_ns = run_ns = 0
@@ -141,16 +141,16 @@ class Executor:
                 outputs += parts
             # A model is a user's code and may raise anything; this is the thread's outermost loop.
             except Exception as error:
-                failed = in_words(error)
+                failed = describe(error)
                 errors.update(dict.fromkeys(group.places, failed))
                 started_at_ns = started_at_ns or from_ns
                 again = len(group.places) > 1 and not is_out_of_memory(error)
-                let_go(error)
+                drop_references(error)
                 if again:
                     outputs += run_halves(order.runner, group, errors)
             run_ns += time.monotonic_ns() - from_ns
         failed = "" if outputs else failed
-        return Outcome(
+        return BatchOutcome(
             order.job, staged_at_ns, started_at_ns, run_ns, errors, outputs, failed, fits
         )
 
@@ -170,7 +170,7 @@ def stage_or_not(staged: Callable[[], tuple[Any, int]], count: int) -> tuple[lis
     except Exception as error:
         if count == 1 or not is_out_of_memory(error):
             raise
-        let_go(error)
+        drop_references(error)
     return [], 0
 
 
@@ -190,9 +190,9 @@ def run_or_halve(
     except Exception as error:
         if len(places) == 1 or not is_out_of_memory(error):
             raise
-        let_go(error)
+        drop_references(error)
     # Out of the handler, which holds the error.
-    give_memory_back()
+    release_memory()
     middle = len(places) // 2
     found: list[tuple[list[int], Outputs]] = []
     for part in (slice(middle), slice(middle, None)):
@@ -204,8 +204,8 @@ def run_or_halve(
             # The first half's answers are not lost with the second.
             if not is_out_of_memory(error) or (part.start is not None and not found):
                 raise
-            errors.update(dict.fromkeys(places[part], in_words(error)))
-            let_go(error)
+            errors.update(dict.fromkeys(places[part], describe(error)))
+            drop_references(error)
     return found
 
 
@@ -225,12 +225,12 @@ def run_halves(
             found += run_or_halve(runner, box, places, items, errors)
         # As above: whatever a model raises.
         except Exception as error:
-            errors.update(dict.fromkeys(places, in_words(error)))
-            let_go(error)
+            errors.update(dict.fromkeys(places, describe(error)))
+            drop_references(error)
     return found
 
 
-def in_words(error: Exception) -> str:
+def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 

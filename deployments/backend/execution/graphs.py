@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from fermata.deployments.backend.execution.out_of_memory import (
-    give_memory_back,
+    drop_references,
     is_out_of_memory,
-    let_go,
+    release_memory,
 )
 from fermata.deployments.backend.execution.runner import check_item
 from fermata.deployments.backend.execution.tensors import Array, Outputs
@@ -107,7 +107,7 @@ class GraphRunner:
         except Exception as error:
             if len(self.sizes) == 1 or not is_out_of_memory(error):
                 raise
-            let_go(error)
+            drop_references(error)
             return False
         return True
 
@@ -119,7 +119,7 @@ class GraphRunner:
         self.eager = ""
         self.free = queue.SimpleQueue()
         self.input = self.answers = None
-        give_memory_back()
+        release_memory()
 
     def _staging(self, size: int, kept: bool) -> Staged:
         host, device = self._buffer(size, on_device=False), self._buffer(size, on_device=True)

@@ -48,14 +48,14 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         following = following.__cause__ or following.__context__
 
 
-def let_go(error: BaseException) -> None:
+def drop_references(error: BaseException) -> None:
     """Have it hold on to nothing: its frames keep every tensor of the run that failed, for as long
     as anybody keeps the error."""
     for each in _chain(error):
         traceback.clear_frames(each.__traceback__)
 
 
-def give_memory_back() -> None:
+def release_memory() -> None:
     """What torch keeps for later would not do for another size."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():

@@ -31,7 +31,7 @@ class Runner(Protocol):
         """Give its memory back."""
 
 
-class RunnerStock(Protocol):
+class RunnerStore(Protocol):
     """Variants that can be had by name."""
 
     def load(self, variant: str) -> Runner:

@@ -12,7 +12,7 @@ from fermata.deployments.frontend.protocol.client_errors import refusal_of
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService, header_of, refuse
 
 
-class Gate(grpc.GenericRpcHandler):  # type: ignore[misc]
+class AuthInterceptor(grpc.GenericRpcHandler):  # type: ignore[misc]
     """Stands before the service's methods; health checks alone need no token."""
 
     def __init__(self, service: InferenceService) -> None:

@@ -35,7 +35,7 @@ class ConnectionLimits:
     """From the first byte of a request over HTTP to its last, and for handshakes."""
 
 
-class Doors:
+class ConnectionGate:
     """Counts who is inside. Pure."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
@@ -90,7 +90,7 @@ def plain_refusal(status: int, said: str) -> bytes:
 class HttpConnection(HttpToolsProtocol):
     """One client's connection. uvicorn itself waits for ever for the rest of a request."""
 
-    def __init__(self, doors: Doors, **given: Any) -> None:
+    def __init__(self, doors: ConnectionGate, **given: Any) -> None:
         super().__init__(**given)
         self.doors = doors
         self.receive_s = doors.limits.receive_ns / 1e9
@@ -207,7 +207,7 @@ class HttpConnection(HttpToolsProtocol):
 class HttpServer(uvicorn.Server):
     """uvicorn on sockets of ours, within the limits of `doors`."""
 
-    def __init__(self, config: uvicorn.Config, doors: Doors) -> None:
+    def __init__(self, config: uvicorn.Config, doors: ConnectionGate) -> None:
         super().__init__(config)
         self.doors = doors
 

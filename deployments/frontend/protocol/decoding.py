@@ -5,23 +5,23 @@ import numpy as np
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import DTYPES, Array, check_finite, split_bytes, to_array
 from fermata.deployments.frontend.protocol.images import Pixels, check_pixels, decode, fit, write
-from fermata.deployments.frontend.protocol.parsing import Intake, input_bytes
+from fermata.deployments.frontend.protocol.parsing import ParsedRequest, input_bytes
 from fermata.deployments.specs import TensorSpec
 
 
-def payload_spec(intake: Intake) -> TensorSpec:
+def payload_spec(intake: ParsedRequest) -> TensorSpec:
     """What its payload is: the model's input, or the picture in the size that it came with."""
     if not intake.model.sides:
         return intake.model.input
     return TensorSpec(intake.model.input.name, "UINT8", (*intake.frame, 3))
 
 
-def payload_bytes(intake: Intake) -> int:
+def payload_bytes(intake: ParsedRequest) -> int:
     """How many bytes it takes."""
     return input_bytes(payload_spec(intake)) if intake.encoded else len(intake.tensor.data)
 
 
-def write_payload(intake: Intake, view: memoryview, pixels_max: int) -> None:
+def write_payload(intake: ParsedRequest, view: memoryview, pixels_max: int) -> None:
     """Fill `view` with the input; BadRequestError where it turns out to be none."""
     model, tensor = intake.model, intake.tensor
     if not intake.encoded:
@@ -45,7 +45,7 @@ def write_payload(intake: Intake, view: memoryview, pixels_max: int) -> None:
         out[...] = made
 
 
-def _pixels(intake: Intake, pixels_max: int) -> Pixels:
+def _pixels(intake: ParsedRequest, pixels_max: int) -> Pixels:
     tensor = intake.tensor
     if tensor.datatype == "BYTES":
         return decode(split_bytes(tensor.data)[0], pixels_max)

@@ -14,13 +14,13 @@ from fermata.clients.wire.parameters import TRACEPARENT
 from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant, Tenants
 from fermata.deployments.frontend.protocol import server_metadata
 from fermata.deployments.frontend.protocol.client_errors import UNSOUND, refusal_of
-from fermata.deployments.frontend.protocol.parsing import CLIENT_BITS, take_in, tenant_number
+from fermata.deployments.frontend.protocol.parsing import CLIENT_BITS, parse_request, tenant_number
 from fermata.deployments.frontend.protocol.replies import response_of
-from fermata.deployments.frontend.protocol.streams import Stream, StreamLimits
+from fermata.deployments.frontend.protocol.streams import ClientStream, StreamLimits
 from fermata.deployments.frontend.readiness import Readiness
 from fermata.deployments.frontend.repository import Repository
 from fermata.deployments.frontend.requests.outcomes import Refusal, RefusalReason
-from fermata.deployments.frontend.requests.request_driver import Desk
+from fermata.deployments.frontend.requests.request_driver import RequestDriver
 from fermata.deployments.specs import (
     Registry,
     ServedModel,
@@ -39,7 +39,7 @@ class InferenceService:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: RequestDriver,
         registry: Registry,
         limits: StreamLimits,
         repository: Repository,
@@ -54,7 +54,7 @@ class InferenceService:
         self.tenants = tenants
         self.crowds: Counter[str] = Counter()
         """Streams of each client that has some."""
-        self.streams: dict[Stream, asyncio.Task[Any]] = {}
+        self.streams: dict[ClientStream, asyncio.Task[Any]] = {}
         self.stalled = 0
         """Streams cut because their client did not read."""
 
@@ -77,7 +77,7 @@ class InferenceService:
         left_s = context.time_remaining()
         left_ns = NEVER if left_s is None else int(left_s * 1e9)
         try:
-            intake = take_in(
+            intake = parse_request(
                 request,
                 self.registry,
                 left_ns,
@@ -104,7 +104,7 @@ class InferenceService:
     async def ModelStreamInfer(self, requests: object, context: Any) -> None:  # noqa: N802
         tenant = await self._who(context)
         number = secrets.randbits(CLIENT_BITS)
-        stream = Stream(self.desk, self.registry, context, number, self.limits, tenant)
+        stream = ClientStream(self.desk, self.registry, context, number, self.limits, tenant)
         stream.traceparent = self._trace(context)
         task = asyncio.current_task()
         assert task is not None

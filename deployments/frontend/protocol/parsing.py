@@ -11,10 +11,10 @@ from fermata.clients.wire.open_inference_pb2 import InferParameter, ModelInferRe
 from fermata.clients.wire.parameters import integer, number, text, truth
 from fermata.clients.wire.tensors import DTYPES, RawTensor, request_tensors, shape_of, split_bytes
 from fermata.deployments.frontend.protocol.images import SIDE_MAX, frame_size
-from fermata.deployments.frontend.requests.pending_request import Arrival
+from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.specs import Registry, ServedModel, TensorSpec
 from fermata.foundation.units import NEVER
-from fermata.router.links.messages import Report
+from fermata.router.links.messages import ClientNetworkReport
 
 CLIENT_BITS = 63
 OUTPUTS_MAX = 64
@@ -23,13 +23,13 @@ LASTS_US_MAX = 600_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Intake:
+class ParsedRequest:
     """A sound request; only its pixels and numbers have not been looked at."""
 
     model: ServedModel
     version: str
     request_id: str
-    arrival: Arrival
+    arrival: RequestTerms
     tensor: RawTensor
     encoded: bool
     """The input is still to be decoded or scaled."""
@@ -37,7 +37,7 @@ class Intake:
     """The client counts a batch dimension of 1, and gets one back."""
     frame: tuple[int, int] = (0, 0)
     """Height and width of the client's picture, where answers are given in its pixels."""
-    report: Report | None = None
+    report: ClientNetworkReport | None = None
     """What its client says of itself and its network, where it does."""
     acknowledge: bool = False
     """A client on a network that changes wants to hear at once that its frame is here."""
@@ -47,14 +47,14 @@ class Intake:
     """The outputs asked for, each with how many best classes to name; 0 for the tensor itself."""
 
 
-def take_in(
+def parse_request(
     request: ModelInferRequest,
     registry: Registry,
     left_ns: int = NEVER,
     stream: int = 0,
     traceparent: str = "",
     tenant: str = "",
-) -> Intake:
+) -> ParsedRequest:
     """The request in this message. Raises BadRequestError or UnknownModelError.
 
     `stream` is the client of frames that do not name one, `traceparent` the trace of those that say
@@ -101,7 +101,7 @@ def take_in(
         traceparent = text(given, names.TRACEPARENT) or traceparent
     wants_frame = model.boxes or bool(model.sides)
     frame = _frame(tensor, batched) if encoded and wants_frame else (0, 0)
-    arrival = Arrival(
+    arrival = RequestTerms(
         model.application(version),
         slo_ns,
         hard_limit_ns,
@@ -116,7 +116,7 @@ def take_in(
     classes = _classes(model, request) if request.outputs else ()
     report = _report(arrival, given, len(tensor.data)) if names.FPS in given else None
     acknowledge = report is not None and truth(given, names.ACKNOWLEDGE)
-    return Intake(
+    return ParsedRequest(
         model,
         version,
         request.id,
@@ -133,13 +133,13 @@ def take_in(
 
 
 def _report(
-    arrival: Arrival, given: Mapping[str, InferParameter], size_bytes: int
-) -> Report | None:
+    arrival: RequestTerms, given: Mapping[str, InferParameter], size_bytes: int
+) -> ClientNetworkReport | None:
     """What the client says of itself; nothing where nobody would know whose report it is."""
     if not arrival.client:
         return None
     slo_us = _within(given, names.SLO_US, LASTS_US_MAX)
-    return Report(
+    return ClientNetworkReport(
         arrival.application,
         arrival.client,
         arrival.slo_ns if slo_us is None else slo_us * 1000,

@@ -10,13 +10,13 @@ from fermata.clients.wire.open_inference_pb2 import (
     ModelStreamInferResponse,
 )
 from fermata.clients.wire.tensors import FLOATS, RawTensor, join_bytes, to_array
-from fermata.deployments.frontend.protocol.parsing import Intake
+from fermata.deployments.frontend.protocol.parsing import ParsedRequest
 from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
 from fermata.deployments.models.picture import reduction
-from fermata.router.links.messages import Advice, Result
+from fermata.router.links.messages import InputSizeAdvice, Result
 
 
-def response_of(intake: Intake, result: Result, queue_ns: int) -> ModelInferResponse:
+def response_of(intake: ParsedRequest, result: Result, queue_ns: int) -> ModelInferResponse:
     """The answer of a unary call."""
     response = ModelInferResponse(
         model_name=intake.model.name, model_version=intake.version, id=intake.request_id
@@ -25,7 +25,9 @@ def response_of(intake: Intake, result: Result, queue_ns: int) -> ModelInferResp
     return response
 
 
-def stream_response_of(intake: Intake, outcome: Outcome, queue_ns: int) -> ModelStreamInferResponse:
+def stream_response_of(
+    intake: ParsedRequest, outcome: Outcome, queue_ns: int
+) -> ModelStreamInferResponse:
     """The answer within a stream; a refusal is data there, not the end of the stream."""
     if isinstance(outcome, Refusal):
         return stream_refusal(intake.model.name, intake.request_id, outcome)
@@ -64,7 +66,9 @@ def stream_acknowledgement(model: str, request_id: str) -> ModelStreamInferRespo
     return ModelStreamInferResponse(infer_response=response)
 
 
-def advise(message: ModelStreamInferResponse, server_ns: int, advice: Advice | None) -> None:
+def advise(
+    message: ModelStreamInferResponse, server_ns: int, advice: InputSizeAdvice | None
+) -> None:
     """Tell a client that reports how long its frame was here, and which size to send next."""
     given = message.infer_response.parameters
     given[names.SERVER_US].int64_param = server_ns // 1000
@@ -74,7 +78,9 @@ def advise(message: ModelStreamInferResponse, server_ns: int, advice: Advice | N
         given[names.SERVED].bool_param = advice.served
 
 
-def _fill(response: ModelInferResponse, intake: Intake, result: Result, queue_ns: int) -> None:
+def _fill(
+    response: ModelInferResponse, intake: ParsedRequest, result: Result, queue_ns: int
+) -> None:
     given = response.parameters
     given[names.VARIANT].string_param = result.variant
     given[names.BATCH_SIZE].int64_param = result.batch_size

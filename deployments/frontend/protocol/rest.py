@@ -19,7 +19,7 @@ from fermata.deployments.frontend.protocol.client_errors import UNSOUND, refusal
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.json_tensors import read_request, write_response
 from fermata.deployments.frontend.protocol.openapi import document
-from fermata.deployments.frontend.protocol.parsing import take_in
+from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
 from fermata.deployments.frontend.requests.outcomes import (
     RETRY_AFTER_NS,
@@ -127,7 +127,7 @@ class Rest:
             return _refusal(message)
         tenant: Tenant = request.state.tenant
         traceparent = request.headers.get(TRACEPARENT, "")
-        intake = take_in(
+        intake = parse_request(
             message, self.service.registry, traceparent=traceparent, tenant=tenant.name
         )
         arrived_at_ns = time.monotonic_ns()

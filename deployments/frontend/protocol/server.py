@@ -8,11 +8,11 @@ import grpc
 import uvicorn
 from starlette.routing import Route
 
-from fermata.deployments.frontend.access.auth import Gate
+from fermata.deployments.frontend.access.auth import AuthInterceptor
 from fermata.deployments.frontend.access.connections import (
     CALLS_PER_CONNECTION_MAX,
+    ConnectionGate,
     ConnectionLimits,
-    Doors,
     HttpServer,
 )
 from fermata.deployments.frontend.access.tls import ServerTls
@@ -69,7 +69,7 @@ class FrontendServer:
         self.extra = extra
         self.grpc_port = 0
         self.http_port = 0
-        self.doors = Doors(options.connections)
+        self.doors = ConnectionGate(options.connections)
         self.rest = Rest(service, options.message_bytes_max)
         self.listening = Listening(options.deployment, options.reuse_port)
         self._http: HttpServer | None = None
@@ -87,7 +87,7 @@ class FrontendServer:
         self._grpc = grpc.aio.server(
             options=grpc_options(options), maximum_concurrent_rpcs=CALLS_MAX
         )
-        self._grpc.add_generic_rpc_handlers((Gate(self.service),))
+        self._grpc.add_generic_rpc_handlers((AuthInterceptor(self.service),))
         self.grpc_port = self._bind_grpc(grpc_at)
         if options.http_port >= 0:
             self._start_http(http_at)

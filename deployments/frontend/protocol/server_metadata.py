@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fermata.clients.wire import open_inference_pb2 as pb
-from fermata.deployments.frontend.requests.outcome_counts import ApplicationTally, Tally
+from fermata.deployments.frontend.requests.outcome_counts import ApplicationCounts, OutcomeCounts
 from fermata.deployments.specs import Registry, ServedModel, TensorSpec
 
 NAME = "fermata"
@@ -90,11 +90,13 @@ def repository_index(
     return response
 
 
-def statistics(models: list[tuple[ServedModel, str]], tally: Tally) -> pb.ModelStatisticsResponse:
+def statistics(
+    models: list[tuple[ServedModel, str]], tally: OutcomeCounts
+) -> pb.ModelStatisticsResponse:
     """Counts of this frontend since its start; other frontends have their own."""
     response = pb.ModelStatisticsResponse()
     for model, version in models:
-        found = tally.applications.get(model.application(version)) or ApplicationTally()
+        found = tally.applications.get(model.application(version)) or ApplicationCounts()
         served, refused = found.served, sum(found.refused.values())
         stats = response.model_stats.add(
             name=model.name,

@@ -12,7 +12,7 @@ import grpc
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest, ModelStreamInferResponse
 from fermata.deployments.frontend.access.tenants import ANYBODY, Tenant
 from fermata.deployments.frontend.protocol.client_errors import UNSOUND, refusal_of
-from fermata.deployments.frontend.protocol.parsing import Intake, take_in
+from fermata.deployments.frontend.protocol.parsing import ParsedRequest, parse_request
 from fermata.deployments.frontend.protocol.replies import (
     advise,
     stream_acknowledgement,
@@ -20,7 +20,7 @@ from fermata.deployments.frontend.protocol.replies import (
     stream_response_of,
 )
 from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
-from fermata.deployments.frontend.requests.request_driver import Desk
+from fermata.deployments.frontend.requests.request_driver import RequestDriver
 from fermata.deployments.specs import Registry
 from fermata.foundation.units import NEVER, seconds
 
@@ -42,12 +42,12 @@ class StreamLimits:
     """Streams that one tenant, or where there are none one address, may have open here."""
 
 
-class Stream:
+class ClientStream:
     """The state of one stream. Answers may overtake one another; ids tell them apart."""
 
     def __init__(
         self,
-        desk: Desk,
+        desk: RequestDriver,
         registry: Registry,
         context: Any,
         number: int,
@@ -117,7 +117,7 @@ class Stream:
         now_ns = self.heard_at_ns = time.monotonic_ns()
         try:
             self.desk.check(self.tenant, self.registry, request.model_name)
-            intake = take_in(
+            intake = parse_request(
                 request,
                 self.registry,
                 stream=self.number,
@@ -138,7 +138,9 @@ class Stream:
             return
         self.open.add(rid)
 
-    def _on_answer(self, intake: Intake, arrived_at_ns: int, rid: int, outcome: Outcome) -> None:
+    def _on_answer(
+        self, intake: ParsedRequest, arrived_at_ns: int, rid: int, outcome: Outcome
+    ) -> None:
         self.open.discard(rid)
         queue_ns = 0
         server_ns = time.monotonic_ns() - arrived_at_ns

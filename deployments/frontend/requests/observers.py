@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 
 from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
-from fermata.deployments.frontend.requests.pending_request import Arrival
+from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.router.links.messages import Fetch
 
 
-class Follower:
+class RequestObserver:
     """Told by the desk what happens to each request; heeds nothing unless told to."""
 
     def refuse(self, application: str, refusal: Refusal) -> None:
         """One was not admitted: it has no id."""
 
-    def begin(self, now_ns: int, rid: int, arrival: Arrival, traceparent: str, called: str) -> None:
+    def begin(
+        self, now_ns: int, rid: int, arrival: RequestTerms, traceparent: str, called: str
+    ) -> None:
         """One was admitted; its trace and what its caller calls it, empty where not said."""
 
     def on_payload(self, now_ns: int, rid: int) -> None:
@@ -29,17 +31,19 @@ class Follower:
         """Its client gets an answer now."""
 
 
-class Followers(Follower):
+class RequestObservers(RequestObserver):
     """Several of them, told in order."""
 
-    def __init__(self, followers: Sequence[Follower]) -> None:
+    def __init__(self, followers: Sequence[RequestObserver]) -> None:
         self.followers = followers
 
     def refuse(self, application: str, refusal: Refusal) -> None:
         for each in self.followers:
             each.refuse(application, refusal)
 
-    def begin(self, now_ns: int, rid: int, arrival: Arrival, traceparent: str, called: str) -> None:
+    def begin(
+        self, now_ns: int, rid: int, arrival: RequestTerms, traceparent: str, called: str
+    ) -> None:
         for each in self.followers:
             each.begin(now_ns, rid, arrival, traceparent, called)
 
@@ -60,8 +64,8 @@ class Followers(Follower):
             each.end(now_ns, rid, outcome)
 
 
-def follow(followers: Sequence[Follower]) -> Follower | None:
+def observe_with(followers: Sequence[RequestObserver]) -> RequestObserver | None:
     """One that stands for all; None where there is none, which costs nothing."""
     if not followers:
         return None
-    return followers[0] if len(followers) == 1 else Followers(followers)
+    return followers[0] if len(followers) == 1 else RequestObservers(followers)

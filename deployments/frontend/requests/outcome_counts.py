@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fermata.deployments.frontend.requests.pending_request import Entry
+from fermata.deployments.frontend.requests.pending_request import PendingRequest
 from fermata.router.links.messages import Answered, Result
 from fermata.router.telemetry.histogram import LATENCY_NS, Histogram
 
@@ -23,7 +23,7 @@ class Batches:
 
 
 @dataclass(slots=True)
-class ApplicationTally:
+class ApplicationCounts:
     """Sums since the start, for one application."""
 
     good: int = 0
@@ -58,7 +58,7 @@ class ApplicationTally:
         return {GOOD: self.good, LATE: self.late, **self.refused}
 
 
-class TenantTally:
+class TenantCounts:
     """How requests of one tenant ended, of whatever application."""
 
     __slots__ = ("name", "outcomes", "told")
@@ -73,25 +73,25 @@ class TenantTally:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
 
 
-class Tally:
+class OutcomeCounts:
     """Counters of all applications, and of the tenants that are configured."""
 
     def __init__(self) -> None:
-        self.applications: dict[str, ApplicationTally] = {}
-        self.tenants: dict[int, TenantTally] = {}
+        self.applications: dict[str, ApplicationCounts] = {}
+        self.tenants: dict[int, TenantCounts] = {}
         """By number."""
         self.stale_results = 0
         """Results of requests that had ended before."""
 
-    def of(self, application: str) -> ApplicationTally:
+    def of(self, application: str) -> ApplicationCounts:
         found = self.applications.get(application)
         if found is None:
-            found = self.applications[application] = ApplicationTally()
+            found = self.applications[application] = ApplicationCounts()
         return found
 
     def know(self, tenants: Mapping[int, str]) -> None:
         """Count by these tenants too, named by number."""
-        self.tenants = {number: TenantTally(name) for number, name in tenants.items()}
+        self.tenants = {number: TenantCounts(name) for number, name in tenants.items()}
 
     def of_tenant(self, number: int, outcome: str) -> None:
         """One more of a tenant's ended; one that got no further than the door has no application.
@@ -106,7 +106,7 @@ class Tally:
         refused[reason] = refused.get(reason, 0) + 1
         self.of_tenant(tenant, reason)
 
-    def serve(self, now_ns: int, entry: Entry, result: Result) -> None:
+    def serve(self, now_ns: int, entry: PendingRequest, result: Result) -> None:
         tally = self.of(entry.application)
         if now_ns <= entry.deadline_ns:
             tally.good += 1

@@ -8,7 +8,7 @@ from fermata.router.links.messages import Cancel, Payload, Submit
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class RequestTerms:
     """What a client asked for."""
 
     application: str
@@ -28,7 +28,7 @@ class Arrival:
     """Who has sent it, where tenants are known; all its clients share."""
 
 
-class Entry:
+class PendingRequest:
     """A request without an answer. Hot: one for each request."""
 
     __slots__ = (
@@ -52,7 +52,7 @@ class Entry:
     )
 
     def __init__(
-        self, rid: int, arrival: Arrival, now_ns: int, deadline_ns: int, expires_at_ns: int
+        self, rid: int, arrival: RequestTerms, now_ns: int, deadline_ns: int, expires_at_ns: int
     ) -> None:
         self.rid = rid
         self.application = arrival.application
@@ -93,7 +93,7 @@ class ToBackend:
 
 
 @dataclass(slots=True)
-class Answer:
+class SendAnswer:
     """The one end of a request."""
 
     rid: int
@@ -107,4 +107,4 @@ class Release:
     payload: Payload
 
 
-Effect = ToRouter | ToBackend | Answer | Release
+Effect = ToRouter | ToBackend | SendAnswer | Release

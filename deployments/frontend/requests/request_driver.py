@@ -19,8 +19,8 @@ from fermata.deployments.frontend.protocol.decoding import (
     write_payload,
 )
 from fermata.deployments.frontend.protocol.images import check_pixels
-from fermata.deployments.frontend.protocol.parsing import Intake, tenant_number
-from fermata.deployments.frontend.requests.observers import Follower
+from fermata.deployments.frontend.protocol.parsing import ParsedRequest, tenant_number
+from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.outcomes import (
     RETRY_AFTER_NS,
     Outcome,
@@ -29,26 +29,26 @@ from fermata.deployments.frontend.requests.outcomes import (
 )
 from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.pending_request import (
-    Answer,
-    Arrival,
+    RequestTerms,
+    SendAnswer,
     ToBackend,
     ToRouter,
 )
-from fermata.deployments.frontend.requests.stall_detector import Stalls
+from fermata.deployments.frontend.requests.stall_detector import StallDetector
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.specs import Registry
 from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import NEVER, ms
 from fermata.router.links.heartbeat import Clock
 from fermata.router.links.messages import (
-    Advice,
     Cancel,
+    ClientNetworkReport,
     Dropped,
     Estimated,
     Evidence,
     Fetch,
+    InputSizeAdvice,
     Payload,
-    Report,
     Result,
     Returned,
     ShortCircuit,
@@ -67,11 +67,11 @@ OnAnswer = Callable[[int, Outcome], None]
 class Wires(Protocol):
     """How messages leave."""
 
-    def to_router(self, message: Submit | Cancel | Evidence | Report) -> None: ...
+    def to_router(self, message: Submit | Cancel | Evidence | ClientNetworkReport) -> None: ...
     def to_backend(self, backend: int, payload: Payload) -> None: ...
 
 
-class Desk:
+class RequestDriver:
     """Takes requests in and calls back with each one's outcome, on the loop."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Desk:
         wires: Wires,
         pixels_max: int = 64_000_000,
         peeker: Peeker | None = None,
-        follower: Follower | None = None,
+        follower: RequestObserver | None = None,
         clock: Clock = time.monotonic_ns,
     ) -> None:
         self.table = table
@@ -97,9 +97,9 @@ class Desk:
         """Follows requests; None where nobody asked for it."""
         self.clock = clock
         self.loop = asyncio.get_running_loop()
-        self.stalls = Stalls(self.loop, clock)
+        self.stalls = StallDetector(self.loop, clock)
         self.waiters: dict[int, OnAnswer] = {}
-        self.advice: dict[tuple[str, int], Advice] = {}
+        self.advice: dict[tuple[str, int], InputSizeAdvice] = {}
         """The last word of the router to each client that reports, by application, in the order of
         their last requests."""
         self.decoding = 0
@@ -108,7 +108,9 @@ class Desk:
 
     # Clients
 
-    def open(self, intake: Intake, on_answer: OnAnswer, tenant: Tenant = ANYBODY) -> int | Refusal:
+    def open(
+        self, intake: ParsedRequest, on_answer: OnAnswer, tenant: Tenant = ANYBODY
+    ) -> int | Refusal:
         """Admit a request: its id, and `on_answer` once; or a refusal, and no call."""
         now_ns = self.clock()
         refusal = tenant.admit(now_ns) or self._outdated(now_ns, intake.arrival)
@@ -152,13 +154,13 @@ class Desk:
             self.table.tally.of_tenant(tenant_number(tenant.name), RefusalReason.DENIED)
             raise
 
-    def _turn_away(self, intake: Intake, refusal: Refusal) -> Refusal:
+    def _turn_away(self, intake: ParsedRequest, refusal: Refusal) -> Refusal:
         """Refuse what the table has not seen."""
         arrival = intake.arrival
         self.table.tally.refuse(arrival.application, refusal.reason, arrival.tenant)
         return self._refused(intake, refusal)
 
-    def _outdated(self, now_ns: int, arrival: Arrival) -> Refusal | None:
+    def _outdated(self, now_ns: int, arrival: RequestTerms) -> Refusal | None:
         """Why a request is refused that lay unread for as long as it may take."""
         unread_ns = self.stalls.unread_ns(now_ns)
         if not unread_ns or unread_ns < min(arrival.hard_limit_ns, arrival.left_ns):
@@ -166,7 +168,7 @@ class Desk:
         message = f"stalled: the frontend did not run for {unread_ns / 1e6:.0f} ms"
         return Refusal("UNAVAILABLE", RefusalReason.STALLED, message, RETRY_AFTER_NS)
 
-    def _refused(self, intake: Intake, refusal: Refusal) -> Refusal:
+    def _refused(self, intake: ParsedRequest, refusal: Refusal) -> Refusal:
         if self.follower is not None:
             self.follower.refuse(intake.arrival.application, refusal)
         return refusal
@@ -179,7 +181,7 @@ class Desk:
     def _peek(
         self,
         rid: int,
-        intake: Intake,
+        intake: ParsedRequest,
         dtype: str,
         shape: tuple[int, ...],
         data: bytes | memoryview,
@@ -188,7 +190,7 @@ class Desk:
             sample = np.frombuffer(data, DTYPES[dtype]).reshape(shape)
             self.peeker.take(rid, intake.arrival.application, sample)
 
-    async def infer(self, intake: Intake, tenant: Tenant = ANYBODY) -> Outcome:
+    async def infer(self, intake: ParsedRequest, tenant: Tenant = ANYBODY) -> Outcome:
         """One request from start to end; cancelling the caller cancels it."""
         future: asyncio.Future[Outcome] = self.loop.create_future()
         rid = self.open(intake, partial(_settle, future), tenant)
@@ -219,14 +221,14 @@ class Desk:
         self.table.on_backend_down(self.clock(), backend)
         self.pump()
 
-    def on_advice(self, advice: Advice) -> None:
+    def on_advice(self, advice: InputSizeAdvice) -> None:
         """It goes out with the client's next answers."""
         who = (advice.application, advice.client)
         if len(self.advice) >= ADVICE_MAX and who not in self.advice:
             self.advice.pop(next(iter(self.advice)))
         self.advice[who] = advice
 
-    def advice_for(self, arrival: Arrival) -> Advice | None:
+    def advice_for(self, arrival: RequestTerms) -> InputSizeAdvice | None:
         """What the client of this request should hear."""
         who = (arrival.application, arrival.client)
         advice = self.advice.pop(who, None)
@@ -263,7 +265,7 @@ class Desk:
     def pump(self) -> None:
         """Carry out what the table has decided, and wake up when it next wants to."""
         for effect in self.table.take_effects():
-            if isinstance(effect, Answer):
+            if isinstance(effect, SendAnswer):
                 self._tell(self.waiters.pop(effect.rid), effect.rid, effect.outcome)
                 if self.follower is not None:
                     self.follower.end(self.clock(), effect.rid, effect.outcome)
@@ -311,7 +313,7 @@ class Desk:
 
     # Decoding
 
-    def _decode(self, rid: int, intake: Intake) -> None:
+    def _decode(self, rid: int, intake: ParsedRequest) -> None:
         """Have a thread make the payload; the slot is its own until it is done."""
         size = payload_bytes(intake)
         slot = self.arena.take(size)
@@ -320,7 +322,7 @@ class Desk:
         job = self.loop.run_in_executor(self.pool, self._work, rid, intake, view)
         job.add_done_callback(partial(self._on_decoded, rid, intake, slot[0] if slot else -1, view))
 
-    def _work(self, rid: int, intake: Intake, view: memoryview) -> bool:
+    def _work(self, rid: int, intake: ParsedRequest, view: memoryview) -> bool:
         """In a thread: write the input into `view`; False when nobody waits for it any more."""
         if rid not in self.table.entries:
             return False
@@ -328,7 +330,12 @@ class Desk:
         return True
 
     def _on_decoded(
-        self, rid: int, intake: Intake, offset: int, view: memoryview, job: asyncio.Future[bool]
+        self,
+        rid: int,
+        intake: ParsedRequest,
+        offset: int,
+        view: memoryview,
+        job: asyncio.Future[bool],
     ) -> None:
         self.decoding -= 1
         spec, tensor = payload_spec(intake), intake.tensor

@@ -1,9 +1,9 @@
 """A line for every request, once it has ended: what `debug` asks for."""
 
-from fermata.deployments.frontend.requests.observers import Follower
+from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.outcome_counts import GOOD, LATE
 from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
-from fermata.deployments.frontend.requests.pending_request import Arrival
+from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.frontend.requests.traces import read_traceparent
 from fermata.foundation.logs import LOG, fields, in_ms
 from fermata.router.links.messages import Fetch
@@ -14,7 +14,7 @@ class Followed:
 
     __slots__ = ("about", "arrived_at_ns", "backend", "batch", "slo_ns")
 
-    def __init__(self, now_ns: int, arrival: Arrival, about: dict[str, object]) -> None:
+    def __init__(self, now_ns: int, arrival: RequestTerms, about: dict[str, object]) -> None:
         self.about = about
         self.arrived_at_ns = now_ns
         self.slo_ns = min(arrival.slo_ns, arrival.left_ns)
@@ -22,7 +22,7 @@ class Followed:
         self.backend = -1
 
 
-class RequestLog(Follower):
+class RequestLog(RequestObserver):
     """Logs how each request ended and in which batch, for whoever joins it with the router's and
     the backends' lines of that batch."""
 
@@ -33,7 +33,9 @@ class RequestLog(Follower):
         about = fields(application=application, outcome=refusal.reason, message=refusal.message)
         LOG.debug("refused", extra=about)
 
-    def begin(self, now_ns: int, rid: int, arrival: Arrival, traceparent: str, called: str) -> None:
+    def begin(
+        self, now_ns: int, rid: int, arrival: RequestTerms, traceparent: str, called: str
+    ) -> None:
         about: dict[str, object] = {"request": str(rid), "application": arrival.application}
         if called:
             about["called"] = called

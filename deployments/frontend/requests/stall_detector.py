@@ -18,7 +18,7 @@ DRAIN_NS_MAX = ms(100)
 """What it finds is read within a quarter of the time that it was away, or this."""
 
 
-class Stalls:
+class StallDetector:
     """Ticks on the loop, and notices when that comes late."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:

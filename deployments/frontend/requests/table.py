@@ -1,7 +1,7 @@
 """The request table: every request that came in and has no answer yet.
 
 Pure: events and a time in, effects out, so that faults can be simulated with the production code.
-Every admitted request gets exactly one `Answer`, at the latest a grace after it expires.
+Every admitted request gets exactly one `SendAnswer`, at the latest a grace after it expires.
 """
 
 import struct
@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 import msgspec
 
 from fermata.deployments.backend.execution.tensors import OUTPUT
-from fermata.deployments.frontend.requests.outcome_counts import Tally
+from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.outcomes import (
     RETRY_AFTER_NS,
     Outcome,
@@ -20,11 +20,11 @@ from fermata.deployments.frontend.requests.outcomes import (
     drop_refusal,
 )
 from fermata.deployments.frontend.requests.pending_request import (
-    Answer,
-    Arrival,
     Effect,
-    Entry,
+    PendingRequest,
     Release,
+    RequestTerms,
+    SendAnswer,
     ToBackend,
     ToRouter,
 )
@@ -73,16 +73,16 @@ class RequestTable:
 
     def __init__(self, number: int, limits: TableLimits | None = None) -> None:
         self.limits = limits or TableLimits()
-        self.tally = Tally()
+        self.tally = OutcomeCounts()
         self.reply_ns = self.limits.reply_ns
         """Starts as configured; the driver may set what it measures."""
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, PendingRequest] = {}
         self.payload_bytes = 0
         self.draining = False
         self.epoch = -1
         """Of the router that is linked; -1 while there is none."""
         self.router_lost_at_ns = -NEVER
-        self.lent: dict[int, tuple[int, Entry]] = {}
+        self.lent: dict[int, tuple[int, PendingRequest]] = {}
         """Requests that have ended while a backend may still read their payloads from shared
         memory, in the order in which they did, with until when that is waited for."""
         self._next_rid = number << RID_BITS
@@ -91,7 +91,7 @@ class RequestTable:
 
     # The client's side
 
-    def admit(self, now_ns: int, arrival: Arrival) -> int | Refusal:
+    def admit(self, now_ns: int, arrival: RequestTerms) -> int | Refusal:
         """The new request's id, or why it may not enter; a refusal is its answer."""
         refusal = self._refusal(now_ns, arrival)
         if refusal is not None:
@@ -101,7 +101,7 @@ class RequestTable:
         self._next_rid += 1
         slo_ns = min(arrival.slo_ns, arrival.left_ns)
         hard_ns = min(max(arrival.hard_limit_ns, slo_ns), arrival.left_ns)
-        entry = Entry(rid, arrival, now_ns, now_ns + slo_ns, now_ns + hard_ns)
+        entry = PendingRequest(rid, arrival, now_ns, now_ns + slo_ns, now_ns + hard_ns)
         self.entries[rid] = entry
         self.payload_bytes += arrival.size_bytes
         # The last word has to come before the client hangs up, or nobody learns of the reason.
@@ -239,7 +239,7 @@ class RequestTable:
             if backend in entry.waiting or entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend)
 
-    def _take_back(self, now_ns: int, entry: Entry, backend: int) -> None:
+    def _take_back(self, now_ns: int, entry: PendingRequest, backend: int) -> None:
         if backend in entry.waiting:
             entry.waiting.remove(backend)
         if entry.fetched_by == backend:
@@ -278,7 +278,7 @@ class RequestTable:
 
     # Within
 
-    def _refusal(self, now_ns: int, arrival: Arrival) -> Refusal | None:
+    def _refusal(self, now_ns: int, arrival: RequestTerms) -> Refusal | None:
         limits = self.limits
         if not 0 < arrival.slo_ns <= limits.slo_ns_max:
             message = (
@@ -318,7 +318,7 @@ class RequestTable:
             return RETRY_AFTER_NS
         return min(max(wake_at_ns - now_ns, ms(1)), seconds(1))
 
-    def _submit(self, now_ns: int, entry: Entry) -> None:
+    def _submit(self, now_ns: int, entry: PendingRequest) -> None:
         entry.epoch = self.epoch
         # A deadline that has passed while the hard limit has not still wants to be served soon.
         slo_ns = max(1, entry.deadline_ns - now_ns - self.reply_ns)
@@ -339,11 +339,11 @@ class RequestTable:
             )
         )
 
-    def _resubmit(self, now_ns: int, entry: Entry) -> None:
+    def _resubmit(self, now_ns: int, entry: PendingRequest) -> None:
         if entry.expires_at_ns - now_ns > self.reply_ns:
             self._submit(now_ns, entry)
 
-    def _expired(self, now_ns: int, entry: Entry) -> Refusal:
+    def _expired(self, now_ns: int, entry: PendingRequest) -> Refusal:
         waited_ms = (now_ns - entry.arrived_at_ns) / 1e6
         if self.epoch < 0 and entry.fetched_by < 0:
             message = f"no-router: no router was linked for the {waited_ms:.0f} ms it could wait"
@@ -358,7 +358,7 @@ class RequestTable:
             "DEADLINE_EXCEEDED", RefusalReason.EXPIRED, f"expired: {why} after {waited_ms:.0f} ms"
         )
 
-    def _has_read(self, rid: int, entry: Entry | None) -> None:
+    def _has_read(self, rid: int, entry: PendingRequest | None) -> None:
         """A backend has done with a payload, if it ever had it."""
         if entry is None and rid in self.lent:
             entry = self.lent[rid][1]
@@ -375,20 +375,20 @@ class RequestTable:
         assert payload is not None
         self._effects.append(Release(payload))
 
-    def _give_up(self, now_ns: int, entry: Entry, refusal: Refusal) -> None:
+    def _give_up(self, now_ns: int, entry: PendingRequest, refusal: Refusal) -> None:
         """End a request of which the router may still know."""
         if self.epoch >= 0 and entry.epoch == self.epoch:
             self._effects.append(ToRouter(Cancel(entry.rid)))
         self._end(now_ns, entry, refusal)
 
-    def _end(self, now_ns: int, entry: Entry, outcome: Outcome) -> None:
+    def _end(self, now_ns: int, entry: PendingRequest, outcome: Outcome) -> None:
         del self.entries[entry.rid]
         self.payload_bytes -= entry.size_bytes
         # Backends that still wait are told, or they would hold their batch for an input that
         # never comes.
         for backend in entry.waiting:
             self._effects.append(ToBackend(backend, Payload(entry.rid, "", (), missing=True)))
-        self._effects.append(Answer(entry.rid, outcome))
+        self._effects.append(SendAnswer(entry.rid, outcome))
         if entry.payload is not None:
             if entry.readers and entry.payload.segment:
                 self.lent[entry.rid] = now_ns + LENT_NS, entry

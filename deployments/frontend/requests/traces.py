@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fermata.deployments.frontend.requests.observers import Follower
+from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
-from fermata.deployments.frontend.requests.pending_request import Arrival
+from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.router.links.messages import Fetch, Result
 
 SAMPLED = 0x01
@@ -60,7 +60,7 @@ def read_traceparent(text: str) -> TraceContext | None:
     return TraceContext(parts[1], parts[2], bool(numbers[3] & SAMPLED))
 
 
-class Trace:
+class RequestTrace:
     """One sampled request on its way."""
 
     __slots__ = (
@@ -85,18 +85,18 @@ class Trace:
         self.batch = -1
 
 
-class Tracer(Follower):
+class Tracer(RequestObserver):
     """Follows some requests through the frontend, and makes spans of them when they end."""
 
     def __init__(self, share: float, rng: random.Random) -> None:
         self.share = share
         self.rng = rng
-        self.open: dict[int, Trace] = {}
+        self.open: dict[int, RequestTrace] = {}
         self.spans: list[Span] = []
         """Of requests that have ended, until they are taken."""
 
     def begin(
-        self, now_ns: int, rid: int, arrival: Arrival, traceparent: str, called: str = ""
+        self, now_ns: int, rid: int, arrival: RequestTerms, traceparent: str, called: str = ""
     ) -> None:
         """It is followed if its caller wants it, or by chance."""
         context = read_traceparent(traceparent) if traceparent else None
@@ -106,7 +106,7 @@ class Tracer(Follower):
         if len(self.open) < OPEN_MAX:
             if context is None:
                 context = TraceContext(self._identity(32), "", True)
-            self.open[rid] = Trace(now_ns, arrival.application, context)
+            self.open[rid] = RequestTrace(now_ns, arrival.application, context)
 
     def _identity(self, digits: int) -> str:
         return f"{self.rng.getrandbits(4 * digits) or 1:0{digits}x}"
@@ -138,7 +138,7 @@ class Tracer(Follower):
         taken, self.spans = self.spans, []
         return taken
 
-    def _spans(self, now_ns: int, rid: int, trace: Trace, outcome: Outcome) -> list[Span]:
+    def _spans(self, now_ns: int, rid: int, trace: RequestTrace, outcome: Outcome) -> list[Span]:
         failed = outcome.reason if isinstance(outcome, Refusal) else ""
         about: dict[str, Any] = {"fermata.application": trace.application, "fermata.request": rid}
         if isinstance(outcome, Result):
@@ -169,7 +169,7 @@ class Tracer(Follower):
         return found
 
 
-def _stages(now_ns: int, trace: Trace, outcome: Outcome) -> Iterable[tuple[str, int, int]]:
+def _stages(now_ns: int, trace: RequestTrace, outcome: Outcome) -> Iterable[tuple[str, int, int]]:
     """(name, start, end) of what it went through, as far as it came."""
     arrived_at_ns = trace.arrived_at_ns
     if trace.payload_at_ns:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, Request
-from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source
+from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source, SourceContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class BatchQueues(Source):
         """Of the largest full batch, which the standing bid is for."""
         self.standing_bid = Bid()
 
-    def attach(self, desk: Desk) -> None:
+    def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
         self.cost = desk.costs.of(self.variant)
         self.plan_ns = self.cost.plan_ns

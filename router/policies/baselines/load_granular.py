@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fermata.foundation.units import SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source
+from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source, SourceContext
 from fermata.router.policies.family import Family
 from fermata.router.policies.hard_limit import size_within_limits, who_allow
 from fermata.router.policies.load_monitor import LoadMonitor
@@ -60,7 +60,7 @@ class LoadGranular(Source):
         if not self.order:
             self.order = [family.variants.index(family.serving)]
 
-    def attach(self, desk: Desk) -> None:
+    def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
         tables = [desk.costs.of(variant).plan_ns for variant in self.family.variants]
         self.tables = tables

@@ -9,10 +9,10 @@ from math import ceil, sqrt
 from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source, own_lane
+from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext, own_lane
 from fermata.router.policies.family import Family
 from fermata.router.policies.sizing import learn_slo_ns, size_for_half
-from fermata.router.policies.unassigned import Stranded
+from fermata.router.policies.unassigned import Unassigned
 
 FIRST_PLAN_NS = 500_000_000
 SCALE_STEPS = 12
@@ -34,7 +34,7 @@ class PartitionedOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SessionLoad:
     """What one application asks of the partition."""
 
     application: int
@@ -55,7 +55,7 @@ class Load:
 class Part:
     """One application's share of one backend."""
 
-    load: Load
+    load: SessionLoad
     rps: float
     size: int
 
@@ -88,7 +88,7 @@ class Bin:
         return merged if merged.occupancy <= 1.0 else None
 
 
-def residual_bin(load: Load, rps: float) -> Bin:
+def residual_bin(load: SessionLoad, rps: float) -> Bin:
     """The least that one application alone needs: the longest duty cycle its SLO allows."""
     size = 1
     while size < load.size and _cycle_fits(load, rps, size + 1):
@@ -99,11 +99,11 @@ def residual_bin(load: Load, rps: float) -> Bin:
     return Bin(duty_ns, [Part(load, rps, size)])
 
 
-def _cycle_fits(load: Load, rps: float, size: int) -> bool:
+def _cycle_fits(load: SessionLoad, rps: float, size: int) -> bool:
     return size * SECOND / rps + load.plan_ns[size] <= load.slo_ns
 
 
-def pack(loads: Sequence[Load], scale: float, bins_max: int) -> list[Bin] | None:
+def pack(loads: Sequence[SessionLoad], scale: float, bins_max: int) -> list[Bin] | None:
     """Bins for these loads times the scale; None if they need more than there are."""
     bins: list[Bin] = []
     residuals: list[Bin] = []
@@ -133,7 +133,7 @@ def pack(loads: Sequence[Load], scale: float, bins_max: int) -> list[Bin] | None
     return bins + shared
 
 
-def partition(loads: Sequence[Load], backends: int) -> list[Bin]:
+def partition(loads: Sequence[SessionLoad], backends: int) -> list[Bin]:
     """Bins for so many backends, with as much room for each load as all can have alike.
 
     Nexus adds backends when the loads need more; we have what we have, so we scale all loads
@@ -153,7 +153,7 @@ def partition(loads: Sequence[Load], backends: int) -> list[Bin]:
     return best + spares(loads, best, backends - len(best)) if best else []
 
 
-def spares(loads: Sequence[Load], bins: Sequence[Bin], count: int) -> list[Bin]:
+def spares(loads: Sequence[SessionLoad], bins: Sequence[Bin], count: int) -> list[Bin]:
     """Backends left over, each for the application with the least capacity for its load."""
     capacity = {load.application: 0.0 for load in loads}
     for packed in bins:
@@ -167,7 +167,7 @@ def spares(loads: Sequence[Load], bins: Sequence[Bin], count: int) -> list[Bin]:
     return extra
 
 
-class Worker:
+class PartitionWorker:
     """One backend: its queues in the order of their turns, and the planned batch sizes."""
 
     __slots__ = ("backend", "bid", "lane", "queues", "sizes")
@@ -186,14 +186,14 @@ class Route:
 
     __slots__ = ("heap",)
 
-    def __init__(self, shares: Sequence[tuple[Worker, float]]) -> None:
+    def __init__(self, shares: Sequence[tuple[PartitionWorker, float]]) -> None:
         # Half a stride ahead, so that equal shares take turns from the start.
         self.heap = [
             (0.5 / weight, worker.backend, 1.0 / weight, worker) for worker, weight in shares
         ]
         heapify(self.heap)
 
-    def next(self) -> Worker:
+    def next(self) -> PartitionWorker:
         at, backend, stride, worker = self.heap[0]
         heapreplace(self.heap, (at + stride, backend, stride, worker))
         return worker
@@ -208,7 +208,7 @@ class Partitioned(Source):
     def __init__(self, families: Sequence[Family], options: PartitionedOptions) -> None:
         self.variants = {family.application: family.serving for family in families}
         self.options = options
-        self.workers: dict[int, Worker] = {}
+        self.workers: dict[int, PartitionWorker] = {}
         self.routes: dict[int, Route] = {}
         """By application; until there is a plan, requests go round all the backends."""
         self.everyone: Route | None = None
@@ -222,9 +222,9 @@ class Partitioned(Source):
         self.began_at_ns = -1
         self.planned_at_ns = 0
         self.replan_at_ns = -1
-        self.stranded = Stranded(self)
+        self.stranded = Unassigned(self)
 
-    def attach(self, desk: Desk) -> None:
+    def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
         self.tables = {
             application: desk.costs.of(variant).plan_ns
@@ -273,7 +273,7 @@ class Partitioned(Source):
     def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
         homeless: list[Request] = []
         if up and backend not in self.workers:
-            self.workers[backend] = Worker(backend)
+            self.workers[backend] = PartitionWorker(backend)
             homeless = self.stranded.take_all()
         elif not up and backend in self.workers:
             for queue in self.workers.pop(backend).queues.values():
@@ -322,7 +322,7 @@ class Partitioned(Source):
         loads = [self._load(application) for application, rps in self.rps.items() if rps > 0.0]
         if not loads or not workers:
             return
-        shares: dict[int, list[tuple[Worker, float]]] = {}
+        shares: dict[int, list[tuple[PartitionWorker, float]]] = {}
         for worker in workers:
             worker.sizes = {}
         for worker, packed in zip(workers, partition(loads, len(workers)), strict=False):
@@ -331,14 +331,14 @@ class Partitioned(Source):
                 shares.setdefault(part.load.application, []).append((worker, part.rps))
         self.routes = {application: Route(share) for application, share in shares.items()}
 
-    def _load(self, application: int) -> Load:
+    def _load(self, application: int) -> SessionLoad:
         rps, slo_ns = self.rps[application], max(1, self.slo_ns[application])
         rps += self.options.burst_margin * sqrt(rps * SECOND / slo_ns)
         table = self.tables[application]
         if table[self.sizes[application]] > slo_ns:
             # Memory has become short since the size was chosen.
             self.sizes[application] = size_for_half(table, slo_ns)
-        return Load(application, rps, slo_ns, table, self.sizes[application])
+        return SessionLoad(application, rps, slo_ns, table, self.sizes[application])
 
     # Bid and grant
 
@@ -359,7 +359,7 @@ class Partitioned(Source):
         bid.key = bid.expires_at_ns = hopeless_at_ns
         return bid
 
-    def _drop_hopeless(self, now_ns: int, worker: Worker) -> int:
+    def _drop_hopeless(self, now_ns: int, worker: PartitionWorker) -> int:
         """Drop the first requests that could not even run alone; returns when the next one goes."""
         lead_ns = self.desk.lead_ns(1)
         next_at_ns = NEVER
@@ -388,7 +388,7 @@ class Partitioned(Source):
                 return Batch(self.variants[application], taken)
         return None
 
-    def _prune(self, worker: Worker, application: int, slot: Slot) -> int:
+    def _prune(self, worker: PartitionWorker, application: int, slot: Slot) -> int:
         """Size of the batch for this slot, after dropping the heads that stand in its way.
 
         Nexus' early drop: a window of the planned size slides over the queue until its first

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source
+from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext
 from fermata.router.policies.family import Family
 from fermata.router.policies.routing.instance import Instances
 from fermata.router.policies.routing.mix import read_mix
-from fermata.router.policies.unassigned import Stranded
+from fermata.router.policies.unassigned import Unassigned
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class SingleQueue(Source):
         self.accuracy = family.accuracy or (1.0,) * len(family.variants)
         self.queue: deque[Request] = deque()
         self.lanes: tuple[int, ...] = NO_LANES
-        self.stranded = Stranded(self)
+        self.stranded = Unassigned(self)
 
-    def attach(self, desk: Desk) -> None:
+    def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
         speed = [desk.costs.of(variant).p50_ns[1] for variant in self.family.variants]
         self.instances = Instances(read_mix(self.options.mix, self.family, speed), speed)

@@ -7,10 +7,10 @@ from random import Random
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source, own_lane
+from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext, own_lane
 from fermata.router.policies.family import Family
 from fermata.router.policies.sizing import learn_slo_ns, size_for_half
-from fermata.router.policies.unassigned import Stranded
+from fermata.router.policies.unassigned import Unassigned
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +53,9 @@ class TimeoutBatching(Source):
         self.up: list[Replica] = []
         self.slo_ns = dict.fromkeys(self.variants, 0)
         self.size_max = dict.fromkeys(self.variants, 1)
-        self.stranded = Stranded(self)
+        self.stranded = Unassigned(self)
 
-    def attach(self, desk: Desk) -> None:
+    def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
         self.tables = {
             application: desk.costs.of(variant).plan_ns

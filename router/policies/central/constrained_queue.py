@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fermata.router.core.events import Request
 
 
-class Choosy:
+class ConstrainedQueue:
     """Queued requests whose client's floor or pin leaves only some variants.
 
     They are kept by when they must start, not by deadline: who insists on a slow variant would

@@ -11,7 +11,7 @@ DOUBT = 3.0
 """Readings this many standard deviations off are a change of load."""
 
 
-class SteadyRate:
+class LoadFilter:
     """Averages readings while they differ by chance alone; follows at once when they do not."""
 
     __slots__ = ("count", "rps")

@@ -6,7 +6,7 @@ MEMORY = 0.003
 """Weight of the newest batch in the mean run times."""
 
 
-class UnderWay:
+class RunningWork:
     """Keeps the predicted ends of batches; each leaves by itself once it is past, so a backend
     that dies leaves nothing behind."""
 

@@ -8,13 +8,21 @@ from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
 from fermata.router.core.rate import RateMeter
-from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Desk, Slot, Source, SourceTimer
-from fermata.router.policies.central.constrained_queue import Choosy
+from fermata.router.core.source import (
+    NO_LANES,
+    POOL_ONLY,
+    Bid,
+    Slot,
+    Source,
+    SourceContext,
+    SourceTimer,
+)
+from fermata.router.policies.central.constrained_queue import ConstrainedQueue
 from fermata.router.policies.central.hull import Point, concave_hull, reachable
-from fermata.router.policies.central.load_filter import SteadyRate
+from fermata.router.policies.central.load_filter import LoadFilter
 from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.prices import PriceCurve
-from fermata.router.policies.central.running_work import UnderWay
+from fermata.router.policies.central.running_work import RunningWork
 from fermata.router.policies.family import Family
 
 EFFICIENT = 1.03
@@ -44,14 +52,14 @@ class CentralQueue(Source):
         self.options = options
         self.queue = DeadlineQueue()
         self.rate = RateMeter()
-        self.steady = SteadyRate()
+        self.steady = LoadFilter()
         self.gap_ns = float(SECOND)
         """Mean time between arrivals."""
         self.each_ns = float(SECOND)
         """Backend time there is for each request."""
         self.turn_ns = 0.0
         """Time from one queued request's start to the next one's."""
-        self.under_way = UnderWay()
+        self.under_way = RunningWork()
         self.own_busy_ns = 0
         self.others = 0.0
         """Backends that other applications keep busy."""
@@ -72,10 +80,10 @@ class CentralQueue(Source):
         """Indices within the family that may be chosen."""
         self.variants = [family.variants[index] for index in allowed]
         self.accuracy = [family.accuracy[index] if family.accuracy else 0.0 for index in allowed]
-        self.choosy = Choosy(self.variants)
+        self.choosy = ConstrainedQueue(self.variants)
         """Those who wait for some of them only; all others are in the queue."""
 
-    def attach(self, desk: Desk) -> None:
+    def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
         self.tables = [desk.costs.of(variant).plan_ns for variant in self.variants]
         self.choosy.tables = self.tables

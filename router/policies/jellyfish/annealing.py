@@ -6,7 +6,7 @@ from math import exp
 from random import Random
 
 from fermata.router.policies.jellyfish.mapping import map_clients
-from fermata.router.policies.jellyfish.problem import Client, Plan, Zoo
+from fermata.router.policies.jellyfish.problem import Client, MappingPlan, Zoo
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ def select_dnns(
     rng: Random,
     cooling: Cooling,
     expired: Callable[[], bool],
-) -> Plan:
+) -> MappingPlan:
     """Anneal the multiset of DNNs from the previous one: DEGRADE until everybody is served, then
     UPGRADE for accuracy. Every worker moves at once, by one size at most."""
     plan = map_clients(zoo, clients, previous)
@@ -48,7 +48,7 @@ def select_dnns(
     return plan
 
 
-def _metric(zoo: Zoo, clients: Sequence[Client], plan: Plan, degrade: bool) -> float:
+def _metric(zoo: Zoo, clients: Sequence[Client], plan: MappingPlan, degrade: bool) -> float:
     """O1 as a fraction while degrading, then the mean accuracy over all that is asked for."""
     if degrade:
         return plan.served / max(1, len(clients))

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from fermata.router.policies.jellyfish.annealing import Cooling, select_dnns
-from fermata.router.policies.jellyfish.perturbation import kick
-from fermata.router.policies.jellyfish.problem import Client, Plan, Share, Zoo, servable
-from fermata.router.policies.jellyfish.rotation import Turns
+from fermata.router.policies.jellyfish.perturbation import perturb
+from fermata.router.policies.jellyfish.problem import Client, MappingPlan, Share, Zoo, servable
+from fermata.router.policies.jellyfish.rotation import Rotation
 from fermata.router.policies.jellyfish.search import Search
 
 SELECTIONS = ("resplit", "published")
@@ -17,7 +17,7 @@ WORKERS_OF_SPLITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class SearchEffort:
     """How hard a decision is looked for."""
 
     selection: str = "resplit"
@@ -37,20 +37,20 @@ def never() -> bool:
 class Decider:
     """Decides again and again, each time from the previous decision."""
 
-    def __init__(self, zoo: Zoo, effort: Effort, turn: int, rng: Random) -> None:
+    def __init__(self, zoo: Zoo, effort: SearchEffort, turn: int, rng: Random) -> None:
         self.zoo = zoo
         self.effort = effort
         self.rng = rng
-        self.turns = Turns(turn)
-        self.previous: Plan | None = None
+        self.turns = Rotation(turn)
+        self.previous: MappingPlan | None = None
 
     def decide(
         self, clients: Sequence[Client], workers: int, expired: Callable[[], bool] = never
-    ) -> Plan:
+    ) -> MappingPlan:
         """A plan for so many workers. Once `expired` says so, the best so far is returned."""
         able = [client for client in clients if servable(self.zoo, client)]
         if workers == 0 or not able:
-            plan = Plan(tuple(self._idle(index) for index in range(workers)), tuple(able))
+            plan = MappingPlan(tuple(self._idle(index) for index in range(workers)), tuple(able))
         elif self.effort.selection == "published":
             plan = self._anneal(able, workers, expired)
         else:
@@ -58,16 +58,20 @@ class Decider:
         self.turns.note(plan)
         taken = {client.number for client in able}
         hopeless = tuple(client for client in clients if client.number not in taken)
-        self.previous = Plan(plan.shares, plan.left_out + hopeless)
+        self.previous = MappingPlan(plan.shares, plan.left_out + hopeless)
         return self.previous
 
-    def _anneal(self, clients: Sequence[Client], workers: int, expired: Callable[[], bool]) -> Plan:
+    def _anneal(
+        self, clients: Sequence[Client], workers: int, expired: Callable[[], bool]
+    ) -> MappingPlan:
         previous = self.previous.shares if self.previous is not None else ()
         # The bootstrap is the smallest DNN everywhere.
         dnns = [previous[index].dnn if index < len(previous) else 0 for index in range(workers)]
         return select_dnns(self.zoo, clients, dnns, self.rng, self.effort.cooling, expired)
 
-    def _search(self, clients: Sequence[Client], workers: int, expired: Callable[[], bool]) -> Plan:
+    def _search(
+        self, clients: Sequence[Client], workers: int, expired: Callable[[], bool]
+    ) -> MappingPlan:
         splits_max = self.effort.splits * max(1, workers // WORKERS_OF_SPLITS)
         search = Search(self.zoo, clients, workers, self.rng, expired, splits_max)
         search.kept = self.turns.kept()
@@ -87,7 +91,7 @@ class Decider:
             for _ in range(self.effort.splits):
                 if search.splits >= self.effort.splits or expired():
                     break
-                kick(search)
+                perturb(search)
             search.settle()
         self._take_turns(search)
         return search.plan()

@@ -10,7 +10,7 @@ GONE_AFTER_NS = 2 * SECOND
 """A client that has said nothing for so long asks for nothing."""
 
 
-class Wish(NamedTuple):
+class ClientNeeds(NamedTuple):
     """What one client asks for, and over which network: plain data for whoever decides."""
 
     number: int
@@ -43,9 +43,9 @@ class KnownClient:
         if report.input_size > 0 and report.frame_bits > 0:
             self.bits.add(report.input_size, report.frame_bits)
 
-    def wish(self) -> Wish:
+    def wish(self) -> ClientNeeds:
         last = self.last
-        return Wish(
+        return ClientNeeds(
             last.client,
             last.slo_ns,
             last.fps,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fermata.router.policies.jellyfish.problem import Client, Plan, Share, Zoo, make_share
+from fermata.router.policies.jellyfish.problem import Client, MappingPlan, Share, Zoo, make_share
 
 
 def find_optimal_clients(zoo: Zoo, dnn: int, clients: Sequence[Client]) -> list[Client]:
@@ -32,7 +32,7 @@ def _trace_back(rows: Sequence[int], clients: Sequence[Client]) -> list[Client]:
     return chosen
 
 
-def map_clients(zoo: Zoo, clients: Sequence[Client], dnns: Sequence[int]) -> Plan:
+def map_clients(zoo: Zoo, clients: Sequence[Client], dnns: Sequence[int]) -> MappingPlan:
     """MapClients: the most accurate DNN takes the highest rate it can, then the next."""
     remaining = list(clients)
     order = sorted(range(len(dnns)), key=lambda worker: -dnns[worker])
@@ -42,4 +42,4 @@ def map_clients(zoo: Zoo, clients: Sequence[Client], dnns: Sequence[int]) -> Pla
         shares[worker] = make_share(zoo, dnns[worker], chosen)
         taken = {client.number for client in chosen}
         remaining = [client for client in remaining if client.number not in taken]
-    return Plan(tuple(share for share in shares if share is not None), tuple(remaining))
+    return MappingPlan(tuple(share for share in shares if share is not None), tuple(remaining))

@@ -8,12 +8,18 @@ from typing import NamedTuple
 from fermata.clients.frame_bits import FrameBits
 from fermata.foundation.units import SECOND
 from fermata.router.policies.jellyfish.decision import Decider, never
-from fermata.router.policies.jellyfish.known_clients import Wish
-from fermata.router.policies.jellyfish.problem import Client, Plan, Zoo, make_client, make_zoo
+from fermata.router.policies.jellyfish.known_clients import ClientNeeds
+from fermata.router.policies.jellyfish.problem import (
+    Client,
+    MappingPlan,
+    Zoo,
+    make_client,
+    make_zoo,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class MappingProblem:
     """One application's zoo, clients and workers as they are at an instant."""
 
     accuracy: tuple[float, ...]
@@ -22,7 +28,7 @@ class Question:
     input_sizes: tuple[int, ...]
     variants: tuple[int, ...]
     """The numbers that clients pin themselves to, by DNN."""
-    wishes: tuple[Wish, ...]
+    wishes: tuple[ClientNeeds, ...]
     headroom: float
     """Of a client's frame rate, for bursts."""
     spent_ns: int
@@ -38,7 +44,7 @@ class Question:
         """The clients as the mapping sees them."""
         return [self._client(zoo, wish) for wish in self.wishes]
 
-    def _client(self, zoo: Zoo, wish: Wish) -> Client:
+    def _client(self, zoo: Zoo, wish: ClientNeeds) -> Client:
         pinned = None
         if wish.pinned >= 0:
             # Pinned to what is not in the zoo: nobody can serve it.
@@ -50,7 +56,7 @@ class Question:
         return make_client(zoo, wish.number, fps, budgets_ns, floor, pinned)
 
 
-def budgets(wish: Wish, input_sizes: Sequence[int], spent_ns: int) -> list[float]:
+def budgets(wish: ClientNeeds, input_sizes: Sequence[int], spent_ns: int) -> list[float]:
     """What the network leaves for waiting and running, by input size: the SLO less s / W and the
     way there and back (section IV-A); nothing where it could not even carry the frames as fast as
     they come, for then each would be later than the last."""
@@ -85,7 +91,7 @@ class Assignment(NamedTuple):
     """Clients that nobody serves now, each with the smallest DNN that it would take."""
 
 
-def assignment_of(plan: Plan) -> Assignment:
+def assignment_of(plan: MappingPlan) -> Assignment:
     """The plan without what it was made from."""
     posts = [
         Post(share.dnn, share.batch, tuple(client.number for client in share.clients))
@@ -98,7 +104,9 @@ def assignment_of(plan: Plan) -> Assignment:
     return Assignment(tuple(posts), tuple(left_out))
 
 
-def answer(decider: Decider, question: Question, expired: Callable[[], bool] = never) -> Assignment:
+def answer(
+    decider: Decider, question: MappingProblem, expired: Callable[[], bool] = never
+) -> Assignment:
     """Decide; once `expired` says so, the best so far is the answer."""
     decider.zoo = question.zoo()
     clients = question.clients(decider.zoo)

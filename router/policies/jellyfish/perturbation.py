@@ -19,7 +19,7 @@ RUINED = 4
 """Clients that are taken out together, at most."""
 
 
-def kick(search: Search) -> None:
+def perturb(search: Search) -> None:
     """Disturb a few workers in one of three ways."""
     rng = search.rng
     everyone = range(len(search.workers))

@@ -142,7 +142,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MappingPlan:
     """A DNN, a batch size and clients for each worker."""
 
     shares: tuple[Share, ...]
@@ -170,7 +170,7 @@ def make_share(zoo: Zoo, dnn: int, clients: Iterable[Client]) -> Share:
     return Share(dnn, zoo.batch_for(dnn, load) if clients else 0, clients)
 
 
-def check_plan(zoo: Zoo, plan: Plan) -> None:
+def check_plan(zoo: Zoo, plan: MappingPlan) -> None:
     """Assert Eqs. (2), (5) and (6): nobody twice, everybody in time, no worker overloaded."""
     seen: set[int] = set()
     for share in plan.shares:

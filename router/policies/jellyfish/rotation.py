@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from fermata.router.policies.jellyfish.problem import Plan
+from fermata.router.policies.jellyfish.problem import MappingPlan
 
 
-class Turns:
+class Rotation:
     """Counts for how many decisions each client has been served, or left out, in a row."""
 
     def __init__(self, turn: int) -> None:
@@ -32,7 +32,7 @@ class Turns:
         """Those who have been served longest make room first."""
         return -self.streaks.get(client, 0)
 
-    def note(self, plan: Plan) -> None:
+    def note(self, plan: MappingPlan) -> None:
         """Count one more decision; clients that are gone are forgotten."""
         streaks: dict[int, int] = {}
         for share in plan.shares:

@@ -6,7 +6,7 @@ from random import Random
 
 from fermata.router.policies.jellyfish.contiguous import cut
 from fermata.router.policies.jellyfish.overload import most_served, most_valuable
-from fermata.router.policies.jellyfish.problem import Client, Plan, Share, Zoo, make_share
+from fermata.router.policies.jellyfish.problem import Client, MappingPlan, Share, Zoo, make_share
 from fermata.router.policies.jellyfish.split import Split, best_split
 
 NEIGHBOURS = 4
@@ -23,7 +23,7 @@ NOTHING = -1.0
 """Any value is above it."""
 
 
-class Worker:
+class SearchWorker:
     """One worker while the search goes on."""
 
     __slots__ = ("clients", "dnn", "load", "value", "version")
@@ -52,7 +52,7 @@ class Search:
     ) -> None:
         self.zoo = zoo
         self.clients = clients
-        self.workers = [Worker() for _ in range(workers)]
+        self.workers = [SearchWorker() for _ in range(workers)]
         self.left_out: list[Client] = []
         self.kept: frozenset[int] = frozenset()
         """Numbers of clients whose turn it is: nobody may take their place."""
@@ -86,7 +86,7 @@ class Search:
         for worker, run in zip(self.workers, runs, strict=True):
             self._keep_what_fits(worker, run)
 
-    def _keep_what_fits(self, worker: Worker, clients: list[Client]) -> None:
+    def _keep_what_fits(self, worker: SearchWorker, clients: list[Client]) -> None:
         """Give the worker these clients and the best DNN for them; who does not fit is left out."""
         clients = sorted(clients, key=lambda client: (client.load, client.number))
         while clients and not self._choose_dnn(worker, clients):
@@ -99,14 +99,14 @@ class Search:
         free = [index for index, each in enumerate(clients) if each.number not in self.kept]
         return free[-1] if free else len(clients) - 1
 
-    def _choose_dnn(self, worker: Worker, clients: Sequence[Client]) -> bool:
+    def _choose_dnn(self, worker: SearchWorker, clients: Sequence[Client]) -> bool:
         dnn = best_dnn(self.zoo, clients)
         if dnn is None:
             return False
         self.set(worker, dnn, tuple(clients))
         return True
 
-    def set(self, worker: Worker, dnn: int, clients: tuple[Client, ...]) -> None:
+    def set(self, worker: SearchWorker, dnn: int, clients: tuple[Client, ...]) -> None:
         worker.dnn = dnn
         worker.clients = clients
         worker.load = sum(client.load for client in clients)
@@ -167,7 +167,7 @@ class Search:
         self.splits += 1
         return best_split(self.zoo, clients, above)
 
-    def apply(self, first: Worker, second: Worker, split: Split) -> None:
+    def apply(self, first: SearchWorker, second: SearchWorker, split: Split) -> None:
         if abs(first.dnn - split.first_dnn) + abs(second.dnn - split.second_dnn) > abs(
             first.dnn - split.second_dnn
         ) + abs(second.dnn - split.first_dnn):
@@ -332,11 +332,11 @@ class Search:
 
     # What comes out
 
-    def plan(self) -> Plan:
+    def plan(self) -> MappingPlan:
         shares: list[Share] = []
         for worker in self.workers:
             shares.append(make_share(self.zoo, worker.dnn, worker.clients))
-        return Plan(tuple(shares), tuple(self.left_out))
+        return MappingPlan(tuple(shares), tuple(self.left_out))
 
 
 def best_dnn(zoo: Zoo, clients: Sequence[Client]) -> int | None:

@@ -10,12 +10,12 @@ from fermata.router.core.events import Advise, Batch, ClientReport, DropReason, 
 from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
 from fermata.router.policies.by_content import suited
 from fermata.router.policies.family import Family
-from fermata.router.policies.jellyfish.decision import SPLITS, Decider, Effort
+from fermata.router.policies.jellyfish.decision import SPLITS, Decider, SearchEffort
 from fermata.router.policies.jellyfish.known_clients import GONE_AFTER_NS, KnownClient
-from fermata.router.policies.jellyfish.mapping_problem import Assignment, Question, answer
+from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer
 from fermata.router.policies.jellyfish.placement import HitCount, assign, neighbours
 from fermata.router.policies.jellyfish.problem import make_zoo
-from fermata.router.policies.unassigned import Stranded
+from fermata.router.policies.unassigned import Unassigned
 
 SOON_NS = 100_000_000
 """Between two decisions, at least."""
@@ -45,7 +45,7 @@ class JellyfishOptions:
     """DNNs that a backend keeps at hand: the one it runs and its neighbours in size."""
 
 
-class Worker:
+class MappedWorker:
     """One backend: the DNN it runs, and the requests of the clients mapped to it."""
 
     __slots__ = ("at_hand", "batch", "bid", "dnn", "lane", "queue", "spare")
@@ -87,7 +87,7 @@ class Jellyfish(Source):
         self.mapped: dict[int, int] = {}
         """The backend of each client that is served."""
         self.advised: dict[int, tuple[int, int, bool]] = {}
-        self.workers: dict[int, Worker] = {}
+        self.workers: dict[int, MappedWorker] = {}
         self.hits = HitCount()
         self.idle_for = [0] * len(self.variants)
         """Decisions since each DNN was last chosen."""
@@ -96,7 +96,7 @@ class Jellyfish(Source):
         self.urgent = False
         """What was decided holds no more: whoever decides elsewhere should do so soon."""
         self.timer = SourceTimer(self)
-        self.stranded = Stranded(self)
+        self.stranded = Unassigned(self)
 
     def plan_elsewhere(self) -> None:
         """From now on somebody else asks `question` and answers with `take_plan`."""
@@ -163,7 +163,7 @@ class Jellyfish(Source):
             return self.variants[dnn] == known.last.pinned
         return self.accuracy[dnn] >= max(self.floor, known.last.accuracy_floor)
 
-    def _idlest(self, request: Request) -> Worker | None:
+    def _idlest(self, request: Request) -> MappedWorker | None:
         """Where a client that is left out has the best chance; None where nobody may serve it."""
         return min(
             (worker for worker in self.workers.values() if self._allows(request, worker.dnn)),
@@ -182,7 +182,7 @@ class Jellyfish(Source):
         if up and backend not in self.workers:
             first = next((dnn for dnn, each in enumerate(self.accuracy) if each >= self.floor), 0)
             at_hand = neighbours(first, self.options.prefetch, len(self.variants))
-            self.workers[backend] = Worker(backend, first, at_hand)
+            self.workers[backend] = MappedWorker(backend, first, at_hand)
             homeless = self.stranded.take_all()
         elif not up and backend in self.workers:
             gone = self.workers.pop(backend)
@@ -215,7 +215,7 @@ class Jellyfish(Source):
             return NEVER
         return self.decided_at_ns + (0 if self.urgent else self.options.replan_ns)
 
-    def question(self, now_ns: int) -> Question:
+    def question(self, now_ns: int) -> MappingProblem:
         """Zoo, clients and workers as they are now."""
         self._forget_silent(now_ns)
         self._doubt_the_idle()
@@ -224,7 +224,7 @@ class Jellyfish(Source):
         self.planned_bps = {
             number: known.last.bandwidth_bps for number, known in self.clients.items()
         }
-        return Question(
+        return MappingProblem(
             self.accuracy,
             tuple(tuple(self.costs.of(variant).plan_ns[1:]) for variant in self.variants),
             self.input_sizes,
@@ -269,7 +269,7 @@ class Jellyfish(Source):
         lanes = set(self._enqueue_again(now_ns, homeless))
         return [worker.lane for worker in self.workers.values() if worker.lane in lanes]
 
-    def _switch(self, worker: Worker, dnn: int) -> None:
+    def _switch(self, worker: MappedWorker, dnn: int) -> None:
         if dnn != worker.dnn:
             self.hits.note(dnn in worker.at_hand)
             worker.dnn = dnn
@@ -350,7 +350,7 @@ class Jellyfish(Source):
                 self._drop_late(queue, variant)
         return None
 
-    def _stand_in(self, worker: Worker, slot: Slot) -> Batch | None:
+    def _stand_in(self, worker: MappedWorker, slot: Slot) -> Batch | None:
         """Until its DNN is loaded: the nearest one that is there, for those who allow it. Whoever
         does not waits for the load."""
         there = [dnn for dnn, variant in enumerate(self.variants) if slot.runs(variant)]
@@ -391,7 +391,7 @@ class Jellyfish(Source):
         self.outbox.drop(first, DropReason.LATE)
 
     def _fill(
-        self, worker: Worker, slot: Slot, dnn: int, taken: Sequence[Request]
+        self, worker: MappedWorker, slot: Slot, dnn: int, taken: Sequence[Request]
     ) -> list[Request]:
         """Requests of clients left out, where the planned batch has room and all stay in time."""
         filling: list[Request] = []
@@ -410,14 +410,14 @@ class Jellyfish(Source):
         return filling
 
 
-def _empty(worker: Worker) -> list[Request]:
+def _empty(worker: MappedWorker) -> list[Request]:
     taken = worker.queue.pop_many(len(worker.queue))
     return taken + worker.spare.pop_many(len(worker.spare))
 
 
 def make_decider(options: JellyfishOptions, rng: Random) -> Decider:
     """The decider that these options ask for; its zoo comes with the first question."""
-    effort = Effort(options.selection, options.splits)
+    effort = SearchEffort(options.selection, options.splits)
     return Decider(make_zoo((), ()), effort, options.turn, rng)
 
 

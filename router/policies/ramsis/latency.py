@@ -20,7 +20,8 @@ def fill_sizes(sizes: Sequence[int], values: Sequence[float], size_max: int) -> 
 def monotone_from_right(values: Sequence[float]) -> list[float]:
     """No size slower than a larger one: an outlier at a small size is pulled down.
 
-    The authors' way. Ours (`fermata.profiles.monotone`) raises the larger size, to be on the safe side.
+    The authors' way. Ours (`fermata.profiles.monotone`) raises the larger size, to be
+    on the safe side.
     """
     lowered = list(values)
     for index in range(len(lowered) - 2, -1, -1):

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from fermata.router.policies.ramsis.problem import WorkerProblem
-from fermata.router.policies.ramsis.solve import Solution, solve
+from fermata.router.policies.ramsis.solve import TableSolution, solve
 
 ACCURACY_STEP = 0.01
 """Largest difference in expected accuracy between neighbours (RAMSIS section 6)."""
@@ -14,33 +14,33 @@ where even the fastest variant begins to be too slow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class GridPoint:
     """The table for one load."""
 
     rate_rps: float
-    solution: Solution
+    solution: TableSolution
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
+class LoadGrid:
     """Tables by load, ascending."""
 
     slack_ns: tuple[int, ...]
-    rungs: tuple[Rung, ...]
+    rungs: tuple[GridPoint, ...]
 
     def covers(self, rate_rps: float) -> bool:
         return rate_rps <= self.rungs[-1].rate_rps
 
-    def rung_for(self, rate_rps: float) -> Rung:
+    def rung_for(self, rate_rps: float) -> GridPoint:
         """The lowest load that covers this one; the highest there is where none does."""
         rates = [rung.rate_rps for rung in self.rungs]
         return self.rungs[min(bisect_left(rates, rate_rps), len(rates) - 1)]
 
-    def extended(self, rung: Rung) -> "Ladder":
+    def extended(self, rung: GridPoint) -> "LoadGrid":
         """With one more table; in place of the one for the same load."""
         others = [each for each in self.rungs if each.rate_rps != rung.rate_rps]
         ordered = sorted([*others, rung], key=lambda each: each.rate_rps)
-        return Ladder(self.slack_ns, tuple(ordered))
+        return LoadGrid(self.slack_ns, tuple(ordered))
 
 
 def peak_rps(problem: WorkerProblem) -> float:
@@ -54,27 +54,29 @@ def peak_rps(problem: WorkerProblem) -> float:
     return problem.workers * 1e9 / cheapest_ns
 
 
-def solve_rung(problem: WorkerProblem) -> Rung:
+def solve_point(problem: WorkerProblem) -> GridPoint:
     """The table for the problem's own load."""
-    return Rung(problem.rate_rps, solve(problem))
+    return GridPoint(problem.rate_rps, solve(problem))
 
 
-def solve_ladder(problem: WorkerProblem, low_rps: float, high_rps: float) -> Ladder:
+def solve_grid(problem: WorkerProblem, low_rps: float, high_rps: float) -> LoadGrid:
     """Tables from the low load to the high one, halved until neighbours are close."""
-    rungs = [solve_rung(problem.at_rate(low_rps))]
+    rungs = [solve_point(problem.at_rate(low_rps))]
     if high_rps > low_rps:
-        top = solve_rung(problem.at_rate(high_rps))
+        top = solve_point(problem.at_rate(high_rps))
         _between(problem, rungs, rungs[0], top)
         rungs.append(top)
-    return Ladder(problem.slack_ns, tuple(rungs))
+    return LoadGrid(problem.slack_ns, tuple(rungs))
 
 
-def _between(problem: WorkerProblem, rungs: list[Rung], low: Rung, high: Rung) -> None:
+def _between(
+    problem: WorkerProblem, rungs: list[GridPoint], low: GridPoint, high: GridPoint
+) -> None:
     """Append what is needed between two tables, in order."""
     apart = abs(low.solution.accuracy - high.solution.accuracy)
     if apart < ACCURACY_STEP or high.rate_rps - low.rate_rps < RATE_STEP_MIN * high.rate_rps:
         return
-    middle = solve_rung(problem.at_rate((low.rate_rps + high.rate_rps) / 2))
+    middle = solve_point(problem.at_rate((low.rate_rps + high.rate_rps) / 2))
     _between(problem, rungs, low, middle)
     rungs.append(middle)
     _between(problem, rungs, middle, high)

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fermata.router.core.events import Batch, Request
-from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source, own_lane
+from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext, own_lane
 from fermata.router.policies.family import Family
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.source import Ramsis
-from fermata.router.policies.ramsis.tables import Job, Made
+from fermata.router.policies.ramsis.tables import Made, SolveJob
 
 
 class SloClasses(Source):
@@ -36,7 +36,7 @@ class SloClasses(Source):
         self.home: dict[int, Ramsis] = {}
         """Of each backend."""
 
-    def attach(self, desk: Desk) -> None:
+    def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
         for member in self.members:
             # The rank knows one source; whatever a member's timer changes is that source's.
@@ -89,10 +89,10 @@ class SloClasses(Source):
         return self._member_of(result.job).on_computed(now_ns, result)
 
     def on_compute_failed(self, now_ns: int, work: Callable[[], object]) -> Sequence[int]:
-        assert isinstance(work, Job)
+        assert isinstance(work, SolveJob)
         return self._member_of(work).on_compute_failed(now_ns, work)
 
-    def _member_of(self, job: Job) -> Ramsis:
+    def _member_of(self, job: SolveJob) -> Ramsis:
         return self.members[self.slos_ns.index(job.slo_ns)]
 
     def figures(self) -> dict[str, float]:

@@ -23,7 +23,7 @@ GAIN_MIN = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
-class Solution:
+class TableSolution:
     """A table with what it promises (RAMSIS section 5.1, weighted by batch size)."""
 
     choice: tuple[tuple[int, ...], ...]
@@ -51,7 +51,7 @@ class _Rules:
     """By queue length - 1."""
 
 
-def solve(problem: WorkerProblem) -> Solution:
+def solve(problem: WorkerProblem) -> TableSolution:
     """The table that maximises the problem's reward in the long run."""
     rules = _rules(problem)
     actions = actions_of(problem, rules.valid)
@@ -68,11 +68,11 @@ def solve(problem: WorkerProblem) -> Solution:
         choice = better
     accuracy, violation = _guarantees(rules, moves, chain, choice)
     rows = tuple(tuple(row) for row in choice.tolist())
-    return Solution(rows, accuracy, violation, rounds)
+    return TableSolution(rows, accuracy, violation, rounds)
 
 
 def promises(problem: WorkerProblem, choice: tuple[tuple[int, ...], ...]) -> tuple[float, float]:
-    """Expected accuracy and violation of any table, as of `Solution`."""
+    """Expected accuracy and violation of any table, as of `TableSolution`."""
     rules = _rules(problem)
     table = np.array(choice, np.int64)
     allowed = np.take_along_axis(rules.valid, table[None], axis=0)[0]

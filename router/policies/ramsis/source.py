@@ -11,10 +11,10 @@ from fermata.router.policies.by_content import suited
 from fermata.router.policies.family import Family
 from fermata.router.policies.hard_limit import size_within_limits, who_allow
 from fermata.router.policies.load_monitor import LoadMonitor
-from fermata.router.policies.ramsis.load_grid import Rung
+from fermata.router.policies.ramsis.load_grid import GridPoint
 from fermata.router.policies.ramsis.options import RamsisOptions
-from fermata.router.policies.ramsis.tables import Job, Made, drifted, job_for
-from fermata.router.policies.unassigned import Stranded
+from fermata.router.policies.ramsis.tables import Made, SolveJob, drifted, job_for
+from fermata.router.policies.unassigned import Unassigned
 
 SETTLE_NS = ms(50)
 """Backends that come and go within this time are one change."""
@@ -26,7 +26,7 @@ BEYOND = 1.1
 """A table for a load outside the range is made for this much more."""
 
 
-class Worker:
+class QueueWorker:
     """One backend with its queue."""
 
     __slots__ = ("bid", "lane", "queue")
@@ -50,14 +50,14 @@ class Ramsis(Source):
     def __init__(self, family: Family, options: RamsisOptions) -> None:
         self.family = family
         self.options = options
-        self.workers: dict[int, Worker] = {}
-        self.order: list[Worker] = []
+        self.workers: dict[int, QueueWorker] = {}
+        self.order: list[QueueWorker] = []
         self.turn = 0
         """Whose turn it is in the round robin; a change of tables does not touch it."""
         self.monitor = LoadMonitor(options.window_ns)
         self.made: dict[int, Made] = {}
         """Tables by kind of backend."""
-        self.rungs: dict[int, Rung] = {}
+        self.rungs: dict[int, GridPoint] = {}
         """The table in use, by kind."""
         self.asked: set[int] = set()
         """Kinds whose tables are being made."""
@@ -69,7 +69,7 @@ class Ramsis(Source):
         self.stale = False
         """The workers have changed since the last tables were asked for."""
         self.batches = 0
-        self.stranded = Stranded(self)
+        self.stranded = Unassigned(self)
         self.change = SourceTimer(self)
         self.retry = SourceTimer(self)
         self.allowed = family.choices() or [family.variants.index(family.serving)]
@@ -91,7 +91,7 @@ class Ramsis(Source):
         worker.queue.push(request)
         return worker.lane
 
-    def _able(self, request: Request) -> list[Worker]:
+    def _able(self, request: Request) -> list[QueueWorker]:
         """The workers that have a variant which may serve it; all where none has."""
         if request.allowed is None:
             return self.order
@@ -110,7 +110,7 @@ class Ramsis(Source):
             return self.variants
         return [variant for variant in self.variants if variant in allowed]
 
-    def _next_worker(self, able: Sequence[Worker]) -> Worker:
+    def _next_worker(self, able: Sequence[QueueWorker]) -> QueueWorker:
         """Of these, the one whose turn it is, or with the shortest queue."""
         order = self.order
         self.turn = (self.turn + 1) % len(order)
@@ -136,7 +136,7 @@ class Ramsis(Source):
     def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
         homeless: list[Request] = []
         if up and backend not in self.workers:
-            self.workers[backend] = Worker(backend)
+            self.workers[backend] = QueueWorker(backend)
             homeless = self.stranded.take_all()
         elif not up and backend in self.workers:
             queue = self.workers.pop(backend).queue
@@ -199,7 +199,7 @@ class Ramsis(Source):
 
     def on_compute_failed(self, now_ns: int, work: Callable[[], object]) -> Sequence[int]:
         """Keep the tables there are, and ask again after a pause that grows."""
-        assert isinstance(work, Job)
+        assert isinstance(work, SolveJob)
         self.failures += 1
         rate_rps = work.low_rps if work.low_rps == work.high_rps else 0.0
         self.again[work.kind] = (now_ns + self.pause_ns, rate_rps)

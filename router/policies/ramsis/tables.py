@@ -8,7 +8,7 @@ from fermata.router.policies.family import Family
 from fermata.router.policies.ramsis.counts import poisson
 from fermata.router.policies.ramsis.latency import pareto_front
 from fermata.router.policies.ramsis.laws import law_of
-from fermata.router.policies.ramsis.load_grid import Ladder, peak_rps, solve_ladder, solve_rung
+from fermata.router.policies.ramsis.load_grid import LoadGrid, peak_rps, solve_grid, solve_point
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.problem import WorkerProblem, fixed_bins, model_bins
 
@@ -19,7 +19,7 @@ DRIFT = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SolveJob:
     """What to solve for one kind of backend; picklable, so that another process can."""
 
     kind: int
@@ -31,11 +31,11 @@ class Job:
     low_rps: float
     high_rps: float
 
-    def at_rate(self, rate_rps: float) -> "Job":
+    def at_rate(self, rate_rps: float) -> "SolveJob":
         """The same backends and run times, for this load alone."""
         return replace(self, low_rps=rate_rps, high_rps=rate_rps)
 
-    def alike(self, other: "Job") -> bool:
+    def alike(self, other: "SolveJob") -> bool:
         """Whether they are for the same backends, run times and loads. Those of one source have
         one law of arrivals, which back from another process need not know itself again."""
         mine, others = (replace(each.problem, law=poisson) for each in (self, other))
@@ -49,17 +49,17 @@ class Job:
 class Made:
     """A job and its ladder."""
 
-    job: Job
-    ladder: Ladder
+    job: SolveJob
+    ladder: LoadGrid
 
 
 @lru_cache(maxsize=64)
-def _make(job: Job) -> Made:
+def _make(job: SolveJob) -> Made:
     """Equal jobs give equal tables; simulations ask for the same ones again and again."""
     if job.low_rps == job.high_rps:
         problem = job.problem.at_rate(job.low_rps)
-        return Made(job, Ladder(problem.slack_ns, (solve_rung(problem),)))
-    return Made(job, solve_ladder(job.problem, job.low_rps, job.high_rps))
+        return Made(job, LoadGrid(problem.slack_ns, (solve_point(problem),)))
+    return Made(job, solve_grid(job.problem, job.low_rps, job.high_rps))
 
 
 def job_for(
@@ -71,7 +71,7 @@ def job_for(
     workers: int,
     lead_ns: int = 0,
     rate_rps: float = 0.0,
-) -> Job:
+) -> SolveJob:
     """The tables of a kind of backend with so many workers; for one load, where it is given.
 
     A batch is decided upon `lead_ns` before it starts, whether the worker idles or still runs the
@@ -99,10 +99,10 @@ def job_for(
     peak = peak_rps(problem)
     low, high = (rate_rps, rate_rps) if rate_rps > 0.0 else (LOW * peak, peak)
     variants = tuple(family.variants[allowed[each]] for each in front)
-    return Job(kind, family.slo_ns, variants, problem, low, high)
+    return SolveJob(kind, family.slo_ns, variants, problem, low, high)
 
 
-def drifted(job: Job, family: Family, costs: Costs, lead_ns: int) -> bool:
+def drifted(job: SolveJob, family: Family, costs: Costs, lead_ns: int) -> bool:
     """Whether run times are now planned, or batches sent, so differently that tables are wrong."""
     if family.slo_ns and abs(family.slo_ns - lead_ns - job.problem.slo_ns) > DRIFT * family.slo_ns:
         return True

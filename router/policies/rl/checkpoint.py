@@ -10,7 +10,7 @@ import numpy as np
 
 from fermata.foundation.errors import ConfigError
 from fermata.router.policies.rl.batching import LIMITS
-from fermata.router.policies.rl.network import Network, softmax
+from fermata.router.policies.rl.network import PolicyNetwork, softmax
 from fermata.router.policies.rl.observation import Floats, Scales, width
 
 FORMAT = "fermata-rl-1"
@@ -32,7 +32,7 @@ class Decision:
 class Checkpoint:
     """A policy, what it was trained for, and where it may be trusted."""
 
-    network: Network
+    network: PolicyNetwork
     tiers: tuple[int, ...]
     """The variant of each instance, by its place in the family."""
     scales: Scales
@@ -127,7 +127,7 @@ def _fits(checkpoint: Checkpoint) -> bool:
 
 def _read(data: Mapping[str, Any]) -> Checkpoint:
     return Checkpoint(
-        network=Network(
+        network=PolicyNetwork(
             tuple(np.array(weight, np.float64) for weight in data["weights"]),
             tuple(np.array(bias, np.float64) for bias in data["biases"]),
         ),

@@ -8,7 +8,7 @@ from fermata.router.policies.rl.observation import Floats
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class PolicyNetwork:
     """Layers of a tanh network, the last one linear."""
 
     weights: tuple[Floats, ...]

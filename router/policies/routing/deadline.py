@@ -6,12 +6,12 @@ from math import sqrt
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, DropReason, Request
-from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer
+from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext, SourceTimer
 from fermata.router.policies.family import Family
 from fermata.router.policies.routing.instance import Instance, Instances
 from fermata.router.policies.routing.mix import read_mix
 from fermata.router.policies.routing.service_times import ServiceTimes
-from fermata.router.policies.unassigned import Stranded
+from fermata.router.policies.unassigned import Unassigned
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class DeadlineRouting(Source):
         self.options = options
         self.aware = options.aware
         self.accuracy = family.accuracy or (1.0,) * len(family.variants)
-        self.stranded = Stranded(self)
+        self.stranded = Unassigned(self)
         self.homeless: list[tuple[Request, int]] = []
         """Taken out of a buffer where they would have been late, and how long that instance takes
         for one; routed again at once, to faster ones only, so that it comes to an end."""
         self.rehousing = SourceTimer(self)
 
-    def attach(self, desk: Desk) -> None:
+    def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
         costs = [desk.costs.of(variant) for variant in self.family.variants]
         speed = [cost.p50_ns[1] for cost in costs]

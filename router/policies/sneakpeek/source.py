@@ -4,7 +4,15 @@ from collections.abc import Sequence
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, Estimate, Request
-from fermata.router.core.source import NO_LANES, Bid, Desk, Slot, Source, SourceTimer, own_lane
+from fermata.router.core.source import (
+    NO_LANES,
+    Bid,
+    Slot,
+    Source,
+    SourceContext,
+    SourceTimer,
+    own_lane,
+)
 from fermata.router.policies.family import Family
 from fermata.router.policies.sneakpeek.estimator import Estimator
 from fermata.router.policies.sneakpeek.options import SneakPeekOptions
@@ -41,7 +49,7 @@ class WindowScheduler(Source):
         """Something has come up since the last plan."""
         self.timer = SourceTimer(self)
 
-    def attach(self, desk: Desk) -> None:
+    def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
         self._find_fastest()
 

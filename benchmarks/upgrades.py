@@ -44,7 +44,7 @@ def next_version(folder: Path, protocol: bool) -> Path:
     version too."""
     keep = shutil.ignore_patterns(".*", "__pycache__", "build", "*.egg-info", "tests", "docs")
     code = folder / "next"
-    shutil.copytree(ROOT, code, ignore=keep)
+    shutil.copytree(ROOT, code, ignore=keep, symlinks=True)
     page = code / "deployments/page/index.html"
     page.write_text(page.read_text() + MARK)
     if protocol:

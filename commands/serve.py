@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout
+from importlib.metadata import PackageNotFoundError, distribution
 from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from fermata.foundation.errors import ConfigError
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="YAML file; samples are in deployments/.")
 ]
-ROOT = Path(__file__).parent.parent
+PACKAGE = Path(__file__).parents[1]
 LOOK_S = 0.3
 LOST = 3
 """Exit code where the cluster is gone: whoever supervises this starts it again."""
@@ -28,7 +29,7 @@ LAST_S = 45.0
 """Requests need no GCS; but without one Ray ends all its processes after a minute."""
 
 
-def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
+def serve(config: ConfigPath = PACKAGE / "deployments/local.yaml") -> None:
     """Serve what a configuration names, on Ray Serve, until Ctrl-C.
 
     As `serve run fermata.deployments.app:build config=CONFIG`, with the configuration
@@ -43,11 +44,7 @@ def serve(config: ConfigPath = ROOT / "deployments/local.yaml") -> None:
         registry(loaded)
         # Ray starts its workers at niceness 15 otherwise, and they would yield to everybody.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        # One's own models stand beside the configuration, or where PYTHONPATH says.
-        beside = os.fspath(config.resolve().parent)
-        os.environ["PYTHONPATH"] = os.pathsep.join(
-            filter(None, (os.fspath(ROOT), os.environ.get("PYTHONPATH"), beside))
-        )
+        os.environ["PYTHONPATH"] = python_path(config)
         _serve(loaded)
 
 
@@ -122,6 +119,26 @@ def _check_alone(ray_serve: Any) -> None:
             f"this Ray cluster serves {there} already: end that (`serve shutdown`), add to it with"
             " `serve deploy`, or give RAY_ADDRESS=local for a cluster of your own"
         )
+
+
+def python_path(config: Path) -> str:
+    """Return the PYTHONPATH of all processes: user code first, which lies beside the configuration.
+
+    A checkout that is not installed comes last, so that its folders hide nobody's modules.
+    """
+    folders = [os.fspath(config.resolve().parent), os.environ.get("PYTHONPATH", "")]
+    if not is_installed():
+        folders.append(os.fspath(PACKAGE.parent))
+    return os.pathsep.join(filter(None, folders))
+
+
+def is_installed() -> bool:
+    """Tell whether a new interpreter finds the package by itself."""
+    try:
+        distribution("fermata")
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _serve_until_lost(lost: Callable[[], set[str]]) -> None:

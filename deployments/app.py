@@ -4,6 +4,7 @@
 """
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -297,7 +298,7 @@ def _how_many(config: DeploymentConfig) -> dict[str, Any]:
 
 def build(arguments: dict[str, Any]) -> serve.Application:
     """The Serve application; `config` is a YAML file's path or the configuration itself."""
-    given = arguments.get("config", "deployments/local.yaml")
+    given = arguments.get("config", str(Path(__file__).with_name("local.yaml")))
     config = load_config(given) if isinstance(given, str) else read_config(given)
     plain = config.model_dump()
     gpus = gpus_each(config.backend, gpus_in_cluster())

@@ -1,7 +1,7 @@
 """Builds the optional compiled core: `python -m fermata.router.compiled FOLDER`.
 
-The folder gets a copy of `router` whose core and policies are native modules made by mypyc. Put it
-first on PYTHONPATH to use it; decisions are the same, to the digest.
+The folder gets a copy of the package whose core and policies are native modules made by mypyc. Put
+it first on PYTHONPATH to use it; decisions are the same, to the digest.
 """
 
 import shutil
@@ -9,33 +9,28 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 INTERPRETED = ("__init__.py", "catalog.py")
 """The catalog reads options by reflection, once, at start: nothing to gain there."""
 
-SEEN = ("profiles", "clients")
-"""Policies import of these; mypyc needs to see their types."""
-
 
 def compiled_modules() -> list[str]:
-    """Paths of the modules to compile, relative to the folder that holds `router`."""
-    files = [*sorted(HERE.glob("core/*.py")), *sorted(HERE.glob("policies/**/*.py"))]
-    return [str(path.relative_to(HERE.parent)) for path in files if path.name not in INTERPRETED]
+    """List the paths of the modules to compile, relative to the folder that holds the package."""
+    router = PACKAGE / "router"
+    files = [*sorted(router.glob("core/*.py")), *sorted(router.glob("policies/**/*.py"))]
+    return [str(path.relative_to(PACKAGE.parent)) for path in files if path.name not in INTERPRETED]
 
 
 def build(folder: Path) -> None:
-    """Compile into the folder; raises `CalledProcessError` with mypyc's words if it fails."""
+    """Compile into the folder; raises `CalledProcessError` with mypyc's output if it fails."""
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    ignore = shutil.ignore_patterns("__pycache__", "*.so", "links", "live.py", "actor.py")
-    shutil.copytree(HERE, folder / "router", ignore=ignore)
-    for package in SEEN:
-        shutil.copytree(HERE.parent / package, folder / package, ignore=ignore)
+    ignore = shutil.ignore_patterns("__pycache__", "*.so")
+    shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=ignore)
     mypyc = Path(sys.executable).with_name("mypyc")
     subprocess.run([mypyc, *compiled_modules()], cwd=folder, check=True, capture_output=True)
-    for done in ("build", *SEEN):
-        shutil.rmtree(folder / done)
+    shutil.rmtree(folder / "build")
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
 """Models by name from torchvision and transformers, and from any Python function."""
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 from fermata.deployments.models.model import Card, Model, TorchModel
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.user_code import import_function
 
 SIZE = 224
 LENGTH = 128
@@ -140,7 +140,7 @@ def load_function(path: str, input_shape: tuple[int, ...] | None, device: str) -
     """
     module_name, _, function_name = path.partition(":")
     try:
-        function = getattr(importlib.import_module(module_name), function_name)
+        function = import_function(path)
     except ModuleNotFoundError as error:
         raise ConfigError(f"{path}: no module {error.name!r} on the path") from None
     except AttributeError:

@@ -1,9 +1,8 @@
 """Options of RAMSIS that are more than numbers: laws of arrival counts by name, and SLOs."""
 
-import importlib
-
 import numpy as np
 
+from fermata.foundation.user_code import import_function
 from fermata.profiles.check import check_positive, refuse
 from fermata.router.policies.ramsis.counts import Bursty, CountLaw, poisson
 from fermata.router.policies.ramsis.options import RamsisOptions
@@ -37,7 +36,7 @@ def law_of(options: RamsisOptions) -> CountLaw:
     if not module or not name:
         refuse(WHERE, options.law, "must be poisson, bursty or a function as module:name")
     try:
-        law: CountLaw = getattr(importlib.import_module(module), name)
+        law: CountLaw = import_function(options.law)
     except (ImportError, AttributeError) as error:
         refuse(WHERE, options.law, f"cannot be loaded ({error})")
     _check(options.law, law)

@@ -1,8 +1,8 @@
 """What being late costs: a share of a request's worth, by its relative lateness."""
 
 from collections.abc import Callable
-from importlib import import_module
 
+from fermata.foundation.user_code import import_function
 from fermata.profiles.check import refuse
 
 Penalty = Callable[[float], float]
@@ -41,11 +41,10 @@ def load_penalty(where: str, name: str) -> Penalty:
     """A penalty by name, or by `module:function`; a ConfigError in one line where it is none."""
     if name in PENALTIES:
         return PENALTIES[name]
-    module, colon, function = name.partition(":")
-    if not colon:
+    if ":" not in name:
         refuse(where, name, f"must be {', '.join(PENALTIES)} or module:function")
     try:
-        own: Penalty = getattr(import_module(module), function)
+        own: Penalty = import_function(name)
     except (ImportError, AttributeError) as error:
         refuse(where, name, f"cannot be imported ({error})")
     before = 0.0

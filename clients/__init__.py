@@ -1,1 +1,1 @@
-"""What users put beside their own code: the wire protocol, a streaming client, a load generator."""
+"""Code that users put beside their own: the wire protocol, a streaming client, a load generator."""

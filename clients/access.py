@@ -44,7 +44,7 @@ class Access:
         return bool(self.ca_file)
 
     def headers(self) -> tuple[tuple[str, str], ...]:
-        """What every call carries."""
+        """Headers that every call carries."""
         token = self._token()
         return (("authorization", f"Bearer {token}"),) if token else ()
 

@@ -38,7 +38,7 @@ class BandwidthEstimator:
         self.samples: deque[Sample] = deque()
         self.acknowledged_at_ns = LONG_AGO_NS
         self.round_trip_ns = 0
-        """Of an empty message: see `on_probe`."""
+        """Round trip of an empty message: see `on_probe`."""
         self.probed = False
 
     def on_probe(self, round_trip_ns: int) -> None:
@@ -72,7 +72,7 @@ class BandwidthEstimator:
         self.in_flight.pop(frame, None)
 
     def bandwidth_bps(self, now_ns: int) -> float:
-        """Of the past second, or of the last frames where these were slower; 0 where unknown.
+        """Bandwidth of the past second, or of the last frames if slower; 0 where unknown.
 
         The paper takes the harmonic mean of the second. A fall then shows late, and each frame
         sent at the old size until then misses its deadline, so the last frames may overrule it.
@@ -93,7 +93,7 @@ class BandwidthEstimator:
         return min(known_bps, bits * SECOND_NS / waited_ns) if waited_ns > 0 < bits else known_bps
 
     def backlog_bits(self, now_ns: int, bandwidth_bps: float) -> float:
-        """Of the frames sent, what a network of this bandwidth has not carried yet."""
+        """Bits of the frames sent that a network of this bandwidth has not carried yet."""
         if not self.in_flight:
             return 0.0
         total = sum(bits for _, bits in self.in_flight.values())

@@ -21,7 +21,7 @@ VARYING = 16
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """What a client needs to know of a model."""
+    """A model as its clients need to know it."""
 
     name: str
     input: str
@@ -40,7 +40,7 @@ class ModelDescription:
 
 
 def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription:
-    """What the server says of the model; RefusedError when it does not serve it."""
+    """Asks the server for a model's description; RefusedError when it does not serve it."""
     with access.channel(server) as channel:
         _wait_for(server, channel)
         stub = InferenceStub(channel, access.headers())

@@ -5,7 +5,7 @@ import math
 GROWTH = 1.66
 """Bits of a JPEG grow with this power of its side: larger pictures compress better."""
 BITS_PER_PIXEL = 4.0
-"""Of a small JPEG, until one has been made."""
+"""Bits a pixel of a small JPEG, until one has been made."""
 SETTLING = 0.25
 """Weight of a frame in the moving average for its side."""
 SIDES_MAX = 64

@@ -14,7 +14,7 @@ NEVER = 1 << 62
 
 @dataclass(slots=True)
 class FrameResult:
-    """What became of one frame."""
+    """The outcome of one frame."""
 
     index: int
     captured_at_ns: int

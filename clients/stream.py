@@ -54,7 +54,7 @@ class StreamOptions:
     """Names the stream to the server; needed to keep its place across reconnects."""
     priority: int = 0
     quality: int = 80
-    """Of the JPEGs."""
+    """Quality of the JPEGs."""
     in_flight_max: int = 32
     """Frames without a result; further ones wait, or are left out where the source is live."""
     attempts_max: int = 3
@@ -154,7 +154,7 @@ class FrameStream:
                     results.put(result)
                 results.put(None)
             except BaseException as error:
-                # Whatever it is: somebody waits for the next result in another thread.
+                # Any error is passed on: another thread waits for the next result.
                 results.put(error)
 
         pumping = asyncio.run_coroutine_threadsafe(pump(), _shared_loop())
@@ -200,7 +200,7 @@ class FrameStream:
                     # Nobody waits for a frame that is made on demand: its time starts now.
                     captured_at_ns = time.monotonic_ns()
                 call(self._on_frame, captured_at_ns, index, data)
-        # Whatever a camera's source raises, who reads the answers has to hear of it.
+        # Errors of a camera's source are raised where the answers are read.
         except Exception as error:
             trouble = error
         # Behind the last frame, or that one would come to a stream that has ended. A loop that is
@@ -293,7 +293,7 @@ class FrameStream:
     def _request(self, index: int, left_ns: int) -> pb.ModelInferRequest:
         options = self.options
         request = pb.ModelInferRequest(model_name=self.model, id=str(index))
-        # What is left of the SLO, so that time lost on this side is not counted as the server's.
+        # The rest of the SLO, so that time lost on this side is not counted as the server's.
         request.parameters[names.TIMEOUT].int64_param = max(1, left_ns // 1000)
         if options.priority:
             request.parameters[names.PRIORITY].uint64_param = options.priority

@@ -1,4 +1,4 @@
-"""What a client decides on a network that changes: which size to send, whether to send at all,
+"""A client's decisions on a network that changes: which size to send, whether to send at all,
 and what will be left of its SLO at the server.
 
 Pure: time is passed in, of the client's own clock, which nobody else's need agree with. The
@@ -29,7 +29,7 @@ class Uplink:
         """False while the server has no room for this client."""
 
     def choose_side(self, now_ns: int) -> int:
-        """Of the next frame: what the server asked for, or what the network can carry."""
+        """Side of the next frame: as the server asked, or as the network can carry."""
         estimator = self.estimator
         bandwidth_bps = estimator.bandwidth_bps(now_ns)
         backlog_bits = estimator.backlog_bits(now_ns, bandwidth_bps)
@@ -63,7 +63,7 @@ class Uplink:
 
     @property
     def round_trip_ns(self) -> int:
-        """Of an empty message."""
+        """Round trip of an empty message."""
         return self.estimator.round_trip_ns
 
     def on_received(self, now_ns: int, frame: int) -> None:

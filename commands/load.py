@@ -56,7 +56,7 @@ Unary = Annotated[bool, typer.Option(help="A call for each request, no streams."
 LedgerFile = Annotated[Path | None, typer.Option(help="Write what became of each request (.npz).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Ask = Callable[[str], ModelDescription]
-"""What the server says of a model."""
+"""The server's description of a model."""
 
 
 class Process(StrEnum):

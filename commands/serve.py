@@ -40,7 +40,7 @@ def serve(config: ConfigPath = PACKAGE / "deployments/local.yaml") -> None:
         if _is_all_here(loaded):
             loaded = with_free_ports(loaded)
             ports.enter_context(held(endpoints(loaded)))
-        # What is missing is said here, in one line, and not by a process far away.
+        # Missing models are reported here, in one line, and not by a process far away.
         registry(loaded)
         # Ray starts its workers at niceness 15 otherwise, and they would yield to everybody.
         os.environ.setdefault("RAY_worker_niceness", "0")

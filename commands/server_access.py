@@ -32,7 +32,7 @@ def access_of(
 ) -> Access:
     try:
         access = Access(token_file, token_env, ca_file, certificate_file, key_file, name)
-        # What they name is read at each connection; what is wrong with it is better said now.
+        # The files are read at each connection; faults in them are better reported now.
         access.headers()
         access.context()
     except WireError as error:

@@ -156,7 +156,7 @@ def _run(
                 stream.stop()
                 break
     except KeyboardInterrupt:
-        # What has come so far is worth its summary.
+        # Answers that have come so far are worth a summary.
         return True
     return False
 

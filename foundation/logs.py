@@ -28,17 +28,17 @@ Write = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What is logged, and where to."""
+    """The level of logs, and where they go."""
 
     level: str = "warning"
     folder: str = ""
     """Each process has a file of its own there; empty: standard error, which Ray keeps."""
     bytes_max: int = 256 << 20
-    """Of a file; then it starts anew, and the one before is kept."""
+    """Size of a file; then it starts anew, and the one before is kept."""
 
 
 def fields(**values: object) -> dict[str, dict[str, object]]:
-    """What a line is about: `LOG.info("loaded", extra=fields(variant=name))`. Ids of requests are
+    """Fields of a line: `LOG.info("loaded", extra=fields(variant=name))`. Ids of requests are
     text: as numbers they are more than some readers of JSON can tell apart."""
     return {"fields": values}
 

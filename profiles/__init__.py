@@ -1,1 +1,1 @@
-"""What a model costs: typed profiles, their files, and the zoo of known ones."""
+"""The cost of models: typed profiles, their files, and the zoo of known ones."""

@@ -10,7 +10,7 @@ NUMBER_LIMIT = 1e15
 
 
 def in_one_line(text: str) -> str:
-    """What a terminal or a log would not show as it stands is escaped; keys are anybody's."""
+    """Escape characters that a terminal or a log would not show; keys are anybody's."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

@@ -38,7 +38,7 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """What the raw file gave."""
+    """Profiles read from the raw file."""
 
     tables: tuple[Table, ...]
     raised: tuple[Raised, ...]

@@ -48,7 +48,7 @@ class Profile:
     confusion: tuple[tuple[int, ...], ...] = ()
     """[true class][answered class]: samples of the test set; empty where unknown."""
     input: str = ""
-    """What one request holds, e.g. `3x224` (channels x side) or `tokens 128`."""
+    """Contents of one request, e.g. `3x224` (channels x side) or `tokens 128`."""
     device: str = ""
     slo_ns: int | None = None
     """The SLO that the profile's source pairs it with."""

@@ -13,7 +13,7 @@ SWAPS = 3
 
 
 class About(Protocol):
-    """What a model says of itself; `fermata.deployments.models.model.Card` is one."""
+    """A model's description of itself; `fermata.deployments.models.model.Card` is one."""
 
     @property
     def name(self) -> str: ...
@@ -94,7 +94,7 @@ def profile_model(
 
 
 def _static_bytes(model: LoadedModel, grown: int) -> int:
-    """What the model says it holds; else what the process grew by when it was loaded."""
+    """Bytes that the model reports; else the growth of the process when it was loaded."""
     tell = getattr(model, "static_bytes", None)
     return int(tell()) if tell is not None else max(0, grown)
 

@@ -25,9 +25,9 @@ class Arrivals:
     slo_ns: Times
     priority: Times
     phase: Times
-    """Of a MAP, or the step of a trace; 0 elsewhere. For reports: policies never see it."""
+    """State of a MAP, or the step of a trace; 0 elsewhere. For reports: policies never see it."""
     weights: dict[int, float]
-    """Of the clients that have one of their own."""
+    """Weights of the clients that have one of their own."""
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ class SimulatedAssembly:
     """By variant."""
     router: RouterAssembly
     ownership: Ownership
-    """Whose source runs a backend by itself."""
+    """Backends that an application's source runs by itself."""
     families: tuple[Family, ...]
     """By application."""
 

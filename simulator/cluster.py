@@ -166,7 +166,7 @@ class EmulatedCluster:
         state.stalled_until_ns = NEVER if fault.for_ns is None else now_ns + fault.for_ns
         if state.running is None:
             return
-        # What ran is picked up where it stopped.
+        # The running batch is picked up where it stopped.
         state.incarnation += 1
         if fault.for_ns is None:
             return

@@ -1,4 +1,4 @@
-"""What every request of a run holds, and whether each variant would answer it right."""
+"""Contents of every request of a run, and whether each variant would answer it right."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ class Contents:
     right: Table
     """[request, the variant's place in its application]: whether it would answer right."""
     votes: Sequence[tuple[float, ...] | None]
-    """Of the SneakPeek model, by class; None: no evidence. Empty: nobody peeks."""
+    """Votes of the SneakPeek model, by class; None: no evidence. Empty: nobody peeks."""
     delay_ns: npt.NDArray[np.int64]
     """From a request's arrival to its evidence."""
 

@@ -99,7 +99,7 @@ def find_goodput(scenario: Scenario, tell: Tell | None = None) -> Goodput:
 
 
 def fluid_bound_rps(scenario: Scenario) -> float:
-    """What the backends could do if every batch were as large as the SLO allows."""
+    """The backends' capacity if every batch were as large as the SLO allows."""
     cost_s = 0.0
     for application, share in zip(scenario.applications, scenario.shares, strict=True):
         profile = application.variants[0]

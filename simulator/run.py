@@ -55,15 +55,15 @@ class RunLog:
     first_variant: list[int]
     """By application: the number of its first one."""
     answers: dict[int, int]
-    """What was answered at once, without a backend."""
+    """Requests answered at once, without a backend."""
     contents: Contents | None
-    """What the requests held; None where nobody looks."""
+    """Contents of the requests; None where nobody looks."""
     wall_s: float
     cpu_s: float
     allocated_ns: int = 0
     """Backend time from the start of warm-up, start-up and last batches included."""
     windows: tuple[WindowLog, ...] = ()
-    """What the autoscaler saw and advised."""
+    """Windows that the autoscaler saw, with its advice."""
     plans: tuple[EpochLog, ...] = ()
 
 

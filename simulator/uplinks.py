@@ -47,7 +47,7 @@ class Camera:
         self.offset_ns = offset_ns
         """Where in the trace it starts."""
         self.clock_ns = clock_ns
-        """What its clock shows at the start of the run."""
+        """Time that its clock shows at the start of the run."""
         self.free_at_ns = 0
         """When the last frame has left its link."""
         self.accuracy_floor = accuracy_floor
@@ -70,7 +70,7 @@ class CameraFrame:
     client: int
     side: int
     left_ns: int
-    """What its client says that the server has for it."""
+    """Time that the server has for it, as its client reports."""
     report: ClientReport
     arrived_at_ns: int = 0
 

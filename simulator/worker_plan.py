@@ -21,11 +21,11 @@ SIMULATED_NS = seconds(20)
 
 @dataclass(frozen=True, slots=True)
 class WorkerGoal:
-    """What the service must reach."""
+    """The goals of the service."""
 
     rate_rps: float
     accuracy: float
-    """Of requests answered in time, at least."""
+    """Accuracy of requests answered in time, at least."""
     violation: float
     """Share of requests not answered in time, at most."""
 
@@ -60,7 +60,7 @@ def only_application(scenario: Scenario, name: str = "") -> Scenario:
 
 
 def options_for(scenario: Scenario, policy: str) -> dict[str, object]:
-    """What the scenario says of this policy, for its only application; nothing where it is served
+    """The scenario's options of this policy, for its only application; nothing where it is served
     by another one."""
     (application,) = scenario.applications
     if application.policy:
@@ -109,7 +109,7 @@ def worker_problem(
 
 
 def promised_fleet(scenario: Scenario, wish: WorkerGoal, options: RamsisOptions) -> Try:
-    """What RAMSIS promises with so many workers. Where clients differ in SLO (`slos_ms`), each
+    """The promise of RAMSIS with so many workers. Where clients differ in SLO (`slos_ms`), each
     class brings that part of the load which it has of the workers, and the least and the largest
     of their promises count: every class has to meet the wish."""
     (application,) = scenario.applications
@@ -134,7 +134,7 @@ def promised_fleet(scenario: Scenario, wish: WorkerGoal, options: RamsisOptions)
 
 
 def simulated_fleet(scenario: Scenario, wish: WorkerGoal) -> Try:
-    """What the central queue reaches with so many workers, in a simulation of the scenario's own
+    """The central queue's figures with so many workers, in a simulation of the scenario's own
     arrivals."""
     central = under(scenario, "central-queue")
 

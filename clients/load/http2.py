@@ -19,7 +19,7 @@ WINDOW_MAX = (1 << 31) - 1
 WINDOW_START = 65_535
 FRAME_START = 16_384
 GRANT_BYTES = 1 << 28
-"""What was received is granted again in steps of this size."""
+"""Received bytes are granted again in steps of this size."""
 
 
 def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
@@ -73,7 +73,7 @@ class Http2Stream:
         self._granted = 0
 
     def open(self) -> bytes:
-        """What to send first."""
+        """Bytes to send first."""
         settings = struct.pack(">HIHI", 2, 0, INITIAL_WINDOW_SIZE, WINDOW_MAX)
         headers = b"".join(
             literal(name, value)

@@ -30,7 +30,7 @@ class LoadError(WireError):
 
 
 class LaneOwner(Protocol):
-    """Who has the requests and wants the answers."""
+    """The owner of the requests, which gets the answers."""
 
     tail_s: float
 

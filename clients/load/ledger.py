@@ -68,7 +68,7 @@ class LoadLedger:
         return True
 
     def close(self) -> None:
-        """Whatever has no answer by now is lost."""
+        """Requests that have no answer by now are lost."""
         unsent = (self.outcome == 0) & (self.sent_ns < 0)
         self.outcome[unsent] = self._code(UNSENT)
         self.outcome[self.outcome == 0] = self._code(LOST)

@@ -26,7 +26,7 @@ TAIL_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What one kind of request asks for."""
+    """One kind of request: its model, input and deadline."""
 
     model: str
     tensor: RawTensor

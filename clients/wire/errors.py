@@ -1,4 +1,4 @@
-"""What can be wrong with a message; each exception carries the gRPC status a client sees."""
+"""Faults of a message; each exception carries the gRPC status a client sees."""
 
 from reprlib import Repr
 from typing import ClassVar

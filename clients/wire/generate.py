@@ -157,7 +157,7 @@ def _class(message: DescriptorProto, indent: str) -> list[str]:
 
 
 def _types(field: FieldDescriptorProto, maps: dict[str, DescriptorProto]) -> tuple[str, str]:
-    """What reading a field gives, and what its constructor takes."""
+    """The type that reading a field gives, and the one that its constructor takes."""
     if field.type != FieldDescriptorProto.TYPE_MESSAGE:
         one = SCALARS.get(field.type, "int")
         if field.label == FieldDescriptorProto.LABEL_REPEATED:

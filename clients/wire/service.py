@@ -35,7 +35,7 @@ def _response(method: str) -> Any:
 
 
 def handler(servicer: object) -> grpc.GenericRpcHandler:
-    """What `grpc.aio.Server.add_generic_rpc_handlers` takes; `servicer` has a method for each."""
+    """Handlers for `grpc.aio.Server.add_generic_rpc_handlers`; `servicer` has a method for each."""
     methods = {
         name: grpc.unary_unary_rpc_method_handler(
             getattr(servicer, name),

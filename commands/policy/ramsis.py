@@ -72,7 +72,7 @@ def _scenario(path: ScenarioPath, application: str, load_rps: float) -> tuple[Sc
 
 
 def _options(scenario: Scenario, **flags: str | float | None) -> RamsisOptions:
-    """What the scenario says of RAMSIS, and on top of it what the flags say."""
+    """The scenario's RAMSIS options, overridden by flags."""
     given = options_for(scenario, "ramsis")
     given.update({name: value for name, value in flags.items() if value is not None})
     options = read_options("ramsis", given)

@@ -160,7 +160,7 @@ def _check_place(option: str, path: Path) -> None:
 
 
 def _plotter(option: str, path: Path) -> Callable[[Mapping[str, Any]], None]:
-    """What draws curves there, or an error before any work is done."""
+    """A function that draws curves there; raises before any work is done where it cannot."""
     _check_place(option, path)
     try:
         from fermata.simulator.learning.curves import draw_curves

@@ -41,7 +41,7 @@ NAMES = {
     "text": text.NAMES,
     "faces": detector.NAMES,
 }
-"""What each family holds; torchvision's names are known once it is imported."""
+"""Members of each family; torchvision's names are known once it is imported."""
 EMBEDDED = (
     *(f"digits:{name}" for name in digits.NAMES),
     *(f"imagenet:{name}@{size}" for name, size in imagenet.NATIVE.items()),

@@ -58,7 +58,7 @@ def load(
 
 
 def describe(name: str = "centerface", size: int | None = None) -> Card:
-    """What `load` would give, at no cost."""
+    """The card that `load` would give, at no cost."""
     pick("faces", name, NAMES)
     side = SIZE if size is None else size
     if side % STRIDE or not STRIDE <= side <= SIZE_MAX:

@@ -103,7 +103,7 @@ def load(name: str, device: str = "cpu", folder: Path | None = None) -> DigitsMo
 
 
 def describe(name: str) -> Card:
-    """What `load` would give, less what only training tells."""
+    """The card that `load` would give, without figures that only training gives."""
     pick("digits", name, NAMES)
     labels = tuple(map(str, range(CLASSES)))
     return Card(f"digits:{name}", (SIDE * SIDE,), "float32", (CLASSES,), labels=labels)

@@ -48,7 +48,7 @@ def load(name: str, size: int | None = None, device: str = "cpu") -> ImagenetMod
 
 
 def describe(name: str, size: int | None = None) -> Card:
-    """What `load` would give, at no cost."""
+    """The card that `load` would give, at no cost."""
     native = NATIVE[pick("imagenet", name, NAMES)]
     side = native if size is None else size
     if not SIZE_MIN <= side <= SIZE_MAX:

@@ -21,7 +21,7 @@ NORM_EPSILON = 1e-12
 PADDING = 0
 POSITIONS = 512
 CHARACTERS_MAX = 128
-"""Of a sentence, for each token that is read: a word of more than 100 is one token, unknown."""
+"""Characters for each token that is read: a word of more than 100 is one unknown token."""
 
 
 class Tokens:

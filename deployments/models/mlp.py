@@ -20,7 +20,7 @@ TINY = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a training run depends on, beside its data."""
+    """Settings of a training run, beside its data."""
 
     hidden: tuple[int, ...]
     epochs: int

@@ -1,4 +1,4 @@
-"""What every loaded model is: a card that describes it, and a call that runs a batch."""
+"""A loaded model: a card that describes it, and a call that runs a batch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,19 +19,19 @@ Answers = Array | Sequence[Array]
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a frontend, a client and a profile need to know of a model."""
+    """A model as frontends, clients and profiles need to know it."""
 
     name: str
     input_shape: tuple[int, ...]
-    """Of one request, without the batch."""
+    """Shape of one request, without the batch."""
     input_dtype: str
     """numpy's name of the type that `make_batch` gives."""
     output_shape: tuple[int, ...]
-    """Of one answer; -1 where any number may come."""
+    """Shape of one answer; -1 where any number may come."""
     labels: tuple[str, ...] = ()
     """Name of each class, in the order of scores."""
     mean: tuple[float, ...] = ()
-    """Of each channel on a scale of 0 to 1: taken off by who sends floats instead of pixels."""
+    """Mean of each channel on a scale of 0 to 1; senders of floats subtract it."""
     std: tuple[float, ...] = ()
     fit: str = ""
     """How a client's picture becomes its input: `centre` or `whole` of `picture.py`; empty where

@@ -134,7 +134,7 @@ class _Pixels:
 
 
 def load_function(path: str, input_shape: tuple[int, ...] | None, device: str) -> Model:
-    """What `module:function` returns; `function(device)` where it takes an argument.
+    """Load the model that `module:function` returns; `function(device)` where it takes an argument.
 
     The model needs a `card`, or the caller says the shape of one float32 input.
     """

@@ -21,7 +21,7 @@ LENGTH = 64
 # Cosines of unrelated sentences lie within 0.1 of each other: this makes their scores differ.
 SHARPNESS = 20.0
 
-# What each topic sounds like. A topic's score is that of its nearest prototype, so that a topic
+# Prototype sentences of each topic. A topic's score is that of its nearest one, so that a topic
 # may have several sides; add a line to teach it another.
 PROTOTYPES: dict[str, tuple[str, ...]] = {
     "sport": (
@@ -99,7 +99,7 @@ def load(name: str = "topics", length: int | None = None, device: str = "cpu") -
 
 
 def describe(name: str, length: int | None = None) -> Card:
-    """What `load` would give, at no cost."""
+    """The card that `load` would give, at no cost."""
     pick("text", name, NAMES)
     tokens = LENGTH if length is None else length
     if not 4 <= tokens <= POSITIONS:

@@ -31,7 +31,7 @@ HELD_OUT = 0.25
 
 @dataclass(frozen=True, slots=True)
 class SneakPeekModel:
-    """What a frontend needs to peek at requests of one application."""
+    """A SneakPeek model as a frontend needs it to peek at requests of one application."""
 
     index: NeighbourIndex
     peek: Peek

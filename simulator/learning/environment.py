@@ -14,34 +14,34 @@ from fermata.simulator.learning.lanes import BatchingLanes, Ints, LaneCounts, La
 from fermata.simulator.learning.system import TrainingSystem
 
 VIOLATION = 0.5
-"""What a late or lost request costs beside its answer: 1 / beta of RL-edge's Eq. 2, alpha 1."""
+"""The cost of a late or lost request beside its answer: 1 / beta of RL-edge's Eq. 2, alpha 1."""
 SWITCH = 0.05
 """Chance that a state of the workload ends within a slot of training."""
 
 
 @dataclass(frozen=True, slots=True)
 class Coming:
-    """What a slot will bring to each copy, whatever its policy does."""
+    """Arrivals of a slot in each copy, whatever its policy does."""
 
     times_ns: Ints
-    """Of arrival, in order."""
+    """Times of arrival, in order."""
     counts: Ints
     switches: npt.NDArray[np.bool_]
-    """Whose workload changes its state."""
+    """Copies whose workload changes its state."""
     draws: Floats
     """For each arrival, where in the shares it falls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one slot brought, by copy."""
+    """The outcome of one slot, by copy."""
 
     rewards: Floats
     weights: Floats
     """How much more often such a slot comes in the workload than in training: training sees both
     states equally and many switches, or it would see hardly a burst."""
     states: Ints
-    """Of the workload, at the slot's beginning."""
+    """State of the workload, at the slot's beginning."""
     arrivals: Ints
     good: Floats
     """Expected right answers in time."""

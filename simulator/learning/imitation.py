@@ -13,7 +13,7 @@ from fermata.simulator.learning.teacher import Teacher
 SLOTS = 8
 """Played by each copy in a round."""
 STEPS = 100
-"""Of gradient descent after each round, and three times as many at the end."""
+"""Steps of gradient descent after each round, and three times as many at the end."""
 KEPT = 3
 """Rounds that are learnt from. What an observation tells of the workload depends on what has been
 played, so what followed from a worse choice of rules is soon misleading."""
@@ -40,7 +40,7 @@ def imitate(learner: Learner, teacher: Teacher, rounds: int) -> None:
 
 
 class Pupil:
-    """What has been tried so far, and which rule it tells to choose."""
+    """Trials so far, and the rule that they recommend."""
 
     def __init__(self, learner: Learner, teacher: Teacher) -> None:
         self.learner = learner

@@ -22,7 +22,7 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class LaneCounts:
-    """What became of the requests of a slot, by lane."""
+    """Outcomes of a slot's requests, by lane."""
 
     good: Ints
     late: Ints
@@ -151,7 +151,7 @@ class BatchingLanes:
             limits = self.limits[rows]
             size = batch_size(self.waiting[rows], (limits[:, 0], limits[:, 1]))
             completed_ns = self.came_ns[rows, np.minimum(limits[:, 0], self.buffer) - 1]
-            # What new limits set free starts with them; all else of before has started already.
+            # Batches that new limits release start with them; earlier ones have started already.
             earliest_ns = np.maximum(self.free_ns[rows], self.changed_ns)
             start_ns = np.maximum(earliest_ns, completed_ns)
             begin = (size > 0) & (start_ns <= now_ns)

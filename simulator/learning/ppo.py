@@ -48,7 +48,7 @@ class Figures:
 
 
 class Rollout:
-    """What the copies met between two updates; the first axis is time."""
+    """The copies' experience between two updates; the first axis is time."""
 
     def __init__(self, settings: Settings, env: Environment, width: int, tiers: int) -> None:
         size = (settings.horizon, env.copies)

@@ -31,7 +31,7 @@ class TrainingSystem:
     rates_rps: tuple[float, ...]
     """Arrivals a second in each state of the workload."""
     time_shares: tuple[float, ...]
-    """Of each state, in the long run."""
+    """Share of each state, in the long run."""
     leave_rps: tuple[float, ...]
     """How often a second each state is left."""
 

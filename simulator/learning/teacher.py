@@ -9,7 +9,7 @@ from fermata.simulator.learning.lanes import Ints
 from fermata.simulator.learning.system import TrainingSystem
 
 UTILISATION = 0.75
-"""Of the better instances: uneven arrivals need room."""
+"""Load of the better instances: uneven arrivals need room."""
 SHARE_MIN = 0.002
 """No share is quite 0, since the softmax of no scores is."""
 

@@ -24,7 +24,7 @@ Progress = Callable[[float, Figures], None]
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What to train."""
+    """The policy to train, and with what effort."""
 
     seed: int = 1
     slot_ns: int = SECOND

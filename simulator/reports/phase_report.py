@@ -17,7 +17,7 @@ class StateReport:
 
     rps: float
     share: float
-    """Of all requests, in the long run."""
+    """Share of all requests, in the long run."""
     requests: int
     goodput: float
     """Right answers in time, as a fraction of the requests; from the variants' accuracy."""

@@ -52,7 +52,7 @@ class Recorder:
         self.backends = max(self.backends, scenario.backends)
 
     def _batches(self) -> tuple[Times, Times, Times]:
-        """Of each batch: its variant, its earliest deadline, how many were late."""
+        """Each batch: its variant, its earliest deadline, how many were late."""
         log, count = self.log, len(self.log.batches)
         in_batch = self.ran.copy()
         in_batch[list(log.answers)] = False

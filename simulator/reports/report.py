@@ -1,4 +1,4 @@
-"""What a run showed: goodput, bad rate, latency, batches, idleness, accuracy."""
+"""Figures of a run: goodput, bad rate, latency, batches, idleness, accuracy."""
 
 import math
 from collections.abc import Mapping
@@ -51,9 +51,9 @@ class RunReport:
     bad_rate: float
     """Dropped or late, of all requests."""
     worst_bad_rate: float
-    """Of the application that fared worst."""
+    """Bad rate of the application that fared worst."""
     worst_stream_bad_rate: float | None
-    """Of the client that fared worst, where there are clients."""
+    """Bad rate of the client that fared worst, where there are clients."""
     idle_fraction: float
     mean_batch: float | None
     p50_ms: float | None
@@ -157,7 +157,7 @@ def _spent(scenario: Scenario, log: RunLog, price: float) -> tuple[CostShare, ..
 
 
 def _streams(log: RunLog, measured: Mask, good: Mask, price: float) -> tuple[StreamReport, ...]:
-    """What each client sent, got and cost; nothing where nobody streams."""
+    """Requests, answers and cost of each client; nothing where nobody streams."""
     clients = log.arrivals.client
     if not len(clients) or not clients.max():
         return ()

@@ -24,7 +24,7 @@ def right_answers(log: RunLog) -> npt.NDArray[np.bool_]:
 
 
 def utilities(log: RunLog, right: npt.NDArray[np.bool_], penalty: Penalty) -> Values:
-    """Of each request: 1 for a right answer, less the penalty where it came late."""
+    """Utility of each request: 1 for a right answer, less the penalty where it came late."""
     span_ns = log.arrivals.slo_ns
     lateness = (log.end_ns - log.arrivals.at_ns - span_ns) / span_ns
     found = right.astype(np.float64)

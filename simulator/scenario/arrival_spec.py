@@ -26,7 +26,7 @@ class ArrivalSpec:
 
     process: str = "poisson"
     shape: float = 1.0
-    """Of Gamma-distributed gaps; below 1 they are bursty."""
+    """Shape of Gamma-distributed gaps; below 1 they are bursty."""
     d0: Matrix = ()
     """Markovian arrivals: rates per second of phase changes without an arrival."""
     d1: Matrix = ()

@@ -29,7 +29,7 @@ class ClientsSpec:
     weight: float
     priority: int
     trace: str = ""
-    """Of the scenario's network; empty: the first."""
+    """A trace of the scenario's network; empty: the first."""
     accuracy_floor: float = 0.0
     """No variant below it may serve them."""
     pinned: str = ""

@@ -1,4 +1,4 @@
-"""What requests of an application hold: class frequencies, and how well somebody can peek."""
+"""Contents of an application's requests: class frequencies, and how well somebody can peek."""
 
 import zipfile
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class ContentSpec:
     frequencies: tuple[tuple[int, tuple[float, ...]], ...]
     """(from, share of each class), by time from the end of the warm-up."""
     votes: int = 1
-    """Of the SneakPeek model on one request; 0: nobody peeks."""
+    """Time of the SneakPeek model on one request; 0: nobody peeks."""
     delay_ns: int = 0
     """From a request's arrival to its evidence."""
     samples: Samples | None = None

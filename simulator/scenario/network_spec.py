@@ -41,7 +41,7 @@ class BandwidthTrace:
 
 @dataclass(frozen=True, slots=True)
 class NetworkSpec:
-    """What lies between the clients and the server."""
+    """The network between clients and server."""
 
     traces: Mapping[str, BandwidthTrace]
     frame_bits: Mapping[int, float]

@@ -44,7 +44,7 @@ class ModelThread(Source):
     ) -> None:
         self.variant = variant
         self.family = family
-        """Whose variants may take its place where requests are known to suit them; None: nobody."""
+        """The family whose variants may take its place where requests suit them; None: none."""
         self.options = options
         self.queue = DeadlineQueue()
         self.rate = RateMeter()
@@ -221,7 +221,7 @@ class ModelThread(Source):
             self.drop_late(queue.pop(), self.variant, first.deadline_ns)
         return 0
 
-    # What the model's rate and SLO allow
+    # Batch sizes that the model's rate and SLO allow
 
     def _aim(self, slo_ns: int) -> None:
         """Set the target batch from the learnt rate: Eqns 2-3 with the model's own rate."""

@@ -19,7 +19,7 @@ class Family:
     serving: int
     """The variant that runs where the policy does not choose."""
     accuracy: tuple[float, ...] = ()
-    """Of each variant; policies that choose are built only where all are known."""
+    """Accuracy of each variant; policies that choose are built only where all are known."""
     input_sizes: tuple[int, ...] = ()
     """The side of the picture that each variant takes; 0 where it is not a picture."""
     accuracy_floor: float = 0.0

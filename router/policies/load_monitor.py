@@ -5,7 +5,7 @@ from collections import deque
 from fermata.foundation.units import SECOND
 
 SLICES = 50
-"""Of the window: arrivals are forgotten in steps of one."""
+"""Steps of the window: arrivals are forgotten in steps of one."""
 
 
 class LoadMonitor:

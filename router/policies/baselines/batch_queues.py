@@ -36,7 +36,7 @@ class BatchQueues(Source):
         self.options = options
         self.queue = DeadlineQueue()
         self.size = 0
-        """Of the largest full batch, which the standing bid is for."""
+        """Variant of the largest full batch, which the standing bid is for."""
         self.standing_bid = Bid()
 
     def attach(self, desk: SourceContext) -> None:

@@ -22,7 +22,7 @@ class JellyfishPlusOptions:
     """Jellyfish with several backends for an SLO."""
 
     window_ns: int = 500_000_000
-    """Of the load monitor."""
+    """Window of the load monitor."""
     load_rps: float = 0.0
     """A load that is known ahead; 0: what the monitor sees."""
     throughput_factor: float = 1.05
@@ -34,7 +34,7 @@ class ModelSwitchingOptions:
     """ModelSwitching needs to be told what each variant sustains."""
 
     window_ns: int = 500_000_000
-    """Of the load monitor."""
+    """Window of the load monitor."""
     load_rps: float = 0.0
     """A load that is known ahead; 0: what the monitor sees."""
     sustained_rps: tuple[float, ...] = ()

@@ -35,7 +35,7 @@ class PartitionedOptions:
 
 @dataclass(frozen=True, slots=True)
 class SessionLoad:
-    """What one application asks of the partition."""
+    """The load of one application, as the partition sees it."""
 
     application: int
     rps: float
@@ -47,7 +47,7 @@ class SessionLoad:
 
     @property
     def whole_rps(self) -> float:
-        """What a backend of its own can serve."""
+        """The rate that a backend of its own can serve."""
         return self.size * SECOND / self.plan_ns[self.size]
 
 

@@ -39,7 +39,7 @@ class SingleQueue(Source):
         self.instances = Instances(read_mix(self.options.mix, self.family, speed), speed)
 
     def _alone_ns(self) -> int:
-        """What one request takes at best."""
+        """Shortest run time of one request."""
         tiers = {instance.tier for instance in self.instances.ordered} or range(len(self.accuracy))
         fastest = min(tiers, key=lambda tier: self.instances.speed[tier])
         return self.desk.lead_ns(1) + self.costs.of(self.family.variants[fastest]).plan_ns[1]

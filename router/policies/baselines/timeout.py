@@ -166,7 +166,7 @@ class TimeoutBatching(Source):
 
     def _drop_late(self, request: Request) -> None:
         application = request.application
-        # Whoever is alone waits for others first: a margin that leaves no time for that lets nobody
+        # A lone request waits for others first: a margin that leaves no time for that lets nobody
         # run, either.
         held_ns = self.options.wait_ns if self.size_max[application] > 1 else 0
         self.drop_late(request, self.variants[application], request.expires_at_ns - held_ns)
@@ -187,7 +187,7 @@ class TimeoutBatching(Source):
         return next_at_ns
 
     def _next_turn(self, now_ns: int, replica: Replica) -> tuple[int, int]:
-        """Whose batch leaves next and when: the ripe one with the oldest first request."""
+        """The application whose batch leaves next, and when: the ripe one that waits longest."""
         wait_ns = self.options.wait_ns
         best, best_ripe_ns, best_since_ns = -1, NEVER, NEVER
         for application, queue in replica.queues.items():

@@ -44,7 +44,7 @@ class ConstrainedQueue:
         return self.entries[0][2]
 
     def start_by_ns(self) -> int:
-        """Of the first."""
+        """Latest start of the first."""
         return self.entries[0][0]
 
     def remove(self, request: Request) -> bool:

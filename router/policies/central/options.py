@@ -24,8 +24,8 @@ class CentralOptions:
     headroom: float = 0.04
     """Batches that leave less of the SLO than this for waiting are not planned with."""
     late_share: float = 0.0003
-    """Of the requests that ran, so many may end late: from what really ends late the queue learns
-    how much longer than planned to allow for."""
+    """Share of the requests that ran which may end late. From those that do the queue learns how
+    much longer than planned to allow for."""
     drop_window: float = 0.6
     """Share of the cheapest variant's batch that a head must leave room for in overload, or be
     dropped."""

@@ -1,4 +1,4 @@
-"""What backend time is worth, from how far behind the queue is."""
+"""The price of backend time, from how far behind the queue is."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ LULL = 4.0
 DISTANCE = 0.5
 """Power of the ratio of two edges' prices by which the queue keeps away from the steeper one."""
 OWN_SAFE, OWN_DANGER = 0.5, 0.9
-"""Whatever is under way, requests that wait this share of the cheapest batch's room count as a
+"""Whatever runs, requests that wait this share of the cheapest batch's room count as a
 calm wait, and as a strained one."""
 
 

@@ -16,7 +16,7 @@ class RunningWork:
         self.ends_ns: list[int] = []
         self.sum_ns = 0
         self.mean_ns = 0.0
-        """Of run times."""
+        """Moving average of run times."""
         self.square_ns2 = 0.0
         """Mean of their squares."""
 
@@ -36,6 +36,6 @@ class RunningWork:
         return self.sum_ns - len(ends_ns) * now_ns
 
     def usual_ns(self, backends: float) -> float:
-        """What is left at any time if so many backends are always busy and out of step: each has
+        """Work left at any time if so many backends are always busy and out of step: each has
         half a run to go, and long runs are met more often."""
         return backends * self.square_ns2 / (2.0 * self.mean_ns) if self.mean_ns > 0.0 else 0.0

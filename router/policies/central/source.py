@@ -87,7 +87,7 @@ class CentralQueue(Source):
         super().attach(desk)
         self.tables = [desk.costs.of(variant).plan_ns for variant in self.variants]
         self.choosy.tables = self.tables
-        # Whatever others did elsewhere says nothing of what they do here.
+        # Behaviour of others elsewhere says nothing of their behaviour here.
         self.others = 0.0
         self.seen = (self.seen[0], self.pool.busy_ns, self.own_busy_ns)
         self._aim(0)
@@ -141,7 +141,7 @@ class CentralQueue(Source):
         self._set_demand(0.0)
         return NO_LANES
 
-    # What the load allows
+    # Aims that the load allows
 
     def _aim(self, now_ns: int) -> None:
         """Draw the hull anew from run times as planned now, and the prices from the load."""
@@ -240,7 +240,7 @@ class CentralQueue(Source):
         self._drop_hopeless(slot.start_at_ns, spare=self.desk.free_backends() > 1)
         batch = None
         if self._choosy_first():
-            # Who finds nothing here that may serve it does not keep the others from running.
+            # A request that nothing here may serve does not keep the others from running.
             request = self._first_fitting(slot)
             if request is not None:
                 batch = self._batch_here(now_ns, slot, request)
@@ -350,7 +350,7 @@ class CentralQueue(Source):
         return best_variant, best[:best_size]
 
     def _company(self, first: Request, variant: int, size_max: int) -> list[Request]:
-        """Who may run with the first on this variant; after it by deadline."""
+        """Requests that may run with the first on this variant; after it by deadline."""
         queue = self.queue
         company = queue.items[queue.head : queue.head + size_max]
         if len(self.choosy) > 0:

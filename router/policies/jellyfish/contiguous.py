@@ -11,7 +11,7 @@ from fermata.router.policies.jellyfish.problem import Client, Zoo
 WORKERS_AT_ONCE = 12
 """Larger clusters are cut in even parts first, so that the work grows with the clients only."""
 LEFT_OUT = -1e6
-"""What leaving a client out costs: more than any accuracy gains (O1 before O2)."""
+"""The cost of leaving a client out: more than any accuracy gains (O1 before O2)."""
 IMPOSSIBLE = -1e18
 
 

@@ -23,10 +23,10 @@ class SearchEffort:
     selection: str = "resplit"
     """`resplit`: exact re-splits of pairs of workers; `published`: Algorithms 1 and 2."""
     splits: int = SPLITS
-    """Of `resplit`: pairs of workers that are split, in all; what the first local optimum leaves
-    of them goes into kicks. A count and not a time, so that the same seed gives the same plan."""
+    """For `resplit`: pairs of workers that are split, in all; those that the first local optimum
+    leaves go into perturbation. A count and not a time, so that one seed gives one plan."""
     cooling: Cooling = field(default_factory=Cooling)
-    """Of `published`."""
+    """For `published`."""
 
 
 def never() -> bool:
@@ -102,7 +102,7 @@ class Decider:
             if waiting[number] in search.left_out:
                 search.make_room(waiting[number])
             search.kept |= {number}
-        # Whoever has made room may find some elsewhere.
+        # Clients that have made room may find some elsewhere.
         search.serve_left_out()
 
     def _idle(self, index: int) -> Share:

@@ -1,4 +1,4 @@
-"""What the server knows of its clients, from their reports."""
+"""The server's knowledge of its clients, from their reports."""
 
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ GONE_AFTER_NS = 2 * SECOND
 
 
 class ClientNeeds(NamedTuple):
-    """What one client asks for, and over which network: plain data for whoever decides."""
+    """The needs of one client and its network: plain data for the decision."""
 
     number: int
     slo_ns: int
@@ -24,7 +24,7 @@ class ClientNeeds(NamedTuple):
     pinned: int
     """The only variant that may serve it; below 0: any."""
     bits_by_side: dict[int, float]
-    """Of its frames."""
+    """Bits of its frames."""
 
 
 class KnownClient:

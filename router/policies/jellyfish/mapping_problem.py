@@ -1,4 +1,4 @@
-"""What a decision is made from and what comes of it: plain data, so that it may be made in another
+"""The input of a decision and its result: plain data, so that it may be made in another
 process, and little of it, since the router packs and unpacks both between two requests."""
 
 from collections.abc import Callable, Sequence
@@ -30,9 +30,9 @@ class MappingProblem:
     """The numbers that clients pin themselves to, by DNN."""
     wishes: tuple[ClientNeeds, ...]
     headroom: float
-    """Of a client's frame rate, for bursts."""
+    """Share of a client's frame rate kept free for bursts."""
     spent_ns: int
-    """Of each SLO, on neither network nor run."""
+    """Time of each SLO spent on neither network nor run."""
     floor: float
     """No less accurate DNN may serve anybody."""
     workers: int
@@ -57,9 +57,9 @@ class MappingProblem:
 
 
 def budgets(wish: ClientNeeds, input_sizes: Sequence[int], spent_ns: int) -> list[float]:
-    """What the network leaves for waiting and running, by input size: the SLO less s / W and the
-    way there and back (section IV-A); nothing where it could not even carry the frames as fast as
-    they come, for then each would be later than the last."""
+    """Time that the network leaves for waiting and running, by input size: the SLO less s / W and
+    the way there and back (section IV-A); nothing where it could not even carry the frames as
+    fast as they come, for then each would be later than the last."""
     left_ns = float(wish.slo_ns - spent_ns)
     bandwidth_bps = wish.bandwidth_bps
     if bandwidth_bps <= 0:
@@ -75,7 +75,7 @@ def budgets(wish: ClientNeeds, input_sizes: Sequence[int], spent_ns: int) -> lis
 
 
 class Post(NamedTuple):
-    """What one worker is to do."""
+    """The task of one worker."""
 
     dnn: int
     batch: int

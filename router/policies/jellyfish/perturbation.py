@@ -40,7 +40,7 @@ def perturb(search: Search) -> None:
     while not search.expired() and search.sweep(pairs):
         pass
     now = (-len(search.left_out), sum(worker.value for worker in workers))
-    # Whoever is served in addition counts for more than any accuracy.
+    # One more client served counts for more than any accuracy.
     if now < (-len(left_out), value):
         search.left_out = left_out
         for worker, (dnn, clients) in zip(workers, before, strict=True):

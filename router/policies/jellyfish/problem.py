@@ -159,7 +159,7 @@ class MappingPlan:
         return total / UNITS_PER_FPS
 
     def score(self, zoo: Zoo) -> tuple[int, float]:
-        """What is maximised: O1 first."""
+        """The objective: O1 first."""
         return self.served, self.value(zoo)
 
 

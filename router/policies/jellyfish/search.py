@@ -16,7 +16,7 @@ ALL_PAIRS_UP_TO = 12
 SWEEPS_MAX = 6
 """So that the work grows with the workers only; most of the gain is in the first few."""
 SPLITS_OF_MOST = 20
-"""What it takes to find the most that a pair can serve, in splits."""
+"""The cost of finding the most that a pair can serve, in splits."""
 WAITING_MAX = 24
 """Clients that are left out, tried together on a pair: those that ask least."""
 NOTHING = -1.0
@@ -57,7 +57,7 @@ class Search:
         self.kept: frozenset[int] = frozenset()
         """Numbers of clients whose turn it is: nobody may take their place."""
         self.leave_first: Callable[[int], int] = int
-        """Of clients that ask for as much, those with the smallest key are rather left out."""
+        """Among clients that ask for as much, those with the smallest key are left out first."""
         self.rng = rng
         self.expired = expired
         self.tried: dict[tuple[int, int], tuple[int, int]] = {}
@@ -95,7 +95,7 @@ class Search:
             self.set(worker, worker.dnn, ())
 
     def _least_kept(self, clients: Sequence[Client]) -> int:
-        """Who leaves: whoever asks most of those whose turn it is not."""
+        """The client to leave: the one that asks most among those whose turn it is not."""
         free = [index for index, each in enumerate(clients) if each.number not in self.kept]
         return free[-1] if free else len(clients) - 1
 
@@ -330,7 +330,7 @@ class Search:
         self.left_out.remove(served)
         self.left_out.extend(leaving)
 
-    # What comes out
+    # The result
 
     def plan(self) -> MappingPlan:
         shares: list[Share] = []

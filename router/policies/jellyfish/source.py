@@ -36,11 +36,11 @@ class JellyfishOptions:
     selection: str = "resplit"
     """`resplit`, or `published` for Algorithms 1 and 2 as printed."""
     splits: int = SPLITS
-    """Of `resplit`: pairs of backends that each decision re-splits, in all."""
+    """For `resplit`: pairs of backends that each decision re-splits, in all."""
     turn: int = 4
     """Decisions after which clients left out change places with clients served."""
     headroom: float = 0.0
-    """Of a client's frame rate, for bursts."""
+    """Share of a client's frame rate kept free for bursts."""
     prefetch: int = 5
     """DNNs that a backend keeps at hand: the one it runs and its neighbours in size."""
 
@@ -94,7 +94,7 @@ class Jellyfish(Source):
         self.decided_at_ns = -NEVER
         self.due_at_ns = NEVER
         self.urgent = False
-        """What was decided holds no more: whoever decides elsewhere should do so soon."""
+        """The last decision holds no more: a decider elsewhere should decide soon."""
         self.timer = SourceTimer(self)
         self.stranded = Unassigned(self)
 
@@ -287,7 +287,7 @@ class Jellyfish(Source):
             self.outbox.effects.append(Advise(self.application, client, *advice))
 
     def advise_again(self, client: int) -> None:
-        """Whoever told this client may not have reached it."""
+        """An earlier advice may not have reached this client."""
         if client in self.advised:
             self.outbox.effects.append(Advise(self.application, client, *self.advised[client]))
 

@@ -21,7 +21,7 @@ those who meet their SLO there (bit i: client i), their load, the DNN."""
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Who goes to which of two workers, and with which DNNs."""
+    """An assignment of clients to two workers, with their DNNs."""
 
     value: float
     """Accuracy times load, in units."""
@@ -45,7 +45,7 @@ def best_split(zoo: Zoo, clients: Sequence[Client], above: float) -> Split | Non
         if accuracy * load <= above:
             break
         high = min(capacity, taken_load)
-        # What the other must carry at least, and the accuracy at which it would be worth it.
+        # The least load of the other, and the accuracy at which that pays.
         need = load - high
         worth = (above - accuracy * high) / need if need else -1.0
         for other in offers[position:]:
@@ -93,7 +93,7 @@ def make_offers(zoo: Zoo, clients: Sequence[Client]) -> list[Offer]:
                 continue
             carried = capacity[place - first]
             if before and carried >= offers[-1][3]:
-                # Whatever the larger batch could be given, the smaller carries too.
+                # Any load that the larger batch carries, the smaller carries too.
                 offers.pop()
             offers.append((accuracy, carried, able, loads[place], dnn))
             before = able

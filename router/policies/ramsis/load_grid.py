@@ -44,7 +44,7 @@ class LoadGrid:
 
 
 def peak_rps(problem: WorkerProblem) -> float:
-    """What the workers could do with the cheapest batches that meet the SLO."""
+    """The workers' capacity with the cheapest batches that meet the SLO."""
     cheapest_ns = min(
         run_ns / size
         for row in problem.latency_ns

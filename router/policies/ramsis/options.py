@@ -16,9 +16,9 @@ class RamsisOptions:
     queue_max: int = 32
     """Longest queue that tables know."""
     window_ns: int = 500_000_000
-    """Of the load monitor."""
+    """Window of the load monitor."""
     law: str = "poisson"
-    """Of arrival counts, which tables are solved for: `poisson`, `bursty`, or `module:name` of a
+    """Law of arrival counts that tables are solved for: `poisson`, `bursty`, or `module:name` of a
     function as `fermata.router.policies.ramsis.counts` describes it."""
     burst_ns: int = 0
     """Length of the bursts of `bursty`."""
@@ -26,6 +26,6 @@ class RamsisOptions:
     """Where clients of one application differ in SLO: a set of tables and backends of its own for
     each of these. Empty: the application's SLO."""
     slo_shares: tuple[float, ...] = ()
-    """Of the backends, for each of those; empty: as many for each."""
+    """Share of the backends for each of those; empty: as many for each."""
     load_rps: float = 0.0
     """A load that is known ahead; 0: what the monitor sees."""

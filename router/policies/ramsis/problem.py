@@ -9,7 +9,7 @@ from fermata.router.policies.ramsis.counts import CountLaw, poisson
 REWARDS = ("query", "decision")
 BALANCINGS = ("round-robin", "shortest-queue")
 QUEUE_MAX = 32
-"""Of the paper; it must only be as large as the largest batch."""
+"""The paper's value; it must only be as large as the largest batch."""
 BINS = 100
 
 
@@ -23,7 +23,7 @@ class WorkerProblem:
     slo_ns: int
     workers: int
     rate_rps: float
-    """Of all workers together, as at the central queue."""
+    """Rate of all workers together, as at the central queue."""
     slack_ns: tuple[int, ...] = ()
     """Slack that the table tells apart, ascending from 0 to the SLO: a bin holds what is at least
     its value and below the next one's. Empty: `BINS` of equal length."""

@@ -34,7 +34,7 @@ class SloClasses(Source):
         self.shares = list(shares)
         self.members = [Ramsis(replace(family, slo_ns=slo_ns), options) for slo_ns in slos_ns]
         self.home: dict[int, Ramsis] = {}
-        """Of each backend."""
+        """The class of each backend."""
 
     def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
@@ -74,7 +74,7 @@ class SloClasses(Source):
             del self.home[backend]
         lanes = list(member.on_backend(now_ns, backend, up))
         if self.home:
-            # Whoever waits where no backend is left is served by another class.
+            # Requests that wait where no backend is left are served by another class.
             for each in self.members:
                 for request in each.stranded.take_all() if not each.order else ():
                     lanes.extend(self.on_request(now_ns, request))

@@ -34,7 +34,7 @@ class TableSolution:
     """Expected share of late requests; at most that much: a batch whose first request is late
     counts as late whole."""
     rounds: int
-    """Of policy iteration."""
+    """Rounds of policy iteration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class _Rules:
     reward: Floats
     """By variant, queue length - 1 and bin; not yet weighted."""
     weight: Floats
-    """What a decision counts, by queue length - 1."""
+    """The reward of a decision, by queue length - 1."""
     fastest: Integers
     """By queue length - 1."""
 

@@ -53,7 +53,7 @@ class Ramsis(Source):
         self.workers: dict[int, QueueWorker] = {}
         self.order: list[QueueWorker] = []
         self.turn = 0
-        """Whose turn it is in the round robin; a change of tables does not touch it."""
+        """The next worker of the round robin; a change of tables does not touch it."""
         self.monitor = LoadMonitor(options.window_ns)
         self.made: dict[int, Made] = {}
         """Tables by kind of backend."""
@@ -111,7 +111,7 @@ class Ramsis(Source):
         return [variant for variant in self.variants if variant in allowed]
 
     def _next_worker(self, able: Sequence[QueueWorker]) -> QueueWorker:
-        """Of these, the one whose turn it is, or with the shortest queue."""
+        """Pick the next of these in turn, or the one with the shortest queue."""
         order = self.order
         self.turn = (self.turn + 1) % len(order)
         in_turn = self.options.balancing == "round-robin"

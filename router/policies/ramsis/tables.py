@@ -20,11 +20,11 @@ DRIFT = 0.05
 
 @dataclass(frozen=True, slots=True)
 class SolveJob:
-    """What to solve for one kind of backend; picklable, so that another process can."""
+    """The problem to solve for one kind of backend; picklable, so that another process can."""
 
     kind: int
     slo_ns: int
-    """Of the requests it is for, before the lead is taken off."""
+    """SLO of the requests it is for, before the lead is taken off."""
     variants: tuple[int, ...]
     """The engine's numbers, by the problem's index."""
     problem: WorkerProblem

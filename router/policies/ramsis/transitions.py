@@ -1,4 +1,4 @@
-"""What follows a decision: when the worker's next request comes, and how many after it.
+"""The consequences of a decision: when the worker's next request comes, and how many after it.
 
 RAMSIS Eq. 2 sums over four intervals. It falls into two factors: once the first new request has
 come, the worker's turn in the round robin is known again, so how many follow depends on the time

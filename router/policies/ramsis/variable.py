@@ -16,7 +16,7 @@ from fermata.router.policies.ramsis.solve import ROUNDS_MAX
 from fermata.router.policies.ramsis.transitions import Transitions, actions_of, transitions_of
 
 CELLS_MAX = 40_000_000
-"""Of the transition table; above it takes gigabytes."""
+"""Entries of the transition table; above it takes gigabytes."""
 GAIN_MIN = 1e-9
 
 
@@ -89,7 +89,7 @@ def _evaluate(chosen: list[_Decision]) -> tuple[float, Floats]:
 
 
 def _decisions(problem: WorkerProblem) -> list[list[_Decision]]:
-    """What may be done in each state, `length - 1` times bins plus bin."""
+    """The choices in each state, `length - 1` times bins plus bin."""
     longest, slack_ns = problem.queue_max, problem.slack_ns
     everywhere = np.ones((len(problem.accuracy), longest, len(slack_ns)), bool)
     for variant, row in enumerate(problem.latency_ns):

@@ -20,10 +20,10 @@ TOLERANCE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a policy sets for one slot."""
+    """A policy's settings for one slot."""
 
     shares: Floats
-    """Of the arrivals, by instance."""
+    """Share of the arrivals, by instance."""
     limits: tuple[tuple[int, int], ...]
     """Smallest and largest batch, by tier; (1, 1) where the policy does not batch."""
 

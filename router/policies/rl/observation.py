@@ -1,4 +1,4 @@
-"""What a policy sees of the instances when a slot begins, as numbers of about one."""
+"""A policy's view of the instances when a slot begins, as numbers of about one."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class InstanceStates:
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """What numbers are measured by."""
+    """The scales that numbers are measured by."""
 
     buffer: int
     slo_ns: int

@@ -32,14 +32,14 @@ class Instance:
         self.backend = backend
         self.lane = own_lane(backend)
         self.kind = 0
-        """Of backend; known from its first slot on."""
+        """Kind of backend; known from its first slot on."""
         self.tier = 0
         """Which of the family's variants it runs."""
         self.place = 0
         """Its place among the instances that are up, in order of tier and backend."""
         self.queue: list[Request] = []
         self.sent: list[Request] = []
-        """What its backend has, running or ahead."""
+        """Requests that its backend has, running or ahead."""
         self.started_at_ns = 0
         """When the running ones started."""
         self.ends_at_ns = 0

@@ -1,4 +1,4 @@
-"""What an instance really takes for a request: its mean and its spread, learnt."""
+"""The time an instance really takes for a request: its mean and its spread, learnt."""
 
 from math import sqrt
 
@@ -12,7 +12,7 @@ SPREAD_UNKNOWN = 0.1
 """Relative spread where the profile has no 99th percentile: rather a reserve than a miss."""
 SIGMAS_OF_P99 = 2.33
 RATIO_MIN = 0.5
-"""Whatever ends sooner has failed, or is not worth being optimistic for."""
+"""A run that ends sooner has failed, or is not worth being optimistic for."""
 
 
 class ServiceTimes:

@@ -1,4 +1,4 @@
-"""What is known of an application's classes: recalls, their weights, and who peeks at requests."""
+"""An application's classes: recalls, their weights, and the model that peeks at requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class Classes:
     counts: tuple[int, ...] = ()
     """Samples of each class behind `recall`; empty where unknown, and then recalls are exact."""
     weights: tuple[float, ...] = ()
-    """What a right answer is worth, by class; 1 where empty."""
+    """The worth of a right answer, by class; 1 where empty."""
     recall_floors: tuple[float, ...] = ()
     """The least recall that answers must have, by class; 0 where empty."""
     peek: Peek | None = None
@@ -106,7 +106,7 @@ def shortfalls(classes: Classes, variant: int) -> list[float]:
 
 
 def standard_error(share: float, count: int) -> float:
-    """Of a share measured on so many samples."""
+    """Standard error of a share measured on so many samples."""
     # Laplace's estimate, or a share of 1 on few samples would have no error at all.
     likely = (share * count + 1) / (count + 2)
     return sqrt(likely * (1 - likely) / (count + 2))

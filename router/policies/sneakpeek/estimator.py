@@ -18,7 +18,7 @@ from fermata.router.policies.sneakpeek.classes import (
 from fermata.router.policies.sneakpeek.frequencies import Frequencies, Shares
 
 Numbers = npt.NDArray[np.intp]
-"""Of classes."""
+"""Number of classes."""
 
 ROUNDING = 1e-6
 """Probabilities that differ by less, relatively, come of the same votes."""
@@ -62,7 +62,7 @@ class Estimator:
         self.calibrated = classes.prior in ("online", "even")
         gains = self._gains(even, self.floored)
         self.profiled = Estimate((), self._worths(gains, self.floored), -1, 0.0, -1)
-        """What holds while there is no evidence."""
+        """The estimate while there is no evidence."""
         if not any(self.floors) and not classes.weights and accuracy:
             self.profiled.accuracies = tuple(accuracy)
         if classes.peek is not None:
@@ -115,7 +115,7 @@ class Estimator:
         return recall * (1.0 - share) - hypot(recall_error, share_error)
 
     def likelihoods(self, votes: Sequence[float]) -> Shares:
-        """Of these votes, for each class, up to a factor."""
+        """Likelihood of these votes, for each class, up to a factor."""
         given = np.asarray(votes, float)
         voted = np.flatnonzero(given)
         # Not a product of BLAS: that would wake threads of its own, on the router's loop.
@@ -175,7 +175,7 @@ class Estimator:
         return True
 
     def _gains(self, theta: Shares, possible: Numbers) -> Shares:
-        """What naming each class is worth in this request; `possible` are the classes with a recall
+        """The worth of naming each class in this request; `possible` are the classes with a recall
         floor that are not ruled out."""
         gains: Shares = theta * self.weights
         if len(possible):

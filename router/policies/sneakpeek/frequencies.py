@@ -9,12 +9,12 @@ Shares = npt.NDArray[np.float64]
 """By class."""
 
 GAIN_MIN = 1 / 400
-"""Of the settled estimate: how much one more request moves it in the long run."""
+"""Weight of one more request in the settled estimate, in the long run."""
 GAIN_FALL = 0.7
 """The gain falls with this power of the requests seen; with 1 the start would be remembered for
 long, since evidence moves the estimate only part of the way."""
 GAIN_FAST = 1 / 24
-"""Of the estimate that follows changes."""
+"""Weight of a request in the estimate that follows changes."""
 WARM_UP = 4
 """Requests that the starting point counts for."""
 ALARM = 3.5

@@ -111,7 +111,7 @@ def _loss(family: _Family) -> float:
 
 
 def _shortfalls(group: Group) -> list[float]:
-    """What each variant is worth to the group, in the mean, less than the best one."""
+    """The loss of each variant to the group against the best one, in the mean."""
     count = len(group)
     means = [sum(column) / count for column in zip(*[job.worths for job in group], strict=True)]
     best = max(means)

@@ -14,7 +14,7 @@ JOBS_A_SLICE = 2000
 TRIES_A_SLICE = 20
 """Evaluations between two chances for others to run."""
 COST_OF_TRY = 4
-"""Of evaluating a line, in jobs, beside its jobs."""
+"""The cost of evaluating a line, in jobs, beside its jobs."""
 
 Line = list[Segment]
 Tails = dict[int, tuple[int, Line]]
@@ -36,7 +36,7 @@ class Improver:
     ) -> None:
         self.workers = workers
         self.variants = variants
-        """Of each application, by the engine's numbers."""
+        """Variants of each application, by the engine's numbers."""
         self.penalty = penalty
         self.budget = budget
         self.take(Schedule(len(workers)))
@@ -151,7 +151,7 @@ class Improver:
                     if tries % TRIES_A_SLICE == 0:
                         yield
                     if self._try(proposal):
-                        # What else was proposed was made for the schedule as it stood.
+                        # Other proposals were made for the schedule as it stood.
                         gained, idle = True, 0
                         break
             turn = (turn + 1) % len(kinds)
@@ -189,7 +189,7 @@ class Improver:
                         yield {place: (index, tail)}, [*self.ended, job]
 
     def _lost(self, place: int) -> float:
-        """What being late costs a line's jobs."""
+        """The cost of lateness to a line's jobs."""
         in_time = sum(
             [job.worths[segment.local] for segment in self.lines[place] for job in segment.jobs]
         )

@@ -16,7 +16,7 @@ class SneakPeekOptions:
     """Request by request: `utility` takes the variant of the highest utility (Eq. 13), `accuracy`
     the most accurate one, come what may."""
     penalty: str = "sigmoid"
-    """What being late costs: `step`, `linear`, `sigmoid` or `module:function`."""
+    """The cost of lateness: `step`, `linear`, `sigmoid` or `module:function`."""
     evidence: bool = True
     """Use what is known of each request's content; profiled accuracy where that is not there."""
     split: bool = True
@@ -30,7 +30,7 @@ class SneakPeekOptions:
     tau: int = 5
     """Up to so many groups on one worker are searched exactly; more subgroups are merged back."""
     nodes_max: int = 120
-    """Of one exact search of 24 jobs, fewer with more: bounds its time."""
+    """Nodes of one exact search of 24 jobs, fewer with more: bounds its time."""
     budget: int = 600
     """Jobs evaluated by one local improvement; 0: none. Bounds its time."""
 

@@ -1,4 +1,4 @@
-"""What being late costs: a share of a request's worth, by its relative lateness."""
+"""The cost of lateness: a share of a request's worth, by its relative lateness."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,8 @@ from fermata.foundation.user_code import import_function
 from fermata.profiles.check import refuse
 
 Penalty = Callable[[float], float]
-"""Of lateness x = (e - d) / d, above 0 and at most 1, with e and d counted from the request's
-arrival (SneakPeek section 6.1). 0 costs nothing, 1 everything."""
+"""A function of lateness x = (e - d) / d, above 0 and at most 1, with e and d counted from the
+request's arrival (SneakPeek section 6.1). 0 costs nothing, 1 everything."""
 
 CHECKED = 64
 """Points at which a penalty of the user's own is tried before it is used."""

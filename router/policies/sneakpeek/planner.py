@@ -37,7 +37,7 @@ class Planning:
         self.jobs = jobs
         self.workers = workers
         self.variants = variants
-        """Of each application, by the engine's numbers."""
+        """Variants of each application, by the engine's numbers."""
         self.penalty = penalty
         self.options = options
         self.schedule = Schedule(len(workers))

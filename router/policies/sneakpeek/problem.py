@@ -1,4 +1,4 @@
-"""What one planning sees: jobs, workers, and what running a job is worth."""
+"""The input of one planning: jobs, workers, and the worth of running a job."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -35,7 +35,7 @@ class Job:
         likely: int = -1,
     ) -> None:
         self.key = key
-        """Whose job it is; the planner hands it back."""
+        """The request of the job; the planner hands it back."""
         self.application = application
         self.deadline_ns = deadline_ns
         self.expires_at_ns = expires_at_ns
@@ -45,7 +45,7 @@ class Job:
         self.worths = worths
         """Expected accuracy on each of its application's variants; 0 where a variant is barred."""
         self.instant = instant
-        """What ending it now is worth: the short circuit's expected accuracy, or 0."""
+        """The worth of ending it now: the short circuit's expected accuracy, or 0."""
         self.likely = likely
         """The class with a probability above one half; -1 where none has."""
 
@@ -106,7 +106,7 @@ class Worker:
         return self.swap_in_ns.get(variant, 0)
 
     def after(self, resident: int, variant: int) -> int:
-        """What is resident once the variant has run."""
+        """The resident variants once the variant has run."""
         if resident == INITIAL and (self.held is None or variant in self.held):
             return INITIAL
         return variant
@@ -124,7 +124,7 @@ class Segment:
         self.variant = variant
         self.jobs = jobs
         self.in_time = -1.0
-        """What its jobs are worth if none is late; negative until somebody has asked."""
+        """The worth of its jobs if none is late; negative until it is asked for."""
 
     def worth_in_time(self) -> float:
         """Once asked for, its jobs stay as they are."""
@@ -135,7 +135,7 @@ class Segment:
 
 
 class Schedule:
-    """What each worker runs, in order, and which jobs end at once."""
+    """The jobs of each worker, in order, and those that end at once."""
 
     __slots__ = ("ended", "left", "lines")
 

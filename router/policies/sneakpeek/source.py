@@ -40,7 +40,7 @@ class WindowScheduler(Source):
         self.waiting: dict[int, Request] = {}
         """Everyone who has not been sent to a backend yet."""
         self.lines: dict[int, list[Segment]] = {}
-        """What is left of the last plan, by backend; the backends that are up."""
+        """The rest of the last plan, by backend; the backends that are up."""
         self.bids: dict[int, Bid] = {}
         self.sizes: dict[int, dict[tuple[int, int], int]] = {}
         """Batch sizes found before, by kind of backend."""
@@ -54,8 +54,8 @@ class WindowScheduler(Source):
         self._find_fastest()
 
     def _find_fastest(self) -> None:
-        """Of each application: the shortest run of a request alone as planned now, on which variant
-        and kind of backend, of those that are up and may serve."""
+        """For each application: the shortest run of a request alone as planned now, its variant and
+        its kind of backend, of those that are up and may serve."""
         kinds = sorted({self.desk.kind(backend) for backend in self.lines}) or [0]
         self.fastest: dict[int, tuple[int, int, int]] = {}
         for application, variants in self.variants.items():
@@ -200,7 +200,7 @@ class WindowScheduler(Source):
         for worker, line in zip(workers, schedule.lines, strict=True):
             if worker.number in self.lines:
                 self.lines[worker.number] = line
-        # Whoever found no variant looks again at the next window's end: one may be loaded by then.
+        # A request without a variant is looked at again at the next window's end.
         self.changed = self.changed or bool(schedule.left)
         for job in schedule.ended:
             request = self.waiting.get(job.key)
@@ -287,7 +287,7 @@ class WindowScheduler(Source):
 
 
 def _profiled(family: Family) -> tuple[float, ...]:
-    """What each variant is worth where nothing is known of a request."""
+    """The worth of each variant where nothing is known of a request."""
     accuracy = family.accuracy or (1.0,) * len(family.variants)
     if family.classes is None:
         return accuracy

@@ -1,4 +1,4 @@
-"""What running jobs is worth, as a function of when they start."""
+"""The worth of running jobs, as a function of when they start."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ class RunTable:
 
 
 State = tuple[int, int, float]
-"""Of a worker between two segments: time, resident variant, worth so far."""
+"""State of a worker between two segments: time, resident variant, worth so far."""
 
 
 def tail_state(worker: Worker, state: State, tail: Sequence[Segment], penalty: Penalty) -> State:
@@ -101,5 +101,5 @@ def tail_state(worker: Worker, state: State, tail: Sequence[Segment], penalty: P
 
 
 def line_worth(worker: Worker, line: Sequence[Segment], penalty: Penalty) -> float:
-    """What a worker's segments are worth, run in this order from when it is free."""
+    """The worth of a worker's segments, run in this order from when it is free."""
     return tail_state(worker, (worker.free_at_ns, INITIAL, 0.0), line, penalty)[2]

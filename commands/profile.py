@@ -72,8 +72,8 @@ def profile(
     with --data how good they are."""
     from fermata.deployments.models.catalog import parse_name
 
-    # One's own functions are looked for here too, as where they are served.
-    sys.path.append(os.getcwd())
+    # A user's functions lie here, and must not be hidden by modules of the same name.
+    sys.path.insert(0, os.getcwd())
     sizes = read_batches(batches)
     shape = read_shape(input_shape)
     check_positive("budget_ms", budget_ms)

@@ -6,8 +6,9 @@ from fermata.router.links.transport import LinkOptions
 
 
 def link_options(config: DeploymentConfig, secret: bytes = b"") -> LinkOptions:
-    """`secret` is the deployment's own; see `fermata.deployments.control.ray_cluster.link_secret`. ConfigError
-    where files of TLS are missing on this machine, or are none."""
+    """`secret` is the deployment's own; see
+    `fermata.deployments.control.ray_cluster.link_secret`. ConfigError where files of TLS are
+    missing on this machine, or are none."""
     given = config.links.tls
     if given is None:
         return LinkOptions(secret=secret)

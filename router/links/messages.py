@@ -25,8 +25,8 @@ STANDBY = "standby"
 
 
 class Hello(msgspec.Struct, tag=1, array_like=True, frozen=True):
-    """Identity of one end; see `fermata.router.links.handshake`. Proofs cover all of it: a new field
-    takes a new protocol. Tag and first fields stay, so that any version is refused by name."""
+    """Identity of one end; see `fermata.router.links.handshake`. Proofs cover all of it: a new
+    field takes a new protocol. Tag and first fields stay: any version is refused by name."""
 
     protocol: int
     role: str

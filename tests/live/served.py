@@ -64,9 +64,15 @@ class Server:
     """A `fermata serve` of its own, on ports of its own."""
 
     def __init__(
-        self, folder: Path, config: dict[str, Any], ports: tuple[int, int, int] | None = None
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        ports: tuple[int, int, int] | None = None,
+        cwd: Path = ROOT,
+        installed: Path | None = None,
     ) -> None:
-        """`ports` for gRPC, REST and the page; free ones where absent."""
+        """`ports` for gRPC, REST and the page; free ones where absent. `installed` is a folder that
+        a wheel was installed into, to be used in place of `cwd`."""
         self.ports = ports or (free_port(), free_port(), free_port())
         self.grpc_port, self.http_port, self.port = self.ports
         config = {
@@ -85,9 +91,8 @@ class Server:
         # A session of its own, and Ctrl-C as a terminal gives it.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "fermata.commands.main", "serve", str(path)],
-            cwd=ROOT,
-            # Ray's workers find the user's own modules there.
-            env={**os.environ, "PYTHONPATH": str(folder)},
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": "" if installed is None else str(installed)},
             stdout=self.log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -132,10 +137,12 @@ def serving(
     config: dict[str, Any],
     backends: int,
     ports: tuple[int, int, int] | None = None,
+    cwd: Path = ROOT,
+    installed: Path | None = None,
 ) -> Iterator[Server]:
     """A server that is up; afterwards no process and no shared memory of it is left."""
     held = segments()
-    one = Server(folder, config, ports)
+    one = Server(folder, config, ports, cwd, installed)
     started: set[int] = set()
     try:
         one.wait(backends)

@@ -6,12 +6,13 @@ CPU time, so that a busy machine does not matter.
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from benchmarks.figures import Figure, run
 from fermata.deployments.control.history import History
 from fermata.deployments.control.page_frames import live_frame
+from fermata.deployments.control.status import DeploymentStatus
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.pending_request import PendingRequest, RequestTerms
 from fermata.deployments.frontend.requests.request_log import RequestLog
@@ -24,9 +25,9 @@ from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import Fetch, FrontendStats, Hello, Message, Ready, Result
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.precise_timer import PreciseTimer
+from fermata.router.live.snapshot import take_snapshot
 from fermata.router.telemetry.batch_log import LoggedMeters
 from fermata.router.telemetry.meters import Meters
-from fermata.router.telemetry.snapshot import snapshot
 from fermata.router.telemetry.stream_counts import HALF_NS, REQUESTS_MIN, STREAMS_MAX, StreamCounts
 
 RATE_RPS = 10_000
@@ -200,26 +201,27 @@ def measure(quick: bool) -> Iterator[Figure]:
     yield _share(most, streams_share(tries))
     yield _share(f"frontend, {RATE_RPS:,} req/s", frontend_share(tries))
     router = busy_router()
-    read = cpu_share(lambda: void(snapshot(router)), tries)
+    read = cpu_share(lambda: void(take_snapshot(router)), tries)
     yield _share(f"router, one look a second at {MODELS} models, {BACKENDS} backends", read)
-    told = snapshot(router)
+    told = take_snapshot(router)
     history = History()
-    told["bad_rates"], told["idle_fractions"] = history.bad_rates(told), [0.0]
-    page = cpu_share(lambda: void(prometheus_text(told)), tries)
+    status = DeploymentStatus(told, history.bad_rates(told), [0.0])
+    page = cpu_share(lambda: void(prometheus_text(status)), tries)
     yield _share("control plane, one scrape a second", page)
-    yield from page_figures(router, told, history, tries)
+    yield from page_figures(router, status, history, tries)
     yield from log_figures(tries)
 
 
 def page_figures(
-    router: LiveRouter, told: dict[str, Any], history: History, tries: int
+    router: LiveRouter, status: DeploymentStatus, history: History, tries: int
 ) -> Iterator[Figure]:
     """However many look at the page, it is made once a second."""
     names = router.built.variants
     recent = cpu_share(lambda: void(router.meters.recent_batches(ms(40), 0, names)), tries)
     yield _share("page: router, the last batches once a second", recent)
-    told["recent"] = router.meters.recent_batches(ms(40), 0, names)
-    frame = cpu_share(lambda: void(live_frame(told, history, "here").to_json()), tries)
+    told = replace(status.router, recent=router.meters.recent_batches(ms(40), 0, names))
+    status = replace(status, router=told)
+    frame = cpu_share(lambda: void(live_frame(status, history, "here").to_json()), tries)
     yield _share("page: control plane, one frame a second", frame)
 
 

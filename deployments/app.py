@@ -103,10 +103,6 @@ class ControlPlane:
             reason = str(await self.backends.progress.remote())
         return state, reason
 
-    async def snapshot(self) -> dict[str, Any]:
-        """Counters and signals of the router."""
-        return await self.control.snapshot()
-
     async def check_health(self) -> None:
         self.control.check()
 
@@ -129,11 +125,11 @@ class ControlPlane:
             return Response(self.control.frame(), media_type="application/json")
         if path in ("metrics", "status"):
             try:
-                told = await self.snapshot()
+                told = await self.control.status()
             except NoAnswerError as error:
                 return PlainTextResponse(f"{error}\n", status_code=503)
             if path == "status":
-                return JSONResponse(told)
+                return JSONResponse(told.to_json())
             return PlainTextResponse(prometheus_text(told))
         return PlainTextResponse("fermata: see /, /status and /metrics\n", status_code=404)
 

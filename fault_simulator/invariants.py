@@ -238,7 +238,7 @@ def check_view(control: ControlHost, leader: RouterHost) -> None:
     assert control.control.watch is not None
     assert leader.live is not None
     seen = control.control.watch.latest
-    if seen is None or seen["epoch"] != leader.live.epoch:
+    if seen is None or seen.router.epoch != leader.live.epoch:
         raise InvariantViolationError(
             f"{control.loop.name} does not see that {leader.loop.name} leads"
         )

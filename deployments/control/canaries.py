@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from fermata.deployments.config.deployment import CanaryConfig, DeploymentConfig
 from fermata.deployments.config.resolve import router_names
-from fermata.deployments.control.history import answered
+from fermata.router.core.events import GOOD
+from fermata.router.telemetry.snapshot import ApplicationSnapshot, RouterSnapshot
 
 WITHDRAWN = "withdrawn: "
 
@@ -19,19 +19,19 @@ class Canaries:
     withdrawn: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Why, and which router has been told."""
 
-    def judge(self, snapshot: Mapping[str, Any]) -> dict[str, str]:
+    def judge(self, snapshot: RouterSnapshot) -> dict[str, str]:
         """Versions to be withdrawn now, each with why. A router that starts anew knows of no
         withdrawal, and is told again."""
-        epoch = snapshot["epoch"]
+        epoch = snapshot.epoch
         found: dict[str, str] = {}
         for name, limits in self.tried.items():
             reason, told = self.withdrawn.get(name, ("", 0))
-            absent = snapshot["absent"].get(name, "")
+            absent = snapshot.absent.get(name, "")
             if not reason and absent.startswith(WITHDRAWN):
                 # By another control plane: the next router has to hear of it from this one.
                 reason, told = self.withdrawn[name] = (absent, epoch)
             if not reason and not absent:
-                reason = _verdict(limits, snapshot["applications"][name])
+                reason = _verdict(limits, snapshot.applications[name])
             if reason and told != epoch:
                 # For the next router, should this one not live to hear of it.
                 self.withdrawn[name] = (reason, told)
@@ -49,13 +49,13 @@ def canaries(config: DeploymentConfig) -> Canaries:
     return Canaries({name: each.canary for name, each in pairs if each.canary is not None})
 
 
-def _verdict(limits: CanaryConfig, application: Mapping[str, Any]) -> str:
+def _verdict(limits: CanaryConfig, application: ApplicationSnapshot) -> str:
     """Why it has to go; empty where it may stay, or it is too early to say."""
-    counted = answered(application)
-    total = counted.good + counted.bad
-    if total < limits.requests_min or counted.bad <= limits.bad_rate_max * total:
+    bad = application.answered_bad
+    total = application.answered.get(GOOD, 0) + bad
+    if total < limits.requests_min or bad <= limits.bad_rate_max * total:
         return ""
     return (
-        f"{WITHDRAWN}{counted.bad} of {total} answers were bad, more than "
+        f"{WITHDRAWN}{bad} of {total} answers were bad, more than "
         f"bad_rate_max={limits.bad_rate_max:g}"
     )

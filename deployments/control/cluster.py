@@ -2,20 +2,21 @@
 `fermata.deployments.control.ray_cluster`; the world of `faults` is another."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from fermata.partitioner.plan import Problem
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
+from fermata.router.telemetry.snapshot import RouterSnapshot
 
 
 class Leader(Protocol):
     """What a router that leads is asked and told. Raises NoAnswerError where it does not answer,
     or does not lead."""
 
-    async def snapshot(self) -> dict[str, Any]: ...
-    async def observe(self) -> dict[str, Any]: ...
+    async def snapshot(self) -> RouterSnapshot: ...
+    async def observe(self) -> RouterSnapshot: ...
     async def questions(self, wait_s: float) -> dict[int, MappingProblem]: ...
     async def take_plans(self, plans: dict[int, Assignment]) -> None: ...
     async def place(self, home: dict[str, int]) -> list[str]: ...

@@ -3,7 +3,7 @@ backends counted, models placed and clients mapped. Plain code; a `Cluster` does
 
 import asyncio
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
 
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.resolve import router_config
@@ -14,6 +14,7 @@ from fermata.deployments.control.leader_client import LeaderClient, within
 from fermata.deployments.control.replanning import Replanner, mapping_options
 from fermata.deployments.control.router_poller import RouterPoller
 from fermata.deployments.control.scaling import ScalingLoop
+from fermata.deployments.control.status import DeploymentStatus
 from fermata.foundation.errors import NoAnswerError
 
 PATIENCE_S = 5.0
@@ -79,16 +80,16 @@ class ControlPlaneCore:
         error = self.starting.exception()
         return ("failed", str(cause_of(error))) if error is not None else ("ready", "")
 
-    async def snapshot(self) -> dict[str, Any]:
-        """Counters and signals of the router."""
+    async def status(self) -> DeploymentStatus:
+        """Counters and signals of the router, and figures of the last minute."""
         # Shielded: a caller that gives up must not take the start down with it.
         await asyncio.shield(self.starting)
         assert self.watch is not None
         assert self.replanner is not None
-        told = self.watch.rated(await self.seats.snapshot())
+        status = self.watch.rated(await self.seats.snapshot())
         if self.replanner.deciders:
-            told["replanning"] = self.replanner.describe()
-        return told
+            status = replace(status, replanning=self.replanner.status())
+        return status
 
     def frame(self) -> str:
         """The last second, for the page."""

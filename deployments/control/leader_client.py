@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from fermata.deployments.control.cluster import Router
 from fermata.foundation.errors import GoneError, NoAnswerError
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
+from fermata.router.telemetry.snapshot import RouterSnapshot
 
 ANSWER_S = 1.0
 """A router that takes longer does not answer."""
@@ -94,11 +95,13 @@ class LeaderClient:
                 if self._leader() is leader:
                     raise
 
-    async def snapshot(self) -> dict[str, Any]:
-        return dict(await self._ask("snapshot"))
+    async def snapshot(self) -> RouterSnapshot:
+        snapshot: RouterSnapshot = await self._ask("snapshot")
+        return snapshot
 
-    async def observe(self) -> dict[str, Any]:
-        return dict(await self._ask("observe"))
+    async def observe(self) -> RouterSnapshot:
+        snapshot: RouterSnapshot = await self._ask("observe")
+        return snapshot
 
     async def questions(self, wait_s: float) -> dict[int, MappingProblem]:
         return dict(await self._ask("questions", wait_s, more_s=wait_s))

@@ -4,10 +4,10 @@ asks, and at once where a client's network has collapsed."""
 import asyncio
 import random
 import time
-from typing import Any
 
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.control.cluster import Leader
+from fermata.deployments.control.status import ReplanningStatus
 from fermata.foundation.logs import LOG, fields
 from fermata.router.policies.catalog import read_options
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer
@@ -81,11 +81,6 @@ class Replanner:
             for number, question in questions.items()
         }
 
-    def describe(self) -> dict[str, Any]:
-        """How it goes, for `/status` and the metrics."""
-        return {
-            "decisions": self.decisions,
-            "decided_ms": self.decided_s * 1e3,
-            "failures": self.failures,
-            "trouble": self.trouble,
-        }
+    def status(self) -> ReplanningStatus:
+        """Progress, for `/status` and the metrics."""
+        return ReplanningStatus(self.decisions, self.decided_s * 1e3, self.failures, self.trouble)

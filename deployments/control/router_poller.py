@@ -1,15 +1,17 @@
 """Looks at the router once a second, so that whoever asks hears of the last minute too."""
 
 import asyncio
-from typing import Any
+from dataclasses import replace
 
 from fermata.deployments.control.canaries import Canaries
 from fermata.deployments.control.cluster import Leader
 from fermata.deployments.control.history import History
 from fermata.deployments.control.page_frames import live_frame
 from fermata.deployments.control.scaling import ScalingLoop
+from fermata.deployments.control.status import DeploymentStatus
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.logs import LOG, fields
+from fermata.router.telemetry.snapshot import RouterSnapshot
 
 LOOK_S = 1.0
 WATCHED_S = 5.0
@@ -25,7 +27,7 @@ class RouterPoller:
         self.canaries = tried
         self.title = title
         self.history = History()
-        self.latest: dict[str, Any] | None = None
+        self.latest: DeploymentStatus | None = None
         self.shown = "{}"
         """The frame of the latest look, once somebody has asked for it."""
         self.scaling: ScalingLoop | None = None
@@ -34,13 +36,14 @@ class RouterPoller:
         self.asked_at_s = -WATCHED_S
         self.task = self.loop.create_task(self._look())
 
-    def rated(self, snapshot: dict[str, Any]) -> dict[str, Any]:
-        """The snapshot, with what follows from it and from the last minute."""
-        snapshot["bad_rates"] = self.history.bad_rates(snapshot)
-        snapshot["idle_fractions"] = self.history.idle_fractions(snapshot)
-        if self.scaling is not None:
-            snapshot["scaling"] = self.scaling.describe(snapshot)
-        return snapshot
+    def rated(self, snapshot: RouterSnapshot) -> DeploymentStatus:
+        """The snapshot, with figures that follow from it and from the last minute."""
+        return DeploymentStatus(
+            snapshot,
+            self.history.bad_rates(snapshot),
+            self.history.idle_fractions(snapshot),
+            None if self.scaling is None else self.scaling.status(snapshot),
+        )
 
     def frame(self) -> str:
         """The last second, for the page; an empty object before there is one."""
@@ -61,21 +64,21 @@ class RouterPoller:
         while True:
             try:
                 if self.loop.time() - self.asked_at_s < WATCHED_S:
-                    told = dict(await self.router.observe())
+                    told = await self.router.observe()
                 else:
-                    told = dict(await self.router.snapshot())
+                    told = await self.router.snapshot()
                 self._keep(told)
                 for application, reason in self.canaries.judge(told).items():
                     about = fields(application=application, reason=reason)
                     LOG.warning("canary withdrawn", extra=about)
                     await self.router.withdraw(application, reason)
-                    self.canaries.on_told(application, told["epoch"])
+                    self.canaries.on_told(application, told.epoch)
             except NoAnswerError as error:
                 # It is on its way back, or the control plane itself is about to end.
                 LOG.info("no word from the router", extra=fields(reason=error))
             await asyncio.sleep(LOOK_S)
 
-    def _keep(self, told: dict[str, Any]) -> None:
+    def _keep(self, told: RouterSnapshot) -> None:
         self.latest = self.rated(told)
-        self.history.add({key: value for key, value in told.items() if key != "recent"})
+        self.history.add(replace(told, recent=None))
         self.shown = ""

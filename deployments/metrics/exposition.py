@@ -1,16 +1,16 @@
 """Prometheus' text format."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+
+from fermata.deployments.control.status import DeploymentStatus
+from fermata.router.telemetry.histogram import HistogramSnapshot
 
 SECOND = 1e9
 Labels = dict[str, str]
-Snapshot = Mapping[str, Any]
 Sample = tuple[Labels, float]
-Counts = tuple[Labels, Mapping[str, Any], float]
-"""Labels, a histogram as `fermata.router.telemetry.histogram` describes it, and the unit of its
-values."""
+Counts = tuple[Labels, HistogramSnapshot, float]
+"""Labels, a histogram, and the unit of its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +22,20 @@ class MetricFamily:
     """`counter`, `gauge` or `histogram`."""
     about: str
     labels: tuple[str, ...]
-    read: Callable[[Snapshot], Iterable[Sample] | Iterable[Counts]]
+    read: Callable[[DeploymentStatus], Iterable[Sample] | Iterable[Counts]]
 
     @property
     def full_name(self) -> str:
         return f"fermata_{self.name}"
 
 
-def exposition(families: Iterable[MetricFamily], snapshot: Snapshot) -> str:
+def exposition(families: Iterable[MetricFamily], status: DeploymentStatus) -> str:
     """Every figure with its help line."""
     lines: list[str] = []
     for family in families:
         name = family.full_name
         lines += [f"# HELP {name} {family.about}", f"# TYPE {name} {family.kind}"]
-        for sample in family.read(snapshot):
+        for sample in family.read(status):
             if len(sample) == 3:
                 lines += _histogram(name, *sample)
             else:
@@ -44,15 +44,15 @@ def exposition(families: Iterable[MetricFamily], snapshot: Snapshot) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _histogram(name: str, labels: Labels, told: Mapping[str, Any], unit: float) -> Iterator[str]:
+def _histogram(name: str, labels: Labels, told: HistogramSnapshot, unit: float) -> Iterator[str]:
     below = 0
-    for bound, count in zip(told["bounds"], told["counts"], strict=False):
+    for bound, count in zip(told.bounds, told.counts, strict=False):
         below += count
         at_most = {**labels, "le": _number(bound / unit)}
         yield f"{name}_bucket{_shown(at_most)} {below}"
-    below += told["counts"][-1]
+    below += told.counts[-1]
     yield f"{name}_bucket{_shown({**labels, 'le': '+Inf'})} {below}"
-    yield f"{name}_sum{_shown(labels)} {_number(told['sum'] / unit)}"
+    yield f"{name}_sum{_shown(labels)} {_number(told.sum / unit)}"
     yield f"{name}_count{_shown(labels)} {below}"
 
 

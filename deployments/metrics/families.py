@@ -1,7 +1,8 @@
 """Every metric of the control plane's `/metrics`; docs/metrics.md is made from this list."""
 
+from fermata.deployments.control.status import DeploymentStatus
 from fermata.deployments.metrics import samples
-from fermata.deployments.metrics.exposition import SECOND, MetricFamily, Snapshot, exposition
+from fermata.deployments.metrics.exposition import SECOND, MetricFamily, exposition
 
 APPLICATION = ("application",)
 VARIANT = ("application", "variant")
@@ -413,6 +414,6 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
 FAMILIES = tuple(family for _, families in SECTIONS for family in families)
 
 
-def prometheus_text(snapshot: Snapshot) -> str:
-    """The whole page. `snapshot` is the router's, with `bad_rates` and `idle_fractions` added."""
-    return exposition(FAMILIES, snapshot)
+def prometheus_text(status: DeploymentStatus) -> str:
+    """The whole page of `/metrics`."""
+    return exposition(FAMILIES, status)

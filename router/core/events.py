@@ -34,6 +34,17 @@ class DropReason:
     """Its backend died and there was no time left to run it again."""
 
 
+GOOD: Final = "good"
+"""The outcome of a request that was answered in time."""
+CLIENT_CAUSED: Final = frozenset((DropReason.CANCELLED, "bad-input", "not-found", "rate"))
+"""Outcomes that are the client's own doing. The last three are refusals of frontends."""
+
+
+def is_bad(outcome: str) -> bool:
+    """Tell whether a request that ended so counts as bad. The one definition of the word."""
+    return outcome != GOOD and outcome not in CLIENT_CAUSED
+
+
 class Estimate:
     """What evidence says of one request's content."""
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fermata.router.core.events import DropReason, Request
+from fermata.router.core.events import Request, is_bad
 
 WAIT_WEIGHT = 1 / 32
 
@@ -21,8 +21,7 @@ class ApplicationCount:
     @property
     def bad(self) -> int:
         """Ended without a result in time, through no wish of the client's own."""
-        kept = sum(count for reason, count in self.drops.items() if reason != DropReason.CANCELLED)
-        return self.late + kept
+        return self.late + sum(count for reason, count in self.drops.items() if is_bad(reason))
 
 
 class Ledger:

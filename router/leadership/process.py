@@ -1,7 +1,6 @@
 """A router's process, whoever runs it: its links, its seat, and what a control plane asks of it."""
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ from fermata.router.links.address import join_address
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.transport import LinkOptions, LinkServer, Resolve
 from fermata.router.live.driver import LiveRouter
+from fermata.router.live.snapshot import take_snapshot
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
-from fermata.router.telemetry.snapshot import snapshot
+from fermata.router.telemetry.snapshot import RouterSnapshot
 
 T = TypeVar("T")
 
@@ -110,18 +110,19 @@ class RouterProcess:
         return self.live.epoch if self.seat.leads else 0
 
     @led
-    async def snapshot(self) -> dict[str, Any]:
-        """Counters and signals; see `fermata.router.telemetry.snapshot`."""
-        watched, tasks = bool(self.seat.watchers), len(asyncio.all_tasks())
-        mine = {"pid": os.getpid(), "standby": watched, "tasks": tasks}
-        return {**snapshot(self.live), **mine, "links_refused": self.server.lobby.refused}
+    async def snapshot(self) -> RouterSnapshot:
+        """Counters and signals."""
+        return take_snapshot(
+            self.live,
+            bool(self.seat.watchers),
+            len(asyncio.all_tasks()),
+            self.server.lobby.refused,
+        )
 
     @led
-    async def observe(self) -> dict[str, Any]:
-        """The same, with the batches of the last seconds on each backend."""
-        live = self.live
-        recent = live.meters.recent_batches(live.clock(), 0, live.built.variants)
-        return {**snapshot(live), "recent": recent}
+    async def observe(self) -> RouterSnapshot:
+        """Counters and signals, with the batches of the last seconds on each backend."""
+        return take_snapshot(self.live, with_batches=True)
 
     @led
     async def questions(self, wait_s: float) -> dict[int, MappingProblem]:

@@ -1,10 +1,10 @@
 """What a live router knows of placement, by the names that the control plane uses."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from fermata.router.assembly import Assembly
 from fermata.router.placement.sub_clusters import SubClusters
+from fermata.router.telemetry.snapshot import PlacementSnapshot
 
 
 class LivePlacement:
@@ -62,7 +62,7 @@ class LivePlacement:
         if self.sub_clusters is not None:
             self.sub_clusters.weigh(now_ns, wanted)
 
-    def describe(self, backends: Iterable[int]) -> dict[str, Any]:
+    def snapshot(self, backends: Iterable[int]) -> PlacementSnapshot:
         """Sub-cluster of each application and backend, and who is on the way to another."""
         placed = self.sub_clusters
         home = {
@@ -72,4 +72,4 @@ class LivePlacement:
         where = dict.fromkeys(sorted(backends), 0)
         if placed is not None:
             where |= placed.of_backend
-        return {"applications": home, "backends": where, "on_their_way": self.on_their_way()}
+        return PlacementSnapshot(home, where, self.on_their_way())

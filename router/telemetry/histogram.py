@@ -1,6 +1,7 @@
 """Counts of values by bucket, at the cost of a list's append: buckets are filled when asked for."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +23,16 @@ SHORT_NS = tuple(
     1000 * each for each in (20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000)
 )
 """For links and timers."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSnapshot:
+    """A histogram at one moment."""
+
+    bounds: tuple[int, ...]
+    counts: tuple[int, ...]
+    """By bucket; the last one is for values above every bound."""
+    sum: int
 
 
 class Histogram:
@@ -78,8 +89,8 @@ class Histogram:
         self._sum = 0
         return taken
 
-    def describe(self) -> dict[str, list[int] | int]:
-        return {"bounds": list(self.bounds), "counts": list(self.counts), "sum": self.sum}
+    def snapshot(self) -> HistogramSnapshot:
+        return HistogramSnapshot(self.bounds, tuple(self.counts), self.sum)
 
 
 def quantile(bounds: Sequence[int], counts: Sequence[int], share: float) -> float | None:

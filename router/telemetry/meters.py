@@ -5,7 +5,7 @@ Readers take differences over windows of their own; see `fermata.router.telemetr
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from fermata.router.assembly import Assembly, RouterConfig
 from fermata.router.core.events import Batch, Drop, DropReason
@@ -16,8 +16,21 @@ from fermata.router.telemetry.stream_counts import StreamCounts
 RECENT = 96
 """Batches remembered of each backend, for the page."""
 
-RecentBatch = tuple[int, int, int, int, int, int, int]
+EndedBatch = tuple[int, int, int, int, int, int, int]
 """(number, end, run time, variant, size, earliest deadline, how many were late)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecentBatch:
+    """A batch that has ended lately; its times are durations before now."""
+
+    batch: int
+    ended_ns: int
+    run_ns: int
+    variant: str
+    size: int
+    deadline_ns: int
+    late: int
 
 
 class ApplicationMeter:
@@ -64,7 +77,7 @@ class Meters:
         """Batches dispatched, by variant and size."""
         self.round_trip = Histogram(SHORT_NS)
         self.timer_late = Histogram(SHORT_NS)
-        self.recent: dict[int, deque[RecentBatch]] = {}
+        self.recent: dict[int, deque[EndedBatch]] = {}
         self.frontends: dict[int, FrontendStats] = {}
         """The last word of each."""
         self.tenants: dict[str, dict[str, int]] = {}
@@ -158,19 +171,21 @@ class Meters:
             self.backends.pop(number, None)
             self.recent.pop(number, None)
 
-    def recent_batches(self, now_ns: int, after: int, names: Sequence[str]) -> dict[str, Any]:
+    def recent_batches(
+        self, now_ns: int, after: int, names: Sequence[str]
+    ) -> dict[str, list[RecentBatch]]:
         """By backend: batches with a number above `after`, in times before now."""
         return {
             str(backend): [
-                {
-                    "batch": number,
-                    "ended_ns": now_ns - ended_at_ns,
-                    "run_ns": run_ns,
-                    "variant": names[variant],
-                    "size": size,
-                    "deadline_ns": now_ns - deadline_ns,
-                    "late": late,
-                }
+                RecentBatch(
+                    number,
+                    now_ns - ended_at_ns,
+                    run_ns,
+                    names[variant],
+                    size,
+                    now_ns - deadline_ns,
+                    late,
+                )
                 for number, ended_at_ns, run_ns, variant, size, deadline_ns, late in recent
                 if number > after
             ]

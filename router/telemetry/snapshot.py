@@ -1,161 +1,203 @@
-"""What a live router tells about itself; metrics, autoscaler and `fermata top` read it."""
+"""The counters and signals of a live router at one moment, as plain typed values.
 
-from typing import Any
+Metrics, autoscaler, page and `/status` read it; differences over time are the reader's.
+"""
 
-from fermata.foundation.units import NEVER
-from fermata.router.live.driver import LiveRouter
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-LATENESS = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+from fermata.router.core.events import is_bad
+from fermata.router.telemetry.histogram import HistogramSnapshot
+from fermata.router.telemetry.meters import RecentBatch
 
-
-def snapshot(live: LiveRouter) -> dict[str, Any]:
-    """Every counter and signal as plain values; differences over time are the reader's."""
-    engine, now_ns = live.engine, live.clock()
-    for rank in engine.ranks:
-        rank.settle(now_ns)
-    wake_ns = engine.wake_at_ns()
-    return {
-        "epoch": live.epoch,
-        "stale": live.stale,
-        "up_ns": now_ns - live.started_at_ns,
-        "frontends": sorted(live.frontends),
-        "queued": len(engine.outbox.queued),
-        "dispatched": len(live.away.rids),
-        "unknown_application": live.unknown,
-        "stray_messages": live.strays,
-        "hung_backends": sorted(set(live.guard.given_up)),
-        "lost_backends": [f"{number}: {reason}" for number, reason in live.guard.losses],
-        "retired_backends": dict(live.guard.retired),
-        "next_wake_in_ns": None if wake_ns == NEVER else wake_ns - now_ns,
-        "lead_ns": engine.ranks[0].lead_start_ns,
-        "link_ns": live.lead.link_ns,
-        "timer_late_ns": {name: live.lead.late.quantile(share) for name, share in LATENESS},
-        "timer_late": live.meters.timer_late.describe(),
-        "link_round_trip": live.meters.round_trip.describe(),
-        "loads": {name: list(counts) for name, counts in sorted(live.meters.loads.items())},
-        "failures": live.meters.failures,
-        "applications": _applications(live, now_ns),
-        "tenants": {name: dict(told) for name, told in sorted(live.meters.tenants.items())},
-        "absent": dict(live.presence.absent),
-        "policies": _policies(live),
-        "variants": _variants(live),
-        "busy_ns": {
-            name: live.meters.applications[number].busy_ns
-            for name, number in live.built.applications.items()
-        },
-        "target": live.placement.target,
-        "wanted": list(live.placement.wanted),
-        "placement": live.placement.describe(live.backends),
-        "processes": _processes(live),
-        "backends": {number: _backend(live, number) for number in sorted(live.backends)},
-        "ranks": [
-            {
-                "backends": rank.signals.backends,
-                "backend_up_ns": rank.signals.uptime_ns,
-                "backend_busy_ns": rank.signals.busy_ns,
-                "demand": rank.signals.demand + rank.pool.missing(now_ns),
-                "least": rank.signals.least + rank.pool.missing(now_ns),
-                "load": rank.signals.load(),
-                "grants": rank.signals.grants,
-                "ripe_wait_ns": int(rank.signals.wait_ns),
-            }
-            for rank in engine.ranks
-        ],
-    }
+Figure = float | int | str | bool | None | list["Figure"] | dict[str, "Figure"]
 
 
-def _applications(live: LiveRouter, now_ns: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    slo_ns = [each.slo_ns for each in live.config.applications]
-    for name, number in live.built.applications.items():
-        counts = live.engine.ledger.applications[number]
-        meter = live.meters.applications[number]
-        streams, worst, worst_bad_rate = meter.streams.worst(now_ns)
-        found[name] = {
-            "slo_ns": slo_ns[number],
-            "requests": meter.received,
-            "good": counts.good,
-            "late": counts.late,
-            "dropped": dict(counts.drops),
-            "answered": dict(meter.answered),
-            "expected_right": meter.expected_right,
-            "rated": meter.rated,
-            "latency": meter.latency.describe(),
-            "queue_delay": meter.queue_delay.describe(),
-            "slack": meter.slack.describe(),
-            "streams": {"seen": streams, "worst": worst, "worst_bad_rate": worst_bad_rate},
-            "policy": live.engine.sources[number].describe(),
-        }
-    return found
+@dataclass(frozen=True, slots=True)
+class StreamsSnapshot:
+    """Streams of one application in the last seconds."""
+
+    seen: int
+    worst: int
+    """Client whose stream fared worst."""
+    worst_bad_rate: float
 
 
-def _policies(live: LiveRouter) -> dict[str, Any]:
-    """What each application's policy tells, and what it could not have computed of late."""
-    return {
-        name: {
-            "figures": live.engine.sources[number].figures(),
-            "trouble": live.trouble.get(number, ""),
-        }
-        for name, number in live.built.applications.items()
-    }
+@dataclass(frozen=True, slots=True)
+class ApplicationSnapshot:
+    """One application, since the router started."""
+
+    slo_ns: int
+    requests: int
+    """Received."""
+    good: int
+    late: int
+    dropped: Mapping[str, int]
+    """By reason."""
+    answered: Mapping[str, int]
+    """Outcomes that frontends have reported; their own refusals are among them."""
+    expected_right: float
+    rated: int
+    """Answers whose accuracy is known."""
+    latency: HistogramSnapshot
+    queue_delay: HistogramSnapshot
+    slack: HistogramSnapshot
+    streams: StreamsSnapshot
+    policy: Mapping[str, object]
+    """The policy's own description of itself."""
+
+    @property
+    def bad(self) -> int:
+        """Requests that the router ended without a result in time."""
+        return self.late + sum(count for reason, count in self.dropped.items() if is_bad(reason))
+
+    @property
+    def answered_bad(self) -> int:
+        """Answers that were bad for their clients."""
+        return sum(count for outcome, count in self.answered.items() if is_bad(outcome))
 
 
-def _variants(live: LiveRouter) -> list[dict[str, Any]]:
-    costs = live.engine.costs
-    owners = [each.name for each in live.config.applications for _ in each.variants]
-    return [
-        {
-            "application": owners[number],
-            "name": name,
-            "accuracy": live.meters.accuracy[number],
-            "margin_factor": costs.of(number).factor,
-            "batch_sizes": dict(sorted(live.meters.sizes[number].items())),
-        }
-        for number, name in enumerate(live.built.variants)
-    ]
+@dataclass(frozen=True, slots=True)
+class PolicySnapshot:
+    """The policy of one application."""
+
+    figures: Mapping[str, float]
+    trouble: str
+    """The failure of its last computation, until one succeeds."""
 
 
-def _processes(live: LiveRouter) -> dict[str, Any]:
-    """What frontends and backends last said of themselves."""
-    frontends, backends = live.meters.frontends, live.meters.backends
-    return {
-        "frontends": {
-            number: {
-                "node": live.frontends[number].peer.node,
-                "open": stats.open,
-                "payload_bytes": stats.payload_bytes,
-                "memory_bytes": stats.memory_bytes,
-                "loop_late_ns": stats.loop_late_ns,
-                "tasks": stats.tasks,
-            }
-            for number, stats in sorted(frontends.items())
-            if number in live.frontends
-        },
-        "backends": {
-            number: {
-                "node": live.backends[number].link.peer.node,
-                "models_bytes": stats.models_bytes,
-                "memory_bytes": stats.memory_bytes,
-                "gpu_memory_bytes": stats.gpu_memory_bytes,
-                "gpu_memory_bytes_max": stats.gpu_memory_bytes_max,
-                "gpu_used": stats.gpu_used,
-            }
-            for number, stats in sorted(backends.items())
-            if number in live.backends
-        },
-    }
+@dataclass(frozen=True, slots=True)
+class VariantSnapshot:
+    """One variant."""
+
+    application: str
+    name: str
+    accuracy: float | None
+    margin_factor: float
+    batch_sizes: Mapping[int, int]
+    """Batches, by size."""
+
+    @property
+    def requests(self) -> int:
+        return sum(size * batches for size, batches in self.batch_sizes.items())
 
 
-def _backend(live: LiveRouter, number: int) -> dict[str, Any]:
-    rank = live.engine.backend_rank[number]
-    state = rank.backends[number]
-    kinds = {kind: name for name, kind in live.kinds.numbers.items()}
-    return {
-        "sub_cluster": live.engine.ranks.index(rank),
-        "kind": kinds.get(state.kind, ""),
-        "models": sorted(live.presence.held.get(number, ())),
-        "running": state.running is not None,
-        "queued": state.queued is not None,
-        "draining": state.draining,
-        "factor": live.engine.costs.backend_factor.get(number, 1.0),
-    }
+@dataclass(frozen=True, slots=True)
+class FrontendSnapshot:
+    """The last report of a frontend."""
+
+    node: str
+    open: int
+    payload_bytes: int
+    memory_bytes: int
+    loop_late_ns: int
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class BackendProcessSnapshot:
+    """The last report of a backend; negative figures are unknown."""
+
+    node: str
+    models_bytes: int
+    memory_bytes: int
+    gpu_memory_bytes: int
+    gpu_memory_bytes_max: int
+    gpu_used: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessesSnapshot:
+    """The last reports of processes, by their numbers."""
+
+    frontends: Mapping[int, FrontendSnapshot]
+    backends: Mapping[int, BackendProcessSnapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSnapshot:
+    """One backend as the router sees it."""
+
+    sub_cluster: int
+    kind: str
+    models: list[str]
+    running: bool
+    queued: bool
+    draining: bool
+    factor: float
+    """Its run times over those of its peers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubClusterSnapshot:
+    """Signals of one sub-cluster."""
+
+    backends: int
+    backend_up_ns: int
+    backend_busy_ns: int
+    demand: float
+    least: float
+    """Backends that the sources need at least."""
+    load: float
+    grants: int
+    ripe_wait_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementSnapshot:
+    """Sub-cluster of each application and backend."""
+
+    applications: Mapping[str, int]
+    backends: Mapping[int, int]
+    on_their_way: list[str]
+    """Applications that are moving."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSnapshot:
+    """All of it."""
+
+    epoch: int
+    """Term of the router."""
+    stale: str
+    """Why it must not go on; empty while it may."""
+    up_ns: int
+    frontends: list[int]
+    queued: int
+    dispatched: int
+    unknown_application: int
+    stray_messages: int
+    hung_backends: list[int]
+    lost_backends: list[str]
+    retired_backends: Mapping[int, str]
+    next_wake_in_ns: int | None
+    lead_ns: int
+    link_ns: int
+    timer_late_ns: Mapping[str, int]
+    timer_late: HistogramSnapshot
+    link_round_trip: HistogramSnapshot
+    loads: Mapping[str, list[int]]
+    failures: int
+    applications: Mapping[str, ApplicationSnapshot]
+    tenants: Mapping[str, Mapping[str, int]]
+    absent: Mapping[str, str]
+    """Applications that no backend can serve, and why."""
+    policies: Mapping[str, PolicySnapshot]
+    variants: list[VariantSnapshot]
+    busy_ns: Mapping[str, int]
+    """Backend time of each application."""
+    target: int | None
+    wanted: list[int]
+    """Backends that each sub-cluster should have; empty until the control plane has decided."""
+    placement: PlacementSnapshot
+    processes: ProcessesSnapshot
+    backends: Mapping[int, BackendSnapshot]
+    ranks: list[SubClusterSnapshot]
+    pid: int = 0
+    standby: bool = False
+    """Another router waits to take its place."""
+    tasks: int = 0
+    links_refused: int = 0
+    """Connections that did not prove in time that they belong to the deployment."""
+    recent: Mapping[str, list[RecentBatch]] | None = None
+    """Batches of the last seconds on each backend, where they were asked for."""

@@ -1,0 +1,66 @@
+"""The state of a deployment, as `/status`, `/metrics` and the page show it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fermata.autoscaler.cost import CostShare
+from fermata.router.telemetry.snapshot import RouterSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceStatus:
+    """The autoscaler's last advice for one sub-cluster."""
+
+    target: int
+    change: int
+    reason: str
+    demand: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingStatus:
+    """Autoscaler and placement."""
+
+    dry_run: bool
+    advice: list[AdviceStatus]
+    plan: Mapping[str, str]
+    moved: int
+    bill: list[CostShare]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplanningStatus:
+    """The mapping of clients to variants."""
+
+    decisions: int
+    decided_ms: float
+    failures: int
+    trouble: str
+    """The last failure; empty while there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentStatus:
+    """The leading router's snapshot, and figures of the last minute that follow from it."""
+
+    router: RouterSnapshot
+    bad_rates: Mapping[str, float]
+    """Share of bad answers, by application."""
+    idle_fractions: list[float]
+    """Share of backend time without a batch, by sub-cluster."""
+    scaling: ScalingStatus | None = None
+    replanning: ReplanningStatus | None = None
+    """None where no policy maps clients."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `/status` answers with."""
+        told = asdict(self.router)
+        if told["recent"] is None:
+            del told["recent"]
+        told |= {"bad_rates": dict(self.bad_rates), "idle_fractions": self.idle_fractions}
+        if self.scaling is not None:
+            told["scaling"] = asdict(self.scaling)
+        if self.replanning is not None:
+            told["replanning"] = asdict(self.replanning)
+        return told

@@ -54,9 +54,7 @@ def redrawn(problem: Problem, solution: PlacementSolution, seed: int) -> Problem
     for index in rng.sample(range(len(models)), int(REDRAWN * len(models))):
         models[index] = replace(models[index], rate_rps=rng.expovariate(1 / MEAN_RATE_RPS))
     cost_max = COST_SHARE * sum(model.load_cost for model in models)
-    return replace(
-        problem, models=tuple(models), current=solution.plan.home, load_cost_max=cost_max
-    )
+    return replace(problem, models=tuple(models), current=solution.plan, load_cost_max=cost_max)
 
 
 def random_search(problem: Problem, seconds: float) -> tuple[float, float]:

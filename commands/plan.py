@@ -11,7 +11,8 @@ from rich.table import Table
 
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import Problem, memory_bytes
-from fermata.partitioner.problem_file import load_current, load_problem, solution_dict
+from fermata.partitioner.plan_file import load_plan
+from fermata.partitioner.problem_file import load_problem, solution_dict
 from fermata.partitioner.solution import PlacementSolution
 from fermata.profiles.check import check_fraction, check_positive
 from fermata.profiles.store import BYTES_PER_MB
@@ -57,7 +58,8 @@ def plan(
     check_positive("utilisation", utilisation)
     loaded = load_problem(problem)
     if current is not None:
-        loaded = replace(loaded, current=load_current(current))
+        names = [each.name for each in loaded.sub_clusters]
+        loaded = replace(loaded, current=load_plan(current, names))
     errors = Console(stderr=True)
     with errors.status("searching") as status:
         found = solve_two_level(
@@ -75,7 +77,7 @@ def plan(
     console.print(_places(loaded, found))
     console.print(_figures(loaded, found))
     if found.moves:
-        console.print(_moves(found))
+        console.print(_moves(loaded, found))
 
 
 def _places(problem: Problem, found: PlacementSolution) -> Table:
@@ -83,8 +85,9 @@ def _places(problem: Problem, found: PlacementSolution) -> Table:
     for heading in ("sub-cluster", "models", "req/s", "memory MB", "of", "backends"):
         table.add_column(heading, justify="left" if heading == "sub-cluster" else "right")
     models = {model.name: model for model in problem.models}
-    for place, needed in zip(problem.sub_clusters, found.backends, strict=True):
-        held = [models[name] for name in found.plan.models_of(place.name)]
+    for index, place in enumerate(problem.sub_clusters):
+        needed = found.backends[index]
+        held = [models[name] for name in found.plan.models_of(index)]
         table.add_row(
             place.name,
             f"{len(held):,}",
@@ -106,7 +109,7 @@ def _figures(problem: Problem, found: PlacementSolution) -> Table:
         ("gap (absolute)", f"{found.gap:.4g}{', optimal' if found.proven else ''}"),
         ("found by", f"{found.solver} and search in {found.seconds:.1f} s"),
     ]
-    if problem.current:
+    if problem.current.home:
         limit = problem.load_cost_max
         allowed = "" if limit is None else f" of {limit:,.1f} allowed"
         rows.append(("moves", f"{len(found.moves):,}, {found.cost:,.1f} ms of loading{allowed}"))
@@ -115,11 +118,15 @@ def _figures(problem: Problem, found: PlacementSolution) -> Table:
     return table
 
 
-def _moves(found: PlacementSolution) -> Table:
+def _moves(problem: Problem, found: PlacementSolution) -> Table:
     more = max(0, len(found.moves) - MOVES_SHOWN)
     table = Table(title="moves", caption=f"and {more} more" if more else None)
     for heading in ("model", "from", "to", "cost ms"):
         table.add_column(heading, justify="right" if heading == "cost ms" else "left")
     for move in found.moves[:MOVES_SHOWN]:
-        table.add_row(move.model, move.source or "-", move.target or "-", f"{move.cost:,.1f}")
+        ends = [
+            "-" if each is None else problem.sub_clusters[each].name
+            for each in (move.source, move.target)
+        ]
+        table.add_row(move.model, *ends, f"{move.cost:,.1f}")
     return table

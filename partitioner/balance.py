@@ -3,14 +3,14 @@
 import numpy as np
 import numpy.typing as npt
 
-from fermata.partitioner.plan import Problem
+from fermata.partitioner.plan import Plan, Problem
 
 Floats = npt.NDArray[np.float64]
 Homes = npt.NDArray[np.int64]
-"""The sub-cluster's number of each model."""
+"""The sub-cluster of each model, by index."""
 NOWHERE = -1
 TOLERANCE = 1e-9
-"""Of limits, relative: the arrays are floats."""
+"""Tolerance of limits, relative: the arrays are floats."""
 
 
 class Balance:
@@ -45,9 +45,8 @@ class Balance:
         self.cost_max = np.inf if problem.load_cost_max is None else problem.load_cost_max
 
     def _current(self) -> Homes:
-        numbers = {place.name: number for number, place in enumerate(self.problem.sub_clusters)}
-        homes = (self.problem.current.get(model.name, "") for model in self.problem.models)
-        return np.array([numbers.get(home, NOWHERE) for home in homes], np.int64)
+        home = self.problem.current.home
+        return np.array([home.get(model.name, NOWHERE) for model in self.problem.models], np.int64)
 
     def _move_cost(self) -> Floats:
         """Cost of having each model on each sub-cluster, against where it is now."""
@@ -58,7 +57,7 @@ class Balance:
         table[placed, self.current[placed]] = 0.0
         return table
 
-    # Of an assignment
+    # Figures of an assignment
 
     def rates(self, homes: Homes) -> Floats:
         return np.bincount(homes, self.rate_rps, self.places).astype(np.float64)
@@ -117,12 +116,10 @@ class Balance:
             rate, static = max(rate, self.rate_counts), max(static, self.static_counts)
         return max(0.0, rate) + self.weight * max(0.0, static)
 
-    def names(self, homes: Homes) -> dict[str, str]:
-        places = self.problem.sub_clusters
-        return {
-            model.name: places[home].name
-            for model, home in zip(self.problem.models, homes.tolist(), strict=True)
-        }
+    def plan(self, homes: Homes) -> Plan:
+        """The assignment by the names of its models."""
+        names = [model.name for model in self.problem.models]
+        return Plan(dict(zip(names, homes.tolist(), strict=True)))
 
 
 def over(values: Floats, limits: Floats) -> Floats:

@@ -1,6 +1,10 @@
-"""The data of a placement: models, sub-clusters, a plan, and the way from one plan to another."""
+"""The data of a placement: models, sub-clusters, a plan, and the way from one plan to another.
 
-from collections.abc import Mapping, Sequence
+A sub-cluster is its index in `Problem.sub_clusters` everywhere inside; its name is for files and
+for people (`fermata.partitioner.plan_file`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fermata.profiles.profile import Profile
@@ -11,7 +15,7 @@ ANY_KIND = ""
 
 @dataclass(frozen=True, slots=True)
 class PlacedModel:
-    """What placement has to know of one model."""
+    """A model as placement sees it."""
 
     name: str
     rate_rps: float
@@ -20,9 +24,9 @@ class PlacedModel:
     dynamic_bytes: int = 0
     """Held while a batch of it runs; one batch runs at a time, so the largest one counts."""
     load_cost: float = 1.0
-    """Of loading it on, or unloading it from, a sub-cluster: c of Eqn 11, in any one unit."""
+    """Cost of loading it on, or unloading it from, a sub-cluster: c of Eqn 11, in any one unit."""
     profiles: Mapping[str, Profile] = field(default_factory=dict)
-    """Its run times by accelerator type; empty: it runs on any, at a cost nobody asks for."""
+    """Its run times by accelerator type; empty: it runs on any type, in unknown time."""
     slo_ns: int = 0
 
     def runs_on(self, kind: str) -> bool:
@@ -42,61 +46,67 @@ class SubCluster:
     memory_bytes: int
     """S_max: what a backend of it can hold."""
     share: float = 1.0
-    """Of rate and memory, relative to the others: 2 for accelerators twice as large."""
+    """Share of rate and memory, relative to the others: 2 for accelerators twice as large."""
     kind: str = ANY_KIND
     cluster: str = ""
     """The cluster, with a router of its own, that it is part of."""
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """The way of one model between two sub-clusters.
+
+    Without a source the model comes; without a target it leaves, for a while or for good.
+    """
+
+    model: str
+    source: int | None
+    target: int | None
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The sub-cluster of each model, by its index. Plain data: it travels to routers as it is."""
+
+    home: Mapping[str, int] = field(default_factory=dict)
+
+    def models_of(self, sub_cluster: int) -> tuple[str, ...]:
+        return tuple(sorted(name for name, home in self.home.items() if home == sub_cluster))
+
+    def after(self, moves: Iterable[Move]) -> "Plan":
+        """The plan once these models are at their targets."""
+        arrived = {move.model: move.target for move in moves if move.target is not None}
+        return Plan({**self.home, **arrived})
+
+    def away(self, other: "Plan") -> tuple[str, ...]:
+        """Models of this plan that the other one has elsewhere, or not at all."""
+        return tuple(sorted(name for name, at in self.home.items() if other.home.get(name) != at))
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
-    """Place these models on these sub-clusters."""
+    """The question of which of these models go to which of these sub-clusters."""
 
     models: tuple[PlacedModel, ...]
     sub_clusters: tuple[SubCluster, ...]
     memory_weight: float = 1.0
     """w of Eqn 4. Both deviations are relative to their averages, so that 1 weighs them alike."""
-    current: Mapping[str, str] = field(default_factory=dict)
-    """Today's sub-cluster of each model; absent where it is new."""
+    current: Plan = field(default_factory=Plan)
+    """Today's plan; a new model is absent from it."""
     load_cost_max: float | None = None
     """C_max of Eqn 11; None: any disruption will do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The sub-cluster of each model."""
+def moves(current: Plan, plan: Plan, load_cost: Mapping[str, float]) -> tuple[Move, ...]:
+    """The changes from one plan to another.
 
-    home: Mapping[str, str]
-
-    def models_of(self, sub_cluster: str) -> tuple[str, ...]:
-        return tuple(sorted(name for name, home in self.home.items() if home == sub_cluster))
-
-    def to_dict(self) -> dict[str, list[str]]:
-        """Models by sub-cluster, as plan files have it; sub-clusters without any are left out."""
-        placed: dict[str, list[str]] = {}
-        for name in sorted(self.home):
-            placed.setdefault(self.home[name], []).append(name)
-        return dict(sorted(placed.items()))
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One model's way from sub-cluster to sub-cluster; None: it comes, or goes for good."""
-
-    model: str
-    source: str | None
-    target: str | None
-    cost: float
-
-
-def moves(
-    current: Mapping[str, str], home: Mapping[str, str], load_cost: Mapping[str, float]
-) -> tuple[Move, ...]:
-    """What changes. A move costs a load and an unload (Eqn 11); what is new, or goes, is no
-    disruption of anything that runs and costs nothing."""
+    A move costs a load and an unload (Eqn 11). A model that is new, or leaves for good, disrupts
+    nothing that runs, and costs nothing.
+    """
     changed: list[Move] = []
-    for name in sorted({*current, *home}):
-        source, target = current.get(name), home.get(name)
+    for name in sorted({*current.home, *plan.home}):
+        source, target = current.home.get(name), plan.home.get(name)
         if source != target:
             both = source is not None and target is not None
             cost = 2 * load_cost.get(name, 0.0) if both else 0.0
@@ -113,20 +123,20 @@ class Stage:
     """There is no room to load first: its model is away until a later stage loads it."""
 
 
-def stages(problem: Problem, home: Mapping[str, str]) -> tuple[Stage, ...]:
+def stages(problem: Problem, plan: Plan) -> tuple[Stage, ...]:
     """An order of moves in which each model is loaded on its new home before it leaves the old.
 
-    While a sub-cluster holds what comes and what goes it needs more memory than either plan; as
+    While a sub-cluster holds what comes and what goes it needs more memory than either plan. As
     many moves as fit are made at a time. Only where nothing fits must some model be away first.
     """
     models = {model.name: model for model in problem.models}
     costs = {name: model.load_cost for name, model in models.items()}
-    held: dict[str, set[str]] = {each.name: set() for each in problem.sub_clusters}
-    for name, place in problem.current.items():
-        if name in models and place in held:
-            held[place].add(name)
-    room = {each.name: each.memory_bytes for each in problem.sub_clusters}
-    left = sorted(moves(problem.current, home, costs), key=lambda move: -_static(models, move))
+    room = [each.memory_bytes for each in problem.sub_clusters]
+    held: list[set[str]] = [set() for _ in room]
+    for name, home in problem.current.home.items():
+        if name in models:
+            held[home].add(name)
+    left = sorted(moves(problem.current, plan, costs), key=lambda move: -_static(models, move))
     ordered: list[Stage] = []
     while left:
         fitting: list[Move] = []
@@ -147,7 +157,7 @@ def stages(problem: Problem, home: Mapping[str, str]) -> tuple[Stage, ...]:
             left.remove(away)
             left.append(Move(away.model, None, away.target, away.cost))
         for move in fitting:
-            if move.source in held:
+            if move.source is not None:
                 held[move.source].discard(move.model)
         ordered.append(Stage(tuple(fitting), gap))
     return tuple(ordered)
@@ -165,7 +175,7 @@ def _static(models: Mapping[str, PlacedModel], move: Move) -> int:
 
 
 def memory_bytes(models: Sequence[PlacedModel]) -> int:
-    """What a backend that holds these models needs (Eqn 6)."""
+    """Memory that a backend with these models needs (Eqn 6)."""
     if not models:
         return 0
     return sum(model.static_bytes for model in models) + max(

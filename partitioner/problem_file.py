@@ -1,16 +1,13 @@
-"""Problems and plans as files: what `fermata plan` reads and writes."""
+"""Problems as files, and solutions as `fermata plan` prints them."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
-from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.foundation.validation import Fields, fields
-from fermata.partitioner.plan import ANY_KIND, PlacedModel, Problem, SubCluster
+from fermata.partitioner.plan import ANY_KIND, PlacedModel, Plan, Problem, SubCluster
+from fermata.partitioner.plan_file import by_name, load_yaml, save_json
 from fermata.partitioner.solution import PlacementSolution
 from fermata.profiles.check import check_positive, refuse
 from fermata.profiles.profile import Profile
@@ -41,34 +38,7 @@ MODEL_KEYS = (
 
 def load_problem(path: Path | str) -> Problem:
     """The problem in a YAML or JSON file, or a ConfigError in one line."""
-    return read_problem(_read(path))
-
-
-def load_current(path: Path | str) -> dict[str, str]:
-    """Each model's sub-cluster in a plan that `fermata plan --json` has written."""
-    data = _read(path)
-    placed = data.get("plan", data) if isinstance(data, dict) else data
-    if not isinstance(placed, dict):
-        refuse(str(path), placed, "must name the models of each sub-cluster")
-    home: dict[str, str] = {}
-    for place, names in placed.items():
-        if not isinstance(names, list):
-            refuse(f"{path}: {place}", names, "must be a list of models")
-        for name in names:
-            if name in home:
-                refuse(f"{path}: {place}", name, f"is on {home[name]} too; a model has one home")
-            home[str(name)] = str(place)
-    return home
-
-
-def _read(path: Path | str) -> object:
-    try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a YAML file") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path}: is neither YAML nor JSON ({reason})") from None
+    return read_problem(load_yaml(path))
 
 
 def read_problem(data: object) -> Problem:
@@ -83,7 +53,7 @@ def read_problem(data: object) -> Problem:
         models += [replace(model, name=name) for name in names]
     _check_names("models", [model.name for model in models])
     cost_max = top.number("load_cost_max_ms") if top.has("load_cost_max_ms") else None
-    return Problem(tuple(models), places, top.number("memory_weight", 1), {}, cost_max)
+    return Problem(tuple(models), places, top.number("memory_weight", 1), Plan(), cost_max)
 
 
 def _check_names(field: str, names: list[str]) -> None:
@@ -163,21 +133,24 @@ def _read_profiles(row: Fields) -> Mapping[str, Profile]:
 
 
 def solution_dict(problem: Problem, solution: PlacementSolution) -> dict[str, object]:
-    """What `fermata plan --json` prints; `load_current` reads it back."""
+    """The object that `fermata plan --json` prints; `load_plan` reads its plan back."""
+    names = [each.name for each in problem.sub_clusters]
     return {
-        "plan": solution.plan.to_dict(),
+        "plan": by_name(solution.plan, names),
         "objective": solution.objective,
         "bound": solution.bound,
         "gap": solution.gap,
         "proven": solution.proven,
         "rate_imbalance": solution.rate_imbalance,
         "memory_imbalance": solution.memory_imbalance,
-        "backends": {
-            place.name: needed
-            for place, needed in zip(problem.sub_clusters, solution.backends, strict=True)
-        },
+        "backends": dict(zip(names, solution.backends, strict=True)),
         "moves": [
-            {"model": move.model, "from": move.source, "to": move.target, "cost_ms": move.cost}
+            {
+                "model": move.model,
+                "from": None if move.source is None else names[move.source],
+                "to": None if move.target is None else names[move.target],
+                "cost_ms": move.cost,
+            }
             for move in solution.moves
         ],
         "load_cost_ms": solution.cost,
@@ -187,10 +160,5 @@ def solution_dict(problem: Problem, solution: PlacementSolution) -> dict[str, ob
 
 
 def save_plan(path: Path | str, problem: Problem, solution: PlacementSolution) -> None:
-    """Write a plan in one step, so that a reader never sees half of it."""
-    path = Path(path)
-    draft = path.with_name(path.name + ".new")
-    draft.write_text(
-        json.dumps(solution_dict(problem, solution), indent=1) + "\n", encoding="utf-8"
-    )
-    draft.replace(path)
+    """Write a solution as `fermata plan --json` prints it."""
+    save_json(path, solution_dict(problem, solution))

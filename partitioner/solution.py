@@ -19,7 +19,7 @@ class PlacementSolution:
     proven: bool
     """It is optimal."""
     start_objective: float
-    """Of the better of greedy start and current plan; infinite where neither was feasible."""
+    """Objective of the better of greedy start and current plan; infinite where both are illegal."""
     rate_imbalance: float
     """(max - min) / avg."""
     memory_imbalance: float
@@ -32,7 +32,7 @@ class PlacementSolution:
 
     @property
     def gap(self) -> float:
-        """Absolute: the bound is near 0, so that a relative one would say nothing."""
+        """Absolute: the bound is near 0, so that a relative gap would mean nothing."""
         return max(0.0, self.objective - self.bound)
 
 
@@ -46,9 +46,9 @@ def describe(
     seconds: float,
     solver: str,
 ) -> PlacementSolution:
-    """The assignment as a plan, with all that can be said of it."""
+    """The assignment as a plan, with its figures."""
     problem = balance.problem
-    plan = Plan(balance.names(homes))
+    plan = balance.plan(homes)
     models = {model.name: model for model in problem.models}
     load_cost = {name: model.load_cost for name, model in models.items()}
     rate_imbalance, memory_imbalance = balance.imbalance(homes)
@@ -60,13 +60,13 @@ def describe(
         start_objective=start_objective,
         rate_imbalance=rate_imbalance,
         memory_imbalance=memory_imbalance,
-        moves=moves(problem.current, plan.home, load_cost) if problem.current else (),
+        moves=moves(problem.current, plan, load_cost) if problem.current.home else (),
         cost=balance.cost(homes),
         backends=tuple(
             backends_needed(
-                [models[name] for name in plan.models_of(place.name)], place.kind, utilisation
+                [models[name] for name in plan.models_of(index)], place.kind, utilisation
             )
-            for place in problem.sub_clusters
+            for index, place in enumerate(problem.sub_clusters)
         ),
         seconds=seconds,
         solver=solver,

@@ -1,6 +1,6 @@
 """The hierarchical form: models to clusters first, then to each cluster's sub-clusters (4.7)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,14 +12,14 @@ from fermata.partitioner.solution import PlacementSolution, describe
 from fermata.partitioner.solve import Tell, solve
 
 TOP_SHARE = 0.3
-"""Of the time, for the upper level."""
+"""Share of the time for the upper level."""
 
 
-def clusters_of(problem: Problem) -> dict[str, tuple[SubCluster, ...]]:
-    """Sub-clusters by the cluster they are part of, in order."""
-    found: dict[str, tuple[SubCluster, ...]] = {}
-    for place in problem.sub_clusters:
-        found[place.cluster] = (*found.get(place.cluster, ()), place)
+def clusters_of(problem: Problem) -> dict[str, list[int]]:
+    """Indices of sub-clusters by the cluster they are part of, in order."""
+    found: dict[str, list[int]] = {}
+    for index, each in enumerate(problem.sub_clusters):
+        found.setdefault(each.cluster, []).append(index)
     return found
 
 
@@ -37,22 +37,21 @@ def solve_two_level(
     if len(clusters) == 1:
         return solve(problem, time_limit_s, seed, solver, utilisation, tell)
     top = solve(_upper(problem, clusters), TOP_SHARE * time_limit_s, seed, solver)
-    home: dict[str, str] = {}
+    home: dict[str, int] = {}
     seconds = top.seconds
     left_s = time_limit_s - top.seconds
-    for number, (cluster, places) in enumerate(clusters.items()):
-        part = _lower(problem, cluster, places, top.plan, top.cost)
+    for number, (cluster, members) in enumerate(clusters.items()):
+        part = _lower(problem, members, top.plan.models_of(number), top.cost)
         limit_s = max(0.1, left_s / (len(clusters) - number))
         try:
             lower = solve(part, limit_s, seed, solver, utilisation, tell)
         except ConfigError as error:
             raise ConfigError(f"cluster {cluster or 'without a name'}: {error}") from None
-        home.update(lower.plan.home)
+        home |= {name: members[inner] for name, inner in lower.plan.home.items()}
         seconds += lower.seconds
         left_s -= lower.seconds
     balance = Balance(problem)
-    numbers = {place.name: number for number, place in enumerate(problem.sub_clusters)}
-    homes = np.array([numbers[home[model.name]] for model in problem.models], np.int64)
+    homes = np.array([home[model.name] for model in problem.models], np.int64)
     current = balance.current
     if (current != NOWHERE).all() and balance.feasible(current):
         homes = min(homes, current, key=balance.objective)
@@ -61,31 +60,31 @@ def solve_two_level(
     return describe(balance, homes, bound, proven, start, utilisation, seconds, top.solver)
 
 
-def _upper(problem: Problem, clusters: Mapping[str, tuple[SubCluster, ...]]) -> Problem:
+def _upper(problem: Problem, clusters: Mapping[str, Sequence[int]]) -> Problem:
     """Clusters as sub-clusters. A batch needs its working memory in one sub-cluster only, so each
     of the others is counted as smaller by the largest there is."""
     peak = max((model.dynamic_bytes for model in problem.models), default=0)
-    cluster_of = {place.name: place.cluster for place in problem.sub_clusters}
-    places = tuple(
+    members = {
+        cluster: [problem.sub_clusters[index] for index in indices]
+        for cluster, indices in clusters.items()
+    }
+    whole = tuple(
         SubCluster(
             cluster,
-            sum(place.rate_rps_max for place in members),
-            max(0, sum(place.memory_bytes for place in members) - peak * (len(members) - 1)),
-            sum(place.share for place in members),
+            sum(each.rate_rps_max for each in own),
+            max(0, sum(each.memory_bytes for each in own) - peak * (len(own) - 1)),
+            sum(each.share for each in own),
             kind=cluster,
         )
-        for cluster, members in clusters.items()
+        for cluster, own in members.items()
     )
-    current = {
-        model: cluster_of[home] for model, home in problem.current.items() if home in cluster_of
-    }
-    models = tuple(_for_clusters(model, clusters) for model in problem.models)
-    return replace(problem, models=models, sub_clusters=places, current=current)
+    cluster_of = {index: number for number, own in enumerate(clusters.values()) for index in own}
+    current = Plan({model: cluster_of[home] for model, home in problem.current.home.items()})
+    models = tuple(_for_clusters(model, members) for model in problem.models)
+    return replace(problem, models=models, sub_clusters=whole, current=current)
 
 
-def _for_clusters(
-    model: PlacedModel, clusters: Mapping[str, tuple[SubCluster, ...]]
-) -> PlacedModel:
+def _for_clusters(model: PlacedModel, clusters: Mapping[str, Sequence[SubCluster]]) -> PlacedModel:
     """The model with clusters in place of accelerator types: it runs where any member runs it."""
     profiles = {
         cluster: profile
@@ -96,20 +95,23 @@ def _for_clusters(
     return replace(model, profiles=profiles)
 
 
-def _lower(
-    problem: Problem, cluster: str, places: tuple[SubCluster, ...], top: Plan, spent: float
-) -> Problem:
-    """One cluster's own problem; it may spend its share of the load cost that the top left."""
-    names = set(top.models_of(cluster))
-    models = tuple(model for model in problem.models if model.name in names)
-    own = {place.name for place in places}
-    current = {
-        name: home for name, home in problem.current.items() if home in own and name in names
-    }
+def _lower(problem: Problem, members: Sequence[int], names: Sequence[str], spent: float) -> Problem:
+    """The problem of one cluster; it may spend its share of the load cost that the top left."""
+    own = set(names)
+    models = tuple(model for model in problem.models if model.name in own)
+    inner = {index: number for number, index in enumerate(members)}
+    current = Plan(
+        {
+            name: inner[home]
+            for name, home in problem.current.home.items()
+            if home in inner and name in own
+        }
+    )
     cost_max = problem.load_cost_max
     if cost_max is not None:
         whole = sum(model.load_cost for model in problem.models) or 1.0
         cost_max = (cost_max - spent) * sum(model.load_cost for model in models) / whole
+    places = tuple(problem.sub_clusters[index] for index in members)
     return replace(
         problem, models=models, sub_clusters=places, current=current, load_cost_max=cost_max
     )

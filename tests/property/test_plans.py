@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.balance import Balance
-from fermata.partitioner.plan import PlacedModel, Problem, SubCluster, memory_bytes, stages
+from fermata.partitioner.plan import PlacedModel, Plan, Problem, SubCluster, memory_bytes, stages
 from fermata.partitioner.search import greedy
 from fermata.partitioner.solve import solve
 
@@ -31,13 +31,9 @@ def problems(draw: st.DrawFn) -> Problem:
         )
         for number in range(count)
     )
-    home = {
-        model.name: draw(st.sampled_from([place.name for place in places]))
-        for model in models
-        if draw(st.booleans())
-    }
+    home = {model.name: draw(st.integers(0, count - 1)) for model in models if draw(st.booleans())}
     cost_max = draw(st.none() | st.integers(0, 60))
-    return Problem(models, places, 1.0, home, cost_max)
+    return Problem(models, places, 1.0, Plan(home), cost_max)
 
 
 @settings(max_examples=40, deadline=None)
@@ -51,13 +47,13 @@ def test_plans_keep_every_limit_and_are_no_worse_than_their_start(problem: Probl
     start = greedy(balance)
     if balance.feasible(start):
         assert found.objective <= balance.objective(start) + 1e-12
-    placed = set(problem.current) == {model.name for model in problem.models}
+    placed = set(problem.current.home) == {model.name for model in problem.models}
     if placed and balance.feasible(balance.current):
         assert found.objective <= balance.objective(balance.current) + 1e-12
     assert found.bound <= found.objective + 1e-6
     assert set(found.plan.home) == {model.name for model in problem.models}
-    for place in problem.sub_clusters:
-        held = [model for model in problem.models if found.plan.home[model.name] == place.name]
+    for index, place in enumerate(problem.sub_clusters):
+        held = [model for model in problem.models if found.plan.home[model.name] == index]
         assert memory_bytes(held) <= place.memory_bytes * (1 + 1e-6)
         assert sum(model.rate_rps for model in held) <= place.rate_rps_max * (1 + 1e-6)
     if problem.load_cost_max is not None:
@@ -73,20 +69,22 @@ def test_stages_end_at_the_plan_and_never_overfill(problem: Problem) -> None:
     except ConfigError:
         return
     models = {model.name: model for model in problem.models}
-    held = {place.name: set[str]() for place in problem.sub_clusters}
-    room = {place.name: place.memory_bytes for place in problem.sub_clusters}
-    for name, place in problem.current.items():
+    held = [set[str]() for _ in problem.sub_clusters]
+    room = [place.memory_bytes for place in problem.sub_clusters]
+    for name, place in problem.current.home.items():
         held[place].add(name)
-    legal = all(memory_bytes([models[n] for n in held[p]]) <= room[p] for p in held)
-    for stage in stages(free, found.plan.home):
+    legal = all(memory_bytes([models[n] for n in names]) <= room[p] for p, names in enumerate(held))
+    for stage in stages(free, found.plan):
         for move in stage.moves:
             if stage.gap and move.source is not None:
                 held[move.source].discard(move.model)
             if move.target is not None:
                 held[move.target].add(move.model)
         if legal:
-            assert all(memory_bytes([models[n] for n in held[p]]) <= room[p] for p in held)
+            for names, fits in zip(held, room, strict=True):
+                assert memory_bytes([models[n] for n in names]) <= fits
         for move in stage.moves:
             if move.source is not None:
                 held[move.source].discard(move.model)
-    assert {name: place for place, names in held.items() for name in names} == found.plan.home
+    placed = {name: place for place, names in enumerate(held) for name in names}
+    assert Plan(placed) == found.plan

@@ -14,6 +14,7 @@ from fermata.partitioner.backends import backends_for, backends_needed
 from fermata.partitioner.balance import Balance
 from fermata.partitioner.milp import Program, available_solvers
 from fermata.partitioner.plan import (
+    Move,
     PlacedModel,
     Plan,
     Problem,
@@ -22,7 +23,8 @@ from fermata.partitioner.plan import (
     moves,
     stages,
 )
-from fermata.partitioner.problem_file import load_current, read_problem, save_plan
+from fermata.partitioner.plan_file import by_name, load_plan
+from fermata.partitioner.problem_file import read_problem, save_plan
 from fermata.partitioner.search import greedy
 from fermata.partitioner.solve import solve
 from fermata.partitioner.two_level import solve_two_level
@@ -45,7 +47,7 @@ def alike(count: int, rate: float = 10, static: int = 10) -> tuple[PlacedModel, 
 
 def test_equal_models_split_evenly_and_provenly() -> None:
     found = solve(Problem(alike(6), places(3)), 2)
-    assert [len(found.plan.models_of(f"s{number}")) for number in range(3)] == [2, 2, 2]
+    assert [len(found.plan.models_of(number)) for number in range(3)] == [2, 2, 2]
     assert found.objective == found.bound == found.gap == 0.0
     assert found.proven
 
@@ -68,7 +70,7 @@ def test_largest_working_memory_keeps_models_apart() -> None:
     # 40 + 40 + 30 fits a room of 110; with the 60 of c it does not.
     models = (model("a", 1, 40, 30), model("b", 1, 40, 30), model("c", 1, 10, 60))
     found = solve(Problem(models, places(2, room=110)), 2)
-    for place in ("s0", "s1"):
+    for place in (0, 1):
         held = [each for each in models if found.plan.home[each.name] == place]
         assert memory_bytes(held) <= 110
 
@@ -76,7 +78,7 @@ def test_largest_working_memory_keeps_models_apart() -> None:
 def test_shares_make_unequal_sub_clusters() -> None:
     large = SubCluster("large", 1e6, ROOMY, share=2.0)
     found = solve(Problem(alike(6), (large, SubCluster("small", 1e6, ROOMY))), 2)
-    assert len(found.plan.models_of("large")) == 4
+    assert len(found.plan.models_of(0)) == 4
     assert found.rate_imbalance == pytest.approx(0.0)
 
 
@@ -85,15 +87,15 @@ def test_a_model_goes_only_where_it_has_a_profile() -> None:
     models = tuple(replace(each, profiles=fast) for each in alike(2))
     kinds = (SubCluster("old", 1e6, ROOMY, kind="t4"), SubCluster("new", 1e6, ROOMY, kind="a100"))
     found = solve(Problem(models, kinds), 2)
-    assert set(found.plan.home.values()) == {"new"}
+    assert set(found.plan.home.values()) == {1}
 
 
 def test_disruption_stays_within_its_bound() -> None:
     # Balance wants one model to move; a move costs a load and an unload.
     models = alike(4)
-    home = {"m0": "s0", "m1": "s0", "m2": "s0", "m3": "s1"}
+    home = Plan({"m0": 0, "m1": 0, "m2": 0, "m3": 1})
     stuck = Problem(models, places(2), current=home, load_cost_max=1.9)
-    assert solve(stuck, 2).plan.home == home
+    assert solve(stuck, 2).plan == home
     free = replace(stuck, load_cost_max=2.0)
     found = solve(free, 2)
     assert found.cost == 2.0
@@ -103,16 +105,16 @@ def test_disruption_stays_within_its_bound() -> None:
 
 def test_the_cheapest_models_move() -> None:
     models = (*alike(3), model("cheap", 10, 10, cost=0.1), *alike(5)[3:])
-    home = {each.name: "s0" for each in models[:4]} | {"m3": "s1", "m4": "s1"}
+    home = Plan({each.name: 0 for each in models[:4]} | {"m3": 1, "m4": 1})
     problem = Problem(models, places(2), current=home, load_cost_max=0.2)
     found = solve(problem, 2)
     assert [move.model for move in found.moves] == ["cheap"]
 
 
 def test_new_models_are_no_disruption() -> None:
-    problem = Problem(alike(2), places(2), current={"m0": "s0"}, load_cost_max=0.0)
+    problem = Problem(alike(2), places(2), current=Plan({"m0": 0}), load_cost_max=0.0)
     found = solve(problem, 2)
-    assert found.plan.home == {"m0": "s0", "m1": "s1"}
+    assert found.plan == Plan({"m0": 0, "m1": 1})
     assert found.cost == 0.0
 
 
@@ -165,20 +167,20 @@ def test_contradicting_limits_say_what_would_help() -> None:
 
 
 def test_moves_are_counted_as_load_and_unload() -> None:
-    changed = moves({"a": "s0", "gone": "s1"}, {"a": "s1", "new": "s0"}, {"a": 3.0})
-    assert [(each.model, each.source, each.target, each.cost) for each in changed] == [
-        ("a", "s0", "s1", 6.0),
-        ("gone", "s1", None, 0.0),
-        ("new", None, "s0", 0.0),
-    ]
+    changed = moves(Plan({"a": 0, "gone": 1}), Plan({"a": 1, "new": 0}), {"a": 3.0})
+    assert changed == (
+        Move("a", 0, 1, 6.0),
+        Move("gone", 1, None, 0.0),
+        Move("new", None, 0, 0.0),
+    )
 
 
 def test_stages_load_before_they_unload() -> None:
     # Room for three of ten: a and b change places, which fits; every move in one stage.
     models = alike(4)
-    home = {"m0": "s0", "m1": "s0", "m2": "s1", "m3": "s1"}
-    problem = Problem(models, places(2, room=30), current=home)
-    swapped = {**home, "m0": "s1", "m2": "s0"}
+    home = {"m0": 0, "m1": 0, "m2": 1, "m3": 1}
+    problem = Problem(models, places(2, room=30), current=Plan(home))
+    swapped = Plan({**home, "m0": 1, "m2": 0})
     (stage,) = stages(problem, swapped)
     assert {move.model for move in stage.moves} == {"m0", "m2"}
     assert not stage.gap
@@ -186,20 +188,20 @@ def test_stages_load_before_they_unload() -> None:
 
 def test_stages_without_room_go_one_after_another() -> None:
     models = alike(3)
-    home = {"m0": "s0", "m1": "s0", "m2": "s1"}
+    home = Plan({"m0": 0, "m1": 0, "m2": 1})
     problem = Problem(models, places(2, room=20), current=home)
-    ordered = stages(problem, {"m0": "s1", "m1": "s0", "m2": "s0"})
+    ordered = stages(problem, Plan({"m0": 1, "m1": 0, "m2": 0}))
     assert [[move.model for move in stage.moves] for stage in ordered] == [["m0"], ["m2"]]
     assert not any(stage.gap for stage in ordered)
 
 
 def test_a_full_exchange_needs_a_gap() -> None:
     models = alike(2)
-    problem = Problem(models, places(2, room=10), current={"m0": "s0", "m1": "s1"})
-    ordered = stages(problem, {"m0": "s1", "m1": "s0"})
+    problem = Problem(models, places(2, room=10), current=Plan({"m0": 0, "m1": 1}))
+    ordered = stages(problem, Plan({"m0": 1, "m1": 0}))
     assert [stage.gap for stage in ordered] == [True, False, False]
     ways = [(move.model, move.source, move.target) for stage in ordered for move in stage.moves]
-    assert ways == [("m1", "s1", None), ("m0", "s0", "s1"), ("m1", None, "s0")]
+    assert ways == [("m1", 1, None), ("m0", 0, 1), ("m1", None, 0)]
 
 
 def test_backends_follow_equations_2_and_3() -> None:
@@ -224,15 +226,15 @@ def test_backends_of_a_sub_cluster_share() -> None:
 def test_two_levels_keep_clusters_and_limits() -> None:
     four = tuple(SubCluster(f"{c}{n}", 1e6, ROOMY, cluster=c) for c in "ab" for n in range(2))
     found = solve_two_level(Problem(alike(8), four), 4)
-    assert [len(found.plan.models_of(place.name)) for place in four] == [2, 2, 2, 2]
+    assert [len(found.plan.models_of(index)) for index in range(4)] == [2, 2, 2, 2]
     assert found.rate_imbalance == 0.0
 
 
 def test_two_levels_are_never_worse_than_the_current_plan() -> None:
     four = tuple(SubCluster(f"{c}{n}", 1e6, ROOMY, cluster=c) for c in "ab" for n in range(2))
-    home = {f"m{number}": four[number % 4].name for number in range(8)}
+    home = Plan({f"m{number}": number % 4 for number in range(8)})
     found = solve_two_level(Problem(alike(8), four, current=home, load_cost_max=0.0), 2)
-    assert found.plan.home == home
+    assert found.plan == home
 
 
 def test_no_models_is_a_plan_too() -> None:
@@ -242,9 +244,9 @@ def test_no_models_is_a_plan_too() -> None:
 
 
 def test_greedy_keeps_models_at_home() -> None:
-    home = {"m0": "s1", "m1": "s1"}
+    home = Plan({"m0": 1, "m1": 1})
     balance = Balance(Problem(alike(3), places(2), current=home))
-    assert balance.names(greedy(balance)) == {"m0": "s1", "m1": "s1", "m2": "s0"}
+    assert balance.plan(greedy(balance)) == Plan({"m0": 1, "m1": 1, "m2": 0})
 
 
 def test_problem_files_are_read_and_plans_written(tmp_path: Path) -> None:
@@ -262,10 +264,14 @@ def test_problem_files_are_read_and_plans_written(tmp_path: Path) -> None:
     assert problem.models[2].static_bytes == 3 * 2**19
     found = solve(problem, 1)
     save_plan(tmp_path / "plan.json", problem, found)
-    assert load_current(tmp_path / "plan.json") == found.plan.home
+    names = [each.name for each in problem.sub_clusters]
+    assert load_plan(tmp_path / "plan.json", names) == found.plan
+    # A sub-cluster that is gone is the home of nothing.
+    kept = load_plan(tmp_path / "plan.json", names[:1])
+    assert kept == Plan(dict.fromkeys(found.plan.models_of(0), 0))
     written = json.loads((tmp_path / "plan.json").read_text())
     assert written["gap"] >= 0.0
-    assert Plan(found.plan.home).to_dict() == written["plan"]
+    assert by_name(found.plan, names) == written["plan"]
 
 
 def test_the_problem_of_the_page_on_scale_is_one() -> None:

@@ -1,37 +1,41 @@
 """The rule of one sub-cluster: from a window's bad rate and idle fraction to a target.
 
 Symphony allocates N r / (1 - r) backends when the bad rate r is above a threshold, and releases
-N f at an idle fraction f. Both say one thing: the load is worth N (1 - f) / (1 - r) backends. We
-measure that demand in each window and keep a little idleness beside it, for with none the bad
-rate is at its limit and the next window would allocate again.
+N f at an idle fraction f. Both mean one thing: the load is worth N (1 - f) / (1 - r) backends. We
+measure that demand in each window and keep a little idleness beside it. With none, the bad rate
+is at its limit, and the next window would allocate again.
 """
 
 import math
 from dataclasses import dataclass, field, replace
 
 BAD_RATE_TRUSTED = 0.9
-"""Above it r / (1 - r) says nothing; the sources' own estimate of their demand is used."""
+"""Above it r / (1 - r) means nothing; the sources' own estimate of their demand is used."""
+DEMANDS_KEPT = 4
+"""Windows whose demand is remembered: a line needs three."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleOptions:
-    """What a user may tune; counts are in backends, spans in windows."""
+    """Options of the rule; counts are in backends, spans in windows."""
 
     minimum: int = 1
-    maximum: int = 1_000_000
+    """Backends to keep while requests come."""
+    maximum: int = 100
+    """Backends to have at most; Ray Serve's own limit where none is given."""
     to_zero: bool = False
-    """Release the last backend too, once nothing has come for `zero_after` windows."""
+    """Release all of them, whatever the minimum, after `zero_after` windows without a request."""
     zero_after: int = 10
     bad_rate_max: float = 0.01
-    """Allocate above it."""
+    """Bad rate above which to allocate."""
     idle: float = 0.05
     """Idle fraction to keep: the paper's rule is 0."""
     idle_max: float = 0.5
-    """What bursts may teach it to keep at most."""
+    """Most idleness that bursts may teach the rule to keep."""
     idle_taught: float = 0.03
-    """How much more to keep than what has just proved too little."""
+    """Idleness to keep beyond the one that has just proved too little."""
     forget: float = 0.995
-    """What is left, after a window, of what bursts have taught."""
+    """Share of what bursts have taught that is left after a window."""
     release_band: float = 0.04
     """Release only what is more than this share of the backends there are."""
     release_after: int = 3
@@ -39,28 +43,38 @@ class RuleOptions:
     cool_down: int = 2
     """After a change, release nothing for so many windows."""
     lead: float = 1.0
-    """How far ahead a rising demand is foreseen: start-up and one window."""
+    """Windows ahead for which a rising demand is foreseen: start-up and one window."""
     rising: float = 0.03
     """Growth from window to window, as a share, from which on a demand counts as rising."""
+
+    def contradiction(self) -> tuple[str, object, str] | None:
+        """An option that does not go with the others: its name, its value and the reason."""
+        if self.minimum > self.maximum:
+            return "minimum", self.minimum, f"is above maximum={self.maximum}"
+        if self.minimum == 0 and not self.to_zero:
+            return "minimum", self.minimum, "needs to_zero: true"
+        if not self.idle <= self.idle_max < 1.0:
+            return "idle_max", self.idle_max, f"must be at least idle={self.idle:g}, and below 1"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one sub-cluster did in one window; means are over the window."""
+    """One window of one sub-cluster; means are over the window."""
 
     backends: float
     """Mean number that were up."""
     busy: float
     """Mean number that ran a batch."""
     requests: int
-    """That ended in it, well or badly."""
+    """Requests that ended in it, well or badly."""
     bad: int
     wanted: float = 0.0
     """Backends that the sources need at the least for their rates (Eqns 2 and 3); 0: unknown."""
     up: int = 0
-    """At its end."""
+    """Backends up at its end."""
     starting: int = 0
-    """On their way at its end."""
+    """Backends on their way at its end."""
 
     @property
     def bad_rate(self) -> float:
@@ -73,12 +87,12 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class RuleState:
-    """What the rule remembers from window to window."""
+    """Memory of the rule from window to window."""
 
     demands: tuple[float, ...] = ()
-    """Of the latest windows, newest last."""
+    """Demand in the latest windows, newest last."""
     targets: tuple[int, ...] = ()
-    """What each of them would have had."""
+    """Target that each of the latest windows would have had."""
     taught: float = 0.0
     """Idleness to keep beyond the option, as bursts have taught."""
     calm: int = 0
@@ -89,11 +103,11 @@ class RuleState:
 
 @dataclass(frozen=True, slots=True)
 class ScalingAdvice:
-    """How many backends there should be, and why."""
+    """Number of backends that there should be, and the reason."""
 
     target: int
     change: int
-    """Against those up or on their way."""
+    """Change against those up or on their way."""
     reason: str
     demand: float
     """Backends' worth of load in the window."""
@@ -103,7 +117,7 @@ class ScalingAdvice:
 def demand_of(options: RuleOptions, window: Window) -> float:
     """The load in backends, N (1 - f) / (1 - r): busy ones, and more where requests were lost.
 
-    Backends at ease run smaller batches than they could, so that f tells less than there is to
+    Backends at ease run smaller batches than they could, so that f shows less than there is to
     release. Where the sources know what their rates need at the least, that counts instead, until
     bad requests prove it wrong.
     """
@@ -140,7 +154,7 @@ def advise(options: RuleOptions, state: RuleState, window: Window) -> ScalingAdv
         if reason == "steady":
             reason = "outside minimum and maximum" if quiet == 0 else "no requests"
     kept = RuleState(
-        demands=(*state.demands, demand)[-4:],
+        demands=(*state.demands, demand)[-DEMANDS_KEPT:],
         targets=() if wished > there else targets,
         taught=taught,
         calm=calm,
@@ -170,10 +184,12 @@ def _release(
 
 
 def _taught(options: RuleOptions, state: RuleState, window: Window) -> float:
-    """Bad requests beside what should have been enough: bursts, or models that run longer than
-    they should. Keep more from now on."""
+    """Idleness to keep after bad requests beside what should have been enough.
+
+    The cause is bursts, or models that run longer than they should.
+    """
     taught = options.forget * state.taught
-    # While backends come and go, or have just come, bad requests say nothing about idleness.
+    # While backends come and go, or have just come, bad requests prove nothing about idleness.
     settled = window.starting == 0 and window.backends >= window.up > 0 and state.calm >= 1
     if settled and window.bad_rate > options.bad_rate_max:
         load = window.wanted if window.wanted > 0.0 else window.busy
@@ -184,9 +200,11 @@ def _taught(options: RuleOptions, state: RuleState, window: Window) -> float:
 
 
 def _foreseen(options: RuleOptions, demands: tuple[float, ...]) -> float:
-    """The demand when a backend asked for now would be up: further along the line of the latest
-    windows where they rise one after the other, and as it is where they do not. A step is no
-    line: it rises once."""
+    """The demand when a backend asked for now would be up.
+
+    Where the latest windows rise one after the other it lies further along their line, else it is
+    the newest one. A step is no line: it rises once.
+    """
     newest = demands[-1]
     if len(demands) < 3:
         return newest
@@ -203,27 +221,10 @@ def _within(options: RuleOptions, wished: int, quiet: int) -> int:
     return max(lowest, min(options.maximum, wished))
 
 
-def share_out(
-    targets: dict[str, int], demands: dict[str, float], minimum: dict[str, int], maximum: int
-) -> dict[str, int]:
-    """Targets of all sub-clusters within the maximum of the whole cluster.
-
-    Where they do not all fit, each gets its minimum and the rest in proportion to its demand:
-    overload is then shared, not left to whoever asked last.
-    """
-    if sum(targets.values()) <= maximum:
-        return dict(targets)
-    given = {name: min(minimum[name], target) for name, target in targets.items()}
-    left = max(0, maximum - sum(given.values()))
-    while left > 0:
-        open_names = [name for name in targets if given[name] < targets[name]]
-        # One at a time to whoever has least for its demand; clusters are not that large.
-        neediest = min(open_names, key=lambda name: (given[name] / max(demands[name], 1e-9), name))
-        given[neediest] += 1
-        left -= 1
-    return given
-
-
 def without_memory(state: RuleState) -> RuleState:
-    """After a new plan the sub-cluster's past says nothing; what bursts taught still does."""
+    """The state of a sub-cluster whose models have changed.
+
+    Its windows were those of other models. Idleness that bursts have taught stays: bursts are in
+    the arrivals of the whole deployment, and to keep too much of it for a while is safe.
+    """
     return replace(RuleState(), taught=state.taught)

@@ -15,7 +15,7 @@ from fermata.fault_simulator.actors import Handle, SimulatedActor
 from fermata.fault_simulator.processes import KIND
 from fermata.fault_simulator.world import InvariantViolationError, new_process
 from fermata.foundation.errors import NoAnswerError
-from fermata.partitioner.plan import Problem
+from fermata.partitioner.plan import Plan, Problem
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
 
@@ -97,7 +97,7 @@ class SeenCluster:
             )
         self.system.end_router(actor)
 
-    async def solve(self, problem: Problem, seconds: float) -> dict[str, str]:
+    async def solve(self, problem: Problem, seconds: float) -> Plan:
         raise NotImplementedError("there is one sub-cluster in this world")
 
     async def backends_there(self) -> int:

@@ -1,28 +1,28 @@
-"""Autoscaler and epochs in the loop: the decisions that serve, on emulated backends."""
+"""The control loop on the virtual clock: it decides, emulated backends start, load and drain."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from fermata.autoscaler.rule import (
-    RuleState,
-    ScalingAdvice,
-    Window,
-    advise,
-    share_out,
-    without_memory,
-)
-from fermata.foundation.units import SECOND
+from fermata.autoscaler.control_loop import ControlLoop, SetTargets, WindowEnded
+from fermata.autoscaler.placer import ApplyPlan, SolvePlacement
+from fermata.autoscaler.readings import ApplicationReading, ClusterReading, SubClusterReading
+from fermata.autoscaler.rule import ScalingAdvice, Window
+from fermata.foundation.errors import ConfigError
+from fermata.partitioner.applications import placed_application
 from fermata.partitioner.backends import backends_for
-from fermata.partitioner.plan import PlacedModel, Plan, Problem, Stage, SubCluster, stages
+from fermata.partitioner.plan import PlacedModel, Plan
+from fermata.partitioner.plan_file import load_plan
 from fermata.router.core.engine import Engine
 from fermata.router.policies.ownership import Ownership
-from fermata.simulator.scenario.scaling_spec import AutoscalerSpec, EpochSpec
 from fermata.simulator.scenario.scenario import Application, Scenario
 
-WINDOW, EPOCH, READY, LOADED = range(4)
-"""What the control has on its agenda."""
+READING, READY, LOADED = range(3)
+"""Kinds of entries on the agenda: a reading is due, a backend is up, models are loaded."""
 Enter = Callable[[int, int, int], None]
-"""Put (when, what, subject) on the agenda."""
+"""Put (when, kind, subject) on the agenda."""
+TERM = 1
+"""One router leads from the start to the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,27 +39,17 @@ class WindowLog:
 
 @dataclass(frozen=True, slots=True)
 class EpochLog:
-    """One new plan."""
+    """One plan that was asked for."""
 
     at_ns: int
-    home: dict[str, str]
+    plan: Plan
     moved: int
     rate_imbalance: float
     memory_imbalance: float
 
 
-@dataclass(slots=True)
-class _Counts:
-    """Counters at the start of a window."""
-
-    ended: int = 0
-    bad: int = 0
-    busy_ns: int = 0
-    uptime_ns: int = 0
-
-
 class ScalingControl:
-    """Decides at windows and epochs, and starts, drains and moves what follows from it."""
+    """Drives a `ControlLoop`: takes its readings, and carries out its effects."""
 
     def __init__(
         self, scenario: Scenario, engine: Engine, ownership: Ownership, enter: Enter
@@ -67,30 +57,32 @@ class ScalingControl:
         self.engine = engine
         self.ownership = ownership
         self.enter = enter
-        self.autoscaler: AutoscalerSpec | None = scenario.autoscaler
-        self.epochs: EpochSpec | None = scenario.epochs
         self.applications = scenario.applications
+        self.numbers = {each.name: number for number, each in enumerate(scenario.applications)}
+        models = [placed_model(each) for each in scenario.applications]
+        self.loop = ControlLoop(scenario.autoscaler, scenario.epochs, models)
+        spec = scenario.autoscaler
+        self.startup_ns = 0 if spec is None else spec.startup_ns
+        self.plan_file = "" if scenario.epochs is None else scenario.epochs.plan_file
         self.end_ns = scenario.warmup_ns + scenario.duration_ns
         ranks = len(engine.ranks)
-        self.rank_of = [0] * len(self.applications)
-        """By application."""
+        self.plan = Plan(dict.fromkeys(self.numbers, 0))
+        """The sub-cluster that serves each application."""
+        self.going: Plan | None = None
+        """The plan whose models are being loaded."""
+        self.targets: tuple[int, ...] = ()
         self.members: list[set[int]] = [set() for _ in range(ranks)]
         """Backends that are up, by sub-cluster."""
         self.starting: dict[int, int] = {}
         """The sub-cluster of each backend on its way."""
         self.draining: dict[int, int] = {}
-        self.states = [RuleState() for _ in range(ranks)]
-        self.counts = [_Counts() for _ in range(ranks)]
-        self.opened_at_ns = 0
-        self.arrived = [0] * len(self.applications)
-        self.stages_left: list[Stage] = []
-        self.loading: Stage | None = None
+        """The sub-cluster of each backend that ends its last batch."""
         self.windows: list[WindowLog] = []
         self.plans: list[EpochLog] = []
         self.allocated_ns = 0
         self.counted_at_ns = 0
 
-    # What is there
+    # Accounts
 
     def allocated(self) -> int:
         return sum(map(len, self.members)) + len(self.starting) + len(self.draining)
@@ -99,31 +91,70 @@ class ScalingControl:
         self.allocated_ns += self.allocated() * (now_ns - self.counted_at_ns)
         self.counted_at_ns = now_ns
 
+    def _reading(self, now_ns: int) -> ClusterReading:
+        for rank in self.engine.ranks:
+            rank.settle(now_ns)
+        return ClusterReading(
+            at_ns=now_ns,
+            term=TERM,
+            applications=self._counts(),
+            sub_clusters=tuple(
+                SubClusterReading(
+                    backends=len(members),
+                    uptime_ns=rank.signals.uptime_ns,
+                    busy_ns=rank.signals.busy_ns,
+                    backends_min=rank.signals.least + rank.pool.missing(now_ns),
+                )
+                for rank, members in zip(self.engine.ranks, self.members, strict=True)
+            ),
+            plan=self.plan,
+            on_their_way=frozenset(() if self.going is None else self.going.away(self.plan)),
+            targets=self.targets,
+        )
+
+    def _counts(self) -> dict[str, ApplicationReading]:
+        """Requests by application. Those received have ended, are queued, or are on a backend."""
+        counts = self.engine.ledger.applications
+        received = [each.good + each.late + sum(each.drops.values()) for each in counts]
+        for request in self.engine.outbox.queued.values():
+            received[request.application] += 1
+        for rank in self.engine.ranks:
+            for state in rank.backends.values():
+                for batch in (state.running, state.queued):
+                    for request in () if batch is None else batch.requests:
+                        received[request.application] += 1
+        return {
+            name: ApplicationReading(received[number], counts[number].good, counts[number].bad)
+            for name, number in self.numbers.items()
+        }
+
+    # Events
+
     def begin(self, backends: int) -> None:
-        """Place the models, and bring up the backends there are at the start."""
-        rates = [1.0] * len(self.applications)
-        if self.epochs is not None:
-            self._place(0, rates, first=True)
-            self.enter(self.epochs.every_ns, EPOCH, 0)
+        """Place the models, and bring up the backends that there are at the start."""
+        kept = None
+        if self.plan_file and Path(self.plan_file).exists():
+            kept = load_plan(self.plan_file, [str(rank) for rank in range(len(self.members))])
+        self.loop.on_start(0, self._reading(0), backends, kept)
+        self._carry_out(0)
         for backend in range(backends):
             self._up(0, backend, backend % len(self.members))
-        if self.autoscaler is not None:
-            self.enter(self.autoscaler.window_ns, WINDOW, 0)
+        self._await_reading()
 
     def finish(self, now_ns: int) -> None:
         self._count_time(min(now_ns, self.end_ns))
 
-    def on_agenda(self, now_ns: int, what: int, subject: int) -> None:
-        if what == WINDOW:
-            self._end_window(now_ns)
-        elif what == EPOCH:
-            self._end_epoch(now_ns)
-        elif what == READY:
+    def on_agenda(self, now_ns: int, kind: int, subject: int) -> None:
+        if kind == READING:
+            self._read(now_ns)
+            self._await_reading()
+        elif kind == READY:
             rank = self.starting.pop(subject, None)
             if rank is not None:
                 self._up(now_ns, subject, rank)
         else:
-            self._end_stage(now_ns)
+            self._settle(now_ns)
+            self._read(now_ns)
 
     def on_idle(self, now_ns: int, backend: int) -> None:
         """A backend has ended a batch: if it was its last, it goes."""
@@ -135,6 +166,79 @@ class ScalingControl:
                 self.engine.on_backend_down(now_ns, backend)
                 self.ownership.release(backend)
 
+    def _read(self, now_ns: int) -> None:
+        self.loop.on_reading(now_ns, self._reading(now_ns))
+        self._carry_out(now_ns)
+
+    def _await_reading(self) -> None:
+        at_ns = self.loop.wake_at_ns()
+        if at_ns <= self.end_ns:
+            self.enter(at_ns, READING, 0)
+
+    # Effects
+
+    def _carry_out(self, now_ns: int) -> None:
+        while effects := self.loop.take_effects():
+            for effect in effects:
+                if isinstance(effect, SetTargets):
+                    self._set_targets(now_ns, effect.targets)
+                elif isinstance(effect, WindowEnded):
+                    self._log_window(now_ns, effect)
+                elif isinstance(effect, SolvePlacement):
+                    self._solve(now_ns, effect)
+                elif isinstance(effect, ApplyPlan):
+                    self._apply(now_ns, effect.plan)
+
+    def _log_window(self, now_ns: int, ended: WindowEnded) -> None:
+        allocated = self.allocated()
+        for rank, (window, advice) in enumerate(zip(ended.windows, ended.advice, strict=True)):
+            self.windows.append(WindowLog(now_ns, rank, window, advice, allocated))
+
+    def _set_targets(self, now_ns: int, targets: tuple[int, ...]) -> None:
+        self.targets = targets
+        on_their_way = list(self.starting.values())
+        for rank, target in enumerate(targets):
+            change = target - len(self.members[rank]) - on_their_way.count(rank)
+            if change > 0:
+                self._start(now_ns, rank, change)
+            elif change < 0:
+                self._release(now_ns, rank, -change)
+
+    def _solve(self, now_ns: int, asked: SolvePlacement) -> None:
+        # The solver's libraries are needed for placement alone.
+        from fermata.partitioner.solve import solve
+
+        try:
+            found = solve(asked.problem, asked.limit_s)
+        except ConfigError:
+            if not asked.problem.current.home:
+                raise
+            self.loop.on_unsolved()
+            return
+        imbalance = found.rate_imbalance, found.memory_imbalance
+        self.plans.append(EpochLog(now_ns, found.plan, len(found.moves), *imbalance))
+        self.loop.on_solved(found.plan)
+
+    def _apply(self, now_ns: int, plan: Plan) -> None:
+        """Load what comes on every backend of its new home; the old one serves it meanwhile."""
+        self.going = plan
+        by_target = [0] * len(self.members)
+        for name in plan.away(self.plan):
+            by_target[plan.home[name]] += load_ns(self.applications[self.numbers[name]])
+        if any(self.members):
+            self.enter(now_ns + max(by_target), LOADED, 0)
+        else:
+            # Nothing runs yet: what comes up brings its models.
+            self._settle(now_ns)
+            self.loop.on_reading(now_ns, self._reading(now_ns))
+
+    def _settle(self, now_ns: int) -> None:
+        """Serve every application from its new home."""
+        assert self.going is not None
+        for name in self.going.away(self.plan):
+            self.engine.move_application(now_ns, self.numbers[name], self.going.home[name])
+        self.plan, self.going = self.going, None
+
     # Backends
 
     def _up(self, now_ns: int, backend: int, rank: int) -> None:
@@ -144,10 +248,11 @@ class ScalingControl:
         self.engine.on_backend_up(now_ns, backend, rank=rank, owner=owner)
 
     def _start(self, now_ns: int, rank: int, count: int) -> None:
-        assert self.autoscaler is not None
         self._count_time(now_ns)
         taken = {*self.starting, *self.draining}.union(*self.members)
-        ready_at_ns = now_ns + self.autoscaler.startup_ns + self._load_ns(rank)
+        # A new backend loads every model of its sub-cluster.
+        own = [self.applications[self.numbers[name]] for name in self.plan.models_of(rank)]
+        ready_at_ns = now_ns + self.startup_ns + sum(map(load_ns, own))
         backend = 0
         for _ in range(count):
             # The lowest numbers: the rank gathers work there, and the others are idle for long.
@@ -156,14 +261,6 @@ class ScalingControl:
             taken.add(backend)
             self.starting[backend] = rank
             self.enter(ready_at_ns, READY, backend)
-
-    def _load_ns(self, rank: int) -> int:
-        """A new backend loads every model of its sub-cluster."""
-        return sum(
-            each.variants[0].load_ns
-            for each, home in zip(self.applications, self.rank_of, strict=True)
-            if home == rank
-        )
 
     def _release(self, now_ns: int, rank: int, count: int) -> None:
         """First those that are not up yet, then the highest numbers, which are idle longest."""
@@ -178,161 +275,19 @@ class ScalingControl:
             self.engine.on_drain(now_ns, backend)
             self.on_idle(now_ns, backend)
 
-    # Windows
 
-    def _end_window(self, now_ns: int) -> None:
-        spec = self.autoscaler
-        assert spec is not None
-        seen = [self._window(now_ns, rank) for rank in range(len(self.members))]
-        given = [
-            advise(spec.options, state, window)
-            for state, window in zip(self.states, seen, strict=True)
-        ]
-        names = [str(rank) for rank in range(len(given))]
-        targets = share_out(
-            {name: each.target for name, each in zip(names, given, strict=True)},
-            {name: each.demand for name, each in zip(names, given, strict=True)},
-            dict.fromkeys(names, spec.options.minimum),
-            spec.options.maximum,
-        )
-        for rank, advice in enumerate(given):
-            self.states[rank] = advice.state
-            change = targets[str(rank)] - seen[rank].up - seen[rank].starting
-            if not spec.dry_run and change > 0:
-                self._start(now_ns, rank, change)
-            elif not spec.dry_run and change < 0:
-                self._release(now_ns, rank, -change)
-            self.windows.append(WindowLog(now_ns, rank, seen[rank], advice, self.allocated()))
-        self.opened_at_ns = now_ns
-        if now_ns + spec.window_ns <= self.end_ns:
-            self.enter(now_ns + spec.window_ns, WINDOW, 0)
-
-    def _window(self, now_ns: int, rank: int) -> Window:
-        ledger = self.engine.ledger.applications
-        mine = [ledger[number] for number, home in enumerate(self.rank_of) if home == rank]
-        bad = sum(each.bad for each in mine)
-        ended = bad + sum(each.good for each in mine)
-        thread = self.engine.ranks[rank]
-        thread.settle(now_ns)
-        signals, before = thread.signals, self.counts[rank]
-        span_ns = max(1, now_ns - self.opened_at_ns)
-        self.counts[rank] = _Counts(ended, bad, signals.busy_ns, signals.uptime_ns)
-        return Window(
-            backends=(signals.uptime_ns - before.uptime_ns) / span_ns,
-            busy=(signals.busy_ns - before.busy_ns) / span_ns,
-            requests=ended - before.ended,
-            bad=bad - before.bad,
-            wanted=signals.least + thread.pool.missing(now_ns),
-            up=len(self.members[rank]),
-            starting=sum(1 for home in self.starting.values() if home == rank),
-        )
-
-    # Epochs
-
-    def _end_epoch(self, now_ns: int) -> None:
-        assert self.epochs is not None
-        if self.loading is None:
-            counts = [each.good + each.bad for each in self.engine.ledger.applications]
-            span_s = self.epochs.every_ns / SECOND
-            rates = [
-                (count - before) / span_s
-                for count, before in zip(counts, self.arrived, strict=True)
-            ]
-            self.arrived = counts
-            self._place(now_ns, rates, first=False)
-        if now_ns + self.epochs.every_ns <= self.end_ns:
-            self.enter(now_ns + self.epochs.every_ns, EPOCH, 0)
-
-    def _place(self, now_ns: int, rates: list[float], first: bool) -> None:
-        # Only who places models needs a solver.
-        from fermata.partitioner.solve import solve
-
-        spec = self.epochs
-        assert spec is not None
-        problem = Problem(
-            models=tuple(
-                model_of(each, rate) for each, rate in zip(self.applications, rates, strict=True)
-            ),
-            sub_clusters=tuple(
-                SubCluster(str(rank), spec.rate_rps_max, spec.memory_bytes)
-                for rank in range(spec.sub_clusters)
-            ),
-            memory_weight=spec.memory_weight,
-            current={} if first else self._home(),
-            load_cost_max=None if first else spec.load_cost_max,
-        )
-        found = solve(problem, spec.solve_s)
-        log = EpochLog(
-            now_ns,
-            dict(found.plan.home),
-            len(found.moves),
-            found.rate_imbalance,
-            found.memory_imbalance,
-        )
-        self.plans.append(log)
-        if first:
-            self._settle(now_ns, found.plan)
-        elif found.moves:
-            self.stages_left = list(stages(problem, found.plan.home))
-            self._begin_stage(now_ns)
-
-    def _home(self) -> dict[str, str]:
-        return {
-            each.name: str(rank) for each, rank in zip(self.applications, self.rank_of, strict=True)
-        }
-
-    def _settle(self, now_ns: int, plan: Plan) -> None:
-        for number, each in enumerate(self.applications):
-            self.rank_of[number] = int(plan.home[each.name])
-            self.engine.move_application(now_ns, number, self.rank_of[number])
-
-    def _begin_stage(self, now_ns: int) -> None:
-        """Load what comes on every backend of its new home; it is served at the old one
-        meanwhile."""
-        self.loading = self.stages_left.pop(0)
-        load_ns = {each.name: each.variants[0].load_ns for each in self.applications}
-        by_target: dict[str, int] = {}
-        for move in self.loading.moves:
-            if move.target is not None:
-                by_target[move.target] = by_target.get(move.target, 0) + load_ns[move.model]
-        self.enter(now_ns + max(by_target.values(), default=0), LOADED, 0)
-
-    def _end_stage(self, now_ns: int) -> None:
-        assert self.loading is not None
-        numbers = {each.name: number for number, each in enumerate(self.applications)}
-        for move in self.loading.moves:
-            if move.target is not None:
-                number = numbers[move.model]
-                self.rank_of[number] = int(move.target)
-                self.engine.move_application(now_ns, number, int(move.target))
-        self.loading = None
-        self._forget_windows(now_ns)
-        if self.stages_left:
-            self._begin_stage(now_ns)
-
-    def _forget_windows(self, now_ns: int) -> None:
-        """The ledger is by application: what an application did before counts nowhere now."""
-        self.states = [without_memory(state) for state in self.states]
-        for rank in range(len(self.members)):
-            self._window(now_ns, rank)
-        self.opened_at_ns = now_ns
+def placed_model(application: Application) -> PlacedModel:
+    """The application as placement sees it."""
+    variants = application.variants
+    sizes = [each.batch_size_max or 1 for each in variants]
+    return placed_application(application.name, variants, sizes, application.slo_ns)
 
 
-def model_of(application: Application, rate_rps: float) -> PlacedModel:
-    """What placement has to know of an application's serving variant."""
-    profile = application.variants[0]
-    size = profile.batch_size_max or 1
-    return PlacedModel(
-        application.name,
-        rate_rps,
-        profile.static_bytes,
-        profile.dynamic_bytes_at(size),
-        profile.load_ns / 1e6,
-        {"": profile},
-        application.slo_ns,
-    )
+def load_ns(application: Application) -> int:
+    """Time to load all variants of an application on a backend."""
+    return sum(each.load_ns for each in application.variants)
 
 
 def fluid_backends(application: Application, rate_rps: float) -> float:
     """Backends that Eqns 2 and 3 give an application at a rate."""
-    return backends_for(model_of(application, rate_rps)) or 0.0
+    return backends_for(replace(placed_model(application), rate_rps=rate_rps)) or 0.0

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from fermata.partitioner.plan import Problem
+from fermata.partitioner.plan import Plan, Problem
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
@@ -19,7 +19,7 @@ class Leader(Protocol):
     async def observe(self) -> RouterSnapshot: ...
     async def questions(self, wait_s: float) -> dict[int, MappingProblem]: ...
     async def take_plans(self, plans: dict[int, Assignment]) -> None: ...
-    async def place(self, home: dict[str, int]) -> list[str]: ...
+    async def place(self, plan: Plan) -> list[str]: ...
     async def withdraw(self, application: str, reason: str) -> None: ...
     async def set_target(self, wanted: list[int]) -> None: ...
 
@@ -52,9 +52,9 @@ class Cluster(Protocol):
     def end(self, router: Router) -> None:
         """Have it killed, and not started again."""
 
-    async def solve(self, problem: Problem, seconds: float) -> dict[str, str]:
-        """The new home of each model, found in a process of its own: the search would hold up
-        this one's loop for seconds."""
+    async def solve(self, problem: Problem, seconds: float) -> Plan:
+        """A plan, found in a process of its own: the search would hold up this one's loop for
+        seconds."""
 
     async def backends_there(self) -> int:
         """How many run or are on their way."""

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from fermata.deployments.control.cluster import Router
 from fermata.foundation.errors import GoneError, NoAnswerError
+from fermata.partitioner.plan import Plan
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
 from fermata.router.telemetry.snapshot import RouterSnapshot
 
@@ -109,8 +110,8 @@ class LeaderClient:
     async def take_plans(self, plans: dict[int, Assignment]) -> None:
         await self._ask("take_plans", plans)
 
-    async def place(self, home: dict[str, int]) -> list[str]:
-        return list(await self._ask("place", home))
+    async def place(self, plan: Plan) -> list[str]:
+        return list(await self._ask("place", plan))
 
     async def withdraw(self, application: str, reason: str) -> None:
         await self._ask("withdraw", application, reason)

@@ -16,7 +16,7 @@ from fermata.deployments.config.link_options import link_options
 from fermata.deployments.control.cluster import Router
 from fermata.foundation.errors import GoneError, NoAnswerError
 from fermata.foundation.logs import LogOptions
-from fermata.partitioner.plan import Problem
+from fermata.partitioner.plan import Plan, Problem
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.actor import (
@@ -119,10 +119,10 @@ class RayCluster:
         assert isinstance(router, Called)
         ray.kill(router.actor)
 
-    async def solve(self, problem: Problem, seconds: float) -> dict[str, str]:
+    async def solve(self, problem: Problem, seconds: float) -> Plan:
         task = ray.remote(solve_placement).options(num_cpus=0)
         try:
-            found: dict[str, str] = await task.remote(problem, seconds)
+            found: Plan = await task.remote(problem, seconds)
         except ray.exceptions.RayError as error:
             raise in_our_words(error) from None
         return found
@@ -152,8 +152,8 @@ class RayCluster:
             return None
 
 
-def solve_placement(problem: Problem, seconds: float) -> dict[str, str]:
-    """The new home of each model; today's where nothing better is found."""
+def solve_placement(problem: Problem, seconds: float) -> Plan:
+    """The best plan found; today's where nothing better is."""
     from fermata.partitioner.solve import solve
 
-    return dict(solve(problem, seconds).plan.home)
+    return solve(problem, seconds).plan

@@ -1,104 +1,85 @@
-"""The control plane's loops: windows for the number of backends, epochs for where models live."""
+"""The control loop in a deployment: it decides; routers, Serve and a solver carry it out."""
 
 import asyncio
-import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fermata.autoscaler.control_loop import (
+    NO_TERM,
+    ControlEffect,
+    ControlLoop,
+    SetTargets,
+    WindowEnded,
+)
 from fermata.autoscaler.cost import allocate_cost
-from fermata.autoscaler.rule import RuleOptions, RuleState, ScalingAdvice, Window, advise, share_out
-from fermata.deployments.config.deployment import ApplicationConfig, DeploymentConfig
+from fermata.autoscaler.placer import ApplyPlan, KeepPlan, LeaveInPlace, SolvePlacement
+from fermata.autoscaler.readings import ApplicationReading, ClusterReading, SubClusterReading
+from fermata.autoscaler.rule import ScalingAdvice
+from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.resolve import router_names
-from fermata.deployments.config.scaling import AutoscalerConfig
 from fermata.deployments.control.cluster import Cluster
 from fermata.deployments.control.leader_client import LeaderClient
-from fermata.foundation.errors import NoAnswerError, ServingError
+from fermata.foundation.errors import ConfigError, ServingError
 from fermata.foundation.logs import LOG, fields
-from fermata.partitioner.plan import PlacedModel, Problem, Stage, SubCluster, stages
+from fermata.foundation.units import SECOND, ms
+from fermata.partitioner.applications import placed_application
+from fermata.partitioner.plan import PlacedModel, Plan
+from fermata.partitioner.plan_file import by_name, load_plan, save_json
 from fermata.profiles.profile import Profile
 
-ROOMY_BYTES = 1 << 50
-"""Where no memory limit is configured."""
 ARRIVE_S = 0.2
-"""Between two looks at models on their way."""
+"""Time between two readings while a plan is being applied."""
 LOOK_S = 0.5
-"""Between two looks whether another router leads."""
+"""Time between two looks whether another router leads."""
 
 
-def rule_options(config: AutoscalerConfig) -> RuleOptions:
-    return RuleOptions(
-        minimum=config.minimum,
-        maximum=config.maximum,
-        to_zero=config.to_zero,
-        bad_rate_max=config.bad_rate_max,
-        idle=config.idle,
-        lead=1.0 + config.startup_s / config.window_s,
+def reading_of(snapshot: Mapping[str, Any]) -> ClusterReading:
+    """The counters that the control loop reads, out of a router's snapshot."""
+    placement = snapshot["placement"]
+    return ClusterReading(
+        at_ns=snapshot["up_ns"],
+        term=snapshot["epoch"],
+        applications={
+            name: ApplicationReading(counts["requests"], counts["good"], _bad(counts))
+            for name, counts in snapshot["applications"].items()
+        },
+        sub_clusters=tuple(
+            SubClusterReading(
+                rank["backends"], rank["backend_up_ns"], rank["backend_busy_ns"], rank["least"]
+            )
+            for rank in snapshot["ranks"]
+        ),
+        plan=Plan(placement["applications"]),
+        on_their_way=frozenset(placement["on_their_way"]),
+        targets=tuple(snapshot["wanted"]),
     )
 
 
-def windows_between(
-    before: Mapping[str, Any], after: Mapping[str, Any], targets: Sequence[int]
-) -> list[Window]:
-    """What each sub-cluster did between two snapshots of the router. What was asked for and is
-    not there yet counts as on its way; what was released and is still there, as gone."""
-    span_ns = max(1, after["up_ns"] - before["up_ns"])
-    home = after["placement"]["applications"]
-    found: list[Window] = []
-    for rank, (old, new) in enumerate(zip(before["ranks"], after["ranks"], strict=True)):
-        mine = [name for name, where in home.items() if where == rank]
-        good = sum(_grown(before, after, name, "good") for name in mine)
-        bad = sum(_bad(after, name) - _bad(before, name) for name in mine)
-        up = min(int(new["backends"]), targets[rank])
-        found.append(
-            Window(
-                backends=(new["backend_up_ns"] - old["backend_up_ns"]) / span_ns,
-                busy=(new["backend_busy_ns"] - old["backend_busy_ns"]) / span_ns,
-                requests=good + bad,
-                bad=bad,
-                wanted=new["least"],
-                up=up,
-                starting=targets[rank] - up,
-            )
-        )
-    return found
-
-
-def _grown(before: Mapping[str, Any], after: Mapping[str, Any], name: str, key: str) -> int:
-    return int(after["applications"][name][key] - before["applications"][name][key])
-
-
-def _bad(snapshot: Mapping[str, Any], name: str) -> int:
-    counts = snapshot["applications"][name]
+def _bad(counts: Mapping[str, Any]) -> int:
     dropped = sum(count for reason, count in counts["dropped"].items() if reason != "cancelled")
     return int(counts["late"] + dropped)
 
 
-def rates_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, float]:
-    """Requests per second of each application."""
-    span_s = max(1e-9, (after["up_ns"] - before["up_ns"]) / 1e9)
-    return {
-        name: _grown(before, after, name, "requests") / span_s for name in after["applications"]
-    }
-
-
-def spread(count: int, ranks: int) -> list[int]:
-    """As evenly as it goes."""
-    share, more = divmod(count, ranks)
-    return [share + (rank < more) for rank in range(ranks)]
-
-
-def _running_plan(snapshot: Mapping[str, Any]) -> dict[str, str]:
-    """Where the router has been told to serve applications from; empty where it has not been: then
-    they are all on its first sub-cluster."""
-    home: Mapping[str, int] = snapshot["placement"]["applications"]
-    return {name: str(rank) for name, rank in home.items()} if any(home.values()) else {}
+def placed_models(
+    config: DeploymentConfig, profiles: Mapping[str, Profile]
+) -> tuple[PlacedModel, ...]:
+    """The applications as placement sees them, by the names that the router has for them."""
+    return tuple(
+        placed_application(
+            name,
+            [profiles[variant.name] for variant in each.variants],
+            [variant.batch_size_max for variant in each.variants],
+            ms(each.slo_ms),
+        )
+        for each, name in zip(config.applications, router_names(config), strict=True)
+    )
 
 
 class ScalingLoop:
-    """Reads the router's signals, decides, and tells the router; Serve and the router act."""
+    """Drives a `ControlLoop`: reads the router that leads, and carries the effects out."""
 
     def __init__(
         self,
@@ -107,53 +88,61 @@ class ScalingLoop:
         router: LeaderClient,
         cluster: Cluster,
     ) -> None:
-        self.config = config
-        self.names = router_names(config)
-        self.profiles = profiles
+        self.autoscaler = None if config.autoscaler is None else config.autoscaler.options()
+        self.epochs = None
+        models: tuple[PlacedModel, ...] = ()
+        if config.epochs is not None:
+            self.epochs = config.epochs.options(config.backend.memory_mb)
+            models = placed_models(config, profiles)
+        self.control = ControlLoop(self.autoscaler, self.epochs, models)
         self.router = router
         self.cluster = cluster
-        ranks = 1 if config.epochs is None else config.epochs.sub_clusters
-        self.states = [RuleState() for _ in range(ranks)]
-        self.targets = spread(config.backend.count, ranks)
-        self.advice: list[ScalingAdvice] = []
-        self.plan: dict[str, str] = {}
-        self.moved = 0
-        """Applications that plans have moved so far."""
-        self.told_epoch = 0
-        """Of the router that knows targets and plan."""
-        self.moving = asyncio.Lock()
-        """Held by whoever tells the router where models live."""
-        self.tasks: list[asyncio.Task[None]] = []
+        self.pending: list[ControlEffect] = []
+        """Effects that are not carried out yet."""
+        self.advice: tuple[ScalingAdvice, ...] = ()
+        self.term = NO_TERM
+        """Term of the router that was last known to have targets and plan."""
+        self.is_silent = False
+        """Whether the router did not answer the last time."""
+        self.solving: asyncio.Task[Plan] | None = None
+        self.running: asyncio.Task[None] | None = None
+
+    @property
+    def targets(self) -> list[int]:
+        """Backends wanted in each sub-cluster."""
+        return list(self.control.targets)
 
     async def start(self) -> None:
-        """Go on where the last control plane has stopped; then look again and again."""
-        told = await self.router.snapshot()
-        self.told_epoch = told["epoch"]
-        if self.config.epochs is not None:
-            self.plan = _running_plan(told) or self._kept_plan() or await self._solve({}, {})
-            await self._tell_plan(self.plan)
-        loop = asyncio.get_running_loop()
-        if self.config.autoscaler is not None:
-            # Whatever was configured long ago: to ask for that would end backends in use.
-            there = await self.cluster.backends_there()
-            self.targets = list(told["wanted"]) or spread(there, len(self.states))
-            self.tasks.append(loop.create_task(self._windows(self.config.autoscaler)))
-        if self.config.epochs is not None:
-            self.tasks.append(loop.create_task(self._epochs(self.config.epochs.every_s)))
-        self.tasks.append(loop.create_task(self._tell_others()))
+        """Go on where the last control plane has stopped; returns once the models are placed."""
+        self.clock = asyncio.get_running_loop()
+        reading = reading_of(await self.router.snapshot())
+        there = 0 if self.autoscaler is None else await self.cluster.backends_there()
+        self.control.on_start(self._now_ns(), reading, there, self._kept_plan())
+        self.term = reading.term
+        await self._carry_out()
+        while self.control.is_placing:
+            if self.solving is not None:
+                self.control.on_solved(await self.solving)
+                self.solving = None
+            else:
+                await self._read()
+            await self._carry_out()
+            if self.control.is_placing and self.solving is None:
+                await asyncio.sleep(ARRIVE_S)
+        self.running = self.clock.create_task(self._run())
 
     def stop(self) -> None:
-        for task in self.tasks:
-            task.cancel()
+        for task in (self.running, self.solving):
+            if task is not None:
+                task.cancel()
 
     def check(self) -> None:
-        """Raise what has ended a loop: a control plane without it must be replaced."""
-        for task in self.tasks:
-            if task.done() and not task.cancelled():
-                task.result()
+        """Raise what has ended the loop: a control plane without it must be replaced."""
+        if self.running is not None and self.running.done() and not self.running.cancelled():
+            self.running.result()
 
     def describe(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
-        """For `/status`: advice, plan and bill."""
+        """Advice, plan and bill, for `/status`."""
         told = [
             {
                 "target": each.target,
@@ -163,220 +152,132 @@ class ScalingLoop:
             }
             for each in self.advice
         ]
-        spec = self.config.autoscaler
+        spec, placer = self.autoscaler, self.control.placer
         price = 0.0 if spec is None else spec.price_per_hour
         up_ns = sum(rank["backend_up_ns"] for rank in snapshot["ranks"])
         busy = {name: float(ns) for name, ns in snapshot["busy_ns"].items()}
         bill = [asdict(each) for each in allocate_cost(busy, up_ns, price)] if busy else []
+        home = {} if placer is None else placer.plan.home
         return {
             "dry_run": spec is not None and spec.dry_run,
             "advice": told,
-            "plan": self.plan,
-            "moved": self.moved,
+            "plan": {name: str(index) for name, index in home.items()},
+            "moved": 0 if placer is None else placer.moved,
             "bill": bill,
         }
 
-    # Routers that come
+    # Readings
 
-    async def _tell_others(self) -> None:
-        """A router that has just come to lead wants nothing, and has every application on its first
-        sub-cluster."""
+    def _now_ns(self) -> int:
+        return int(self.clock.time() * SECOND)
+
+    async def _read(self) -> None:
+        reading = reading_of(await self.router.snapshot())
+        self.control.on_reading(self._now_ns(), reading)
+
+    async def _run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_S)
-            epoch = self.router.epoch
-            if epoch == self.told_epoch:
-                continue
+            await self._rest()
             try:
-                await self._tell_all()
-                self.told_epoch = epoch
-                LOG.info("another router has been told", extra=fields(epoch=epoch))
-            except NoAnswerError as error:
-                LOG.warning("another router has not been told", extra=fields(reason=error))
-
-    async def _tell_all(self) -> None:
-        spec = self.config.autoscaler
-        scales = spec is not None and not spec.dry_run
-        # Another control plane may have told it something newer.
-        if scales and not (await self.router.snapshot())["wanted"]:
-            await self.router.set_target(self.targets)
-        if self.config.epochs is not None:
-            async with self.moving:
-                await self._tell_plan(self.plan)
-
-    # Windows
-
-    async def _windows(self, spec: AutoscalerConfig) -> None:
-        options = rule_options(spec)
-        before: dict[str, Any] | None = None
-        while True:
-            try:
-                after = await self.router.snapshot()
-                # The router keeps what is wanted: another control plane may have been there.
-                self.targets = list(after["wanted"]) or self.targets
-                if before is not None and after["epoch"] == before["epoch"]:
-                    await self._decide(options, spec, windows_between(before, after, self.targets))
-            except NoAnswerError as error:
-                LOG.warning("no signals from the router", extra=fields(reason=error))
-            else:
-                before = after
-            await asyncio.sleep(spec.window_s)
-
-    async def _decide(
-        self, options: RuleOptions, spec: AutoscalerConfig, seen: list[Window]
-    ) -> None:
-        share = replace(options, minimum=-(-options.minimum // len(seen)))
-        self.advice = [
-            advise(share, state, window) for state, window in zip(self.states, seen, strict=True)
-        ]
-        self.states = [each.state for each in self.advice]
-        names = [str(rank) for rank in range(len(seen))]
-        given = share_out(
-            dict(zip(names, (each.target for each in self.advice), strict=True)),
-            dict(zip(names, (each.demand for each in self.advice), strict=True)),
-            dict.fromkeys(names, share.minimum),
-            options.maximum,
-        )
-        if spec.dry_run:
-            return
-        wished = [given[name] for name in names]
-        if wished != self.targets:
-            reasons = [each.reason for each in self.advice]
-            about = fields(before=self.targets, wanted=wished, reasons=reasons)
-            LOG.info("autoscaler decides", extra=about)
-        self.targets = wished
-        await self.router.set_target(wished)
-
-    # Epochs
-
-    async def _epochs(self, every_s: float) -> None:
-        spec = self.config.epochs
-        assert spec is not None
-        before: dict[str, Any] | None = None
-        while True:
-            try:
-                after = await self.router.snapshot()
-                if before is not None and after["epoch"] == before["epoch"]:
-                    await self._replan(rates_between(before, after))
+                await self._step()
             except ServingError as error:
-                LOG.warning("the last placement stays", extra=fields(reason=error))
-            else:
-                before = after
-            await asyncio.sleep(every_s)
+                self.control.on_no_answer(self._now_ns())
+                if not self.is_silent:
+                    LOG.warning("router did not answer", extra=fields(reason=error))
+                self.is_silent = True
 
-    async def _replan(self, rates: Mapping[str, float]) -> None:
-        spec = self.config.epochs
-        assert spec is not None
-        load = [0.0] * spec.sub_clusters
-        for name, home in self.plan.items():
-            load[int(home)] += rates.get(name, 0.0)
-        mean = sum(load) / len(load)
-        if mean <= 0.0 or max(load) - min(load) <= spec.imbalance * mean:
-            return
-        plan = await self._solve(rates, self.plan)
-        async with self.moving:
-            for stage in stages(self._problem(rates, self.plan), plan):
-                if stage.gap:
-                    # Whatever follows counts on the room that it would make.
-                    about = fields(models=[move.model for move in stage.moves])
-                    LOG.warning("no room to move without a gap; left where they are", extra=about)
-                    break
-                await self._make(stage)
-        self._keep_plan()
+    async def _rest(self) -> None:
+        """Wait until a reading is due, a plan is found, or another router may lead."""
+        due_s = (self.control.wake_at_ns() - self._now_ns()) / SECOND
+        wait_s = ARRIVE_S if self.control.is_applying else LOOK_S
+        wait_s = max(0.0, min(wait_s, due_s))
+        if self.solving is None:
+            await asyncio.sleep(wait_s)
+        else:
+            await asyncio.wait({self.solving}, timeout=wait_s)
 
-    async def _make(self, stage: Stage) -> None:
-        """One stage: the router loads, switches over, unloads."""
-        wished = {move.model: move.target for move in stage.moves if move.target is not None}
-        plan = {**self.plan, **wished}
-        await self._tell_plan(plan)
-        self.moved += len(wished)
-        self.plan = plan
+    async def _step(self) -> None:
+        leader = self.router.epoch
+        if self.solving is not None and self.solving.done():
+            self._on_solved(self.solving)
+        elif (
+            self.control.is_applying
+            or leader not in (0, self.control.informed_term)
+            or self._now_ns() >= self.control.wake_at_ns()
+        ):
+            await self._read()
+            self.is_silent = False
+        await self._carry_out()
+        if self.control.informed_term not in (NO_TERM, self.term):
+            self.term = self.control.informed_term
+            LOG.info("replayed targets and plan to new leader", extra=fields(term=self.term))
 
-    async def _tell_plan(self, plan: Mapping[str, str]) -> None:
-        """Have the router serve applications from there; returns when it does. Another one that
-        leads meanwhile is told as well."""
-        home = {name: int(rank) for name, rank in plan.items()}
-        going: Sequence[str] = ()
-        away = list(home)
-        while away:
-            if not set(away) <= set(going):
-                await self.router.place(home)
-            told = (await self.router.snapshot())["placement"]
-            going = told["on_their_way"]
-            away = [name for name, rank in home.items() if told["applications"][name] != rank]
-            if away:
-                await asyncio.sleep(ARRIVE_S)
+    def _on_solved(self, solving: "asyncio.Task[Plan]") -> None:
+        self.solving = None
+        try:
+            self.control.on_solved(solving.result())
+        except ServingError as error:
+            self.control.on_unsolved()
+            LOG.warning("no plan was found; the last placement stays", extra=fields(reason=error))
 
-    def _problem(self, rates: Mapping[str, float], current: Mapping[str, str]) -> Problem:
-        spec = self.config.epochs
-        assert spec is not None
-        memory_mb = self.config.backend.memory_mb
-        room = ROOMY_BYTES if memory_mb is None else int(memory_mb * 2**20)
-        return Problem(
-            models=tuple(
-                self._model(each, name, rates)
-                for each, name in zip(self.config.applications, self.names, strict=True)
-            ),
-            sub_clusters=tuple(
-                SubCluster(str(rank), spec.rate_max_rps, room) for rank in range(spec.sub_clusters)
-            ),
-            memory_weight=spec.memory_weight,
-            current=current,
-            load_cost_max=spec.load_cost_max_ms,
-        )
+    # Effects
 
-    def _model(
-        self, application: ApplicationConfig, name: str, rates: Mapping[str, float]
-    ) -> PlacedModel:
-        """An application with all its variants: they live together."""
-        held = [self.profiles[variant.name] for variant in application.variants]
-        sizes = [variant.batch_size_max for variant in application.variants]
-        dynamic = [
-            each.dynamic_bytes_at(min(size, each.batch_size_max or size))
-            for each, size in zip(held, sizes, strict=True)
-        ]
-        return PlacedModel(
-            name,
-            rates.get(name, 1.0),
-            sum(each.static_bytes for each in held),
-            max(dynamic),
-            sum(each.load_ns for each in held) / 1e6 or 1.0,
-        )
+    async def _carry_out(self) -> None:
+        self.pending += self.control.take_effects()
+        while self.pending:
+            # One that fails is not repeated: the next reading shows what is missing.
+            await self._carry_out_one(self.pending.pop(0))
 
-    async def _solve(
-        self, rates: Mapping[str, float], current: Mapping[str, str]
-    ) -> dict[str, str]:
-        spec = self.config.epochs
-        assert spec is not None
-        return await self.cluster.solve(self._problem(rates, current), spec.solve_s)
+    async def _carry_out_one(self, effect: ControlEffect) -> None:
+        if isinstance(effect, SetTargets):
+            await self.router.set_target(list(effect.targets))
+        elif isinstance(effect, ApplyPlan):
+            await self.router.place(effect.plan)
+        elif isinstance(effect, SolvePlacement):
+            search = self.cluster.solve(effect.problem, effect.limit_s)
+            self.solving = self.clock.create_task(search)
+        elif isinstance(effect, WindowEnded):
+            self._on_window(effect)
+        elif isinstance(effect, KeepPlan):
+            self._keep_plan(effect.plan)
+        elif isinstance(effect, LeaveInPlace):
+            about = fields(models=list(effect.models))
+            LOG.warning("no room to move without a gap; left where they are", extra=about)
+
+    def _on_window(self, ended: WindowEnded) -> None:
+        self.advice = ended.advice
+        if ended.targets != ended.before:
+            reasons = [each.reason for each in ended.advice]
+            before, wanted = list(ended.before), list(ended.targets)
+            about = fields(before=before, wanted=wanted, reasons=reasons)
+            LOG.info("autoscaler decides", extra=about)
 
     # The last plan
 
     def _plan_file(self) -> Path | None:
-        spec = self.config.epochs
+        spec = self.epochs
         return Path(spec.plan_file) if spec is not None and spec.plan_file else None
 
-    def _kept_plan(self) -> dict[str, str]:
-        """The plan of the last run, where it still names just what is served."""
-        path = self._plan_file()
-        try:
-            kept = {} if path is None else json.loads(path.read_text(encoding="utf-8"))["plan"]
-            home = {name: place for place, names in kept.items() for name in names}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-            LOG.warning("the kept placement is not read", extra=fields(path=path, reason=error))
-            return {}
-        assert self.config.epochs is not None
-        places = {str(rank) for rank in range(self.config.epochs.sub_clusters)}
-        fits = set(home) == set(self.names)
-        return home if fits and set(home.values()) <= places else {}
+    def _names(self) -> list[str]:
+        """Sub-clusters as the plan file calls them."""
+        return [str(index) for index in range(self.control.sub_clusters)]
 
-    def _keep_plan(self) -> None:
+    def _kept_plan(self) -> Plan | None:
+        """The plan of the last run; None where there is none that can be read."""
         path = self._plan_file()
-        if path is not None:
-            placed: dict[str, list[str]] = {}
-            for name, home in sorted(self.plan.items()):
-                placed.setdefault(home, []).append(name)
-            draft = path.with_name(path.name + ".new")
-            draft.write_text(json.dumps({"plan": placed, "at_s": time.time()}), encoding="utf-8")
-            draft.replace(path)
+        if path is None or not path.exists():
+            return None
+        try:
+            return load_plan(path, self._names())
+        except ConfigError as error:
+            LOG.warning("cannot read the kept placement", extra=fields(reason=error))
+            return None
+
+    def _keep_plan(self, plan: Plan) -> None:
+        path = self._plan_file()
+        if path is None:
+            return
+        try:
+            save_json(path, {"plan": by_name(plan, self._names()), "at_s": time.time()})
+        except OSError as error:
+            LOG.warning("cannot keep the placement", extra=fields(path=path, reason=error))

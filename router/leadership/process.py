@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from fermata.foundation.errors import NoAnswerError
+from fermata.partitioner.plan import Plan
 from fermata.router.leadership.role import LeaderRole, StandbyMonitor
 from fermata.router.leadership.terms import TermRecord, Terms
 from fermata.router.links.address import join_address
@@ -141,9 +142,9 @@ class RouterProcess:
         self.live.take_plans(plans)
 
     @led
-    async def place(self, home: dict[str, int]) -> list[str]:
-        """Serve applications from these sub-clusters; returns those still on their way."""
-        return self.live.place(home)
+    async def place(self, plan: Plan) -> list[str]:
+        """Serve applications by this plan; returns those still on their way."""
+        return self.live.place(plan)
 
     @led
     async def withdraw(self, application: str, reason: str) -> None:

@@ -1,8 +1,9 @@
 """The live router: the third driver of the engine. It decides nothing; it only carries out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from fermata.partitioner.plan import Plan
 from fermata.router.assembly import Assembly, RouterConfig, assemble
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import (
@@ -308,9 +309,9 @@ class LiveRouter:
 
     # The control plane
 
-    def place(self, home: Mapping[str, int]) -> list[str]:
-        """Serve applications from these sub-clusters; returns those still on their way."""
-        going = self.placement.place(self.clock(), home)
+    def place(self, plan: Plan) -> list[str]:
+        """Serve applications by this plan; returns those still on their way."""
+        going = self.placement.place(self.clock(), plan)
         self._settle_soon()
         return going
 

@@ -1,7 +1,8 @@
 """What a live router knows of placement, by the names that the control plane uses."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
+from fermata.partitioner.plan import Plan
 from fermata.router.assembly import Assembly
 from fermata.router.placement.sub_clusters import SubClusters
 from fermata.router.telemetry.snapshot import PlacementSnapshot
@@ -39,12 +40,11 @@ class LivePlacement:
 
     # The control plane
 
-    def place(self, now_ns: int, home: Mapping[str, int]) -> list[str]:
-        """Serve applications from these sub-clusters; returns those still on their way."""
+    def place(self, now_ns: int, plan: Plan) -> list[str]:
+        """Serve applications by this plan; returns those still on their way."""
         if self.sub_clusters is not None:
-            self.sub_clusters.place(
-                now_ns, {self.numbers[name]: rank for name, rank in home.items()}
-            )
+            home = {self.numbers[name]: rank for name, rank in plan.home.items()}
+            self.sub_clusters.place(now_ns, home)
         return self.on_their_way()
 
     def on_their_way(self) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import yaml
 
+from fermata.autoscaler.options import AutoscalerOptions, EpochOptions
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import NEVER, SECOND, ms, seconds
 from fermata.foundation.validation import Fields, fields
@@ -24,12 +25,7 @@ from fermata.simulator.scenario.client_spec import (
 )
 from fermata.simulator.scenario.content_spec import CLASSES_KEYS, ContentSpec, read_content
 from fermata.simulator.scenario.network_spec import NetworkSpec, read_network
-from fermata.simulator.scenario.scaling_spec import (
-    AutoscalerSpec,
-    EpochSpec,
-    read_autoscaler,
-    read_epochs,
-)
+from fermata.simulator.scenario.scaling_spec import read_autoscaler, read_epochs
 from fermata.simulator.scenario.variant_spec import VARIANT_KEYS, read_variant
 
 SCENARIO_KEYS = (
@@ -148,8 +144,8 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     network: NetworkSpec | None = None
     """Between the clients and the server; None: requests are at the server at once."""
-    autoscaler: AutoscalerSpec | None = None
-    epochs: EpochSpec | None = None
+    autoscaler: AutoscalerOptions | None = None
+    epochs: EpochOptions | None = None
     swap: bool = False
     """A backend holds one model at a time; others have to be swapped in."""
     fair_shares: bool = False

@@ -171,8 +171,7 @@ class HastyControl(ControlPlaneCore):
     async def _start(self) -> None:
         await super()._start()
         if self.scaling is not None:
-            self.scaling.targets = [self.config.backend.count]
-            await self.seats.set_target(self.scaling.targets)
+            await self.seats.set_target([self.config.backend.count])
 
 
 class BlindSeats(LeaderClient):

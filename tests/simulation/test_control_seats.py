@@ -12,6 +12,7 @@ from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import World
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.units import ms, seconds
+from fermata.partitioner.plan import Plan
 
 UP_NS = seconds(5)
 """Until the autoscaler has told what it wants."""
@@ -93,7 +94,7 @@ def test_a_router_that_waits_does_not_answer_for_an_empty_one() -> None:
     refused: list[str] = []
 
     async def ask() -> None:
-        for told in (process.snapshot(), process.set_target([1]), process.place({})):
+        for told in (process.snapshot(), process.set_target([1]), process.place(Plan())):
             with pytest.raises(NoAnswerError, match="waits") as error:
                 await told
             refused.append(str(error.value))

@@ -12,8 +12,8 @@ from fermata.autoscaler.rule import (
     Window,
     advise,
     demand_of,
-    share_out,
 )
+from fermata.autoscaler.sharing import floors, share_out, spread
 
 PAPER = RuleOptions(idle=0.0, release_after=1, cool_down=0, release_band=0.0)
 
@@ -142,13 +142,33 @@ def test_a_constant_load_settles_and_stays() -> None:
 
 
 def test_everyone_gets_what_fits() -> None:
-    assert share_out({"a": 3, "b": 4}, {"a": 3, "b": 4}, {"a": 1, "b": 1}, 10) == {"a": 3, "b": 4}
+    assert share_out([3, 4], [3, 4], 2, 10) == (3, 4)
 
 
 def test_what_does_not_fit_is_shared_by_demand() -> None:
-    wished = {"a": 30, "b": 10, "c": 0}
-    given = share_out(wished, {"a": 30, "b": 10, "c": 0}, {"a": 1, "b": 1, "c": 1}, 20)
-    assert given == {"a": 15, "b": 5, "c": 0}
+    assert share_out([30, 10, 0], [30, 10, 0], 3, 20) == (15, 5, 0)
+
+
+def test_a_count_is_spread_evenly() -> None:
+    assert spread(7, 3) == (3, 2, 2)
+    assert spread(1, 2) == (1, 0)
+
+
+def test_the_minimum_is_divided_over_sub_clusters() -> None:
+    assert floors(6, 3) == (2, 2, 2)
+    assert floors(7, 3) == (3, 2, 2)
+    # One without a backend would serve none of its models.
+    assert floors(1, 3) == (1, 1, 1)
+    assert floors(0, 3) == (0, 0, 0)
+
+
+def test_more_sub_clusters_than_backends_stay_within_the_maximum() -> None:
+    assert share_out([1, 1, 1], [0.2, 0.5, 0.1], 1, 2) == (1, 1, 0)
+
+
+def test_sub_clusters_in_use_keep_the_minimum_of_those_that_released_all() -> None:
+    assert share_out([2, 0, 2], [1.0, 0.0, 3.0], 6, 10) == (2, 0, 4)
+    assert share_out([0, 0, 0], [0.0, 0.0, 0.0], 6, 10) == (0, 0, 0)
 
 
 def test_idle_time_is_billed_in_proportion_to_use() -> None:

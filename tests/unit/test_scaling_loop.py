@@ -1,21 +1,18 @@
-"""What the control plane makes of the router's snapshots."""
+"""The control plane's side of the loop: readings out of snapshots, and the kept plan."""
 
 from typing import Any
 
 import pytest
 
 pytest.importorskip("ray")
-from fermata.autoscaler.rule import demand_of
+from fermata.autoscaler.readings import rates_between, window_between
+from fermata.autoscaler.rule import Window, demand_of
 from fermata.autoscaler.serve_policy import RelayTarget
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.control.scaling import (
-    ScalingLoop,
-    rates_between,
-    rule_options,
-    windows_between,
-)
+from fermata.deployments.control.scaling import ScalingLoop, reading_of
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import SECOND
+from fermata.partitioner.plan import Plan
 from fermata.profiles.profile import linear
 
 APPLICATIONS = [
@@ -34,6 +31,8 @@ def snapshot(at_s: float, busy_s: float, **counts: tuple[int, int, int]) -> dict
     rank = {"backends": 2, "least": 0.0}
     return {
         "up_ns": int(at_s * SECOND),
+        "epoch": 1,
+        "wanted": [],
         "applications": {
             name: {"requests": asked, "good": good, "late": late, "dropped": {"cancelled": 9}}
             for name, (asked, good, late) in counts.items()
@@ -42,8 +41,15 @@ def snapshot(at_s: float, busy_s: float, **counts: tuple[int, int, int]) -> dict
             {**rank, "backend_up_ns": int(2 * at_s * SECOND), "backend_busy_ns": int(busy * SECOND)}
             for busy in (busy_s, 0.0)
         ],
-        "placement": {"applications": {"a": 0, "b": 1}},
+        "placement": {"applications": {"a": 0, "b": 1}, "on_their_way": []},
     }
+
+
+def windows_between(
+    before: dict[str, Any], after: dict[str, Any], targets: list[int]
+) -> list[Window]:
+    readings = reading_of(before), reading_of(after)
+    return [window_between(*readings, number, target) for number, target in enumerate(targets)]
 
 
 def test_windows_are_differences_by_sub_cluster() -> None:
@@ -53,7 +59,8 @@ def test_windows_are_differences_by_sub_cluster() -> None:
     assert (first.backends, first.busy, first.requests, first.bad) == (2.0, 1.5, 200, 40)
     assert (first.up, first.starting) == (2, 2)
     assert (second.requests, second.bad, second.busy, second.starting) == (50, 0, 0.0, 0)
-    assert demand_of(rule_options(_scaled().autoscaler), first) == pytest.approx(1.5 / 0.8)
+    rule = _scaled().autoscaler.options().rule
+    assert demand_of(rule, first) == pytest.approx(1.5 / 0.8)
 
 
 def test_cancelled_requests_are_nobodys_fault() -> None:
@@ -66,7 +73,7 @@ def test_cancelled_requests_are_nobodys_fault() -> None:
 def test_rates_are_requests_per_second() -> None:
     before = snapshot(10, 0, a=(100, 0, 0), b=(0, 0, 0))
     after = snapshot(14, 0, a=(300, 0, 0), b=(2, 0, 0))
-    assert rates_between(before, after) == {"a": 50.0, "b": 0.5}
+    assert rates_between(reading_of(before), reading_of(after)) == {"a": 50.0, "b": 0.5}
 
 
 def _scaled(**values: object) -> Any:
@@ -84,15 +91,14 @@ def test_the_last_plan_is_kept_and_read(tmp_path: Any) -> None:
     path = tmp_path / "plan.json"
     profiles = {"a-1": linear("a", 1, 5), "b-1": linear("b", 1, 5)}
     loop = ScalingLoop(_scaled(plan_file=str(path)), profiles, None, None)  # type: ignore[arg-type]
-    assert loop.targets == [2, 1]
-    assert loop._kept_plan() == {}
-    loop.plan = {"a": "1", "b": "0"}
-    loop._keep_plan()
-    assert loop._kept_plan() == {"a": "1", "b": "0"}
-    path.write_text('{"plan": {"0": ["a", "gone"]}}')
-    assert loop._kept_plan() == {}
+    assert loop._kept_plan() is None
+    loop._keep_plan(Plan({"a": 1, "b": 0}))
+    assert loop._kept_plan() == Plan({"a": 1, "b": 0})
     path.write_text("[]")
-    assert loop._kept_plan() == {}
+    assert loop._kept_plan() is None
+    path.unlink()
+    path.mkdir()
+    assert loop._kept_plan() is None
 
 
 def test_impossible_limits_are_refused() -> None:

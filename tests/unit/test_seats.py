@@ -11,6 +11,7 @@ from test_scaling_loop import _scaled, snapshot
 from fermata.deployments.control.leader_client import ANSWER_S, LOOK_S, LeaderClient
 from fermata.deployments.control.scaling import ScalingLoop
 from fermata.foundation.errors import ConfigError, GoneError, NoAnswerError
+from fermata.partitioner.plan import Plan
 from fermata.profiles.profile import linear
 
 SOON_S = 2 * LOOK_S + 0.5
@@ -45,9 +46,9 @@ class Router:
         placed = {"applications": dict(self.home), "on_their_way": []}
         return {**told, "epoch": self.epoch, "wanted": self.wanted, "placement": placed}
 
-    async def place(self, home: dict[str, int]) -> list[str]:
+    async def place(self, plan: Plan) -> list[str]:
         await self._leads()
-        self.home |= home
+        self.home |= plan.home
         return []
 
     async def set_target(self, wanted: list[int]) -> None:

@@ -1,0 +1,68 @@
+"""Options of the control loop: the same names, units and defaults in deployments and scenarios.
+
+`fermata.deployments.config.scaling` reads them from a deployment's file and
+`fermata.simulator.scenario.scaling_spec` from a scenario's.
+"""
+
+from dataclasses import dataclass
+
+from fermata.autoscaler.rule import RuleOptions
+from fermata.foundation.units import SECOND, ms
+
+SPAN_NS_MIN = ms(1)
+"""Shortest window and epoch: below it a loop would do nothing but decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalerOptions:
+    """The number of backends: how often it is decided, and by which rule."""
+
+    rule: RuleOptions
+    window_ns: int = 10 * SECOND
+    """Time between two decisions."""
+    startup_ns: int = 10 * SECOND
+    """Time from asking for a backend to having it."""
+    dry_run: bool = False
+    """Advise only; the number of backends stays."""
+    price_per_hour: float = 0.0
+    """Price of a backend; 0: reports have hours only."""
+
+    def contradiction(self) -> tuple[str, object, str] | None:
+        """An option that does not go with the others: its name, its value and the reason."""
+        if self.window_ns < SPAN_NS_MIN:
+            return "window_s", self.window_ns / SECOND, "is below 0.001"
+        return self.rule.contradiction()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochOptions:
+    """The placement of models: how often it is decided, and on what."""
+
+    sub_clusters: int = 2
+    every_ns: int = 300 * SECOND
+    """Length of an epoch."""
+    rate_rps_max: float = 100_000.0
+    """R_max: requests per second that one RankThread can dispatch."""
+    memory_bytes: int | None = None
+    """S_max: memory of a backend for models; None: no limit."""
+    load_cost_max: float | None = None
+    """C_max: load times, in milliseconds, of all that moves in one epoch; None: any."""
+    memory_weight: float = 1.0
+    """Weight of balanced memory against balanced rate."""
+    solve_s: float = 10.0
+    """Time to search for a plan in."""
+    imbalance: float = 0.2
+    """Difference of rates between sub-clusters, as a share of their mean, above which to place."""
+    plan_file: str = ""
+    """File with the plan to start from; empty: none."""
+
+    def contradiction(self) -> tuple[str, object, str] | None:
+        """An option out of its range: its name, its value and the reason."""
+        if self.every_ns < SPAN_NS_MIN:
+            return "every_s", self.every_ns / SECOND, "is below 0.001"
+        return None
+
+
+def lead_windows(window_ns: int, startup_ns: int) -> float:
+    """Windows from a reading to the time when a backend asked for after it is up."""
+    return 1.0 + startup_ns / max(window_ns, SPAN_NS_MIN)

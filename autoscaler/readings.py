@@ -1,0 +1,87 @@
+"""Readings of a router's counters, and what happened between two of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fermata.autoscaler.rule import Window
+from fermata.foundation.units import SECOND
+from fermata.partitioner.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationReading:
+    """Requests of one application since the router started."""
+
+    received: int
+    """Requests offered, whatever became of them."""
+    good: int
+    bad: int
+    """Requests that ended late or without a result, other than by the client's own wish."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubClusterReading:
+    """Backends of one sub-cluster; times are since the router started."""
+
+    backends: int
+    """Backends up now."""
+    uptime_ns: int
+    busy_ns: int
+    backends_min: float
+    """Backends that the sources need at the least for their rates; 0: unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReading:
+    """The counters of the router that leads, read at one time."""
+
+    at_ns: int
+    """Time on the router's own clock."""
+    term: int
+    """Another term is another router, whose counters start at 0."""
+    applications: Mapping[str, ApplicationReading]
+    sub_clusters: tuple[SubClusterReading, ...]
+    plan: Plan
+    """The sub-cluster that serves each application now."""
+    on_their_way: frozenset[str] = frozenset()
+    """Applications that the router is about to serve from another sub-cluster."""
+    targets: tuple[int, ...] = ()
+    """Targets that the router was given last; empty: it has none yet."""
+
+
+def window_between(
+    before: ClusterReading, after: ClusterReading, sub_cluster: int, target: int
+) -> Window:
+    """The window of one sub-cluster between two readings of one term.
+
+    A backend that was asked for and is not there yet counts as on its way; one that was released
+    and is still there, as gone.
+    """
+    span_ns = max(1, after.at_ns - before.at_ns)
+    old, new = before.sub_clusters[sub_cluster], after.sub_clusters[sub_cluster]
+    good = bad = 0
+    for name in after.plan.models_of(sub_cluster):
+        good += after.applications[name].good - before.applications[name].good
+        bad += after.applications[name].bad - before.applications[name].bad
+    up = min(new.backends, target)
+    return Window(
+        backends=(new.uptime_ns - old.uptime_ns) / span_ns,
+        busy=(new.busy_ns - old.busy_ns) / span_ns,
+        requests=good + bad,
+        bad=bad,
+        wanted=new.backends_min,
+        up=up,
+        starting=target - up,
+    )
+
+
+def rates_between(before: ClusterReading, after: ClusterReading) -> dict[str, float]:
+    """Requests per second of each application, as offered.
+
+    What ended would lag behind a rising rate, and count an overloaded application as a small one.
+    """
+    span_s = max(1, after.at_ns - before.at_ns) / SECOND
+    return {
+        name: (each.received - before.applications[name].received) / span_s
+        for name, each in after.applications.items()
+    }

@@ -1,0 +1,82 @@
+"""Targets of all sub-clusters, decided window by window (Symphony section 4.4)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fermata.autoscaler.options import AutoscalerOptions
+from fermata.autoscaler.readings import ClusterReading, window_between
+from fermata.autoscaler.rule import (
+    RuleOptions,
+    RuleState,
+    ScalingAdvice,
+    Window,
+    advise,
+    demand_of,
+    without_memory,
+)
+from fermata.autoscaler.sharing import floors, share_out
+
+WINDOW_SHARE_MIN = 0.5
+"""Share of a window below which its figures are too few to decide by."""
+
+
+class Scaler:
+    """The rule of every sub-cluster, with the window that is open on each."""
+
+    def __init__(
+        self, options: AutoscalerOptions, targets: Sequence[int], reading: ClusterReading
+    ) -> None:
+        self.options = options
+        self.targets = tuple(targets)
+        parts = floors(options.rule.minimum, len(self.targets))
+        # The minimum is one of the deployment, whatever number of sub-clusters it has.
+        self.rules: list[RuleOptions] = [replace(options.rule, minimum=part) for part in parts]
+        self.states = [RuleState() for _ in self.targets]
+        self.opened = [reading for _ in self.targets]
+        """The reading at which the window of each sub-cluster was opened."""
+
+    def on_reading(self, reading: ClusterReading) -> None:
+        """Start anew the windows that a reading has cut."""
+        # The router keeps the targets: another control plane may have set others.
+        if len(reading.targets) == len(self.targets):
+            self.targets = reading.targets
+        for number, opened in enumerate(self.opened):
+            if opened.term != reading.term:
+                # Counters start again at 0. The load is the same, and so is the rule's memory.
+                self.opened[number] = reading
+            elif opened.plan.models_of(number) != reading.plan.models_of(number):
+                # Counters are by application, and an application takes its past to its new home.
+                # A window across a move would bill one home for the other: it is forgotten.
+                self.opened[number] = reading
+                self.states[number] = without_memory(self.states[number])
+
+    def on_window(
+        self, reading: ClusterReading
+    ) -> tuple[tuple[Window, ...], tuple[ScalingAdvice, ...]]:
+        """The windows that end with this reading, and the advice on each; sets the targets."""
+        windows: list[Window] = []
+        advice: list[ScalingAdvice] = []
+        for number, opened in enumerate(self.opened):
+            window = window_between(opened, reading, number, self.targets[number])
+            windows.append(window)
+            if reading.at_ns - opened.at_ns < WINDOW_SHARE_MIN * self.options.window_ns:
+                # It was cut short of late, and goes on until the next one ends.
+                advice.append(self._wait(number, window))
+            else:
+                advice.append(advise(self.rules[number], self.states[number], window))
+                self.states[number] = advice[-1].state
+                self.opened[number] = reading
+        if not self.options.dry_run:
+            rule = self.options.rule
+            self.targets = share_out(
+                [each.target for each in advice],
+                [each.demand for each in advice],
+                rule.minimum,
+                rule.maximum,
+            )
+        return tuple(windows), tuple(advice)
+
+    def _wait(self, number: int, window: Window) -> ScalingAdvice:
+        demand = demand_of(self.rules[number], window)
+        reason = "its window has just begun"
+        return ScalingAdvice(self.targets[number], 0, reason, demand, self.states[number])

@@ -169,7 +169,7 @@ class ScalingLoop:
     # Readings
 
     def _now_ns(self) -> int:
-        return int(self.clock.time() * SECOND)
+        return round(self.clock.time() * SECOND)
 
     async def _read(self) -> None:
         reading = reading_of(await self.router.snapshot())

@@ -1,0 +1,396 @@
+"""The control loop, reading by reading: what it decides, and what it leaves alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from fermata.autoscaler.control_loop import ControlEffect, ControlLoop, SetTargets, WindowEnded
+from fermata.autoscaler.options import AutoscalerOptions, EpochOptions
+from fermata.autoscaler.placer import ApplyPlan, KeepPlan, LeaveInPlace, SolvePlacement
+from fermata.autoscaler.readings import ApplicationReading, ClusterReading, SubClusterReading
+from fermata.autoscaler.rule import RuleOptions
+from fermata.foundation.units import SECOND, seconds
+from fermata.partitioner.applications import placed_application
+from fermata.partitioner.plan import PlacedModel, Plan
+from fermata.profiles.profile import linear
+
+PAPER = RuleOptions(idle=0.0, release_after=1, cool_down=0, release_band=0.0, maximum=64)
+AUTOSCALER = AutoscalerOptions(PAPER, window_ns=10 * SECOND)
+EPOCHS = EpochOptions(sub_clusters=2, every_ns=60 * SECOND)
+APART = Plan({"a": 0, "b": 1})
+SWAPPED = Plan({"a": 1, "b": 0})
+
+
+def models(static: int = 10) -> list[PlacedModel]:
+    return [PlacedModel(name, 1.0, static) for name in ("a", "b")]
+
+
+def reading(
+    at_s: float,
+    plan: Plan = APART,
+    received: Mapping[str, int] | None = None,
+    ended: Mapping[str, tuple[int, int]] | None = None,
+    busy_s: Sequence[float] = (0.0, 0.0),
+    backends: int = 10,
+    **values: object,
+) -> ClusterReading:
+    """Two sub-clusters whose backends are up from the start; `ended` is (good, bad)."""
+    counts = {
+        name: ApplicationReading((received or {}).get(name, 0), *(ended or {}).get(name, (0, 0)))
+        for name in ("a", "b")
+    }
+    sub_clusters = tuple(
+        SubClusterReading(backends, seconds(at_s * backends), seconds(busy), 0.0) for busy in busy_s
+    )
+    made = ClusterReading(seconds(at_s), 1, counts, sub_clusters, plan)
+    return replace(made, **values)  # type: ignore[arg-type]
+
+
+def read(loop: ControlLoop, seen: ClusterReading) -> list[ControlEffect]:
+    loop.on_reading(seen.at_ns, seen)
+    return loop.take_effects()
+
+
+def started(
+    autoscaler: AutoscalerOptions | None = AUTOSCALER,
+    epochs: EpochOptions | None = EPOCHS,
+    plan: Plan = APART,
+    static: int = 10,
+    backends: int = 20,
+) -> ControlLoop:
+    """A loop whose router has this plan."""
+    loop = ControlLoop(autoscaler, epochs, models(static))
+    loop.on_start(0, reading(0, plan), backends)
+    read(loop, reading(0, plan))
+    loop.take_effects()
+    assert not loop.is_placing
+    return loop
+
+
+def the(kind: type, effects: Sequence[ControlEffect]) -> ControlEffect:
+    (found,) = [each for each in effects if isinstance(each, kind)]
+    return found
+
+
+# Windows
+
+
+def test_a_window_ends_when_it_is_due_and_not_before() -> None:
+    loop = started()
+    assert loop.wake_at_ns() == 10 * SECOND
+    assert read(loop, reading(9)) == []
+    # Half of both are busy: ten of twenty would do.
+    effects = read(loop, reading(10, ended={"a": (9, 0), "b": (9, 0)}, busy_s=(50, 50)))
+    assert the(SetTargets, effects) == SetTargets((5, 5))
+    assert loop.wake_at_ns() == 20 * SECOND
+
+
+def test_the_minimum_is_one_of_the_whole_deployment() -> None:
+    loop = started(replace(AUTOSCALER, rule=replace(PAPER, minimum=6)))
+    effects = read(loop, reading(10, ended={"a": (9, 0), "b": (9, 0)}, busy_s=(1, 1)))
+    assert the(SetTargets, effects) == SetTargets((3, 3))
+
+
+def test_the_maximum_is_one_of_the_whole_deployment() -> None:
+    loop = started(replace(AUTOSCALER, rule=replace(PAPER, maximum=24)))
+    effects = read(loop, reading(10, ended={"a": (50, 50), "b": (9, 0)}, busy_s=(100, 40)))
+    targets = the(SetTargets, effects)
+    assert isinstance(targets, SetTargets)
+    assert sum(targets.targets) == 24
+    assert targets.targets[0] > targets.targets[1]
+
+
+def test_a_dry_run_advises_and_wants_nothing() -> None:
+    loop = started(replace(AUTOSCALER, dry_run=True))
+    effects = read(loop, reading(10, ended={"a": (9, 0), "b": (9, 0)}, busy_s=(50, 50)))
+    (ended,) = effects
+    assert isinstance(ended, WindowEnded)
+    assert [each.target for each in ended.advice] == [5, 5]
+    assert loop.targets == (10, 10)
+
+
+def test_targets_that_another_control_plane_has_set_are_followed() -> None:
+    loop = started()
+    read(loop, reading(5, targets=(7, 3)))
+    assert loop.targets == (7, 3)
+
+
+def test_a_silent_router_is_asked_again_after_a_window() -> None:
+    loop = started()
+    loop.on_no_answer(10 * SECOND)
+    assert loop.wake_at_ns() == 20 * SECOND
+    # The window goes on: its means are over both.
+    ended = {"a": (9, 0), "b": (9, 0)}
+    effects = read(loop, reading(20, ended=ended, busy_s=(100, 100), targets=(10, 10)))
+    assert the(SetTargets, effects) == SetTargets((5, 5))
+
+
+# Windows and moves
+
+
+def test_an_application_that_moves_takes_its_past_along() -> None:
+    loop = started()
+    bad_past = {"a": (0, 1000), "b": (0, 0)}
+    # Between two windows a has moved to the second sub-cluster; all its bad requests are older.
+    read(loop, reading(4, Plan({"a": 1, "b": 1}), ended=bad_past))
+    moved = {"a": (500, 1000), "b": (500, 0)}
+    effects = read(loop, reading(10, Plan({"a": 1, "b": 1}), ended=moved, busy_s=(0, 50)))
+    ended = the(WindowEnded, effects)
+    assert isinstance(ended, WindowEnded)
+    assert [(each.requests, each.bad) for each in ended.windows] == [(0, 0), (1000, 0)]
+
+
+def test_a_move_makes_the_rule_forget_all_but_what_bursts_taught() -> None:
+    loop = started()
+    scaler = loop.scaler
+    assert scaler is not None
+    for number, state in enumerate(scaler.states):
+        scaler.states[number] = replace(state, demands=(3.0,), calm=7, taught=0.1)
+    read(loop, reading(4, Plan({"a": 0, "b": 0})))
+    for state in scaler.states:
+        assert (state.demands, state.calm, state.taught) == ((), 0, 0.1)
+
+
+def test_sub_clusters_without_a_move_keep_window_and_memory() -> None:
+    wide = replace(EPOCHS, sub_clusters=3)
+    plans = Plan({"a": 0, "b": 1, "c": 2}), Plan({"a": 1, "b": 0, "c": 2})
+    loop = ControlLoop(AUTOSCALER, wide, [*models(), PlacedModel("c", 1.0, 10)])
+
+    def seen(at_s: float, plan: Plan) -> ClusterReading:
+        made = reading(at_s, plan, busy_s=(0, 0, at_s))
+        return replace(made, applications={**made.applications, "c": ApplicationReading(0, 0, 0)})
+
+    loop.on_start(0, seen(0, plans[0]), 30)
+    read(loop, seen(0, plans[0]))
+    scaler = loop.scaler
+    assert scaler is not None
+    scaler.states = [replace(state, calm=7) for state in scaler.states]
+    read(loop, seen(4, plans[1]))
+    assert [state.calm for state in scaler.states] == [0, 0, 7]
+    assert [opened.at_ns for opened in scaler.opened] == [4 * SECOND, 4 * SECOND, 0]
+
+
+def test_a_window_that_has_just_begun_decides_nothing() -> None:
+    loop = started()
+    read(loop, reading(7, Plan({"a": 1, "b": 1}), ended={"a": (0, 10), "b": (0, 10)}))
+    lost = {"a": (0, 90), "b": (0, 90)}
+    effects = read(loop, reading(10, Plan({"a": 1, "b": 1}), ended=lost, busy_s=(0, 30)))
+    assert the(SetTargets, effects) == SetTargets((10, 10))
+    # With the next one it is whole, and has all of what happened since.
+    lost = {"a": (0, 100), "b": (90, 90)}
+    effects = read(loop, reading(20, Plan({"a": 1, "b": 1}), ended=lost, busy_s=(0, 130)))
+    ended = the(WindowEnded, effects)
+    assert isinstance(ended, WindowEnded)
+    assert (ended.windows[1].requests, ended.windows[1].bad) == (260, 170)
+    assert ended.windows[1].busy == pytest.approx(10.0)
+
+
+# Routers that come to lead
+
+
+def test_a_new_leader_without_anything_is_given_targets_and_plan() -> None:
+    loop = started(plan=SWAPPED)
+    alone = Plan({"a": 0, "b": 0})
+    effects = read(loop, reading(3, alone, term=2))
+    assert effects == [SetTargets((10, 10)), ApplyPlan(SWAPPED)]
+    # On their way: there is nothing more to ask for.
+    assert read(loop, reading(4, alone, term=2, on_their_way=frozenset("a"))) == []
+    assert read(loop, reading(5, SWAPPED, term=2)) == [KeepPlan(SWAPPED)]
+
+
+def test_a_new_leader_that_has_both_keeps_them() -> None:
+    loop = started()
+    assert read(loop, reading(3, APART, term=2, targets=(4, 4))) == []
+    assert loop.targets == (4, 4)
+
+
+def test_counters_of_two_routers_are_never_subtracted() -> None:
+    loop = started()
+    read(loop, reading(4, ended={"a": (500, 500), "b": (0, 0)}, busy_s=(40, 0)))
+    read(loop, reading(4, term=2, targets=(10, 10)))
+    ended = {"a": (100, 0), "b": (0, 0)}
+    effects = read(loop, reading(10, term=2, targets=(10, 10), ended=ended, busy_s=(30, 0)))
+    found = the(WindowEnded, effects)
+    assert isinstance(found, WindowEnded)
+    assert (found.windows[0].requests, found.windows[0].bad) == (100, 0)
+
+
+def test_an_effect_that_was_lost_is_made_good() -> None:
+    loop = started(plan=SWAPPED)
+    assert read(loop, reading(3, Plan({"a": 0, "b": 0}), term=2))
+    loop.on_no_answer(3 * SECOND)
+    effects = read(loop, reading(4, Plan({"a": 0, "b": 0}), term=2))
+    assert effects == [SetTargets((10, 10)), ApplyPlan(SWAPPED)]
+
+
+# Epochs
+
+
+def offered(**counts: int) -> dict[str, int]:
+    return counts
+
+
+def test_balanced_rates_move_nothing() -> None:
+    loop = started(None)
+    assert read(loop, reading(60, received=offered(a=1000, b=900))) == []
+    assert not loop.is_placing
+
+
+def test_unbalanced_rates_are_placed_anew() -> None:
+    loop = started(None)
+    (asked,) = read(loop, reading(60, received=offered(a=1200, b=600)))
+    assert isinstance(asked, SolvePlacement)
+    assert [model.rate_rps for model in asked.problem.models] == [20.0, 10.0]
+    assert asked.problem.current == APART
+    assert asked.limit_s == EPOCHS.solve_s
+
+
+def test_rates_are_of_what_was_offered_not_of_what_ended() -> None:
+    loop = started(None)
+    # b is overloaded: little of what it was offered has ended.
+    seen = reading(60, received=offered(a=600, b=6000), ended={"a": (600, 0), "b": (600, 0)})
+    (asked,) = read(loop, seen)
+    assert isinstance(asked, SolvePlacement)
+    assert [model.rate_rps for model in asked.problem.models] == [10.0, 100.0]
+
+
+def test_an_epoch_is_not_judged_by_a_router_that_has_just_come() -> None:
+    loop = started(None)
+    read(loop, reading(50, term=2))
+    assert read(loop, reading(60, term=2, received=offered(a=1200, b=0))) == []
+    (asked,) = read(loop, reading(120, term=2, received=offered(a=7200, b=0)))
+    assert isinstance(asked, SolvePlacement)
+    assert [model.rate_rps for model in asked.problem.models] == [100.0, 0.0]
+
+
+def test_a_plan_is_applied_and_kept_once_it_holds() -> None:
+    loop = started(None)
+    read(loop, reading(60, received=offered(a=1200, b=600)))
+    loop.on_solved(SWAPPED)
+    assert loop.take_effects() == [ApplyPlan(SWAPPED)]
+    assert loop.is_applying
+    half = Plan({"a": 1, "b": 1})
+    assert read(loop, reading(61, half, on_their_way=frozenset("b"))) == []
+    assert read(loop, reading(62, SWAPPED)) == [KeepPlan(SWAPPED)]
+    assert loop.placer is not None
+    assert loop.placer.moved == 2
+    assert not loop.is_placing
+
+
+def test_a_plan_on_its_way_outlasts_an_epoch() -> None:
+    loop = started(None)
+    read(loop, reading(60, received=offered(a=1200, b=600)))
+    assert read(loop, reading(120, received=offered(a=9999, b=600))) == []
+    loop.on_unsolved()
+    (asked,) = read(loop, reading(180, received=offered(a=13200, b=600)))
+    assert isinstance(asked, SolvePlacement)
+    # Since the last epoch that was judged.
+    assert asked.problem.models[0].rate_rps == 100.0
+
+
+def test_a_stage_with_a_gap_stops_what_follows() -> None:
+    # Neither fits beside the other: one would have to be away first.
+    loop = started(None, replace(EPOCHS, memory_bytes=15))
+    read(loop, reading(60, received=offered(a=1200, b=600)))
+    loop.on_solved(SWAPPED)
+    assert loop.take_effects() == [LeaveInPlace(("a", "b"))]
+    assert not loop.is_placing
+    assert loop.placer is not None
+    assert loop.placer.moved == 0
+    assert loop.placer.plan == APART
+
+
+def test_stages_before_a_gap_are_made() -> None:
+    # c has room on the third sub-cluster; a and b cannot change places.
+    loop = ControlLoop(
+        None,
+        replace(EPOCHS, sub_clusters=3, memory_bytes=15),
+        [*models(), PlacedModel("c", 1.0, 5)],
+    )
+    now, then = Plan({"a": 0, "b": 1, "c": 0}), Plan({"a": 1, "b": 0, "c": 2})
+
+    def seen(at_s: float, plan: Plan, count: int = 0) -> ClusterReading:
+        made = reading(at_s, plan, received=offered(a=count, b=0), busy_s=(0, 0, 0))
+        return replace(made, applications={**made.applications, "c": ApplicationReading(0, 0, 0)})
+
+    loop.on_start(0, seen(0, now), 3)
+    read(loop, seen(0, now))
+    read(loop, seen(60, now, 600))
+    loop.on_solved(then)
+    first = Plan({"a": 0, "b": 1, "c": 2})
+    assert loop.take_effects() == [ApplyPlan(first)]
+    assert read(loop, seen(61, first)) == [KeepPlan(first), LeaveInPlace(("a", "b"))]
+    assert loop.placer is not None
+    assert loop.placer.moved == 1
+
+
+def test_a_new_leader_in_the_middle_of_a_move_is_told_where_it_goes() -> None:
+    loop = started(None)
+    read(loop, reading(60, received=offered(a=1200, b=600)))
+    loop.on_solved(SWAPPED)
+    loop.take_effects()
+    assert read(loop, reading(61, Plan({"a": 0, "b": 0}), term=2)) == [ApplyPlan(SWAPPED)]
+
+
+def test_a_new_leader_while_a_plan_is_sought_is_told_the_last_one() -> None:
+    loop = started(None, plan=SWAPPED)
+    read(loop, reading(60, SWAPPED, received=offered(a=1200, b=600)))
+    assert read(loop, reading(61, Plan({"a": 0, "b": 0}), term=2)) == [ApplyPlan(SWAPPED)]
+    # The new plan has to wait for that.
+    loop.on_solved(APART)
+    assert loop.take_effects() == []
+    assert read(loop, reading(62, SWAPPED, term=2)) == [KeepPlan(SWAPPED), ApplyPlan(APART)]
+
+
+# The first plan
+
+
+def test_the_first_plan_is_solved_with_equal_rates() -> None:
+    loop = ControlLoop(None, EPOCHS, models())
+    loop.on_start(0, reading(0, Plan({"a": 0, "b": 0})), 4)
+    (asked,) = loop.take_effects()
+    assert isinstance(asked, SolvePlacement)
+    assert [model.rate_rps for model in asked.problem.models] == [1.0, 1.0]
+    assert asked.problem.current == Plan()
+    loop.on_solved(APART)
+    assert loop.take_effects() == [ApplyPlan(APART)]
+    assert read(loop, reading(1, APART)) == [KeepPlan(APART)]
+    assert loop.placer is not None
+    assert loop.placer.moved == 0
+
+
+def test_the_plan_of_the_router_comes_before_the_kept_one() -> None:
+    loop = ControlLoop(None, EPOCHS, models())
+    loop.on_start(0, reading(0, SWAPPED), 4, kept=APART)
+    assert loop.take_effects() == [ApplyPlan(SWAPPED)]
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        Plan({"a": 0}),
+        Plan({"a": 0, "b": 1, "gone": 0}),
+        Plan({"a": 0, "b": 2}),
+        Plan({"a": -1, "b": 0}),
+        Plan(),
+    ],
+)
+def test_a_kept_plan_of_other_applications_is_not_used(kept: Plan) -> None:
+    loop = ControlLoop(None, EPOCHS, models())
+    loop.on_start(0, reading(0, Plan({"a": 0, "b": 0})), 4, kept=kept)
+    assert isinstance(loop.take_effects()[0], SolvePlacement)
+
+
+def test_a_kept_plan_is_used_where_the_router_has_none() -> None:
+    loop = ControlLoop(None, EPOCHS, models())
+    loop.on_start(0, reading(0, Plan({"a": 0, "b": 0})), 4, kept=SWAPPED)
+    assert loop.take_effects() == [ApplyPlan(SWAPPED)]
+
+
+def test_an_application_is_as_large_as_all_its_variants() -> None:
+    small = replace(linear("s", 1, 5), static_bytes=100, dynamic_bytes=(7,), load_ns=2_000_000)
+    large = replace(linear("l", 4, 9), static_bytes=900, dynamic_bytes=(70,), load_ns=8_000_000)
+    placed = placed_application("a", [small, large], [8, 8], seconds(0.1))
+    assert (placed.static_bytes, placed.dynamic_bytes, placed.load_cost) == (1000, 70, 10.0)
+    assert placed.rate_rps == 1.0

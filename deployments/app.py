@@ -282,7 +282,7 @@ def _how_many(config: DeploymentConfig) -> dict[str, Any]:
     # No delays of Serve's own: the windows and the cool-down of ours are delay enough.
     return {
         "autoscaling_config": AutoscalingConfig(
-            min_replicas=spec.minimum,
+            min_replicas=0 if spec.to_zero else spec.minimum,
             max_replicas=spec.maximum,
             initial_replicas=config.backend.count,
             upscale_delay_s=0,

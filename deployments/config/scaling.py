@@ -62,7 +62,7 @@ class AutoscalerConfig(Section):
     """Windows ahead for which a rising demand is foreseen; absent: `startup_s` and one window."""
     rising: Fraction = RULE.rising
     """Growth from window to window, as a share, from which on a demand counts as rising."""
-    price_per_hour: AtLeast0 = AUTOSCALER.price_per_hour
+    price_per_hour: AtLeast0 = int(AUTOSCALER.price_per_hour)
     """Price of a backend, for the bill in `/status`."""
 
     @model_validator(mode="after")

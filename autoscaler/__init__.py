@@ -1,1 +1,1 @@
-"""How many backends: signals in, a change in backends out (Symphony section 4.4)."""
+"""The slow loop: readings in, numbers of backends and homes of models out (Symphony 4.4, 4.7)."""

@@ -1,4 +1,4 @@
-"""What serving costs: backend time, shared among those it served."""
+"""The cost of serving: backend time, shared among those it served."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ HOUR_NS = 3_600_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class CostShare:
-    """One application's, or one stream's, part of the whole."""
+    """The part of one application, or of one stream, in the whole."""
 
     name: str
     backend_hours: float
-    """Time its batches ran, and its part of the time nobody's did."""
+    """Time its batches ran, and its part of the time in which none ran."""
     busy_hours: float
     cost: float
 
@@ -20,8 +20,10 @@ class CostShare:
 def allocate_cost(
     busy_ns: Mapping[str, float], allocated_ns: float, price_per_hour: float
 ) -> tuple[CostShare, ...]:
-    """Everyone's part of the allocated time. Idle and start-up time is shared in proportion to
-    the time used; where nothing ran at all it is shared alike."""
+    """Every part of the allocated time.
+
+    Idle and start-up time is shared in proportion to the time used; where nothing ran, alike.
+    """
     used = sum(busy_ns.values())
     parts: list[CostShare] = []
     for name, busy in busy_ns.items():

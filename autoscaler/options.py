@@ -11,6 +11,8 @@ from fermata.foundation.units import SECOND, ms
 
 SPAN_NS_MIN = ms(1)
 """Shortest window and epoch: below it a loop would do nothing but decide."""
+SPAN_SHARE_MIN = 0.5
+"""Share of a window or an epoch below which its figures are too few to decide by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fermata.autoscaler.options import EpochOptions
+from fermata.autoscaler.options import SPAN_SHARE_MIN, EpochOptions
 from fermata.autoscaler.readings import ClusterReading, rates_between
 from fermata.partitioner.plan import PlacedModel, Plan, Problem, Stage, SubCluster, stages
 
 UNLIMITED_BYTES = 1 << 50
 """Memory of a backend where no limit is configured."""
-EPOCH_SHARE_MIN = 0.5
-"""Share of an epoch below which its rates are not worth moving models for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class Placer:
         self.going: Plan | None = None
         """The plan that is being applied."""
         self.stage: Stage | None = None
-        """The stage that leads to it; None where the plan is the first one, or told again."""
+        """The stage that leads to it; None where the plan is the first one, or repeated."""
         self.stages_left: list[Stage] = []
         self.moved = 0
         """Applications that plans have moved so far."""
@@ -94,7 +92,7 @@ class Placer:
         """Ask for a new plan where the rates of the epoch that ends are out of balance."""
         assert self.opened is not None
         opened, self.opened = self.opened, reading
-        whole = reading.at_ns - opened.at_ns >= EPOCH_SHARE_MIN * self.options.every_ns
+        whole = reading.at_ns - opened.at_ns >= SPAN_SHARE_MIN * self.options.every_ns
         if not whole or opened.term != reading.term:
             return []
         rates = rates_between(opened, reading)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fermata.autoscaler.options import AutoscalerOptions
+from fermata.autoscaler.options import SPAN_SHARE_MIN, AutoscalerOptions
 from fermata.autoscaler.readings import ClusterReading, window_between
 from fermata.autoscaler.rule import (
     RuleOptions,
@@ -15,9 +15,6 @@ from fermata.autoscaler.rule import (
     without_memory,
 )
 from fermata.autoscaler.sharing import floors, share_out
-
-WINDOW_SHARE_MIN = 0.5
-"""Share of a window below which its figures are too few to decide by."""
 
 
 class Scaler:
@@ -59,7 +56,7 @@ class Scaler:
         for number, opened in enumerate(self.opened):
             window = window_between(opened, reading, number, self.targets[number])
             windows.append(window)
-            if reading.at_ns - opened.at_ns < WINDOW_SHARE_MIN * self.options.window_ns:
+            if reading.at_ns - opened.at_ns < SPAN_SHARE_MIN * self.options.window_ns:
                 # It was cut short of late, and goes on until the next one ends.
                 advice.append(self._wait(number, window))
             else:

@@ -1,8 +1,8 @@
 """Serve's side of the autoscaler: relays the number of backends that the control plane wants.
 
-Ray pickles this class by value into the Serve controller, and only this module with it: standard
-library and ray alone. The controller calls it ten times a second and must not be held up, so a
-thread asks the routers: with the one that leads, the control plane leaves its target.
+Ray pickles this class by value into the Serve controller, and only this module with it. So it has
+the standard library and ray alone. The controller calls it ten times a second and must not be
+held up. So a thread asks the routers: the leader has the target of the control plane.
 """
 
 import threading
@@ -33,15 +33,15 @@ class RelayTarget:
         return self.decide(context), {}
 
     def decide(self, context: Any) -> int:
-        """What Serve should have, from what the router has said last."""
-        # Until the control plane has spoken, and while the router restarts, all stays as it is.
+        """The number of replicas for Serve, from the router's last answer."""
+        # Before the control plane's first target, and while a router restarts, nothing changes.
         wanted: int = context.target_num_replicas if self.target is None else self.target
         lowest: int = context.capacity_adjusted_min_replicas
         highest: int = context.capacity_adjusted_max_replicas
         return max(lowest, min(highest, wanted))
 
     def on_answers(self, answers: Sequence[tuple[int, int | None]]) -> None:
-        """What routers have said that lead, each with its epoch: the latest is right."""
+        """Take the target of the leader with the latest term, out of (term, target) pairs."""
         self.target = max(answers, key=lambda each: each[0], default=(0, None))[1]
 
     def _ask(self) -> None:
@@ -50,14 +50,14 @@ class RelayTarget:
         while True:
             asked: list[Any] = []
             for name in self.routers:
-                # No router yet, or a cluster that shuts down.
+                # There is no router yet, or the cluster shuts down.
                 with suppress(Exception):
                     handle: Any = ray.get_actor(name, namespace=self.namespace)
                     asked.append(handle.target.remote())
             answers: list[tuple[int, int | None]] = []
             until_s = time.monotonic() + ANSWER_S
             for each in asked:
-                # One that waits, restarts, or does not run.
+                # It is a standby, restarts, or does not run.
                 with suppress(Exception):
                     left_s = max(0.0, until_s - time.monotonic())
                     answers.append(ray.get(each, timeout=left_s))

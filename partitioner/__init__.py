@@ -1,1 +1,1 @@
-"""Where models live: models to sub-clusters, once an epoch (Symphony section 4.7, appendix A)."""
+"""Placement: models to sub-clusters, once an epoch (Symphony section 4.7, appendix A)."""

@@ -19,7 +19,7 @@ def placed_application(
     """An application with all its variants, which live together: any may serve the next request.
 
     `batch_sizes` are the largest batches of each. One batch runs at a time, so that working memory
-    counts once. The first variant says how many backends the rate needs.
+    counts once. The number of backends that a rate needs is that of the first variant.
     """
     dynamic = [
         each.dynamic_bytes_at(min(size, each.batch_size_max or size))

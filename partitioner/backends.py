@@ -1,4 +1,4 @@
-"""How many backends a sub-cluster needs for its models (Symphony Eqns 2 and 3)."""
+"""The number of backends that a sub-cluster needs for its models (Symphony Eqns 2 and 3)."""
 
 import math
 from collections.abc import Sequence
@@ -28,8 +28,10 @@ def backends_for(model: PlacedModel, kind: str = "") -> float | None:
 def backends_needed(
     models: Sequence[PlacedModel], kind: str = "", utilisation: float = 1.0
 ) -> int | None:
-    """Whole backends for all of them together: any one may run any of them, so that fractions
-    add up (section 4.1). `utilisation` is how busy they may be on average."""
+    """Whole backends for all of them together: fractions add up, as any may run any model (4.1).
+
+    `utilisation` is how busy they may be on average.
+    """
     total = 0.0
     for model in models:
         needed = backends_for(model, kind)

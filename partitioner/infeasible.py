@@ -1,4 +1,4 @@
-"""Why there is no plan: every obstacle by name, with its figures and the way out."""
+"""Reasons why there is no plan: every obstacle by name, with its figures and the way out."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ FAMILIES = {
 
 
 def obstacles(problem: Problem) -> list[str]:
-    """What rules every plan out, one line each; empty: nothing obvious does."""
+    """Obstacles that rule every plan out, one line each; empty: none is obvious."""
     if not problem.sub_clusters:
         return ["there is no sub-cluster; give at least one"]
     found = [line for model in problem.models for line in _of_model(problem, model)]

@@ -22,12 +22,12 @@ THREADS = os.cpu_count() or 1
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """What the solver found for its part of the problem."""
+    """A solver's answer for its part of the problem."""
 
     homes: Homes | None
     """None: no assignment was found."""
     bound: float | None
-    """No assignment of this part can be better; None where the solver does not say."""
+    """No assignment of this part can be better; None where the solver gives no bound."""
     proven: bool
     """Optimal, or infeasible where there is no assignment."""
 
@@ -137,8 +137,10 @@ class Program:
         self.lp += cost <= 1 - float(elsewhere) / limit + self.slack["disruption"]  # Eqn 11
 
     def _break_symmetry(self) -> None:
-        """Of like sub-clusters, a later one holds a model only if the one before it holds a
-        larger one: without a current plan any renumbering would be the same plan."""
+        """Give like sub-clusters an order: without a current plan any renumbering is the same plan.
+
+        A later one holds a model only if the one before it holds a larger one.
+        """
         balance = self.balance
         if (balance.current != NOWHERE).any():
             return
@@ -202,7 +204,7 @@ class Program:
         status = self._run(time_limit_s, solver)
         if status == pulp.LpSolutionInfeasible:
             return Exact(None, None, True)
-        # PuLP calls what a time limit left behind "Optimal"; only `sol_status` tells.
+        # PuLP calls what a time limit left behind "Optimal"; only `sol_status` is right.
         proven = status == pulp.LpSolutionOptimal
         if not proven and status != pulp.LpSolutionIntegerFeasible:
             return Exact(None, None, False)

@@ -9,20 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from fermata.partitioner.balance import Balance, Floats, Homes, over
+from fermata.partitioner.options import SEARCH
 
 BROKEN = 1e3
 """Weight of a broken limit against imbalance: feasible comes first."""
-PAIRS_SAMPLED = 700
-"""Pairs of models tried from each side of an exchange, beside all single ones."""
-PATIENCE = 3
-"""Rounds over all pairs of sub-clusters without a gain until the search gives up."""
 SMALL_GAIN = 1e-13
+"""Gain below which an exchange is rounding."""
 
 Clock = Callable[[], float]
 
 
 def greedy(balance: Balance) -> Homes:
-    """Largest models first, each to where it does least harm; today's models stay at home.
+    """Largest models first, each to the least harm; today's models stay at home.
 
     What is left over for a sub-cluster is looked at in rate, memory and limits at once.
     """
@@ -95,8 +93,8 @@ def _padded(values: Floats) -> Floats:
 class LocalSearch:
     """Improves an assignment by the best exchange between two sub-clusters, again and again.
 
-    It minimises the sum of squared deviations: unlike the largest deviation it tells, for every
-    pair of sub-clusters, which exchange is the better one.
+    It minimises the sum of squared deviations. Unlike the largest deviation, that orders the
+    exchanges of every pair of sub-clusters.
     """
 
     def __init__(self, balance: Balance, homes: Homes, rng: random.Random, cost_price: float = 0.0):
@@ -104,7 +102,7 @@ class LocalSearch:
         self.homes = homes.copy()
         self.rng = rng
         self.cost_price = cost_price
-        """What a unit of load cost is worth against imbalance, where the cost is bounded."""
+        """Worth of a unit of load cost against imbalance, where the cost is bounded."""
         self.rates = balance.rates(homes)
         self.statics = balance.statics(homes)
         self.cost = balance.cost(homes)
@@ -113,7 +111,7 @@ class LocalSearch:
         """Search until then or until nothing gives; the assignment as it is at the end."""
         # Single models first: their exchanges are few, and most of the gain. Pairs of models are
         # sampled, so that a round without a gain does not yet mean that there is none.
-        for pairs_max, patience in ((0, 1), (PAIRS_SAMPLED, PATIENCE)):
+        for pairs_max, patience in ((0, 1), (SEARCH.pairs_sampled, SEARCH.patience)):
             calm = 0
             while calm < patience and clock() < until and self.balance.places > 1:
                 gained = False
@@ -159,7 +157,7 @@ class LocalSearch:
                 self.homes[model] = target
 
     def _harm(self, here: int, there: int, give: Exchange, take: Exchange) -> Floats:
-        """Of every exchange: squared deviations of the two, and what it breaks."""
+        """Squared deviations of the two after every exchange, and the limits it breaks."""
         balance = self.balance
         rate = give.rate[:, None] - take.rate[None, :]
         static = give.static[:, None] - take.static[None, :]

@@ -10,24 +10,13 @@ from fermata.foundation.errors import ConfigError
 from fermata.partitioner.balance import NOWHERE, Balance, Homes
 from fermata.partitioner.infeasible import obstacles, remedies
 from fermata.partitioner.milp import Program, available_solvers
+from fermata.partitioner.options import SEARCH
 from fermata.partitioner.plan import Problem
 from fermata.partitioner.search import LocalSearch, greedy
 from fermata.partitioner.solution import PlacementSolution, describe
 
-EXACT_BINARIES_MAX = 600
-"""Up to this many the whole program is given to the solver; beyond, a few sub-clusters at once."""
-SEARCH_SHARE = 0.5
-"""Of the time, for local search where exact re-solves follow."""
-RESOLVE_S = 1.0
-"""For one exact re-solve of a few sub-clusters."""
-RESOLVED_MODELS_MAX = 160
-"""More make a re-solve too slow to find anything."""
-COST_PRICES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)
-"""Of the whole allowed load cost, in squared deviation. Falling: first only exchanges that gain
-much for their cost are made, so that the allowance is not spent on the first that come along."""
-
 Tell = Callable[[str, float], None]
-"""Told of every better assignment: what found it, and its objective."""
+"""Hears of every better assignment: the part of the search that found it, and its objective."""
 
 
 class _Best:
@@ -72,8 +61,9 @@ def solve(
     if (balance.current != NOWHERE).all():
         best.offer(balance.current, "current plan")
     start_objective = best.objective
-    exact = balance.count * balance.places <= EXACT_BINARIES_MAX
-    search_until = began + time_limit_s * (0.1 if exact else SEARCH_SHARE)
+    exact = balance.count * balance.places <= SEARCH.exact_binaries_max
+    share = SEARCH.search_share_exact if exact else SEARCH.search_share
+    search_until = began + time_limit_s * share
     nearest = _search(balance, best, start, search_until, seed)
     bound, proven = balance.bound(), False
     if best.homes is None or (exact and best.objective > bound):
@@ -108,7 +98,7 @@ def _search(balance: Balance, best: _Best, start: Homes, until: float, seed: int
     Returns the assignment that breaks the limits least."""
     rng = random.Random(seed)
     bounded = np.isfinite(balance.cost_max)
-    prices = COST_PRICES if bounded else (0.0,)
+    prices = SEARCH.cost_prices if bounded else (0.0,)
     nearest = homes = start
     began = time.monotonic()
     for turn, price in enumerate(prices):
@@ -143,13 +133,12 @@ def _solve_whole(
 
 
 def _resolve_parts(balance: Balance, best: _Best, until: float, solver: str, seed: int) -> None:
-    """Large neighbourhoods: solve the worst sub-cluster anew with a few others, exactly, and let
-    local search follow."""
+    """Solve the worst sub-cluster anew with a few others, exactly, and let local search follow."""
     rng = random.Random(f"{seed} parts")
     while time.monotonic() < until - 0.05 and best.objective > balance.bound():
         assert best.homes is not None
         places = _neighbourhood(balance, best.homes, rng)
-        limit_s = min(RESOLVE_S, until - time.monotonic())
+        limit_s = min(SEARCH.resolve_s, until - time.monotonic())
         found = Program(balance, best.homes, places).solve(limit_s, solver)
         if found.homes is not None and balance.feasible(found.homes):
             best.offer(found.homes, "exact re-solve")
@@ -168,7 +157,7 @@ def _neighbourhood(balance: Balance, homes: Homes, rng: random.Random) -> list[i
     held = np.bincount(homes, minlength=balance.places)
     chosen, models = [worst], int(held[worst])
     for place in others[:3]:
-        if len(chosen) < 2 or models + held[place] <= RESOLVED_MODELS_MAX:
+        if len(chosen) < 2 or models + held[place] <= SEARCH.resolved_models_max:
             chosen.append(place)
             models += int(held[place])
     return sorted(chosen)

@@ -7,12 +7,10 @@ import numpy as np
 
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.balance import NOWHERE, Balance
+from fermata.partitioner.options import SEARCH
 from fermata.partitioner.plan import PlacedModel, Plan, Problem, SubCluster
 from fermata.partitioner.solution import PlacementSolution, describe
 from fermata.partitioner.solve import Tell, solve
-
-TOP_SHARE = 0.3
-"""Share of the time for the upper level."""
 
 
 def clusters_of(problem: Problem) -> dict[str, list[int]]:
@@ -36,7 +34,7 @@ def solve_two_level(
     clusters = clusters_of(problem)
     if len(clusters) == 1:
         return solve(problem, time_limit_s, seed, solver, utilisation, tell)
-    top = solve(_upper(problem, clusters), TOP_SHARE * time_limit_s, seed, solver)
+    top = solve(_upper(problem, clusters), SEARCH.top_share * time_limit_s, seed, solver)
     home: dict[str, int] = {}
     seconds = top.seconds
     left_s = time_limit_s - top.seconds

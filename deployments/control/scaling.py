@@ -3,9 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from fermata.autoscaler.control_loop import (
     NO_TERM,
@@ -22,6 +20,7 @@ from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.resolve import router_names
 from fermata.deployments.control.cluster import Cluster
 from fermata.deployments.control.leader_client import LeaderClient
+from fermata.deployments.control.status import AdviceStatus, ScalingStatus
 from fermata.foundation.errors import ConfigError, ServingError
 from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import SECOND, ms
@@ -29,6 +28,7 @@ from fermata.partitioner.applications import placed_application
 from fermata.partitioner.plan import PlacedModel, Plan
 from fermata.partitioner.plan_file import by_name, load_plan, save_json
 from fermata.profiles.profile import Profile
+from fermata.router.telemetry.snapshot import RouterSnapshot
 
 ARRIVE_S = 0.2
 """Time between two readings while a plan is being applied."""
@@ -36,31 +36,23 @@ LOOK_S = 0.5
 """Time between two looks whether another router leads."""
 
 
-def reading_of(snapshot: Mapping[str, Any]) -> ClusterReading:
+def reading_of(snapshot: RouterSnapshot) -> ClusterReading:
     """The counters that the control loop reads, out of a router's snapshot."""
-    placement = snapshot["placement"]
     return ClusterReading(
-        at_ns=snapshot["up_ns"],
-        term=snapshot["epoch"],
+        at_ns=snapshot.up_ns,
+        term=snapshot.epoch,
         applications={
-            name: ApplicationReading(counts["requests"], counts["good"], _bad(counts))
-            for name, counts in snapshot["applications"].items()
+            name: ApplicationReading(each.requests, each.good, each.bad)
+            for name, each in snapshot.applications.items()
         },
         sub_clusters=tuple(
-            SubClusterReading(
-                rank["backends"], rank["backend_up_ns"], rank["backend_busy_ns"], rank["least"]
-            )
-            for rank in snapshot["ranks"]
+            SubClusterReading(each.backends, each.backend_up_ns, each.backend_busy_ns, each.least)
+            for each in snapshot.ranks
         ),
-        plan=Plan(placement["applications"]),
-        on_their_way=frozenset(placement["on_their_way"]),
-        targets=tuple(snapshot["wanted"]),
+        plan=Plan(snapshot.placement.applications),
+        on_their_way=frozenset(snapshot.placement.on_their_way),
+        targets=tuple(snapshot.wanted),
     )
-
-
-def _bad(counts: Mapping[str, Any]) -> int:
-    dropped = sum(count for reason, count in counts["dropped"].items() if reason != "cancelled")
-    return int(counts["late"] + dropped)
 
 
 def placed_models(
@@ -141,30 +133,23 @@ class ScalingLoop:
         if self.running is not None and self.running.done() and not self.running.cancelled():
             self.running.result()
 
-    def describe(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
+    def status(self, snapshot: RouterSnapshot) -> ScalingStatus:
         """Advice, plan and bill, for `/status`."""
-        told = [
-            {
-                "target": each.target,
-                "change": each.change,
-                "reason": each.reason,
-                "demand": each.demand,
-            }
-            for each in self.advice
-        ]
         spec, placer = self.autoscaler, self.control.placer
         price = 0.0 if spec is None else spec.price_per_hour
-        up_ns = sum(rank["backend_up_ns"] for rank in snapshot["ranks"])
-        busy = {name: float(ns) for name, ns in snapshot["busy_ns"].items()}
-        bill = [asdict(each) for each in allocate_cost(busy, up_ns, price)] if busy else []
+        up_ns = sum(each.backend_up_ns for each in snapshot.ranks)
+        busy = {name: float(ns) for name, ns in snapshot.busy_ns.items()}
         home = {} if placer is None else placer.plan.home
-        return {
-            "dry_run": spec is not None and spec.dry_run,
-            "advice": told,
-            "plan": {name: str(index) for name, index in home.items()},
-            "moved": 0 if placer is None else placer.moved,
-            "bill": bill,
-        }
+        return ScalingStatus(
+            dry_run=spec is not None and spec.dry_run,
+            advice=[
+                AdviceStatus(each.target, each.change, each.reason, each.demand)
+                for each in self.advice
+            ],
+            plan={name: str(index) for name, index in home.items()},
+            moved=0 if placer is None else placer.moved,
+            bill=list(allocate_cost(busy, up_ns, price)) if busy else [],
+        )
 
     # Readings
 

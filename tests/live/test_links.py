@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import uvloop
+from snapshots import snapshot
 
 from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
 from fermata.deployments.backend.execution.executor import tune
@@ -37,7 +38,6 @@ from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkOptions, LinkServer
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.precise_timer import precise_timer
-from fermata.router.telemetry.snapshot import snapshot
 
 pytestmark = pytest.mark.live
 

@@ -2,10 +2,10 @@
 become of the other, in the simulated world."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
+from fermata.deployments.control.status import DeploymentStatus
 from fermata.fault_simulator.invariants import Invariants
 from fermata.fault_simulator.processes import RouterHost
 from fermata.fault_simulator.system import SimulatedDeployment
@@ -38,16 +38,16 @@ class Play:
         assert router is not None
         return router
 
-    def ask(self) -> dict[str, Any]:
+    def ask(self) -> DeploymentStatus:
         """What an operator who asks now is told within three seconds."""
         control = self.system.control
         assert control is not None
         assert control.control is not None
-        told: list[dict[str, Any]] = []
+        told: list[DeploymentStatus] = []
 
         async def ask() -> None:
             assert control.control is not None
-            told.append(await control.control.snapshot())
+            told.append(await control.control.status())
 
         control.loop.start(ask)
         self.run(seconds(3))
@@ -63,7 +63,7 @@ class Play:
         scaling = control.control.scaling if control.control is not None else None
         assert scaling is not None
         assert leader.live.placement.wanted == scaling.targets
-        assert self.ask()["epoch"] == leader.live.epoch
+        assert self.ask().router.epoch == leader.live.epoch
 
 
 def stop(play: Play) -> None:

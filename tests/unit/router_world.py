@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from snapshots import snapshot
+
 from fermata.foundation.units import NEVER, ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
 from fermata.router.links.closing import CloseCode, Closed
@@ -16,7 +18,6 @@ from fermata.router.links.messages import (
 )
 from fermata.router.live.driver import LiveRouter
 from fermata.router.telemetry.meters import Meters
-from fermata.router.telemetry.snapshot import snapshot
 
 Kind = TypeVar("Kind")
 LOST = Closed(CloseCode.LOST, "end of file")

@@ -1,10 +1,12 @@
 """A version on trial: who tries it, and when it is withdrawn."""
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from router_world import World
+from snapshots import application, router, snapshot
 
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import registry
@@ -12,7 +14,7 @@ from fermata.deployments.control.canaries import canaries
 from fermata.deployments.specs import UnloadedModelError
 from fermata.foundation.errors import ConfigError
 from fermata.router.links.messages import Ready, Unavailable
-from fermata.router.telemetry.snapshot import snapshot
+from fermata.router.telemetry.snapshot import RouterSnapshot
 
 
 def entry(version: int, **more: Any) -> dict[str, Any]:
@@ -24,13 +26,10 @@ def config(**canary: Any) -> Any:
     return read_config({"applications": [entry(1), entry(2, canary=canary)]})
 
 
-def told(good: int, bad: int, epoch: int = 1, absent: tuple[str, ...] = ()) -> dict[str, Any]:
+def told(good: int, bad: int, epoch: int = 1, absent: tuple[str, ...] = ()) -> RouterSnapshot:
     outcomes = {"good": good, "failed": bad, "cancelled": 1000}
-    return {
-        "epoch": epoch,
-        "absent": dict.fromkeys(absent, "gone"),
-        "applications": {"m@2": {"answered": outcomes}},
-    }
+    trial = {"m@2": application(answered=outcomes)}
+    return router(trial, epoch=epoch, absent=dict.fromkeys(absent, "gone"))
 
 
 def test_a_share_of_those_who_name_no_version_try_it() -> None:
@@ -108,8 +107,7 @@ def test_frontends_hear_of_a_withdrawal_and_a_load_ends_it() -> None:
 
 def test_another_control_plane_remembers_what_was_withdrawn() -> None:
     trial = canaries(config(requests_min=1))
-    seen = told(0, 5, epoch=1)
-    seen["absent"] = {"m@2": "withdrawn: 9 of 10 answers were bad"}
-    assert trial.judge(seen) == {}
+    absent = {"m@2": "withdrawn: 9 of 10 answers were bad"}
+    assert trial.judge(replace(told(0, 5, epoch=1), absent=absent)) == {}
     # The router starts anew, and has not heard of it.
     assert trial.judge(told(9, 0, epoch=2)) == {"m@2": "withdrawn: 9 of 10 answers were bad"}

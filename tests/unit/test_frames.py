@@ -2,11 +2,11 @@
 
 import io
 import json
-from typing import Any
 
 import pytest
 from rich.console import Console
 from router_world import World
+from snapshots import rated
 from test_metrics import busy_world
 
 from fermata.commands.top import shown, strip
@@ -16,16 +16,12 @@ from fermata.foundation.units import ms, seconds
 from fermata.router.links.messages import Done, Run
 from fermata.router.telemetry.dashboard_frames import DashboardFrame
 from fermata.router.telemetry.histogram import quantile
-from fermata.router.telemetry.snapshot import snapshot
 
 
 def look(world: World, history: History) -> DashboardFrame:
-    told: dict[str, Any] = snapshot(world.router)
-    told["bad_rates"] = history.bad_rates(told)
-    told["idle_fractions"] = history.idle_fractions(told)
-    told["recent"] = world.router.meters.recent_batches(world.now_ns, 0, ("v",))
-    frame = live_frame(told, history, "here")
-    history.add(told)
+    status = rated(world.router, history, with_batches=True)
+    frame = live_frame(status, history, "here")
+    history.add(status.router)
     return frame
 
 

@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from router_world import LOST, FakeLink, World, rid
+from snapshots import snapshot
 
 from fermata.foundation.units import ms, seconds
 from fermata.router.links.closing import CloseCode, Closed
@@ -16,7 +17,7 @@ from fermata.router.links.messages import (
     Submit,
 )
 from fermata.router.telemetry.histogram import LATENCY_NS
-from fermata.router.telemetry.snapshot import snapshot
+from fermata.router.telemetry.meters import RecentBatch
 from fermata.router.telemetry.stream_counts import HALF_NS, REQUESTS_MIN, StreamCounts
 
 BUCKETS = len(LATENCY_NS) + 1
@@ -64,16 +65,16 @@ def test_recent_batches_are_told_in_times_before_now() -> None:
     found = world.router.meters.recent_batches(world.now_ns, 0, ("v",))
     assert found == {
         "5": [
-            {
-                "batch": 1,
-                "ended_ns": ms(10),
-                "run_ns": ms(6),
-                "variant": "v",
-                "size": 2,
+            RecentBatch(
+                batch=1,
+                ended_ns=ms(10),
+                run_ns=ms(6),
+                variant="v",
+                size=2,
                 # It was at 20 ms, now is 35.
-                "deadline_ns": ms(15),
-                "late": 2,
-            }
+                deadline_ns=ms(15),
+                late=2,
+            )
         ]
     }
     assert world.router.meters.recent_batches(world.now_ns, 1, ("v",)) == {"5": []}

@@ -1,29 +1,27 @@
 """The page of metrics: complete, readable by Prometheus' own parser, and documented."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client import parser
 from router_world import World
+from snapshots import rated
 
 from fermata.deployments.control.history import History
+from fermata.deployments.control.status import AdviceStatus, DeploymentStatus, ScalingStatus
 from fermata.deployments.metrics.families import FAMILIES, prometheus_text
 from fermata.deployments.metrics.reference_page import page
 from fermata.foundation.units import ms, seconds
 from fermata.router.links.messages import Answered, BackendStats, Done, FrontendStats
 from fermata.router.telemetry.histogram import LATENCY_NS
-from fermata.router.telemetry.snapshot import snapshot
+from fermata.router.telemetry.snapshot import PolicySnapshot
 
 ROOT = Path(__file__).parents[2]
 
 
-def told(world: World, history: History | None = None) -> dict[str, Any]:
-    found = snapshot(world.router)
-    history = history or History()
-    found["bad_rates"] = history.bad_rates(found)
-    found["idle_fractions"] = history.idle_fractions(found)
-    return found
+def told(world: World, history: History | None = None) -> DeploymentStatus:
+    return rated(world.router, history or History())
 
 
 def busy_world() -> World:
@@ -53,9 +51,11 @@ def samples(text: str) -> dict[str, float]:
 
 
 def test_prometheus_reads_every_family() -> None:
-    scaling = {"advice": [{"target": 3, "change": 1}], "moved": 2}
-    policies = {"cats": {"figures": {"table_failures": 1.0}, "trouble": "ended with status 1"}}
-    text = prometheus_text({**told(busy_world()), "scaling": scaling, "policies": policies})
+    scaling = ScalingStatus(False, [AdviceStatus(3, 1, "", 2.0)], {}, 2, [])
+    policies = {"cats": PolicySnapshot({"table_failures": 1.0}, "ended with status 1")}
+    status = told(busy_world())
+    status = replace(status, router=replace(status.router, policies=policies), scaling=scaling)
+    text = prometheus_text(status)
     families = {family.name: family for family in parser.text_string_to_metric_families(text)}
     for family in FAMILIES:
         # The parser leaves `_total` off.
@@ -96,13 +96,13 @@ def test_without_a_gpu_nothing_is_said_of_one() -> None:
 def test_rates_are_of_the_last_minute_and_of_the_same_router() -> None:
     world = busy_world()
     history = History()
-    history.add(told(world))
-    assert told(world, history)["bad_rates"] == {"cats": 0.0}
+    history.add(told(world).router)
+    assert told(world, history).bad_rates == {"cats": 0.0}
     world.now_ns += seconds(10)
     found = told(world, history)
-    assert found["idle_fractions"] == [1.0]
+    assert found.idle_fractions == [1.0]
     # A router that has come anew counts from zero, and so does the minute.
-    assert history.bad_rates({**found, "epoch": 99}) == {"cats": 0.5}
+    assert history.bad_rates(replace(found.router, epoch=99)) == {"cats": 0.5}
 
 
 def test_every_name_is_documented_and_the_page_is_current() -> None:

@@ -3,10 +3,13 @@
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from snapshots import rated
 
+from fermata.deployments.control.history import History
 from fermata.deployments.control.replanning import Replanner
 from fermata.deployments.metrics.families import prometheus_text
 from fermata.foundation.units import NEVER, SECOND, ms
@@ -23,7 +26,6 @@ from fermata.router.links.messages import (
 from fermata.router.live.driver import LiveRouter
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer
 from fermata.router.policies.jellyfish.source import JellyfishOptions, make_decider
-from fermata.router.telemetry.snapshot import snapshot
 
 SIZES = (128, 224, 320)
 TABLES = (
@@ -234,11 +236,10 @@ def test_failure_does_not_end_replanning(caplog: pytest.LogCaptureFixture) -> No
         running.cancel()
 
     asyncio.run(asyncio.wait_for(until_decided(), 20))
-    told = replanner.describe()
-    assert (told["failures"], told["trouble"]) == (2, "")
+    told = replanner.status()
+    assert (told.failures, told.trouble) == (2, "")
     assert caplog.text.count("the router starts anew") >= 2
     assert actor.plans[0][0].posts[0].dnn == 2
-    watched = {"bad_rates": {}, "idle_fractions": {}, "replanning": told}
-    shown = prometheus_text(snapshot(world.router) | watched)
+    shown = prometheus_text(replace(rated(world.router, History()), replanning=told))
     assert "fermata_replanning_failures_total 2" in shown
     assert 'fermata_policy{application="faces",figure="prefetch_hit_ratio"} 1' in shown

@@ -2,6 +2,7 @@
 
 import pytest
 from router_world import LEFT, LOST, STALE, FakeLink, World, rid
+from snapshots import snapshot
 
 from fermata.foundation.units import ms
 from fermata.router.core.events import DropReason
@@ -19,7 +20,6 @@ from fermata.router.links.messages import (
     Submit,
     Unavailable,
 )
-from fermata.router.telemetry.snapshot import snapshot
 
 
 def test_a_grant_to_a_backend_that_is_lost_in_the_same_tick_goes_elsewhere() -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 from router_world import LEFT, LOST, STALE, TABLE, FakeWake, World, rid
+from snapshots import snapshot
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
@@ -28,7 +29,6 @@ from fermata.router.links.messages import (
 )
 from fermata.router.live.driver import UNKNOWN, LiveRouter
 from fermata.router.live.subprocess_worker import Failed, Then, Work
-from fermata.router.telemetry.snapshot import snapshot
 
 
 def test_who_pins_another_variant_is_refused_by_name() -> None:

@@ -1,10 +1,13 @@
 """The control plane's side of the loop: readings out of snapshots, and the kept plan."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("ray")
+from snapshots import application, router, sub_cluster
+
 from fermata.autoscaler.readings import rates_between, window_between
 from fermata.autoscaler.rule import Window, demand_of
 from fermata.autoscaler.serve_policy import RelayTarget
@@ -14,6 +17,7 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import SECOND
 from fermata.partitioner.plan import Plan
 from fermata.profiles.profile import linear
+from fermata.router.telemetry.snapshot import PlacementSnapshot, RouterSnapshot
 
 APPLICATIONS = [
     {
@@ -26,27 +30,28 @@ APPLICATIONS = [
 ]
 
 
-def snapshot(at_s: float, busy_s: float, **counts: tuple[int, int, int]) -> dict[str, Any]:
+def snapshot(at_s: float, busy_s: float, **counts: tuple[int, int, int]) -> RouterSnapshot:
     """Two sub-clusters of two backends; counts are (requests, good, late) by application."""
-    rank = {"backends": 2, "least": 0.0}
-    return {
-        "up_ns": int(at_s * SECOND),
-        "epoch": 1,
-        "wanted": [],
-        "applications": {
-            name: {"requests": asked, "good": good, "late": late, "dropped": {"cancelled": 9}}
+    return router(
+        {
+            name: application(requests=asked, good=good, late=late, dropped={"cancelled": 9})
             for name, (asked, good, late) in counts.items()
         },
-        "ranks": [
-            {**rank, "backend_up_ns": int(2 * at_s * SECOND), "backend_busy_ns": int(busy * SECOND)}
+        up_ns=int(at_s * SECOND),
+        ranks=[
+            sub_cluster(
+                backends=2,
+                backend_up_ns=int(2 * at_s * SECOND),
+                backend_busy_ns=int(busy * SECOND),
+            )
             for busy in (busy_s, 0.0)
         ],
-        "placement": {"applications": {"a": 0, "b": 1}, "on_their_way": []},
-    }
+        placement=PlacementSnapshot({"a": 0, "b": 1}, {}, []),
+    )
 
 
 def windows_between(
-    before: dict[str, Any], after: dict[str, Any], targets: list[int]
+    before: RouterSnapshot, after: RouterSnapshot, targets: list[int]
 ) -> list[Window]:
     readings = reading_of(before), reading_of(after)
     return [window_between(*readings, number, target) for number, target in enumerate(targets)]
@@ -64,8 +69,8 @@ def test_windows_are_differences_by_sub_cluster() -> None:
 
 
 def test_cancelled_requests_are_nobodys_fault() -> None:
-    before = snapshot(0, 0, a=(0, 0, 0), b=(0, 0, 0))
-    before["applications"]["a"]["dropped"] = {}
+    blank = application()
+    before = replace(snapshot(0, 0), applications={"a": blank, "b": blank})
     after = snapshot(10, 1, a=(9, 0, 0), b=(0, 0, 0))
     assert windows_between(before, after, [2, 2])[0].bad == 0
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from test_scaling_loop import _scaled, snapshot
@@ -13,6 +13,7 @@ from fermata.deployments.control.scaling import ScalingLoop
 from fermata.foundation.errors import ConfigError, GoneError, NoAnswerError
 from fermata.partitioner.plan import Plan
 from fermata.profiles.profile import linear
+from fermata.router.telemetry.snapshot import PlacementSnapshot, RouterSnapshot
 
 SOON_S = 2 * LOOK_S + 0.5
 
@@ -40,11 +41,11 @@ class Router:
         if not await self.leading():
             raise NoAnswerError("this router waits")
 
-    async def snapshot(self) -> dict[str, Any]:
+    async def snapshot(self) -> RouterSnapshot:
         await self._leads()
         told = snapshot(1, 0, a=(0, 0, 0), b=(0, 0, 0))
-        placed = {"applications": dict(self.home), "on_their_way": []}
-        return {**told, "epoch": self.epoch, "wanted": self.wanted, "placement": placed}
+        placed = PlacementSnapshot(dict(self.home), {}, [])
+        return replace(told, epoch=self.epoch, wanted=self.wanted, placement=placed)
 
     async def place(self, plan: Plan) -> list[str]:
         await self._leads()
@@ -77,12 +78,12 @@ def test_a_router_that_is_stopped_holds_nobody_up() -> None:
     async def story(seats: LeaderClient, first: Router, second: Router) -> None:
         first.away, second.epoch = True, 5
         began_s = time.monotonic()
-        assert (await seats.snapshot())["epoch"] == 5
+        assert (await seats.snapshot()).epoch == 5
         assert time.monotonic() - began_s < ANSWER_S + 1
         # It comes back, and has not heard yet that another one leads.
         first.away = False
         await asyncio.sleep(SOON_S)
-        assert (await seats.snapshot())["epoch"] == 5
+        assert (await seats.snapshot()).epoch == 5
 
     play(story)
 

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from fermata.clients.frames import encode_jpeg
-from fermata.deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner
-from fermata.deployments.frontend.protocol.images import decode, fit, write
+from fermata.deployments.backend.loaders import MemoryBudget, load_runner
+from fermata.deployments.frontend.inputs.images import decode, fit, write
 from fermata.deployments.models.network import IMAGENET_MEAN, IMAGENET_STD
-from fermata.deployments.specs import ImageSpec
+from fermata.deployments.specs.backend import ModelSpec
+from fermata.deployments.specs.served_model import ImageSpec
 
 SHAPE = (3, 224, 224)
 FRAME = (360, 640, 3)

@@ -30,7 +30,7 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from fermata.deployments.frontend.protocol.images import decode
+from fermata.deployments.frontend.inputs.images import decode
 from fermata.deployments.models.catalog import open_model
 from fermata.deployments.models.picture import centre_square
 from fermata.foundation.units import ms, seconds

@@ -20,6 +20,7 @@ from fermata.deployments.backend.gpu_meter import find_gpu
 from fermata.deployments.backend.meter import BackendMeter
 from fermata.deployments.backend.model_store import ModelStore, StoredModel
 from fermata.deployments.backend.process import HUNG_NS, BackendProcess, BackendSettings
+from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
 from fermata.deployments.config.link_options import link_options
@@ -153,13 +154,13 @@ class Backend:
 
     async def _load(self) -> StoredModel:
         """Every model, warm, with its run times: those of a GPU are measured where it is held."""
-        self.stock = ModelStore(self.config)
+        self.stock = ModelStore(store_options(self.config))
         found = StoredModel({}, known_profiles(self.config))
         specs = self.stock.specs
         for index, name in enumerate(specs):
             count = f"({index + 1} of {len(specs)})"
             # With sub-clusters the router says what each has to hold.
-            later = name in self.stock.later or self.config.epochs is not None
+            later = name in self.stock.options.on_demand or self.config.epochs is not None
             if later and name in found.profiles:
                 continue
             self.at = f"loading {name} {count}"

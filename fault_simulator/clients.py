@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fermata.clients.wire.tensors import RawTensor, join_bytes
-from fermata.deployments.frontend.protocol.parsing import ParsedRequest
-from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal, RefusalReason
+from fermata.deployments.frontend.inputs.request_input import RequestInput
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
-from fermata.deployments.specs import ServedModel
+from fermata.deployments.specs.outcomes import RefusalReason
+from fermata.deployments.specs.served_model import ServedModel
 from fermata.fault_simulator.processes import FrontendHost
 from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms
@@ -67,14 +69,15 @@ class SimulatedClients:
             tensor = RawTensor("input", "BYTES", (1,), data)
         else:
             tensor = RawTensor("input", "INT64", (1,), sent.number.to_bytes(8, "little"))
-        arrival = RequestTerms(model.name, model.slo_ns, model.hard_limit_ns, 8)
-        intake = ParsedRequest(model, "1", "", arrival, tensor, encoded, batched=False)
+        terms = RequestTerms(model.name, model.slo_ns, model.hard_limit_ns, 8)
+        given = RequestInput(model, tensor, encoded, batched=False)
+        request = ParsedRequest("1", "", terms, given)
         sent.sent_at_ns = world.now_ns
         sent.due_ns = world.now_ns + model.hard_limit_ns + PROMISE_NS
         sent.held_ns = sent.frontend.loop.held_ns
         self.open[sent.number] = sent
-        answer = sent.frontend.board.desk.open(
-            intake, lambda _, outcome: self._close(sent, outcome)
+        answer = sent.frontend.board.driver.open(
+            request, lambda _, outcome: self._close(sent, outcome)
         )
         if isinstance(answer, Refusal):
             self._close(sent, answer)
@@ -85,7 +88,7 @@ class SimulatedClients:
         """Its client leaves."""
         if sent.number in self.open and sent.rid >= 0 and sent.frontend.loop.alive:
             sent.cancelled = True
-            call = sent.frontend.board.desk.cancel
+            call = sent.frontend.board.driver.cancel
             self.world.enter(self.world.now_ns, lambda: call(sent.rid), sent.frontend.loop)
 
     def _close(self, sent: Sent, outcome: Outcome) -> None:

@@ -5,7 +5,7 @@ import random
 import numpy as np
 
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
-from fermata.deployments.specs import ServedModel, TensorSpec
+from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.units import ms
 
 POLICIES: tuple[tuple[str, dict[str, object]], ...] = (

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.actors import Call, SimulatedActor
 from fermata.fault_simulator.clients import Sent
 from fermata.fault_simulator.control import ControlHost
@@ -151,7 +151,7 @@ class Invariants:
             raise InvariantViolationError(f"{len(system.clients.open)} requests have no answer")
         for frontend in system.frontends:
             board = frontend.board
-            if board.table.entries or board.desk.waiters or board.table.payload_bytes:
+            if board.table.entries or board.driver.waiters or board.table.payload_bytes:
                 raise InvariantViolationError(
                     f"{frontend.loop.name} keeps requests that have ended"
                 )

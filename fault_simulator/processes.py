@@ -14,8 +14,8 @@ from fermata.deployments.backend.execution.runner import PlainRunner, Runner
 from fermata.deployments.backend.execution.tensors import Array
 from fermata.deployments.backend.process import BackendProcess, BackendSettings
 from fermata.deployments.frontend.link_hub import LinkHub
-from fermata.deployments.frontend.options import FrontendOptions
-from fermata.deployments.specs import Registry
+from fermata.deployments.specs.frontend import FrontendOptions
+from fermata.deployments.specs.registry import Registry
 from fermata.fault_simulator.memory import VirtualArena, VirtualSegments
 from fermata.fault_simulator.world import VirtualLoop, World, new_process
 from fermata.foundation.units import ms
@@ -155,7 +155,7 @@ class FrontendHost:
         self.undo.callback(arena.close)
         await self.board.listen(self.undo, arena, pool, heart)
         self.board.reach_router(self.undo)
-        self.board.desk.stalls.start()
+        self.board.driver.stall_detector.start()
         self.up = True
 
     async def leave(self) -> None:
@@ -164,7 +164,7 @@ class FrontendHost:
         self.board.table.on_drain()
         while self.board.table.entries:
             await asyncio.sleep(0.01)
-        self.board.desk.close()
+        self.board.driver.close()
         await self.undo.aclose()
         self.loop.die()
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.clients import Sent
 from fermata.fault_simulator.deployment import ENCODED, PLAIN
 from fermata.fault_simulator.invariants import Invariants

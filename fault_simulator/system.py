@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import partial
 
 from fermata.deployments.backend.process import UnfitError
-from fermata.deployments.frontend.options import FrontendOptions
-from fermata.deployments.specs import Registry
+from fermata.deployments.specs.frontend import FrontendOptions
+from fermata.deployments.specs.registry import Registry
 from fermata.fault_simulator.actors import KeptTerms, RpcConditions, SimulatedActor
 from fermata.fault_simulator.clients import Sent, SimulatedClients
 from fermata.fault_simulator.control import ControlHost, Controller

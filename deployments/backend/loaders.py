@@ -1,7 +1,6 @@
 """From what the configuration calls a model to something that runs; torch only where needed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -20,35 +19,13 @@ from fermata.deployments.backend.execution.tensors import Array, Outputs, numpy_
 from fermata.deployments.models.catalog import open_model
 from fermata.deployments.models.model import Card, Model, TorchModel
 from fermata.deployments.models.picture import centre_square, whole_frame
+from fermata.deployments.specs.backend import ModelSpec
 from fermata.foundation.errors import ConfigError
 
 EMULATED = "emulated"
 SCRIPT_ENDS = (".pt", ".ts", ".torchscript")
 EXPORT_ENDS = (".pt2",)
 ONNX_ENDS = (".onnx",)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """One variant to load."""
-
-    name: str
-    model: str
-    """`emulated`, a path to a TorchScript (.pt), exported (.pt2) or ONNX (.onnx) file, or a name
-    that `fermata.deployments.models.catalog` knows, `module:function` among them."""
-    batch_size_max: int = 64
-    input_shape: tuple[int, ...] | None = None
-    """Of one request; files and plain functions cannot tell it themselves."""
-    input_dtype: str = ""
-    """As it comes over the link; empty: as the model's card says."""
-    table_ns: tuple[int, ...] = ()
-    """Of an emulated model: run times of batches of 1, 2, 3 and so on."""
-    gpu_lock: str = ""
-    """Of an emulated model: file whose lock is the GPU, where processes share one."""
-    fit: str = ""
-    """Pictures come in any size and are fitted to the model's: `whole` or `centre`."""
-    half: bool = True
-    """16-bit floats on a GPU."""
 
 
 class MemoryBudget:

@@ -5,13 +5,12 @@ import time
 from dataclasses import dataclass
 
 from fermata.deployments.backend.execution.runner import Runner
-from fermata.deployments.backend.loaders import MemoryBudget, ModelSpec, load_runner, pick_device
+from fermata.deployments.backend.loaders import MemoryBudget, load_runner, pick_device
 from fermata.deployments.backend.meter import LoadCounts
 from fermata.deployments.backend.profiling import profile_runner
 from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
-from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.resolve import known_profiles, model_specs, variants
 from fermata.deployments.models.cache import cache_folder
+from fermata.deployments.specs.backend import ModelSpec, StoreOptions
 from fermata.profiles.devices import Cuda
 from fermata.profiles.profile import Profile
 
@@ -27,23 +26,16 @@ class StoredModel:
 class ModelStore:
     """Loads variants by name; its methods take long and are called from threads, one at a time."""
 
-    def __init__(self, config: DeploymentConfig) -> None:
-        given = config.backend
-        self.config = config
-        self.device = pick_device(given.device)
+    def __init__(self, options: StoreOptions) -> None:
+        self.options = options
+        self.device = pick_device(options.device)
         self.kind = Cuda().name if self.device == "cuda" else self.device
         """What run times depend on: backends of one kind share them."""
-        limit = None if given.memory_mb is None else int(given.memory_mb * 2**20)
-        self.budget = MemoryBudget(limit)
+        self.budget = MemoryBudget(options.memory_bytes_max)
         self.loads = LoadCounts()
-        self.space = SwapSpace(self._swap_in) if given.swap else None
+        self.space = SwapSpace(self._swap_in) if options.swap else None
         """Where a backend holds one model at a time."""
-        self.specs = {spec.name: spec for spec in model_specs(config, known_profiles(config))}
-
-        self.later = {
-            variant.name for application, variant in variants(config) if application.load == "asked"
-        }
-        """Variants that are loaded when a client asks for them."""
+        self.specs = {spec.name: spec for spec in options.specs}
 
     def load(self, variant: str) -> Runner:
         """The variant, warm; ConfigError where it cannot be had or does not fit."""
@@ -71,9 +63,7 @@ class ModelStore:
 
     def measure(self, variant: str, runner: Runner) -> Profile:
         """Its run times here."""
-        given = self.config.backend
-        # As Ray tells OpenMP, from the cores that it sets aside.
-        threads = max(1, int(given.cpus))
+        options = self.options
         folder = cache_folder(os.environ)
         spec = self.specs[variant]
-        return profile_runner(spec, runner, self.device, threads, folder, given.measure)
+        return profile_runner(spec, runner, self.device, options.threads, folder, options.measure)

@@ -5,7 +5,6 @@ import importlib.metadata
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -16,17 +15,16 @@ from fermata.deployments.backend.execution.out_of_memory import (
 )
 from fermata.deployments.backend.execution.runner import FittingRunner, Runner
 from fermata.deployments.backend.execution.tensors import numpy_dtype
-from fermata.deployments.backend.loaders import ModelSpec
 from fermata.deployments.models.cache import cached
 from fermata.deployments.models.catalog import FAMILIES
 from fermata.deployments.models.model import Card
+from fermata.deployments.specs.backend import Measure, ModelSpec
 from fermata.foundation.errors import ConfigError
 from fermata.profiles.devices import Cpu, Cuda
 from fermata.profiles.measure import Columns, Device, MeasureEffort, measure
 from fermata.profiles.profile import Profile, ms
 from fermata.profiles.store import Table, load_file, save_file
 
-Measure = Literal["once", "always", "never"]
 EFFORT = MeasureEffort(warm_up=1, runs_min=3, runs_max=200, budget_ns=ms(300))
 """Short, since everybody waits for it: execution soon teaches the rest."""
 VERSION = 1

@@ -8,8 +8,8 @@ import numpy as np
 
 from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.execution.tensors import Array, Outputs
-from fermata.deployments.backend.loaders import ModelSpec
 from fermata.deployments.models.model import Card
+from fermata.deployments.specs.backend import ModelSpec
 
 
 class SwapSpace:

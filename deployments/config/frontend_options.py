@@ -5,14 +5,16 @@ from pathlib import Path
 
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.link_options import link_options
-from fermata.deployments.frontend.access.connections import ConnectionLimits
-from fermata.deployments.frontend.access.tenants import TenantSpec
-from fermata.deployments.frontend.access.tls import ServerTls
-from fermata.deployments.frontend.options import FrontendOptions
-from fermata.deployments.frontend.protocol.server import ServerOptions
-from fermata.deployments.frontend.protocol.streams import StreamLimits
-from fermata.deployments.frontend.requests.table import TableLimits
-from fermata.deployments.frontend.requests.trace_file import TraceOptions
+from fermata.deployments.specs.frontend import (
+    ConnectionLimits,
+    FrontendOptions,
+    ServerOptions,
+    StreamLimits,
+    TableLimits,
+    TenantSpec,
+    TraceOptions,
+)
+from fermata.deployments.specs.tls import ServerTls
 from fermata.foundation.units import ms
 from fermata.router.leadership.actor import own_address
 

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 
 from fermata.clients.wire.dtypes import NAMES
-from fermata.deployments.backend.execution.tensors import OUTPUT
-from fermata.deployments.backend.loaders import ModelSpec
 from fermata.deployments.config.deployment import (
     ApplicationConfig,
     BackendConfig,
@@ -21,7 +19,15 @@ from fermata.deployments.models.digits import training_data
 from fermata.deployments.models.minilm import Tokens
 from fermata.deployments.models.model import Array, Card
 from fermata.deployments.sneakpeek.store import SneakPeekModel, build_model, load_model
-from fermata.deployments.specs import ImageSpec, Reader, Registry, ServedModel, TensorSpec
+from fermata.deployments.specs.backend import ModelSpec
+from fermata.deployments.specs.registry import Registry
+from fermata.deployments.specs.served_model import (
+    OUTPUT,
+    ImageSpec,
+    Reader,
+    ServedModel,
+    TensorSpec,
+)
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.profiles.profile import Profile

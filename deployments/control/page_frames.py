@@ -2,7 +2,7 @@
 
 from fermata.deployments.control.history import History
 from fermata.deployments.control.status import DeploymentStatus
-from fermata.deployments.frontend.requests.outcome_counts import LATE
+from fermata.deployments.specs.outcomes import LATE
 from fermata.router.core.events import is_bad
 from fermata.router.telemetry.dashboard_frames import (
     ApplicationFrame,

@@ -1,20 +1,22 @@
-"""The desk and its links: to the router, and from the backends. No servers, no threads of its own,
-so that a simulated world runs it as it is."""
+"""A frontend's links: to the router, and from the backends.
+
+It has no servers and no threads of its own, so that the fault simulator runs it as it is.
+"""
 
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 
+from fermata.deployments.frontend.access.client_ids import tenant_number
 from fermata.deployments.frontend.access.tenants import Tenants
 from fermata.deployments.frontend.memory.arena import Arena
-from fermata.deployments.frontend.options import FrontendOptions
-from fermata.deployments.frontend.protocol.parsing import tenant_number
 from fermata.deployments.frontend.readiness import Readiness
 from fermata.deployments.frontend.repository import Repository
 from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.peeker import Peeker
-from fermata.deployments.frontend.requests.request_driver import RequestDriver
+from fermata.deployments.frontend.requests.request_driver import DriverLimits, RequestDriver
 from fermata.deployments.frontend.requests.table import RequestTable
-from fermata.deployments.specs import Registry
+from fermata.deployments.specs.frontend import FrontendOptions
+from fermata.deployments.specs.registry import Registry
 from fermata.foundation.logs import LOG, fields
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.heartbeat import HeartbeatThread
@@ -44,7 +46,7 @@ from fermata.router.links.transport import Link, LinkServer, Resolve
 
 
 class LinkHub:
-    """Hands messages between links and desk (`LinkEvents`, `Wires`)."""
+    """Passes messages between links and the request driver (`LinkEvents`, `MessageSender`)."""
 
     def __init__(
         self,
@@ -54,114 +56,115 @@ class LinkHub:
         node: str,
         standby: Resolve | None = None,
     ) -> None:
-        """`standby` tells where a second router is, of which one leads at a time."""
+        """`standby` finds a second router; one of the two leads at a time."""
         self.options = options
         self.registry = registry
         self.routers = (resolve_router,) if standby is None else (resolve_router, standby)
         self.node = node
         self.table = RequestTable(options.number, options.table)
         self.tenants = Tenants(options.tenants)
-        self.table.tally.know({tenant_number(name): name for name in self.tenants.names})
+        self.table.counts.add_tenants({tenant_number(name): name for name in self.tenants.names})
         self.readiness = Readiness(self.table, options.to_zero)
-        self.epoch = 0
-        """The highest one met: an older router is refused."""
+        self.term = 0
+        """The highest term met: an older router is refused."""
         self.address = ""
         self.router: Link | None = None
         self.backends: dict[int, Link] = {}
         self.strays = 0
-        """Messages that made no sense from who sent them."""
+        """Messages that their sender had no business to send."""
 
     async def listen(
         self,
         undo: AsyncExitStack,
         arena: Arena,
         pool: Executor,
-        heart: HeartbeatThread,
+        heartbeat: HeartbeatThread,
         peeker: Peeker | None = None,
-        follower: RequestObserver | None = None,
+        observer: RequestObserver | None = None,
     ) -> None:
-        """Take links of backends; what ends that is left to `undo`."""
+        """Accept links of backends, until `undo` is closed."""
         options = self.options
         self.arena = arena
-        self.heart = heart
-        self.desk = RequestDriver(
-            self.table, arena, pool, self, options.pixels_max, peeker, follower, heart.clock
+        self.heartbeat = heartbeat
+        limits = DriverLimits(pixels_max=options.pixels_max)
+        self.driver = RequestDriver(
+            self.table, arena, pool, self, limits, peeker, observer, heartbeat.clock
         )
         self.repository = Repository(self.registry, options.repository_open, self.to_router)
-        self.link_server = LinkServer(self._hello, self, heart, options.links)
+        self.link_server = LinkServer(self._hello, self, heartbeat, options.links)
         await self.link_server.start(options.link_host)
         undo.push_async_callback(self.link_server.stop, "the frontend shuts down")
         self.address = self.link_server.address
 
     def reach_router(self, undo: AsyncExitStack) -> None:
-        """Keep a link to the router; it comes when it comes."""
+        """Keep a link to the router; returns before it is up."""
         self.router_link = RouterLinks(
-            self.routers, self._hello, self, self.heart, self.options.links
+            self.routers, self._hello, self, self.heartbeat, self.options.links
         )
         self.router_link.start()
         undo.push_async_callback(self.router_link.stop, "the frontend shuts down")
 
     def _hello(self) -> Hello:
         number = self.options.number
-        return Hello(PROTOCOL, "frontend", number, self.epoch, self.address, self.node)
+        return Hello(PROTOCOL, "frontend", number, self.term, self.address, self.node)
 
     # LinkEvents
 
     def on_up(self, link: Link) -> None:
         peer = link.peer
         if peer.role == "router":
-            self.epoch = max(self.epoch, peer.epoch)
+            self.term = max(self.term, peer.epoch)
             self.router = link
             self.repository.on_router_up()
             self.readiness.on_router_up()
-            self.desk.on_router_up(peer.epoch)
+            self.driver.on_router_up(peer.epoch)
             LOG.info("router linked", extra=fields(epoch=peer.epoch, address=peer.address))
         else:
             before = self.backends.get(peer.number)
             if before is not None and before is not link:
                 before.close(CloseCode.SUPERSEDED, f"backend {peer.number} has come anew")
-                self.desk.on_backend_down(peer.number)
+                self.driver.on_backend_down(peer.number)
             self.backends[peer.number] = link
 
     def on_down(self, link: Link, closed: Closed) -> None:
         peer = link.peer
         if link is self.router:
             self.router = None
-            self.desk.on_router_down()
+            self.driver.on_router_down()
             LOG.info("router gone", extra=fields(epoch=peer.epoch, reason=str(closed)))
         elif self.backends.get(peer.number) is link:
             del self.backends[peer.number]
-            self.desk.on_backend_down(peer.number)
+            self.driver.on_backend_down(peer.number)
 
     def on_refused(self, link: Link, closed: Closed) -> None:
-        """Whoever it was comes again; `router_link.trouble` says why it failed."""
+        """Nothing to do: the peer tries again, and `router_link.trouble` has the reason."""
 
     def on_messages(self, link: Link, messages: list[Message]) -> None:
         if link.peer.role == "backend":
             self._hear_backend(link, messages)
         else:
             self._hear_router(link, messages)
-        self.desk.pump()
+        self.driver.pump()
 
     def _hear_backend(self, link: Link, messages: list[Message]) -> None:
-        desk = self.desk
+        driver = self.driver
         number = link.peer.number
         for message in messages:
             if isinstance(message, Result):
-                desk.on_result(number, message)
+                driver.on_result(number, message)
             elif isinstance(message, Fetch):
-                desk.on_fetch(number, message)
+                driver.on_fetch(number, message)
             elif isinstance(message, Returned):
-                desk.on_returned(number, message)
+                driver.on_returned(number, message)
             else:
                 self._on_stray(link, message)
                 return
 
     def _hear_router(self, link: Link, messages: list[Message]) -> None:
-        desk = self.desk
+        driver = self.driver
         for message in messages:
             if isinstance(message, Dropped):
-                desk.on_dropped(message)
+                driver.on_dropped(message)
             elif isinstance(message, Unavailable):
                 self.repository.on_absent(message)
             elif isinstance(message, FleetStatus):
@@ -170,11 +173,11 @@ class LinkHub:
             elif isinstance(message, Shares):
                 self.tenants.set_shares(message.tenants)
             elif isinstance(message, Estimated):
-                desk.on_estimated(message)
+                driver.on_estimated(message)
             elif isinstance(message, ShortCircuit):
-                desk.on_short_circuit(message)
+                driver.on_short_circuit(message)
             elif isinstance(message, InputSizeAdvice):
-                desk.on_advice(message)
+                driver.on_advice(message)
             else:
                 self._on_stray(link, message)
                 return
@@ -184,7 +187,7 @@ class LinkHub:
         detail = f"{type(message).__name__} from a {link.peer.role}"
         link.close(CloseCode.WRONG_ROLE, detail)
 
-    # Wires
+    # MessageSender
 
     def to_router(self, message: Submit | Cancel | Evidence | Place | ClientNetworkReport) -> None:
         if self.router is not None:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from starlette.routing import Route
 
-from fermata.deployments.config.token_reader import TokenReader
+from fermata.deployments.frontend.access.tenants import TokenSource
 from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.frontend.memory.arena import Arena
-from fermata.deployments.frontend.options import FrontendOptions
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.server import FrontendServer
 from fermata.deployments.frontend.requests.observers import RequestObserver, observe_with
@@ -22,14 +21,15 @@ from fermata.deployments.frontend.requests.request_log import RequestLog
 from fermata.deployments.frontend.requests.trace_file import Traces
 from fermata.deployments.metrics.process_stats import PeriodicReport, resident_bytes
 from fermata.deployments.sneakpeek.store import SneakPeekModel
-from fermata.deployments.specs import Registry
+from fermata.deployments.specs.frontend import FrontendOptions
+from fermata.deployments.specs.registry import Registry
 from fermata.foundation.logs import LOG, debugging, fields
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import FrontendStats
 from fermata.router.links.transport import Resolve
 
 TASKS_EVERY = 5
-"""Of the times that it tells the router what it holds."""
+"""One in so many reports to the router counts the loop's tasks."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -40,8 +40,8 @@ def node_name() -> str:
     return f"{socket.gethostname()}-{boot}"
 
 
-class FrontendProcess(LinkHub):
-    """A switchboard with what it needs of a process: servers, threads and shared memory."""
+class FrontendProcess:
+    """A link hub with the servers, threads and shared memory that it needs."""
 
     def __init__(
         self,
@@ -51,112 +51,115 @@ class FrontendProcess(LinkHub):
         routes: tuple[Route, ...] = (),
         peeks: Mapping[str, SneakPeekModel] | None = None,
         export: Callable[[FrontendStats], None] | None = None,
-        tokens: TokenReader | None = None,
+        tokens: TokenSource | None = None,
         standby: Resolve | None = None,
     ) -> None:
-        """`peeks` are the SneakPeek models, by application; `export` hears what is counted;
-        `tokens` looks which ones tenants have now."""
-        super().__init__(options, registry, resolve_router, options.node or node_name(), standby)
+        """`peeks` are the SneakPeek models, by application; `export` receives each report;
+        `tokens` follows the tokens of tenants."""
+        self.options = options
+        node = options.node or node_name()
+        self.hub = LinkHub(options, registry, resolve_router, node, standby)
         self.routes = routes
         self.peeks = peeks or {}
         self.export = export
         self.tokens = tokens
         self.traces: Traces | None = None
-        self.told = self.tasks = 0
+        self.reported = self.tasks = 0
 
     async def start(self) -> None:
-        """Up and listening when it returns; the router's link comes when it comes."""
-        options = self.options
+        """Listen to clients and backends; the link to the router may come up later."""
+        options, hub = self.options, self.hub
         async with AsyncExitStack() as undo:
-            # Whatever fails below, nothing of what came before it stays behind.
+            # A failure below leaves nothing behind.
             arena = Arena(options.table.payload_bytes_max if options.shared_memory else 0)
             undo.callback(arena.close)
             pool = ThreadPoolExecutor(options.decoders, thread_name_prefix="decode")
             undo.callback(pool.shutdown, wait=False, cancel_futures=True)
-            self.peeker = Peeker(self.peeks, pool, self.to_router) if self.peeks else None
+            self.peeker = Peeker(self.peeks, pool, hub.to_router) if self.peeks else None
             if options.traces is not None:
                 self.traces = Traces(options.traces, options.number, pool)
                 undo.callback(self.traces.close)
-            heart = HeartbeatThread(options.links.beat_ns)
-            undo.callback(heart.stop)
-            await self.listen(
-                undo, arena, pool, heart, self.peeker, observe_with(self._followers())
-            )
+            heartbeat = HeartbeatThread(options.links.beat_ns)
+            undo.callback(heartbeat.stop)
+            observer = observe_with(self._observers())
+            await hub.listen(undo, arena, pool, heartbeat, self.peeker, observer)
             self.service = InferenceService(
-                self.desk,
-                self.registry,
+                hub.driver,
+                hub.registry,
                 options.streams,
-                self.repository,
-                self.readiness,
-                self.tenants,
+                hub.repository,
+                hub.readiness,
+                hub.tenants,
             )
             self.server = FrontendServer(self.service, options.server, self.routes)
             await self.server.start()
-            LOG.info("frontend listens", extra=fields(links=self.address))
-            self.reach_router(undo)
+            LOG.info("frontend listens", extra=fields(links=hub.address))
+            hub.reach_router(undo)
             if self.tokens is not None:
-                renewing = asyncio.ensure_future(self.tokens.keep(self.tenants.renew))
+                renewing = asyncio.ensure_future(self.tokens.keep(hub.tenants.renew))
                 undo.callback(renewing.cancel)
-            telling = PeriodicReport(asyncio.get_running_loop(), self._tell)
-            undo.callback(telling.close)
+            reports = PeriodicReport(asyncio.get_running_loop(), self._report)
+            undo.callback(reports.close)
             self._undo = undo.pop_all()
         # A full collection takes 18 ms of everyone's SLO; requests leave few cycles behind.
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 50, 1000)
-        self.desk.stalls.start()
+        hub.driver.stall_detector.start()
 
     def check(self) -> None:
         """Raise what a frontend cannot go on after."""
         self.server.check()
 
-    def _followers(self) -> list[RequestObserver]:
+    def _observers(self) -> list[RequestObserver]:
         found: list[RequestObserver] = [] if self.traces is None else [self.traces.tracer]
         return [*found, RequestLog()] if debugging() else found
 
     async def stop(self) -> None:
         """Drain, then leave nothing behind."""
         await self.server.stop()
-        self.desk.close()
+        self.hub.driver.close()
         await self._undo.aclose()
 
     def _tasks(self) -> int:
-        """Counting takes a microsecond for each, so it is done now and then."""
-        if self.told % TASKS_EVERY == 0:
+        """Tasks of the loop; counting one takes a microsecond, so not every report counts anew."""
+        if self.reported % TASKS_EVERY == 0:
             self.tasks = len(asyncio.all_tasks())
-        self.told += 1
+        self.reported += 1
         return self.tasks
 
-    def _tell(self, late_ns: int) -> None:
-        """What there is to count is kept for a router that is away."""
+    def _report(self, late_ns: int) -> None:
+        """Send the counts since the last report; while no router is linked they add up."""
+        hub, table = self.hub, self.hub.table
         if self.traces is not None:
             self.traces.write()
-        if self.router is None:
+        if hub.router is None:
             return
         stats = FrontendStats(
-            self.table.tally.take(),
-            open=len(self.table.entries),
-            payload_bytes=self.table.payload_bytes,
+            table.counts.take(),
+            open=len(table.entries),
+            payload_bytes=table.payload_bytes,
             memory_bytes=resident_bytes(),
             loop_late_ns=late_ns,
             tasks=self._tasks(),
-            tenants=self.table.tally.take_tenants(),
+            tenants=table.counts.take_tenants(),
         )
-        self.router.send(stats)
+        hub.router.send(stats)
         if self.export is not None:
             self.export(stats)
 
     def status(self) -> Mapping[str, object]:
-        """What an operator asks first."""
+        """The state of the process, for tests and debugging."""
+        hub = self.hub
         return {
-            "router": self.router is not None,
-            "trouble": self.router_link.trouble,
-            "epoch": self.epoch,
-            "links_refused": self.link_server.lobby.refused,
-            "backends": sorted(self.backends),
-            "open": len(self.table.entries),
-            "payload_bytes": self.table.payload_bytes,
-            "decoding": self.desk.decoding,
+            "router": hub.router is not None,
+            "trouble": hub.router_link.trouble,
+            "term": hub.term,
+            "links_refused": hub.link_server.lobby.refused,
+            "backends": sorted(hub.backends),
+            "open": len(hub.table.entries),
+            "payload_bytes": hub.table.payload_bytes,
+            "decoding": hub.driver.decoding,
             "streams": len(self.service.streams),
             "http_connections": self.server.doors.total,
             "http_connections_refused": self.server.doors.refused,

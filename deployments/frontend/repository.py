@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import ClassVar
 
-from fermata.deployments.specs import Registry
+from fermata.deployments.specs.registry import Registry
 from fermata.foundation.errors import ServingError
 from fermata.router.health.availability import FAILED, LOADING
 from fermata.router.links.messages import Place, Unavailable

@@ -18,8 +18,7 @@ from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import DTYPES
 from fermata.deployments.config.deployment import load_config
-from fermata.deployments.frontend.protocol.decoding import payload_bytes, write_payload
-from fermata.deployments.frontend.protocol.images import (
+from fermata.deployments.frontend.inputs.images import (
     PIXEL_BYTES_MAX,
     check_pixels,
     decode,
@@ -28,15 +27,9 @@ from fermata.deployments.frontend.protocol.images import (
     write,
 )
 from fermata.deployments.frontend.protocol.json_tensors import read_request
-from fermata.deployments.frontend.protocol.parsing import parse_request
-from fermata.deployments.specs import (
-    Fit,
-    ImageSpec,
-    Registry,
-    ServedModel,
-    TensorSpec,
-    UnknownModelError,
-)
+from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
+from fermata.deployments.specs.registry import Registry, UnknownModelError
+from fermata.deployments.specs.served_model import Fit, ImageSpec, ServedModel, TensorSpec
 from fermata.fault_simulator.fuzzing import seeds
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
@@ -150,11 +143,11 @@ def rest(data: bytes) -> None:
 def _serve(request: pb.ModelInferRequest) -> None:
     try:
         with bounded_memory(len(request.SerializeToString())):
-            intake = parse_request(request, REGISTRY, stream=1, tenant="somebody")
-            check_pixels(*intake.frame, PIXELS_MAX)
-            size = payload_bytes(intake)
-            assert size <= len(intake.tensor.data) + 4 * PIXELS_MAX
-            write_payload(intake, memoryview(bytearray(size)), PIXELS_MAX)
+            given = parse_request(request, REGISTRY, CallContext(stream=1, tenant="somebody")).input
+            check_pixels(*given.frame, PIXELS_MAX)
+            size = given.payload_bytes()
+            assert size <= len(given.tensor.data) + 4 * PIXELS_MAX
+            given.write_payload(memoryview(bytearray(size)), PIXELS_MAX)
     except (BadRequestError, UnknownModelError) as error:
         _say(error)
 

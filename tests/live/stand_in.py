@@ -20,10 +20,10 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from fermata.deployments.frontend.options import FrontendOptions
 from fermata.deployments.frontend.process import FrontendProcess
-from fermata.deployments.frontend.protocol.server import ServerOptions
-from fermata.deployments.specs import ImageSpec, Registry, ServedModel, TensorSpec
+from fermata.deployments.specs.frontend import FrontendOptions, ServerOptions
+from fermata.deployments.specs.registry import Registry
+from fermata.deployments.specs.served_model import ImageSpec, ServedModel, TensorSpec
 from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import connect
@@ -186,7 +186,7 @@ class Running:
 
         self.frontend = FrontendProcess(options, Registry.of(MODELS), resolve)
         await self.frontend.start()
-        while self.stand_in.backend is None or 5 not in self.frontend.backends:
+        while self.stand_in.backend is None or 5 not in self.frontend.hub.backends:
             await asyncio.sleep(0.005)
 
     async def _stop(self) -> None:

@@ -26,8 +26,7 @@ from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import RefusedError
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import from_array
-from fermata.deployments.frontend.access.tenants import TenantSpec
-from fermata.deployments.frontend.protocol.streams import StreamLimits
+from fermata.deployments.specs.frontend import StreamLimits, TenantSpec
 from fermata.foundation.units import ms
 from fermata.router.links.messages import FleetStatus, Shares
 
@@ -146,7 +145,7 @@ def test_above_its_rate_a_tenant_is_refused_and_others_are_not(channel: grpc.Cha
 
 
 def test_a_rate_is_shared_with_other_frontends(guarded: Running) -> None:
-    limit = guarded.frontend.tenants.find(f"Bearer {BUSY}").limit
+    limit = guarded.frontend.hub.tenants.find(f"Bearer {BUSY}").limit
     assert limit is not None
     for message, gap_ms in (
         (FleetStatus(4, 1), 4000),
@@ -159,7 +158,7 @@ def test_a_rate_is_shared_with_other_frontends(guarded: Running) -> None:
 
 
 def test_what_became_of_a_tenants_requests_is_counted(guarded: Running) -> None:
-    told = {each.name: each.outcomes for each in guarded.frontend.table.tally.tenants.values()}
+    told = {each.name: each.outcomes for each in guarded.frontend.hub.table.counts.tenants.values()}
     assert told["busy"]["good"] >= 2
     assert told["busy"]["rate"] >= 8
     assert told["cameras"]["denied"] > 0

@@ -19,7 +19,7 @@ from fermata.clients.pending import FrameResult
 from fermata.clients.stream import FrameStream, StreamOptions
 from fermata.commands.load import load
 from fermata.commands.stream import stream
-from fermata.deployments.frontend.protocol.streams import StreamLimits
+from fermata.deployments.specs.frontend import StreamLimits
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms, seconds
 
@@ -157,7 +157,7 @@ def test_requests_survive_a_router_that_comes_back() -> None:
     future.result(10)
     assert (found["lost"], found["duplicates"]) == (0, 0)
     assert found["bad_rate"] == pytest.approx(0, abs=0.05), found
-    assert system.frontend.epoch == 2
+    assert system.frontend.hub.term == 2
     system.close()
 
 

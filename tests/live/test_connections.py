@@ -17,9 +17,7 @@ from stand_in import Running, ask, numbers, options, wait_for
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
-from fermata.deployments.frontend.access.connections import HEAD_BYTES_MAX, ConnectionLimits
-from fermata.deployments.frontend.protocol.server import ServerOptions
-from fermata.deployments.frontend.protocol.streams import StreamLimits
+from fermata.deployments.specs.frontend import ConnectionLimits, ServerOptions, StreamLimits
 from fermata.foundation.units import ms, seconds
 
 pytestmark = pytest.mark.live
@@ -131,7 +129,7 @@ def test_headers_have_an_end(running: Running, nobody_inside: None) -> None:
     with connect(running) as one:
         one.sendall(HEALTH[:-2])
         header = b"x: " + b"y" * 1000 + b"\r\n"
-        send_until_cut(one, header, 100 * HEAD_BYTES_MAX // len(header))
+        send_until_cut(one, header, 100 * ConnectionLimits().head_bytes_max // len(header))
 
 
 def test_an_answer_that_takes_longer_than_a_request_may_is_waited_for(

@@ -190,18 +190,18 @@ def test_silence_ends_by_the_deadline_plus_50_ms(stub: InferenceStub) -> None:
 
 def test_a_client_that_leaves_frees_its_place(running: Running, stub: InferenceStub) -> None:
     call = stub.ModelInfer.future(ask("silent", timeout=20_000_000))
-    wait_for(lambda: running.frontend.table.entries)
-    (rid,) = running.frontend.table.entries
+    wait_for(lambda: running.frontend.hub.table.entries)
+    (rid,) = running.frontend.hub.table.entries
     call.cancel()
     wait_for(lambda: rid in running.stand_in.cancelled)
     with grpc.insecure_channel(running.target) as channel:
         answers = InferenceStub(channel).ModelStreamInfer(
             iter([ask("silent", timeout=20_000_000)] * 3)
         )
-        wait_for(lambda: len(running.frontend.table.entries) == 3)
+        wait_for(lambda: len(running.frontend.hub.table.entries) == 3)
         answers.cancel()
-        wait_for(lambda: not running.frontend.table.entries)
-    assert running.frontend.table.payload_bytes == 0
+        wait_for(lambda: not running.frontend.hub.table.entries)
+    assert running.frontend.hub.table.payload_bytes == 0
 
 
 def test_a_stream_that_breaks_mid_message_frees_its_places(running: Running) -> None:
@@ -235,7 +235,7 @@ def test_a_stream_that_breaks_mid_message_frees_its_places(running: Running) -> 
     thread.join()
     listener.close()
     wait_for(lambda: not running.frontend.service.streams)
-    assert not running.frontend.table.entries
+    assert not running.frontend.hub.table.entries
 
 
 def test_rest_serves_the_same(running: Running) -> None:
@@ -325,7 +325,7 @@ def test_tritonclient_works_unchanged(running: Running) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["unary", "stream", "deadline", "cancel", "refusal", "describe"]
-    wait_for(lambda: not running.frontend.table.entries)
+    wait_for(lambda: not running.frontend.hub.table.entries)
 
 
 def get(running: Running, path: str) -> str:

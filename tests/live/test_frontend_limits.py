@@ -17,8 +17,7 @@ from stand_in import Running, ask, numbers, options
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import from_array
-from fermata.deployments.frontend.protocol.streams import StreamLimits
-from fermata.deployments.frontend.requests.table import TableLimits
+from fermata.deployments.specs.frontend import StreamLimits, TableLimits
 from fermata.foundation.units import ms, seconds
 
 pytestmark = pytest.mark.live

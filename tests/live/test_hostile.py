@@ -20,7 +20,7 @@ from stand_in import Running, ask, numbers, options, picture, wait_for
 
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import from_array
-from fermata.deployments.frontend.requests.table import TableLimits
+from fermata.deployments.specs.frontend import TableLimits
 
 pytestmark = pytest.mark.live
 
@@ -39,8 +39,8 @@ def stub(running: Running) -> Iterator[InferenceStub]:
     with grpc.insecure_channel(running.target, options=large) as one:
         yield InferenceStub(one)
         assert numbers(InferenceStub(one).ModelInfer(ask("sum"))) == [6, 0, 3]
-    assert running.frontend.table.payload_bytes == 0
-    assert running.frontend.desk.decoding == 0
+    assert running.frontend.hub.table.payload_bytes == 0
+    assert running.frontend.hub.driver.decoding == 0
 
 
 def memory_mb() -> float:

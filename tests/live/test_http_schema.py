@@ -44,4 +44,4 @@ def test_every_answer_is_as_described(running: Running) -> None:
             holds()
             tried += 1
     assert tried == 7 + 2 * 2
-    assert running.frontend.table.payload_bytes == 0
+    assert running.frontend.hub.table.payload_bytes == 0

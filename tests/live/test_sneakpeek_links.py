@@ -16,13 +16,13 @@ from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
 from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.backend.process import BackendProcess, BackendSettings
 from fermata.deployments.backend.swapping import SwappingRunner
+from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import load_config
 from fermata.deployments.config.resolve import peeks, registry, router_config
-from fermata.deployments.frontend.options import FrontendOptions
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.frontend.protocol.parsing import parse_request
-from fermata.deployments.frontend.protocol.server import ServerOptions
 from fermata.deployments.models.digits import held_out, load
+from fermata.deployments.specs.frontend import FrontendOptions, ServerOptions
 from fermata.foundation.units import ms
 from fermata.profiles.profile import from_table_ms
 from fermata.router.links.heartbeat import HeartbeatThread
@@ -58,8 +58,8 @@ async def served() -> AsyncIterator[tuple[FrontendProcess, dict[str, SwappingRun
     async def resolve() -> str:
         return f"127.0.0.1:{port}"
 
-    stock = ModelStore(config)
-    runners = {name: await asyncio.to_thread(stock.load, name) for name in stock.specs}
+    store = ModelStore(store_options(config))
+    runners = {name: await asyncio.to_thread(store.load, name) for name in store.specs}
     backend = BackendProcess(BackendSettings(1, kind="cpu", node=node_name()), runners, resolve)
     await backend.start()
     ports = ServerOptions(host="127.0.0.1", grpc_port=0, http_port=0, reuse_port=False)
@@ -68,7 +68,7 @@ async def served() -> AsyncIterator[tuple[FrontendProcess, dict[str, SwappingRun
     )
     await frontend.start()
     await asyncio.to_thread(
-        wait_until, lambda: frontend.router is not None and bool(router.backends), 20
+        wait_until, lambda: frontend.hub.router is not None and bool(router.backends), 20
     )
     try:
         yield (
@@ -89,7 +89,7 @@ async def ask(frontend: FrontendProcess, image: np.ndarray) -> Result:
     request.inputs.add(name="input", datatype="FP32", shape=[64])
     request.raw_input_contents.append(image.astype(np.float32).tobytes())
     request.parameters["timeout"].int64_param = 1_000_000
-    outcome = await frontend.desk.infer(parse_request(request, frontend.registry))
+    outcome = await frontend.hub.driver.infer(parse_request(request, frontend.hub.registry))
     assert isinstance(outcome, Result), outcome
     return outcome
 

@@ -30,8 +30,8 @@ from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import RefusedError
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import from_array
-from fermata.deployments.frontend.access.tls import ServerTls
-from fermata.deployments.frontend.protocol.server import ServerOptions
+from fermata.deployments.specs.frontend import ServerOptions
+from fermata.deployments.specs.tls import ServerTls
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 

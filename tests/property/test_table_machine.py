@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.requests.pending_request import (
     Release,
     RequestTerms,
@@ -12,7 +12,8 @@ from fermata.deployments.frontend.requests.pending_request import (
     ToBackend,
     ToRouter,
 )
-from fermata.deployments.frontend.requests.table import LENT_NS, RequestTable, TableLimits
+from fermata.deployments.frontend.requests.table import RequestTable
+from fermata.deployments.specs.frontend import TableLimits
 from fermata.foundation.units import NEVER, ms
 from fermata.router.links.messages import (
     Cancel,
@@ -69,7 +70,7 @@ class TableMachine(RuleBasedStateMachine):
                 self.ended.add(effect.rid)
                 for backend, rid in self.reading:
                     if rid == effect.rid:
-                        self.reading[backend, rid] = self.now_ns + LENT_NS
+                        self.reading[backend, rid] = self.now_ns + TableLimits().lent_ns
             elif isinstance(effect, Release):
                 rid = effect.payload.rid
                 assert rid not in self.released, "released twice"

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.invariants import Invariants
 from fermata.fault_simulator.schedule import FaultSchedule
 from fermata.fault_simulator.system import SimulatedDeployment

@@ -11,7 +11,7 @@ from snapshots import application, router, snapshot
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import registry
 from fermata.deployments.control.canaries import canaries
-from fermata.deployments.specs import UnloadedModelError
+from fermata.deployments.specs.registry import UnloadedModelError
 from fermata.foundation.errors import ConfigError
 from fermata.router.links.messages import Ready, Unavailable
 from fermata.router.telemetry.snapshot import RouterSnapshot

@@ -1,4 +1,4 @@
-"""The desk: one request's trouble stays its own."""
+"""The request driver: one request's trouble stays its own."""
 
 import asyncio
 from collections.abc import Iterator
@@ -8,13 +8,14 @@ from contextlib import contextmanager
 import pytest
 
 from fermata.clients.wire.tensors import RawTensor
+from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.memory.arena import Arena
-from fermata.deployments.frontend.protocol.parsing import ParsedRequest
-from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
-from fermata.deployments.frontend.requests.request_driver import ADVICE_MAX, RequestDriver
+from fermata.deployments.frontend.requests.request_driver import DriverLimits, RequestDriver
 from fermata.deployments.frontend.requests.table import RequestTable
-from fermata.deployments.specs import ServedModel, TensorSpec
+from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.units import ms, seconds
 from fermata.router.links.messages import (
     Cancel,
@@ -42,7 +43,7 @@ class Watch:
 
 
 class Nowhere:
-    """Wires that lead to nobody."""
+    """A sender whose messages reach nobody."""
 
     def to_router(self, message: Submit | Cancel | Evidence | ClientNetworkReport) -> None:
         pass
@@ -52,7 +53,7 @@ class Nowhere:
 
 
 @contextmanager
-def a_desk() -> Iterator[RequestDriver]:
+def a_driver() -> Iterator[RequestDriver]:
     with ThreadPoolExecutor(1) as pool:
         arena = Arena(0)
         yield RequestDriver(RequestTable(1), arena, pool, Nowhere())
@@ -62,8 +63,8 @@ def a_desk() -> Iterator[RequestDriver]:
 def asking(model: ServedModel, frame: tuple[int, int] = (0, 0)) -> ParsedRequest:
     encoded = frame != (0, 0)
     tensor = RawTensor("input", "BYTES" if encoded else "UINT8", (1,) if encoded else (4,), b"abcd")
-    arrival = RequestTerms(model.name, model.slo_ns, model.hard_limit_ns, 4)
-    return ParsedRequest(model, "1", "", arrival, tensor, encoded, batched=False, frame=frame)
+    terms = RequestTerms(model.name, model.slo_ns, model.hard_limit_ns, 4)
+    return ParsedRequest("1", "", terms, RequestInput(model, tensor, encoded, False, frame))
 
 
 async def _answers_to_two(caplog: pytest.LogCaptureFixture) -> list[tuple[str, Outcome]]:
@@ -74,17 +75,17 @@ async def _answers_to_two(caplog: pytest.LogCaptureFixture) -> list[tuple[str, O
             raise TypeError("no words for it")
         said.append(("speechless", outcome))
 
-    with a_desk() as desk:
-        desk.table.on_router_up(0, 1)
-        first = desk.open(asking(BYTES), speechless)
-        second = desk.open(asking(BYTES), lambda _, outcome: said.append(("other", outcome)))
+    with a_driver() as driver:
+        driver.table.on_router_up(0, 1)
+        first = driver.open(asking(BYTES), speechless)
+        second = driver.open(asking(BYTES), lambda _, outcome: said.append(("other", outcome)))
         assert isinstance(first, int)
         assert isinstance(second, int)
         for rid in (first, second):
-            desk.on_result(1, Result(rid, "v1", 2, 0, 1000))
-        desk.pump()
-        desk.close()
-    assert "cannot be said" in caplog.text
+            driver.on_result(1, Result(rid, "v1", 2, 0, 1000))
+        driver.pump()
+        driver.close()
+    assert "cannot encode response" in caplog.text
     return said
 
 
@@ -100,10 +101,10 @@ def test_an_answer_without_words_costs_nobody_else_theirs(
 
 
 async def _open_huge() -> int | Refusal:
-    with a_desk() as desk:
-        found = desk.open(asking(SIZED, frame=(65_535, 65_535)), lambda *_: None)
-        assert not desk.table.entries
-        desk.close()
+    with a_driver() as driver:
+        found = driver.open(asking(SIZED, frame=(65_535, 65_535)), lambda *_: None)
+        assert not driver.table.entries
+        driver.close()
         return found
 
 
@@ -118,18 +119,18 @@ async def _advised(clients: int) -> tuple[int, list[InputSizeAdvice | None]]:
     def of(client: int) -> RequestTerms:
         return RequestTerms("bytes", seconds(1), seconds(1), 4, client=client)
 
-    with a_desk() as desk:
+    with a_driver() as driver:
         for client in range(clients):
-            desk.on_advice(InputSizeAdvice("bytes", client, 128, 0, True))
-            desk.advice_for(of(0))
-        found = [desk.advice_for(of(client)) for client in (0, 1, clients - 1)]
-        desk.close()
-        return len(desk.advice), found
+            driver.on_advice(InputSizeAdvice("bytes", client, 128, 0, True))
+            driver.advice_for(of(0))
+        found = [driver.advice_for(of(client)) for client in (0, 1, clients - 1)]
+        driver.close()
+        return len(driver.advice), found
 
 
 def test_clients_that_still_send_keep_their_advice() -> None:
-    kept, (first, second, last) = asyncio.run(_advised(2 * ADVICE_MAX))
-    assert kept == ADVICE_MAX
+    kept, (first, second, last) = asyncio.run(_advised(2 * DriverLimits().advice_max))
+    assert kept == DriverLimits().advice_max
     assert (first is None, second is None, last is None) == (False, True, False)
 
 
@@ -137,12 +138,12 @@ def test_what_lay_unread_while_the_process_was_stopped_is_refused() -> None:
     async def play() -> None:
         watch = Watch()
         with ThreadPoolExecutor(1) as pool:
-            desk = RequestDriver(RequestTable(1), Arena(0), pool, Nowhere(), clock=watch)
-            desk.table.on_router_up(0, 1)
-            desk.stalls.start()
+            driver = RequestDriver(RequestTable(1), Arena(0), pool, Nowhere(), clock=watch)
+            driver.table.on_router_up(0, 1)
+            driver.stall_detector.start()
 
             def ask() -> int | Refusal:
-                return desk.open(asking(BYTES), lambda *_: None)
+                return driver.open(asking(BYTES), lambda *_: None)
 
             watch.now_ns += ms(600)
             # Half a second: there is time left.
@@ -154,9 +155,9 @@ def test_what_lay_unread_while_the_process_was_stopped_is_refused() -> None:
                 assert refused.status == "UNAVAILABLE"
                 assert refused.message.startswith("stalled: the frontend did not run for 2")
                 # Before the loop comes to its clock, and while it still reads what lay there.
-                desk.stalls._on_tick()
+                driver.stall_detector._on_tick()
             watch.now_ns += ms(150)
             assert isinstance(ask(), int)
-            desk.close()
+            driver.close()
 
     asyncio.run(play())

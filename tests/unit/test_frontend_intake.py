@@ -23,20 +23,14 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     to_array,
 )
+from fermata.deployments.frontend.inputs.images import decode, fit, write
 from fermata.deployments.frontend.protocol.client_errors import refusal_of
-from fermata.deployments.frontend.protocol.decoding import payload_bytes, write_payload
-from fermata.deployments.frontend.protocol.images import decode, fit, write
 from fermata.deployments.frontend.protocol.json_tensors import read_request, write_response
-from fermata.deployments.frontend.protocol.parsing import ParsedRequest, parse_request
+from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import best_classes, response_of, stream_refusal
-from fermata.deployments.specs import (
-    Fit,
-    ImageSpec,
-    Registry,
-    ServedModel,
-    TensorSpec,
-    UnknownModelError,
-)
+from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
+from fermata.deployments.specs.registry import Registry, UnknownModelError
+from fermata.deployments.specs.served_model import Fit, ImageSpec, ServedModel, TensorSpec
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.router.links.messages import Result
@@ -64,7 +58,7 @@ def ask(model: str, tensor: RawTensor, version: str = "", **given: int | str) ->
         else:
             request.parameters[name].string_param = value
     add_input(request, tensor)
-    return parse_request(request, REGISTRY, stream=77)
+    return parse_request(request, REGISTRY, CallContext(stream=77))
 
 
 WORDS = from_array("text", np.arange(5))
@@ -80,28 +74,28 @@ def test_what_clients_say_of_themselves_has_limits(name: str, value: int) -> Non
 
 def test_a_timeout_is_the_slo_and_keeps_what_the_hard_limit_allows_on_top() -> None:
     jpeg = RawTensor("input", "BYTES", (1,), join_bytes([b"\xff\xd8"]))
-    arrival = ask("resnet", jpeg).arrival
-    assert (arrival.slo_ns, arrival.hard_limit_ns) == (ms(50), ms(80))
-    arrival = ask("resnet", jpeg, timeout=20_000).arrival
-    assert (arrival.slo_ns, arrival.hard_limit_ns) == (ms(20), ms(50))
+    terms = ask("resnet", jpeg).terms
+    assert (terms.slo_ns, terms.hard_limit_ns) == (ms(50), ms(80))
+    terms = ask("resnet", jpeg, timeout=20_000).terms
+    assert (terms.slo_ns, terms.hard_limit_ns) == (ms(20), ms(50))
     # The encoded picture and the tensor it becomes.
-    assert arrival.size_bytes == 6 + 3 * 8 * 8 * 4
+    assert terms.size_bytes == 6 + 3 * 8 * 8 * 4
 
 
 def test_clients_are_numbers_names_or_the_stream_itself() -> None:
-    assert ask("words", WORDS).arrival.client == 77
-    assert ask("words", WORDS, client=5).arrival.client == 5
-    assert ask("words", WORDS, sequence_id=6).arrival.client == 6
-    named = ask("words", WORDS, client="camera-a").arrival.client
-    assert named == ask("words", WORDS, client="camera-a").arrival.client
-    assert named != ask("words", WORDS, client="camera-b").arrival.client
+    assert ask("words", WORDS).terms.client == 77
+    assert ask("words", WORDS, client=5).terms.client == 5
+    assert ask("words", WORDS, sequence_id=6).terms.client == 6
+    named = ask("words", WORDS, client="camera-a").terms.client
+    assert named == ask("words", WORDS, client="camera-a").terms.client
+    assert named != ask("words", WORDS, client="camera-b").terms.client
     assert 0 < named < 1 << 63
 
 
 def test_a_floor_and_a_pin_go_with_every_request() -> None:
-    given = ask("words", WORDS, pinned_variant="large", accuracy_floor=1).arrival
+    given = ask("words", WORDS, pinned_variant="large", accuracy_floor=1).terms
     assert (given.accuracy_floor, given.pinned) == (1.0, "large")
-    given = ask("words", WORDS).arrival
+    given = ask("words", WORDS).terms
     assert (given.accuracy_floor, given.pinned) == (0.0, "")
     with pytest.raises(BadRequestError, match="accuracy_floor=-1"):
         ask("words", WORDS, accuracy_floor=-1)
@@ -109,19 +103,25 @@ def test_a_floor_and_a_pin_go_with_every_request() -> None:
 
 def test_versions_are_asked_for_either_way() -> None:
     tensor = from_array("input", np.zeros((3, 8, 8), np.float32))
-    assert ask("resnet", tensor).arrival.application == "resnet"
-    assert ask("resnet", tensor, "2").arrival.application == "resnet"
-    assert ask("resnet", tensor, "1").arrival.application == "resnet@1"
-    assert ask("resnet@1", tensor).arrival.application == "resnet@1"
+    assert ask("resnet", tensor).terms.application == "resnet"
+    assert ask("resnet", tensor, "2").terms.application == "resnet"
+    assert ask("resnet", tensor, "1").terms.application == "resnet@1"
+    assert ask("resnet@1", tensor).terms.application == "resnet@1"
     with pytest.raises(UnknownModelError, match="no version '3': use one of 1, 2"):
         ask("resnet", tensor, "3")
 
 
 def test_a_picture_may_come_as_bytes_pixels_or_tensor() -> None:
     pixels = from_array("input", np.zeros((1, 20, 30, 3), np.uint8))
-    assert (ask("resnet", pixels).encoded, ask("resnet", pixels).batched) == (True, True)
+    assert (ask("resnet", pixels).input.encoded, ask("resnet", pixels).input.batched) == (
+        True,
+        True,
+    )
     tensor = from_array("input", np.zeros((1, 3, 8, 8), np.float32))
-    assert (ask("resnet", tensor).encoded, ask("resnet", tensor).batched) == (False, True)
+    assert (ask("resnet", tensor).input.encoded, ask("resnet", tensor).input.batched) == (
+        False,
+        True,
+    )
     two = RawTensor("input", "BYTES", (2,), join_bytes([b"a", b"b"]))
     with pytest.raises(BadRequestError, match="send one element"):
         ask("resnet", two)
@@ -132,7 +132,7 @@ def test_a_picture_may_come_as_bytes_pixels_or_tensor() -> None:
 def test_an_input_of_nothing_is_none() -> None:
     # Where a length varies, 0 is one: a model that cannot take it would fail its whole batch.
     for shape in ((0,), (1, 0)):
-        with pytest.raises(BadRequestError, match="holds nothing"):
+        with pytest.raises(BadRequestError, match="is empty"):
             ask("words", from_array("text", np.zeros(shape, np.int64)))
 
 
@@ -209,7 +209,7 @@ def test_words_have_limits_and_refusals_quote_little() -> None:
 
 
 def test_priorities_and_shared_memory_are_checked() -> None:
-    assert ask("words", WORDS, priority=1).arrival.priority == 1
+    assert ask("words", WORDS, priority=1).terms.priority == 1
     with pytest.raises(BadRequestError, match="priority=-1"):
         ask("words", WORDS, priority=-1)
     request = pb.ModelInferRequest(model_name="words")
@@ -275,9 +275,9 @@ def test_a_thin_picture_takes_no_more_than_it_shows() -> None:
     with pytest.raises(BadRequestError, match="and 65535 a side"):
         decode(encoded("PNG", 65_536, 1), 10**6)
     long = from_array("input", np.zeros((65_536, 1, 3), np.uint8))
-    intake = ask("resnet", long)
+    given = ask("resnet", long).input
     with pytest.raises(BadRequestError, match="and 65535 a side"):
-        write_payload(intake, memoryview(bytearray(payload_bytes(intake))), 10**6)
+        given.write_payload(memoryview(bytearray(given.payload_bytes())), 10**6)
 
 
 def test_a_jpeg_is_looked_at_only_so_often() -> None:
@@ -302,12 +302,12 @@ def test_boxes_come_back_in_pixels_of_the_clients_frame() -> None:
     request = pb.ModelInferRequest(model_name="faces")
     data = encoded("JPEG", 64, 48)
     add_input(request, RawTensor("input", "BYTES", (1,), join_bytes([data])))
-    intake = parse_request(request, Registry.of([faces]))
-    assert intake.frame == (48, 64)
+    asked = parse_request(request, Registry.of([faces]))
+    assert asked.input.frame == (48, 64)
     # The square shows the frame at half its size; what lies below its 24 rows is cut.
     rows = np.array([[1, 2, 3, 30, 0.9, 0]], np.float32)
     result = Result(1, "v", 1, 0, 0, (("output", "FP32", (1, 6), rows.tobytes()),))
-    (found,) = response_tensors(response_of(intake, result, 0))
+    (found,) = response_tensors(response_of(asked, result, 0))
     assert to_array(found).tolist() == [[2, 4, 6, 48, pytest.approx(0.9), 0]]
     with pytest.raises(ConfigError, match="makes squares"):
         ImageSpec(8, 9, fit="centre")

@@ -11,7 +11,7 @@ from fermata.deployments.frontend.repository import (
     LoadFailedError,
     Repository,
 )
-from fermata.deployments.specs import Registry, UnknownModelError, UnloadedModelError
+from fermata.deployments.specs.registry import Registry, UnknownModelError, UnloadedModelError
 from fermata.foundation.errors import ConfigError
 from fermata.router.health.availability import FAILED, UNLOADED
 from fermata.router.links.messages import Place, Unavailable

@@ -18,7 +18,7 @@ import yaml
 from kustomized import render
 
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
-from fermata.deployments.frontend.access.tls import ServerTls
+from fermata.deployments.specs.tls import ServerTls
 from fermata.router.links.tls import LinkTls
 
 ROOT = Path(__file__).parents[2]

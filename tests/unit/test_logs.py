@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from router_world import LEFT, LOST, World, rid
 
+from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.requests.observers import RequestObservers, observe_with
-from fermata.deployments.frontend.requests.outcomes import Refusal
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.frontend.requests.request_log import RequestLog
 from fermata.deployments.frontend.requests.traces import Tracer

@@ -12,7 +12,7 @@ from fermata.deployments.config.resolve import (
     model_specs,
     registry,
 )
-from fermata.deployments.specs import TensorSpec
+from fermata.deployments.specs.served_model import TensorSpec
 from fermata.foundation.errors import ConfigError
 
 DIGITS = {"name": "small", "model": "digits:small"}

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fermata.deployments.backend.execution.tensors import Array
-from fermata.deployments.backend.loaders import ModelSpec
 from fermata.deployments.backend.profiling import measure_runner, powers_of_two, profile_runner
+from fermata.deployments.specs.backend import ModelSpec
 from fermata.foundation.errors import ConfigError
 from fermata.profiles.devices import Cpu
 from fermata.profiles.measure import MeasureEffort

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.requests.pending_request import (
     Release,
     RequestTerms,
@@ -12,7 +12,8 @@ from fermata.deployments.frontend.requests.pending_request import (
     ToBackend,
     ToRouter,
 )
-from fermata.deployments.frontend.requests.table import LENT_NS, RequestTable, TableLimits
+from fermata.deployments.frontend.requests.table import RequestTable
+from fermata.deployments.specs.frontend import TableLimits
 from fermata.foundation.units import NEVER, ms, seconds
 from fermata.router.links.messages import (
     RID_BITS,
@@ -107,8 +108,8 @@ def test_a_result_answers_and_frees_memory_once() -> None:
     table.on_cancel(ms(21), rid)
     table.on_time(seconds(1))
     assert table.take_effects() == []
-    assert table.tally.of("resnet").good == 1
-    assert table.tally.stale_results == 1
+    assert table.counts.of("resnet").good == 1
+    assert table.counts.stale_results == 1
 
 
 def test_a_fetch_before_the_payload_waits_for_it() -> None:
@@ -181,7 +182,7 @@ def test_each_reason_has_its_status_and_overload_a_retry_hint() -> None:
         assert answer.outcome.message.startswith(f"{reason}: ")
         hinted = answer.outcome.retry_after_ns > 0
         assert hinted == (status in ("RESOURCE_EXHAUSTED", "UNAVAILABLE"))
-    assert table.tally.of("resnet").refused == dict.fromkeys(wanted, 1)
+    assert table.counts.of("resnet").refused == dict.fromkeys(wanted, 1)
 
 
 def test_a_model_error_and_a_bad_input_are_told_apart() -> None:
@@ -225,7 +226,7 @@ def test_memory_that_a_backend_may_still_read_is_kept_until_it_answers() -> None
     table.on_result(ms(2), 1, result(gone))
     assert released(table) == [gone]
     # Backend 1 has died; nobody will say that it reads no more.
-    assert table.wake_at_ns() == ms(1) + LENT_NS
+    assert table.wake_at_ns() == ms(1) + TableLimits().lent_ns
     table.on_time(table.wake_at_ns())
     assert released(table) == [late]
     assert table.wake_at_ns() == NEVER

@@ -12,17 +12,18 @@ from router_world import FakeLink, World, rid
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.tensors import RawTensor
 from fermata.deployments.backend.execution.runner import PlainRunner, Runner
-from fermata.deployments.backend.loaders import ModelSpec
 from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
 from fermata.deployments.config.deployment import load_config, read_config
 from fermata.deployments.config.resolve import peeks, router_config
-from fermata.deployments.frontend.protocol.parsing import ParsedRequest
+from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.protocol.replies import response_of
+from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.pending_request import RequestTerms, SendAnswer
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.sneakpeek.store import build_model
-from fermata.deployments.specs import ServedModel, TensorSpec
+from fermata.deployments.specs.backend import ModelSpec
+from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.profiles.profile import from_table_ms
@@ -134,12 +135,13 @@ def test_answers_carry_variant_estimate_and_short_circuit() -> None:
     assert isinstance(answer.outcome, Result)
     model = ServedModel("cats", TensorSpec("input", "FP32", (2,)), ms(50), ms(50))
     raw = RawTensor("input", "FP32", (2,), bytes(8))
-    intake = ParsedRequest(model, "1", "", RequestTerms("cats", 1, 1, 1), raw, False, False)
-    said = response_of(intake, answer.outcome, 0).parameters
+    own = RequestInput(model, raw, encoded=False, batched=False)
+    asked = ParsedRequest("1", "", RequestTerms("cats", 1, 1, 1), own)
+    said = response_of(asked, answer.outcome, 0).parameters
     assert said[names.VARIANT].string_param == "large"
     assert said[names.ESTIMATE].double_param == 0.875
     assert not said[names.SHORT_CIRCUIT].bool_param
-    plain = response_of(intake, Result(given, "large", 1, 0, 0), 0).parameters
+    plain = response_of(asked, Result(given, "large", 1, 0, 0), 0).parameters
     assert names.ESTIMATE not in plain
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from fermata.deployments.frontend.access.rate_limit import RateLimit
-from fermata.deployments.frontend.access.tenants import Tenants, TenantSpec
+from fermata.deployments.frontend.access.tenants import Tenants
+from fermata.deployments.specs.frontend import TenantSpec
 from fermata.foundation.units import ms, seconds
 from fermata.router.live.tenant_shares import TenantShares
 

@@ -13,11 +13,12 @@ from fermata.deployments.frontend.access.rate_limit import RateLimit
 from fermata.deployments.frontend.access.tenants import (
     ForbiddenError,
     Tenants,
-    TenantSpec,
     UnauthenticatedError,
 )
-from fermata.deployments.frontend.requests.outcomes import Refusal
-from fermata.deployments.specs import Registry, ServedModel, TensorSpec
+from fermata.deployments.frontend.outcomes import Refusal
+from fermata.deployments.specs.frontend import TenantSpec
+from fermata.deployments.specs.registry import Registry
+from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms, seconds
 

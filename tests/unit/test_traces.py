@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fermata.commands.trace import chrome_events, read_spans
-from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.frontend.requests.trace_file import otlp_line
 from fermata.deployments.frontend.requests.traces import Span, Tracer, read_traceparent

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fermata.clients.wire.dtypes import NAMES, NUMPY
 from fermata.deployments.backend.batch_pipeline import Tensors
 from fermata.deployments.backend.execution.segments import Segments
+from fermata.deployments.specs.served_model import OUTPUT
 from fermata.foundation.errors import ServingError
 from fermata.router.links.messages import Payload
 
@@ -24,7 +25,6 @@ a mapping of names to either."""
 DTYPES = {name: dtype.name for name, dtype in NUMPY.items()}
 """The Open Inference Protocol's names, and numpy's."""
 NUMPY_NAMES = frozenset(DTYPES.values())
-OUTPUT = "output"
 
 
 class InputError(ServingError):

@@ -6,33 +6,13 @@ import socket
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from fermata.deployments.frontend.requests.outcomes import RefusalReason
-from fermata.foundation.units import seconds
-
-HEAD_BYTES_MAX = 64 << 10
-"""Of the path and the headers of one request."""
-CALLS_PER_CONNECTION_MAX = 4096
-"""Of gRPC; a client that begins more has them wait on its own side."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """What connections of one process may take."""
-
-    total_max: int = 4096
-    """Of gRPC, and as many of HTTP."""
-    per_address_max: int = 1024
-    """Of HTTP: gRPC does not tell of connections without a call."""
-    idle_ns: int = seconds(120)
-    """A gRPC connection without a call is closed then."""
-    receive_ns: int = seconds(30)
-    """From the first byte of a request over HTTP to its last, and for handshakes."""
+from fermata.deployments.specs.frontend import ConnectionLimits
+from fermata.deployments.specs.outcomes import RefusalReason
 
 
 class ConnectionGate:
@@ -128,8 +108,9 @@ class HttpConnection(HttpToolsProtocol):
             self._expect()
         self.head_bytes += len(data)
         super().data_received(data)
-        if self.head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
-            self._refuse(431, f"path and headers are above {HEAD_BYTES_MAX} bytes: send less")
+        most = self.doors.limits.head_bytes_max
+        if self.head_bytes > most and not self.transport.is_closing():
+            self._refuse(431, f"path and headers are above {most} bytes: send less")
 
     def on_message_begin(self) -> None:
         self._expect()

@@ -1,16 +1,17 @@
 """Tenants: who somebody is by a bearer token, what they may use, and how often."""
 
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from hmac import compare_digest
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from fermata.clients.wire.errors import shown
 from fermata.deployments.frontend.access.rate_limit import RateLimit
-from fermata.deployments.frontend.requests.outcomes import Refusal, RefusalReason
-from fermata.deployments.specs import Registry
+from fermata.deployments.frontend.outcomes import Refusal
+from fermata.deployments.specs.frontend import TenantSpec
+from fermata.deployments.specs.outcomes import RefusalReason
+from fermata.deployments.specs.registry import Registry
 from fermata.foundation.errors import ServingError
 
 AUTHORIZATION = "authorization"
@@ -29,19 +30,6 @@ class ForbiddenError(ServingError):
     """The tenant may not do this."""
 
     grpc_status: ClassVar[str] = "PERMISSION_DENIED"
-
-
-@dataclass(frozen=True, slots=True)
-class TenantSpec:
-    """A tenant as configured. Its tokens show in no repr."""
-
-    name: str
-    tokens: tuple[str, ...] = field(repr=False)
-    applications: frozenset[str] = frozenset()
-    """Empty: every one."""
-    rate_rps: float | None = None
-    burst: int = 32
-    operator: bool = False
 
 
 class Tenant:
@@ -94,6 +82,13 @@ ANYBODY = Tenant("", operator=True)
 def _tenant(spec: TenantSpec) -> Tenant:
     limit = None if spec.rate_rps is None else RateLimit(spec.rate_rps, spec.burst)
     return Tenant(spec.name, spec.applications, limit, spec.operator)
+
+
+class TokenSource(Protocol):
+    """Follows the tokens of tenants, which may change while a process runs."""
+
+    async def keep(self, take: Callable[[Mapping[str, Sequence[str]]], None]) -> None:
+        """Pass the tokens of each tenant to `take` whenever they may have changed, for ever."""
 
 
 class Tenants:

@@ -2,8 +2,9 @@
 
 from fermata.clients.wire.errors import BadRequestError
 from fermata.deployments.frontend.access.tenants import ForbiddenError, UnauthenticatedError
-from fermata.deployments.frontend.requests.outcomes import Refusal, RefusalReason
-from fermata.deployments.specs import UnknownModelError
+from fermata.deployments.frontend.outcomes import Refusal
+from fermata.deployments.specs.outcomes import RefusalReason
+from fermata.deployments.specs.registry import UnknownModelError
 
 UNSOUND = (BadRequestError, UnknownModelError, UnauthenticatedError, ForbiddenError)
 """What a client can do wrong, and nobody else."""

@@ -11,27 +11,23 @@ import grpc
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import shown
 from fermata.clients.wire.parameters import TRACEPARENT
+from fermata.deployments.frontend.access.client_ids import CLIENT_BITS, tenant_number
 from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant, Tenants
+from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.protocol import server_metadata
 from fermata.deployments.frontend.protocol.client_errors import UNSOUND, refusal_of
-from fermata.deployments.frontend.protocol.parsing import CLIENT_BITS, parse_request, tenant_number
+from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
-from fermata.deployments.frontend.protocol.streams import ClientStream, StreamLimits
+from fermata.deployments.frontend.protocol.streams import ClientStream
 from fermata.deployments.frontend.readiness import Readiness
 from fermata.deployments.frontend.repository import Repository
-from fermata.deployments.frontend.requests.outcomes import Refusal, RefusalReason
 from fermata.deployments.frontend.requests.request_driver import RequestDriver
-from fermata.deployments.specs import (
-    Registry,
-    ServedModel,
-    UnknownModelError,
-    UnloadedModelError,
-)
+from fermata.deployments.specs.frontend import StreamLimits
+from fermata.deployments.specs.outcomes import RefusalReason
+from fermata.deployments.specs.registry import Registry, UnknownModelError, UnloadedModelError
+from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.errors import ServingError
 from fermata.foundation.units import NEVER
-
-LOOK_S = 1.0
-"""How often streams are checked for clients that do not read."""
 
 
 class InferenceService:
@@ -39,14 +35,14 @@ class InferenceService:
 
     def __init__(
         self,
-        desk: RequestDriver,
+        driver: RequestDriver,
         registry: Registry,
         limits: StreamLimits,
         repository: Repository,
         readiness: Readiness,
         tenants: Tenants,
     ) -> None:
-        self.desk = desk
+        self.driver = driver
         self.registry = registry
         self.repository = repository
         self.readiness = readiness
@@ -64,7 +60,7 @@ class InferenceService:
             metadata = context.invocation_metadata() if self.tenants else ()
             tenant = self.tenants.find(header_of(metadata, AUTHORIZATION))
             if model is not None:
-                self.desk.check(tenant, self.registry, model)
+                self.driver.check(tenant, self.registry, model)
             return tenant
         except UNSOUND as error:
             await refuse(context, refusal_of(error))
@@ -76,42 +72,41 @@ class InferenceService:
         tenant = await self._who(context, request.model_name)
         left_s = context.time_remaining()
         left_ns = NEVER if left_s is None else int(left_s * 1e9)
+        call = CallContext(left_ns, traceparent=self._trace(context), tenant=tenant.name)
         try:
-            intake = parse_request(
-                request,
-                self.registry,
-                left_ns,
-                traceparent=self._trace(context),
-                tenant=tenant.name,
-            )
+            parsed = parse_request(request, self.registry, call)
         except UNSOUND as error:
             await refuse(context, refusal_of(error))
             return None
         arrived_at_ns = time.monotonic_ns()
-        outcome = await self.desk.infer(intake, tenant)
+        outcome = await self.driver.infer(parsed, tenant)
         if isinstance(outcome, Refusal):
             await refuse(context, outcome)
             return None
         queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
-        return response_of(intake, outcome, queue_ns)
+        return response_of(parsed, outcome, queue_ns)
 
     def _trace(self, context: Any) -> str:
         """The caller's trace in a call's headers; nobody looks where nothing is traced."""
-        if self.desk.follower is None:
+        if self.driver.observer is None:
             return ""
         return header_of(context.invocation_metadata(), TRACEPARENT)
 
     async def ModelStreamInfer(self, requests: object, context: Any) -> None:  # noqa: N802
         tenant = await self._who(context)
-        number = secrets.randbits(CLIENT_BITS)
-        stream = ClientStream(self.desk, self.registry, context, number, self.limits, tenant)
-        stream.traceparent = self._trace(context)
+        call = CallContext(
+            stream=secrets.randbits(CLIENT_BITS),
+            traceparent=self._trace(context),
+            tenant=tenant.name,
+        )
+        stream = ClientStream(self.driver, self.registry, context, self.limits, call, tenant)
         task = asyncio.current_task()
         assert task is not None
         # Of an address all but the port: a client may connect as often as it likes.
         client = tenant.name or context.peer().rpartition(":")[0]
         if self.crowds[client] >= self.limits.per_client_max:
-            self.desk.table.tally.of_tenant(tenant_number(tenant.name), RefusalReason.TOO_MANY)
+            counts = self.driver.table.counts
+            counts.count_tenant(tenant_number(tenant.name), RefusalReason.TOO_MANY)
             await refuse(context, _crowded(client, self.limits.per_client_max))
             return
         self.crowds[client] += 1
@@ -126,14 +121,14 @@ class InferenceService:
 
     def drain(self) -> None:
         """Take nothing new; streams end when they have their answers."""
-        self.desk.table.on_drain()
+        self.driver.table.on_drain()
         for stream in self.streams:
             stream.retire("this frontend shuts down")
 
     async def watch(self) -> None:
         """Cut clients that do not read and end idle streams, for as long as the server runs."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self.limits.check_ns / 1e9)
             now_ns = time.monotonic_ns()
             for stream, task in list(self.streams.items()):
                 if stream.stalled(now_ns):
@@ -187,7 +182,7 @@ class InferenceService:
         models = [each for each in self.registry.every() if tenant.may_use(each[0].name)]
         if request.name:
             models = [await self._find(request.name, request.version, context)]
-        return server_metadata.statistics(models, self.desk.table.tally)
+        return server_metadata.statistics(models, self.driver.table.counts)
 
     async def RepositoryIndex(  # noqa: N802
         self, request: pb.RepositoryIndexRequest, context: Any

@@ -10,34 +10,34 @@ from fermata.clients.wire.open_inference_pb2 import (
     ModelStreamInferResponse,
 )
 from fermata.clients.wire.tensors import FLOATS, RawTensor, join_bytes, to_array
-from fermata.deployments.frontend.protocol.parsing import ParsedRequest
-from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.models.picture import reduction
 from fermata.router.links.messages import InputSizeAdvice, Result
 
 
-def response_of(intake: ParsedRequest, result: Result, queue_ns: int) -> ModelInferResponse:
+def response_of(request: ParsedRequest, result: Result, queue_ns: int) -> ModelInferResponse:
     """The answer of a unary call."""
     response = ModelInferResponse(
-        model_name=intake.model.name, model_version=intake.version, id=intake.request_id
+        model_name=request.model.name, model_version=request.version, id=request.request_id
     )
-    _fill(response, intake, result, queue_ns)
+    _fill(response, request, result, queue_ns)
     return response
 
 
 def stream_response_of(
-    intake: ParsedRequest, outcome: Outcome, queue_ns: int
+    request: ParsedRequest, outcome: Outcome, queue_ns: int
 ) -> ModelStreamInferResponse:
     """The answer within a stream; a refusal is data there, not the end of the stream."""
     if isinstance(outcome, Refusal):
-        return stream_refusal(intake.model.name, intake.request_id, outcome)
+        return stream_refusal(request.model.name, request.request_id, outcome)
     message = ModelStreamInferResponse()
     response = message.infer_response
-    response.model_name = intake.model.name
-    response.model_version = intake.version
-    if intake.request_id:
-        response.id = intake.request_id
-    _fill(response, intake, outcome, queue_ns)
+    response.model_name = request.model.name
+    response.model_version = request.version
+    if request.request_id:
+        response.id = request.request_id
+    _fill(response, request, outcome, queue_ns)
     return message
 
 
@@ -79,7 +79,7 @@ def advise(
 
 
 def _fill(
-    response: ModelInferResponse, intake: ParsedRequest, result: Result, queue_ns: int
+    response: ModelInferResponse, request: ParsedRequest, result: Result, queue_ns: int
 ) -> None:
     given = response.parameters
     given[names.VARIANT].string_param = result.variant
@@ -89,20 +89,20 @@ def _fill(
     if result.estimate >= 0.0:
         given[names.ESTIMATE].double_param = result.estimate
         given[names.SHORT_CIRCUIT].bool_param = result.short_circuit
-    wanted = dict(intake.classes)
+    wanted = dict(request.classes)
     for name, datatype, shape, data in result.tensors:
         if wanted and name not in wanted:
             continue
-        if intake.frame[0] and intake.model.boxes and intake.model.image is not None:
-            side = intake.model.sides.get(result.variant, intake.model.image.height)
-            data = own_pixels(data, shape, intake.frame, side) if len(shape) == 2 else data
-        if intake.batched:
+        if request.input.frame[0] and request.model.boxes and request.model.image is not None:
+            side = request.model.sides.get(result.variant, request.model.image.height)
+            data = own_pixels(data, shape, request.input.frame, side) if len(shape) == 2 else data
+        if request.input.batched:
             shape = (1, *shape)
         if wanted.get(name):
             tensor = RawTensor(name, datatype, shape, data)
-            elements = best_classes(tensor, wanted[name], intake.model.labels)
+            elements = best_classes(tensor, wanted[name], request.model.labels)
             datatype, shape, data = "BYTES", (len(elements),), join_bytes(elements)
-            shape = (1, *shape) if intake.batched else shape
+            shape = (1, *shape) if request.input.batched else shape
         response.outputs.add(name=name, datatype=datatype, shape=shape)
         response.raw_output_contents.append(data)
 

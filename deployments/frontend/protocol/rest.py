@@ -14,19 +14,15 @@ from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.parameters import TRACEPARENT
 from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant
+from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal
 from fermata.deployments.frontend.protocol import server_metadata
 from fermata.deployments.frontend.protocol.client_errors import UNSOUND, refusal_of
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.json_tensors import read_request, write_response
 from fermata.deployments.frontend.protocol.openapi import document
-from fermata.deployments.frontend.protocol.parsing import parse_request
+from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
-from fermata.deployments.frontend.requests.outcomes import (
-    RETRY_AFTER_NS,
-    Outcome,
-    Refusal,
-    RefusalReason,
-)
+from fermata.deployments.specs.outcomes import RefusalReason
 
 STATUSES = {
     "INVALID_ARGUMENT": 400,
@@ -126,16 +122,14 @@ class Rest:
         if isinstance(message, Refusal):
             return _refusal(message)
         tenant: Tenant = request.state.tenant
-        traceparent = request.headers.get(TRACEPARENT, "")
-        intake = parse_request(
-            message, self.service.registry, traceparent=traceparent, tenant=tenant.name
-        )
+        call = CallContext(traceparent=request.headers.get(TRACEPARENT, ""), tenant=tenant.name)
+        parsed = parse_request(message, self.service.registry, call)
         arrived_at_ns = time.monotonic_ns()
-        outcome = await _while_connected(request, self.service.desk.infer(intake, tenant))
+        outcome = await _while_connected(request, self.service.driver.infer(parsed, tenant))
         if isinstance(outcome, Refusal):
             return _refusal(outcome)
         queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
-        response = response_of(intake, outcome, queue_ns)
+        response = response_of(parsed, outcome, queue_ns)
         size = sum(len(each) for each in response.raw_output_contents)
         return await self._aside(size, lambda: JSONResponse(write_response(response)))
 
@@ -146,7 +140,7 @@ class Rest:
             try:
                 tenant = self.service.tenants.find(request.headers.get(AUTHORIZATION, ""))
                 if model := request.path_params.get("model"):
-                    self.service.desk.check(tenant, self.service.registry, model)
+                    self.service.driver.check(tenant, self.service.registry, model)
                 request.state.tenant = tenant
                 return await handler(request)
             except UNSOUND as error:
@@ -160,7 +154,7 @@ class Rest:
     async def _message(self, request: Request) -> pb.ModelInferRequest | Refusal:
         """What the body says, or that there is no memory for it."""
         parts: list[bytes] = []
-        size, most = 0, self.service.desk.table.limits.payload_bytes_max
+        size, most = 0, self.service.driver.table.limits.payload_bytes_max
         try:
             async for part in request.stream():
                 size += len(part)
@@ -193,7 +187,7 @@ class Rest:
         are few, and what is read takes thirty times the memory of its text."""
         if size <= LOOP_BYTES_MAX:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self.service.desk.pool, work)
+        return await asyncio.get_running_loop().run_in_executor(self.service.driver.pool, work)
 
 
 async def _while_connected(request: Request, serving: Awaitable[Outcome]) -> Outcome:

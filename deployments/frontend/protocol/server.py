@@ -2,20 +2,15 @@
 
 import asyncio
 import socket
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import grpc
 import uvicorn
 from starlette.routing import Route
 
-from fermata.deployments.frontend.access.auth import AuthInterceptor
-from fermata.deployments.frontend.access.connections import (
-    CALLS_PER_CONNECTION_MAX,
-    ConnectionGate,
-    ConnectionLimits,
-    HttpServer,
-)
-from fermata.deployments.frontend.access.tls import ServerTls
+from fermata.deployments.frontend.access.connections import ConnectionGate, HttpServer
+from fermata.deployments.frontend.access.tls import grpc_credentials, http_context
+from fermata.deployments.frontend.protocol.auth import AuthInterceptor
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.listening import Listening
 from fermata.deployments.frontend.protocol.rest import Rest
@@ -27,35 +22,10 @@ from fermata.deployments.ports import (
     listeners,
     refusal,
 )
+from fermata.deployments.specs.frontend import ServerOptions
 from fermata.foundation.errors import ConfigError, ServingError
-from fermata.foundation.units import seconds
 
 BACKLOG = 1024
-CALLS_MAX = 65_536
-"""Of gRPC, of all connections together; more are refused with RESOURCE_EXHAUSTED."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """Where to listen, and what to put up with."""
-
-    host: str = "127.0.0.1"
-    grpc_port: int = 8001
-    """0 takes a free one."""
-    http_port: int = 8080
-    """0 takes a free one, -1 goes without HTTP."""
-    reuse_port: bool = False
-    """Several frontends share the ports; the kernel spreads connections over them."""
-    deployment: str = ""
-    """Frontends of the same one share ports, with nobody else."""
-    message_bytes_max: int = 16 << 20
-    tls: ServerTls | None = None
-    """None: plain connections."""
-    connection_age_ns_max: int = seconds(600)
-    """Then clients are told to connect anew (GOAWAY), so that they spread over new frontends."""
-    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
-    drain_ns: int = seconds(5)
-    """What is under way at shutdown may take so long."""
 
 
 class FrontendServer:
@@ -85,7 +55,7 @@ class FrontendServer:
         if options.http_port >= 0:
             await listening.wait_for(http_at)
         self._grpc = grpc.aio.server(
-            options=grpc_options(options), maximum_concurrent_rpcs=CALLS_MAX
+            options=grpc_options(options), maximum_concurrent_rpcs=options.calls_max
         )
         self._grpc.add_generic_rpc_handlers((AuthInterceptor(self.service),))
         self.grpc_port = self._bind_grpc(grpc_at)
@@ -105,7 +75,7 @@ class FrontendServer:
         try:
             if tls is None:
                 return int(self._grpc.add_insecure_port(str(endpoint)))
-            return int(self._grpc.add_secure_port(str(endpoint), tls.grpc_credentials()))
+            return int(self._grpc.add_secure_port(str(endpoint), grpc_credentials(tls)))
         except RuntimeError as error:
             reason = bind_error(endpoint)
             if reason is not None:
@@ -137,7 +107,7 @@ class FrontendServer:
             lifespan="off",
             ws="none",
             access_log=False,
-            ssl_context_factory=None if tls is None else lambda *_: tls.http_context(),
+            ssl_context_factory=None if tls is None else lambda *_: http_context(tls),
         )
         self._http = HttpServer(config, self.doors)
         self._http_task = asyncio.ensure_future(self._http.serve(sockets=[listener]))
@@ -176,7 +146,7 @@ def grpc_options(options: ServerOptions) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.max_allowed_incoming_connections", limits.total_max),
-        ("grpc.max_concurrent_streams", CALLS_PER_CONNECTION_MAX),
+        ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
         # Whoever comes has to say within this that it speaks HTTP/2, and TLS where that is asked.
         ("grpc.server_handshake_timeout_ms", limits.receive_ns // 1_000_000),
         ("grpc.max_connection_idle_ms", limits.idle_ns // 1_000_000),

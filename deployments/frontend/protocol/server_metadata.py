@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.deployments.frontend.requests.outcome_counts import ApplicationCounts, OutcomeCounts
-from fermata.deployments.specs import Registry, ServedModel, TensorSpec
+from fermata.deployments.specs.registry import Registry
+from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 
 NAME = "fermata"
 VERSION = "0.1.0"
@@ -91,12 +92,12 @@ def repository_index(
 
 
 def statistics(
-    models: list[tuple[ServedModel, str]], tally: OutcomeCounts
+    models: list[tuple[ServedModel, str]], counts: OutcomeCounts
 ) -> pb.ModelStatisticsResponse:
     """Counts of this frontend since its start; other frontends have their own."""
     response = pb.ModelStatisticsResponse()
     for model, version in models:
-        found = tally.applications.get(model.application(version)) or ApplicationCounts()
+        found = counts.applications.get(model.application(version)) or ApplicationCounts()
         served, refused = found.served, sum(found.refused.values())
         stats = response.model_stats.add(
             name=model.name,

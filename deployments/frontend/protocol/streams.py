@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,35 +10,20 @@ import grpc
 
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest, ModelStreamInferResponse
 from fermata.deployments.frontend.access.tenants import ANYBODY, Tenant
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.protocol.client_errors import UNSOUND, refusal_of
-from fermata.deployments.frontend.protocol.parsing import ParsedRequest, parse_request
+from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import (
     advise,
     stream_acknowledgement,
     stream_refusal,
     stream_response_of,
 )
-from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.request_driver import RequestDriver
-from fermata.deployments.specs import Registry
-from fermata.foundation.units import NEVER, seconds
-
-
-@dataclass(frozen=True, slots=True)
-class StreamLimits:
-    """What one stream may take."""
-
-    in_flight_max: int = 256
-    """Requests without an answer written; then no more are read, and the client's own flow
-    control holds it back. This also bounds what a client that does not read can pile up."""
-    age_ns_max: int = seconds(600)
-    """Then the stream is ended with UNAVAILABLE, so that it may reconnect elsewhere."""
-    stall_ns_max: int = seconds(10)
-    """A client that takes no answer for so long is cut."""
-    idle_ns_max: int = seconds(120)
-    """A stream without a request for so long, and without one open, is ended like an old one."""
-    per_client_max: int = 1024
-    """Streams that one tenant, or where there are none one address, may have open here."""
+from fermata.deployments.specs.frontend import StreamLimits
+from fermata.deployments.specs.registry import Registry
+from fermata.foundation.units import NEVER
 
 
 class ClientStream:
@@ -47,22 +31,19 @@ class ClientStream:
 
     def __init__(
         self,
-        desk: RequestDriver,
+        driver: RequestDriver,
         registry: Registry,
         context: Any,
-        number: int,
         limits: StreamLimits,
+        call: CallContext,
         tenant: Tenant = ANYBODY,
     ) -> None:
-        self.desk = desk
+        self.driver = driver
         self.registry = registry
         self.context = context
         self.tenant = tenant
-        self.number = number
-        """The client of requests that name none."""
-        self.traceparent = ""
-        """The trace of requests that say none."""
         self.limits = limits
+        self.call = call
         self.open: set[int] = set()
         self.ready: deque[ModelStreamInferResponse] = deque()
         self.writing_since_ns = NEVER
@@ -95,7 +76,7 @@ class ClientStream:
             reader.cancel()
             writer.cancel()
             for rid in tuple(self.open):
-                self.desk.cancel(rid)
+                self.driver.cancel(rid)
 
     def retire(self, reason: str) -> None:
         """Read no more; once every answer is out, the client is told to reconnect."""
@@ -113,42 +94,36 @@ class ClientStream:
                 return
             self._take(request)
 
-    def _take(self, request: ModelInferRequest) -> None:
+    def _take(self, message: ModelInferRequest) -> None:
         now_ns = self.heard_at_ns = time.monotonic_ns()
         try:
-            self.desk.check(self.tenant, self.registry, request.model_name)
-            intake = parse_request(
-                request,
-                self.registry,
-                stream=self.number,
-                traceparent=self.traceparent,
-                tenant=self.tenant.name,
-            )
+            self.driver.check(self.tenant, self.registry, message.model_name)
+            parsed = parse_request(message, self.registry, self.call)
         except UNSOUND as error:
-            self._answer(stream_refusal(request.model_name, request.id, refusal_of(error)))
+            self._answer(stream_refusal(message.model_name, message.id, refusal_of(error)))
             return
-        if intake.acknowledge:
+        if parsed.acknowledge:
             # Before anything else, so that the client times its network and not this server.
-            said = stream_acknowledgement(intake.model.name, intake.request_id)
-            advise(said, 0, self.desk.advice_for(intake.arrival))
-            self._answer(said)
-        rid = self.desk.open(intake, partial(self._on_answer, intake, now_ns), self.tenant)
+            acknowledgement = stream_acknowledgement(parsed.model.name, parsed.request_id)
+            advise(acknowledgement, 0, self.driver.advice_for(parsed.terms))
+            self._answer(acknowledgement)
+        rid = self.driver.open(parsed, partial(self._on_answer, parsed, now_ns), self.tenant)
         if isinstance(rid, Refusal):
-            self._answer(stream_refusal(intake.model.name, intake.request_id, rid))
+            self._answer(stream_refusal(parsed.model.name, parsed.request_id, rid))
             return
         self.open.add(rid)
 
     def _on_answer(
-        self, intake: ParsedRequest, arrived_at_ns: int, rid: int, outcome: Outcome
+        self, parsed: ParsedRequest, arrived_at_ns: int, rid: int, outcome: Outcome
     ) -> None:
         self.open.discard(rid)
         queue_ns = 0
         server_ns = time.monotonic_ns() - arrived_at_ns
         if not isinstance(outcome, Refusal):
             queue_ns = server_ns - outcome.run_ns
-        message = stream_response_of(intake, outcome, queue_ns)
-        if intake.report is not None:
-            advise(message, server_ns, self.desk.advice_for(intake.arrival))
+        message = stream_response_of(parsed, outcome, queue_ns)
+        if parsed.report is not None:
+            advise(message, server_ns, self.driver.advice_for(parsed.terms))
         self._answer(message)
 
     def _answer(self, response: ModelStreamInferResponse) -> None:

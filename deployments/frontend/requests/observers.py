@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.router.links.messages import Fetch
 

@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fermata.deployments.frontend.requests.pending_request import PendingRequest
+from fermata.deployments.specs.outcomes import GOOD, LATE
 from fermata.router.links.messages import Answered, Result
 from fermata.router.telemetry.histogram import LATENCY_NS, Histogram
-
-GOOD = "good"
-LATE = "ran-late"
-"""Served, but after the SLO; `late` is the router's reason for not serving at all."""
 
 
 class Batches:
@@ -89,11 +86,11 @@ class OutcomeCounts:
             found = self.applications[application] = ApplicationCounts()
         return found
 
-    def know(self, tenants: Mapping[int, str]) -> None:
+    def add_tenants(self, tenants: Mapping[int, str]) -> None:
         """Count by these tenants too, named by number."""
         self.tenants = {number: TenantCounts(name) for number, name in tenants.items()}
 
-    def of_tenant(self, number: int, outcome: str) -> None:
+    def count_tenant(self, number: int, outcome: str) -> None:
         """One more of a tenant's ended; one that got no further than the door has no application.
         Where nobody has to say who they are, there are none."""
         if self.tenants:
@@ -104,34 +101,34 @@ class OutcomeCounts:
     def refuse(self, application: str, reason: str, tenant: int = 0) -> None:
         refused = self.of(application).refused
         refused[reason] = refused.get(reason, 0) + 1
-        self.of_tenant(tenant, reason)
+        self.count_tenant(tenant, reason)
 
     def serve(self, now_ns: int, entry: PendingRequest, result: Result) -> None:
-        tally = self.of(entry.application)
+        counts = self.of(entry.application)
         if now_ns <= entry.deadline_ns:
-            tally.good += 1
-            self.of_tenant(entry.tenant, GOOD)
+            counts.good += 1
+            self.count_tenant(entry.tenant, GOOD)
         else:
-            tally.late += 1
-            self.of_tenant(entry.tenant, LATE)
+            counts.late += 1
+            self.count_tenant(entry.tenant, LATE)
         latency_ns = now_ns - entry.arrived_at_ns
-        tally.latency_ns += latency_ns
-        tally.latency.add(latency_ns)
-        batches = tally.batches.get(result.batch_size)
+        counts.latency_ns += latency_ns
+        counts.latency.add(latency_ns)
+        batches = counts.batches.get(result.batch_size)
         if batches is None:
-            batches = tally.batches[result.batch_size] = Batches()
+            batches = counts.batches[result.batch_size] = Batches()
         batches.requests += 1
         batches.run_ns += result.run_ns
 
     def take(self) -> tuple[Answered, ...]:
         """What there is to tell since the last call."""
         found: list[Answered] = []
-        for name, tally in self.applications.items():
-            outcomes = tally.outcomes()
-            grown = _grown(outcomes, tally.told)
+        for name, counts in self.applications.items():
+            outcomes = counts.outcomes()
+            grown = _grown(outcomes, counts.told)
             if grown:
-                tally.told = outcomes
-                found.append(Answered(name, grown, *tally.latency.take()))
+                counts.told = outcomes
+                found.append(Answered(name, grown, *counts.latency.take()))
         return tuple(found)
 
     def take_tenants(self) -> tuple[tuple[str, dict[str, int]], ...]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fermata.deployments.frontend.requests.outcomes import Outcome
+from fermata.deployments.frontend.outcomes import Outcome
 from fermata.foundation.units import NEVER
 from fermata.router.links.messages import Cancel, Payload, Submit
 

@@ -1,10 +1,10 @@
 """A line for every request, once it has ended: what `debug` asks for."""
 
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.requests.observers import RequestObserver
-from fermata.deployments.frontend.requests.outcome_counts import GOOD, LATE
-from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.frontend.requests.traces import read_traceparent
+from fermata.deployments.specs.outcomes import GOOD, LATE
 from fermata.foundation.logs import LOG, fields, in_ms
 from fermata.router.links.messages import Fetch
 

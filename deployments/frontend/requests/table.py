@@ -5,20 +5,12 @@ Every admitted request gets exactly one `SendAnswer`, at the latest a grace afte
 """
 
 import struct
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 import msgspec
 
-from fermata.deployments.backend.execution.tensors import OUTPUT
+from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal, drop_refusal
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
-from fermata.deployments.frontend.requests.outcomes import (
-    RETRY_AFTER_NS,
-    Outcome,
-    Refusal,
-    RefusalReason,
-    drop_refusal,
-)
 from fermata.deployments.frontend.requests.pending_request import (
     Effect,
     PendingRequest,
@@ -28,6 +20,9 @@ from fermata.deployments.frontend.requests.pending_request import (
     ToBackend,
     ToRouter,
 )
+from fermata.deployments.specs.frontend import TableLimits
+from fermata.deployments.specs.outcomes import RefusalReason
+from fermata.deployments.specs.served_model import OUTPUT
 from fermata.foundation.units import NEVER, ms, seconds
 from fermata.router.core.events import DropReason
 from fermata.router.links.messages import (
@@ -46,26 +41,6 @@ from fermata.router.links.messages import (
 
 SNEAKPEEK = "sneakpeek"
 """The variant that clients see in answers from evidence alone."""
-LENT_NS = seconds(10)
-"""A backend that has not answered by then reads nothing any more: it is gone, or was replaced."""
-STALE_MIN = 1024
-"""Timers of answered requests that are too few to be worth clearing."""
-
-
-@dataclass(frozen=True, slots=True)
-class TableLimits:
-    """What one frontend takes on."""
-
-    payload_bytes_max: int = 512 << 20
-    requests_max: int = 100_000
-    slo_ns_max: int = seconds(600)
-    grace_ns: int = ms(20)
-    """A result this late is still handed on. Promised to clients: an answer within 50 ms of the
-    deadline; the rest of those is for a loop that is late itself."""
-    reply_ns: int = ms(1)
-    """From a result's arrival here to the client; taken off every deadline, here and only here."""
-    router_wait_ns: int = seconds(3)
-    """A router away for less is expected back, so requests wait for it."""
 
 
 class RequestTable:
@@ -73,7 +48,7 @@ class RequestTable:
 
     def __init__(self, number: int, limits: TableLimits | None = None) -> None:
         self.limits = limits or TableLimits()
-        self.tally = OutcomeCounts()
+        self.counts = OutcomeCounts()
         self.reply_ns = self.limits.reply_ns
         """Starts as configured; the driver may set what it measures."""
         self.entries: dict[int, PendingRequest] = {}
@@ -95,7 +70,7 @@ class RequestTable:
         """The new request's id, or why it may not enter; a refusal is its answer."""
         refusal = self._refusal(now_ns, arrival)
         if refusal is not None:
-            self.tally.refuse(arrival.application, refusal.reason, arrival.tenant)
+            self.counts.refuse(arrival.application, refusal.reason, arrival.tenant)
             return refusal
         rid = self._next_rid
         self._next_rid += 1
@@ -171,7 +146,7 @@ class RequestTable:
         """Answered from evidence: the probability of each class takes the place of scores."""
         entry = self.entries.get(answer.rid)
         if entry is None:
-            self.tally.stale_results += 1
+            self.counts.stale_results += 1
             return
         scores = struct.pack(f"<{len(answer.classes)}f", *answer.classes)
         tensor = (OUTPUT, "FP32", (len(answer.classes),), scores)
@@ -219,7 +194,7 @@ class RequestTable:
         self._has_read(result.rid, entry)
         # What one could not do that was given up is no matter: another is at it.
         if entry is None or (result.error and entry.fetched_by not in (backend, -1)):
-            self.tally.stale_results += 1
+            self.counts.stale_results += 1
         elif result.error == INPUT_LATE:
             message = f"input-late: {result.error}, and its batch could not wait"
             refusal = Refusal("UNAVAILABLE", RefusalReason.INPUT_LATE, message, RETRY_AFTER_NS)
@@ -264,7 +239,7 @@ class RequestTable:
         timers = self._timers
         while timers and timers[0][1] not in self.entries:
             heappop(timers)
-        if len(timers) > STALE_MIN + 2 * len(self.entries):
+        if len(timers) > self.limits.stale_timers_min + 2 * len(self.entries):
             self._timers = timers = [each for each in timers if each[1] in self.entries]
             heapify(timers)
         wake_at_ns = timers[0][0] if timers else NEVER
@@ -391,10 +366,10 @@ class RequestTable:
         self._effects.append(SendAnswer(entry.rid, outcome))
         if entry.payload is not None:
             if entry.readers and entry.payload.segment:
-                self.lent[entry.rid] = now_ns + LENT_NS, entry
+                self.lent[entry.rid] = now_ns + self.limits.lent_ns, entry
             else:
                 self._effects.append(Release(entry.payload))
         if isinstance(outcome, Refusal):
-            self.tally.refuse(entry.application, outcome.reason, entry.tenant)
+            self.counts.refuse(entry.application, outcome.reason, entry.tenant)
         else:
-            self.tally.serve(now_ns, entry, outcome)
+            self.counts.serve(now_ns, entry, outcome)

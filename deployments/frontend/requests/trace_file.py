@@ -5,11 +5,10 @@ import random
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fermata.deployments.frontend.requests.traces import Span, Tracer
+from fermata.deployments.specs.frontend import TraceOptions
 from fermata.foundation.logs import LOG, fields
 from fermata.foundation.rolling_file import RollingFile
 
@@ -56,17 +55,6 @@ def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
         }
         for key, value in values.items()
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class TraceOptions:
-    """What is traced."""
-
-    folder: Path
-    share: float = 0.0
-    """Of requests whose callers do not ask for it."""
-    bytes_max: int = 256 << 20
-    """Of a file; then it starts anew, and the one before is kept."""
 
 
 class Traces:

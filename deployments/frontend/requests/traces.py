@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.requests.observers import RequestObserver
-from fermata.deployments.frontend.requests.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.router.links.messages import Fetch, Result
 

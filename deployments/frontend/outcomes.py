@@ -1,35 +1,10 @@
 """How a request may end, and what its client is told."""
 
 from dataclasses import dataclass
-from typing import Final
 
+from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.router.core.events import DropReason
 from fermata.router.links.messages import Result
-
-
-class RefusalReason:
-    """Why the frontend itself ends a request; the router's reasons are in `DropReason`."""
-
-    EXPIRED: Final = "expired"
-    """Its time ran out with no word from the backend or the router."""
-    MEMORY: Final = "memory"
-    """Its input would not fit the memory for payloads."""
-    TOO_MANY: Final = "too-many"
-    """The table has no place left."""
-    NO_ROUTER: Final = "no-router"
-    DRAINING: Final = "draining"
-    BAD_INPUT: Final = "bad-input"
-    NOT_FOUND: Final = "not-found"
-    RATE: Final = "rate"
-    """Its tenant asks more often than it may."""
-    DENIED: Final = "denied"
-    """Its caller is nobody, or may not use the model."""
-    FAILED: Final = "failed"
-    """The model raised an error."""
-    STALLED: Final = "stalled"
-    """The frontend did not run for so long that its time may have been over before it was read."""
-    INPUT_LATE: Final = "input-late"
-    """Its input was still being decoded, or on its way, when its batch could wait no longer."""
 
 
 @dataclass(frozen=True, slots=True)

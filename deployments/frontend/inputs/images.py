@@ -10,7 +10,7 @@ from PIL import Image, UnidentifiedImageError
 
 from fermata.clients.wire.errors import BadRequestError
 from fermata.deployments.models.picture import centre_square, whole_frame
-from fermata.deployments.specs import ImageSpec
+from fermata.deployments.specs.served_model import ImageSpec
 
 try:
     import simplejpeg

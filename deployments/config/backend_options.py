@@ -1,0 +1,22 @@
+"""Settings of a backend process from a configuration."""
+
+from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.deployments.config.resolve import known_profiles, model_specs, variants
+from fermata.deployments.specs.backend import StoreOptions
+
+
+def store_options(config: DeploymentConfig) -> StoreOptions:
+    """Variants that every backend of a deployment may hold, and the device that runs them."""
+    given = config.backend
+    return StoreOptions(
+        specs=tuple(model_specs(config, known_profiles(config))),
+        device=given.device,
+        memory_bytes_max=None if given.memory_mb is None else int(given.memory_mb * 2**20),
+        swap=given.swap,
+        # Ray gives OpenMP the same number, from the cores that it sets aside.
+        threads=max(1, int(given.cpus)),
+        measure=given.measure,
+        on_demand=frozenset(
+            variant.name for application, variant in variants(config) if application.load == "asked"
+        ),
+    )

@@ -1,0 +1,30 @@
+"""A request as parsed from its message."""
+
+from dataclasses import dataclass
+
+from fermata.deployments.frontend.inputs.request_input import RequestInput
+from fermata.deployments.frontend.requests.pending_request import RequestTerms
+from fermata.deployments.specs.served_model import ServedModel
+from fermata.router.links.messages import ClientNetworkReport
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """A well-formed request."""
+
+    version: str
+    request_id: str
+    terms: RequestTerms
+    input: RequestInput
+    report: ClientNetworkReport | None = None
+    """The client's report on itself and its network, if it sent one."""
+    acknowledge: bool = False
+    """The client measures its network: acknowledge its frame as soon as that has arrived."""
+    traceparent: str = ""
+    """The caller's trace, if it named one."""
+    classes: tuple[tuple[str, int], ...] = ()
+    """Wanted outputs, each with the number of best classes to name; 0 for the tensor itself."""
+
+    @property
+    def model(self) -> ServedModel:
+        return self.input.model

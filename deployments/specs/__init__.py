@@ -1,0 +1,1 @@
+"""Plain data that the processes of a deployment and its configuration share."""

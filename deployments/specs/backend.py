@@ -1,0 +1,48 @@
+"""Models of a backend process and the device that runs them, as its configuration resolves them."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Measure = Literal["once", "always", "never"]
+"""When run times are measured: `once` keeps those of the first start on a machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One variant to load."""
+
+    name: str
+    model: str
+    """`emulated`, a path to a TorchScript (.pt), exported (.pt2) or ONNX (.onnx) file, or a name
+    that `fermata.deployments.models.catalog` knows, `module:function` among them."""
+    batch_size_max: int = 64
+    input_shape: tuple[int, ...] | None = None
+    """Shape of one request's input, which files and plain functions do not describe themselves."""
+    input_dtype: str = ""
+    """Type of the input on the link; empty: as on the model's card."""
+    table_ns: tuple[int, ...] = ()
+    """Run times of an emulated model for batches of 1, 2, 3 and so on."""
+    gpu_lock: str = ""
+    """File whose lock stands for the GPU that processes with emulated models share."""
+    fit: str = ""
+    """Pictures come in any size and are fitted to the model's: `whole` or `centre`."""
+    half: bool = True
+    """Use 16-bit floats on a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Variants that a backend may hold, and the device that runs them."""
+
+    specs: tuple[ModelSpec, ...]
+    device: str = "auto"
+    """`cuda`, `cpu`, `emulated`, or `auto` for whichever there is."""
+    memory_bytes_max: int | None = None
+    """Memory that all loaded models may take together; None: no limit."""
+    swap: bool = False
+    """Hold one model at a time; a batch of another one waits until that is loaded."""
+    threads: int = 1
+    """Cores that run a model on a CPU."""
+    measure: Measure = "once"
+    on_demand: frozenset[str] = frozenset()
+    """Variants that are loaded when a client asks for them."""

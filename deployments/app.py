@@ -4,6 +4,7 @@
 """
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from fermata.autoscaler.serve_policy import RelayTarget
 from fermata.deployments.backend.execution.executor import tune
 from fermata.deployments.backend.gpu_meter import find_gpu
 from fermata.deployments.backend.meter import BackendMeter
-from fermata.deployments.backend.model_store import ModelStore, StoredModel
-from fermata.deployments.backend.process import HUNG_NS, BackendProcess, BackendSettings
+from fermata.deployments.backend.model_store import LoadedModels, ModelStore
+from fermata.deployments.backend.process import BackendProcess, BackendSettings
 from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
@@ -55,13 +56,15 @@ from fermata.profiles.profile import Profile
 from fermata.router.leadership.process_ids import claim_process_id
 
 HEALTH_S = 2.0
-"""Between two questions of Serve for the health of a process, which it replaces after three bad
-answers. Only the next control plane makes a router in place of one that somebody has ended."""
+"""Interval of Serve's checks of a process' health; after three failures it is replaced. Only a new
+control plane makes a router in place of one that was ended by hand."""
 
 
 def _number(config: DeploymentConfig) -> int:
-    """Of this frontend or backend. The cluster remembers whose each is, for good: what a process
-    of long ago has left in others' memory must not be taken for another's."""
+    """The number of this frontend or backend, which the cluster keeps for it for good.
+
+    Other processes may remember a number for long, so no second process may get it.
+    """
     context = serve.get_replica_context()
     name = context.replica_tag
 
@@ -81,24 +84,24 @@ def _deployment() -> str:
 
 @serve.deployment(num_replicas=1, max_ongoing_requests=100, health_check_period_s=HEALTH_S)
 class ControlPlane:
-    """Shows a `ControlPlaneCore` to Serve and to operators."""
+    """Connects a `ControlPlaneCore` with Serve and with operators."""
 
     def __init__(self, config: dict[str, Any], backends: Any, frontends: Any) -> None:
         given = read_config(config)
         start_logs("control", log_options(given))
         tokens = given.control.tokens() if given.control.is_given else ()
-        self.gate = ControlGate(tokens, given.control.reading == "open")
+        self.auth = ControlGate(tokens, given.control.reading == "open")
         reader = TokenReader({"the control plane": given.control} if given.control.is_given else {})
-        self.renewing = asyncio.get_running_loop().create_task(reader.keep(self._renew))
+        self.renewal = asyncio.get_running_loop().create_task(reader.keep(self._renew))
         self.backends = backends
         self.control = ControlPlaneCore(given, RayCluster(given, backends))
 
     def _renew(self, found: Tokens) -> None:
         for tokens in found.values():
-            self.gate.renew(tokens)
+            self.auth.renew(tokens)
 
     async def progress(self) -> tuple[str, str]:
-        """(`loading`, at what), (`ready`, ``) or (`failed`, why)."""
+        """(`loading`, current step), (`ready`, ``) or (`failed`, reason)."""
         state, reason = self.control.progress()
         if state == "loading":
             reason = str(await self.backends.progress.remote())
@@ -109,12 +112,12 @@ class ControlPlane:
 
     async def __call__(self, request: HttpRequest) -> Response:
         """The page, `/frame` for it, `/metrics` for Prometheus, `/status` as JSON."""
-        refusal = self.gate.refusal(request.method, request.headers.get("authorization", ""))
+        refusal = self.auth.refusal(request.method, request.headers.get("authorization", ""))
         if refusal is not None:
-            status, said = refusal
-            # Browsers ask their user then; scripts send the token by themselves.
+            status, message = refusal
+            # A browser asks its user for the token; scripts send it by themselves.
             return PlainTextResponse(
-                f"{said}\n", status, {"WWW-Authenticate": 'Basic realm="fermata"'}
+                f"{message}\n", status, {"WWW-Authenticate": 'Basic realm="fermata"'}
             )
         state, reason = self.control.progress()
         if state == "failed":
@@ -135,7 +138,7 @@ class ControlPlane:
         return PlainTextResponse("fermata: see /, /status and /metrics\n", status_code=404)
 
     async def __del__(self) -> None:
-        self.renewing.cancel()
+        self.renewal.cancel()
         await self.control.end()
 
 
@@ -147,33 +150,33 @@ class Backend:
         self.config = read_config(config)
         self.number = _number(self.config)
         start_logs(f"backend-{self.number}", log_options(self.config))
-        self.at = "starting"
+        self.step = "starting"
         loop = asyncio.get_running_loop()
         self.loading = loop.create_task(self._load())
         self.starting = loop.create_task(self._start())
 
-    async def _load(self) -> StoredModel:
-        """Every model, warm, with its run times: those of a GPU are measured where it is held."""
-        self.stock = ModelStore(store_options(self.config))
-        found = StoredModel({}, known_profiles(self.config))
-        specs = self.stock.specs
+    async def _load(self) -> LoadedModels:
+        """Load every model and measure its run times, on the accelerator that will run it."""
+        self.store = ModelStore(store_options(self.config))
+        found = LoadedModels({}, known_profiles(self.config))
+        specs = self.store.specs
         for index, name in enumerate(specs):
             count = f"({index + 1} of {len(specs)})"
-            # With sub-clusters the router says what each has to hold.
-            later = name in self.stock.options.on_demand or self.config.epochs is not None
-            if later and name in found.profiles:
+            # With sub-clusters the router decides which backend holds which model.
+            on_demand = name in self.store.options.on_demand or self.config.epochs is not None
+            if on_demand and name in found.profiles:
                 continue
-            self.at = f"loading {name} {count}"
-            runner = await asyncio.to_thread(self.stock.load, name)
+            self.step = f"loading {name} {count}"
+            runner = await asyncio.to_thread(self.store.load, name)
             if name not in found.profiles:
-                self.at = f"measuring {name} {count}"
-                found.profiles[name] = await asyncio.to_thread(self.stock.measure, name, runner)
-            if later:
+                self.step = f"measuring {name} {count}"
+                found.profiles[name] = await asyncio.to_thread(self.store.measure, name, runner)
+            if on_demand:
                 runner.close()
-                self.stock.give_back(name)
+                self.store.release(name)
             else:
                 found.runners[name] = runner
-        self.at = "loaded"
+        self.step = "loaded"
         return found
 
     async def _start(self) -> None:
@@ -181,22 +184,23 @@ class Backend:
         loaded = await asyncio.shield(self.loading)
         settings = BackendSettings(
             self.number,
-            kind=self.stock.kind,
+            kind=self.store.kind,
             costs=measured_costs(self.config, loaded.profiles),
             node=node_name(),
             links=link_options(self.config, link_secret(self.config)),
-            # A model that is brought in for a batch may take minutes.
-            hung_ns=seconds(600) if self.config.backend.swap else HUNG_NS,
         )
+        if self.config.backend.swap:
+            # A batch may have to wait for minutes until its model is loaded.
+            settings = replace(settings, hung_ns=seconds(600))
         resolve = where_router(self.config)
-        stock = self.stock
-        meter = BackendMeter(stock.loads, stock.held_bytes, find_gpu(stock.device))
+        store = self.store
+        meter = BackendMeter(store.loads, store.held_bytes, find_gpu(store.device))
         export = BackendExport(settings.number)
         self.process = BackendProcess(
             settings,
             loaded.runners,
             resolve,
-            stock,
+            store,
             meter,
             export,
             standby=where_standby(self.config),
@@ -204,13 +208,13 @@ class Backend:
         await self.process.start()
 
     async def progress(self) -> str:
-        """What it is at."""
-        return self.at
+        """The current step of its start."""
+        return self.step
 
     async def profiles(self) -> tuple[str, dict[str, Profile]]:
-        """Its kind, and run times of every variant there, once all are loaded."""
+        """Its accelerator type, and the run times of every variant once all are loaded."""
         loaded = await asyncio.shield(self.loading)
-        return self.stock.kind, loaded.profiles
+        return self.store.kind, loaded.profiles
 
     async def check_health(self) -> None:
         check_start(self.starting)
@@ -225,7 +229,7 @@ class Backend:
 
 @serve.deployment(health_check_period_s=HEALTH_S)
 class Frontend:
-    """Takes requests of clients; one process of several that share the ports."""
+    """Serves clients; one of several processes that share the ports."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = read_config(config)
@@ -237,13 +241,13 @@ class Frontend:
         config = self.config
         options = frontend_options(config, self.number, link_secret(config), _deployment())
         resolve = where_router(config)
-        looks = await asyncio.to_thread(peeks, config)
+        peek_models = await asyncio.to_thread(peeks, config)
         export = FrontendExport(options.number)
         self.process = FrontendProcess(
             options,
             registry(config),
             resolve,
-            peeks=looks,
+            peeks=peek_models,
             export=export,
             tokens=TokenReader({each.name: each for each in config.tenants}),
             standby=where_standby(config),
@@ -262,14 +266,14 @@ class Frontend:
 
 
 def gpus_in_cluster() -> float:
-    """0 where no cluster is there yet, as in `serve build`."""
-    # Ray's own functions are without types in part.
+    """GPUs of the cluster; 0 before there is one, as in `serve build`."""
+    # Some of Ray's functions have no types.
     cluster: Any = ray
     return float(cluster.cluster_resources().get("GPU", 0)) if cluster.is_initialized() else 0
 
 
-def _how_many(config: DeploymentConfig) -> dict[str, Any]:
-    """A fixed number of backends, or Serve's autoscaling told by our own autoscaler."""
+def _scaling_options(config: DeploymentConfig) -> dict[str, Any]:
+    """Serve's options for a fixed number of backends, or for one that our autoscaler sets."""
     spec = config.autoscaler
     if spec is None or spec.dry_run:
         return {"num_replicas": config.backend.count}
@@ -280,7 +284,7 @@ def _how_many(config: DeploymentConfig) -> dict[str, Any]:
         policy_function=RelayTarget,
         policy_kwargs={"routers": names, "namespace": NAMESPACE},
     )
-    # No delays of Serve's own: the windows and the cool-down of ours are delay enough.
+    # Serve adds no delays: the windows and the cool-down of our autoscaler are enough.
     return {
         "autoscaling_config": AutoscalingConfig(
             min_replicas=0 if spec.to_zero else spec.minimum,
@@ -299,12 +303,12 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     config = load_config(given) if isinstance(given, str) else read_config(given)
     plain = config.model_dump()
     gpus = gpus_each(config.backend, gpus_in_cluster())
-    # `serve.deployment` makes something else of a class than its types say.
+    # The types of `serve.deployment` do not describe the class that it returns.
     backend: Any = Backend
     frontend: Any = Frontend
     control: Any = ControlPlane
     backends = backend.options(
-        **_how_many(config),
+        **_scaling_options(config),
         ray_actor_options={
             "num_cpus": config.backend.cpus,
             "num_gpus": gpus,

@@ -129,8 +129,10 @@ class Invariants:
                     f"{host.loop.name} obeys epoch {epoch} after {highest}"
                 )
             self.obeyed[host.loop] = epoch
-        if len(process.slot.jobs) > 2:
-            raise InvariantViolationError(f"{host.loop.name} has {len(process.slot.jobs)} batches")
+        if len(process.pipeline.jobs) > 2:
+            raise InvariantViolationError(
+                f"{host.loop.name} has {len(process.pipeline.jobs)} batches"
+            )
 
     # When all is well again
 
@@ -161,9 +163,9 @@ class Invariants:
                 )
         for backend in system.backends:
             process = backend.process
-            if process.slot.jobs or process.tasks or not process.slot.announced:
+            if process.pipeline.jobs or process.tasks or not process.pipeline.announced:
                 raise InvariantViolationError(
-                    f"{backend.loop.name} is not free: {process.slot.jobs}"
+                    f"{backend.loop.name} is not free: {process.pipeline.jobs}"
                 )
         router = system.router
         assert router is not None

@@ -316,7 +316,7 @@ class BackendHost:
             BackendSettings(number, KIND, NODE, links=LINKS),
             runners,
             first,
-            heart=VirtualHeartbeat(self.loop, LINKS.beat_ns),
+            heartbeat=VirtualHeartbeat(self.loop, LINKS.beat_ns),
             make_executor=self._make_executor,
             standby=second,
         )

@@ -358,7 +358,7 @@ class SimulatedDeployment:
         if not all(each is not None and self._seated(each) for each in self.seats):
             return False
         linked = all(
-            each.process.slot.announced and not each.machine.hangs for each in self.backends
+            each.process.pipeline.announced and not each.machine.hangs for each in self.backends
         )
         return (
             linked
@@ -400,7 +400,7 @@ class SimulatedDeployment:
         live = self.router.live if self.router is not None else None
         for host in self.backends:
             number = host.process.settings.number
-            has_it = any(sent.rid in job.inputs for job in host.process.slot.jobs)
+            has_it = any(sent.rid in job.inputs for job in host.process.pipeline.jobs)
             if live is None or not has_it or host.machine.fails or number not in live.backends:
                 continue
             state = live.engine.backend_rank[number].backends[number]

@@ -1,8 +1,8 @@
-"""A backend's slot: which batches it has, what they still wait for, and whom to tell.
+"""The batches of one backend, from the router's order to the results.
 
-Pure: events and a time in, effects out. One batch runs, at most one more waits behind it and has
-its inputs fetched meanwhile. Every request of a batch gets exactly one `Result`, or is given back
-when its router is gone, unless its own frontend said that it has ended, or is out of reach.
+Pure: events and a time in, effects out. One batch runs; at most one more waits behind it and has
+its inputs fetched meanwhile. Every request of a batch gets exactly one `Result`, or is returned
+when its router is gone. Requests that have ended, or whose frontend is out of reach, are left out.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,18 @@ from fermata.router.links.messages import (
     frontend_of,
 )
 
-BATCHES_MAX = 2
-FETCH_LIMIT_NS = ms(100)
-
 Tensors = tuple[tuple[str, str, tuple[int, ...], bytes], ...]
 """(name, dtype, shape, data) of each output of one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineLimits:
+    """Limits of a batch pipeline."""
+
+    batches_max: int = 2
+    """Batches here at a time: one that runs, and the one behind it."""
+    fetch_limit_ns: int = ms(100)
+    """An input this much later than its batch's planned start is not waited for."""
 
 
 def by_frontend(rids: Sequence[int]) -> dict[int, list[int]]:
@@ -54,18 +61,18 @@ class PipelineJob:
         self.arrived_at_ns = now_ns
         self.planned_at_ns = now_ns + run.start_in_ns
         self.awaited: set[int] = set(run.rids)
-        """Requests whose input is still to come."""
+        """Requests whose inputs have not arrived."""
         self.inputs: dict[int, Payload] = {}
         self.left_out: tuple[int, ...] = ()
-        """Requests whose frontend was out of reach before it had sent their inputs."""
+        """Requests whose frontend was lost before it had sent their inputs."""
         self.ready_at_ns = 0
         self.begun = False
-        """Handed to the executor: from here on only its end is waited for."""
+        """The executor has it."""
         self.orphan = False
-        """Its router is gone, and with it whoever would want to know of its end."""
+        """Its router is gone, so its end is reported to nobody."""
 
     def payloads(self) -> list[Payload]:
-        """The inputs, in the batch's order; what was left out is left out."""
+        """The inputs that arrived, in the batch's order."""
         inputs = self.inputs
         return [inputs[rid] for rid in self.run.rids if rid in inputs]
 
@@ -87,7 +94,7 @@ class StartBatch:
 
 @dataclass(frozen=True, slots=True)
 class SendResults:
-    """To the frontend of the request."""
+    """Send a result to the frontend of its request."""
 
     frontend: int
     result: Result
@@ -95,7 +102,7 @@ class SendResults:
 
 @dataclass(frozen=True, slots=True)
 class ReturnRequests:
-    """To a frontend whose requests are not run."""
+    """Return requests that are not run to their frontend."""
 
     frontend: int
     returned: Returned
@@ -103,14 +110,14 @@ class ReturnRequests:
 
 @dataclass(frozen=True, slots=True)
 class ReportDone:
-    """To the router."""
+    """Report the end of a batch to the router."""
 
     done: Done
 
 
 @dataclass(frozen=True, slots=True)
 class AnnounceReady:
-    """Tell the router that this backend may be given batches."""
+    """Announce to the router that this backend takes batches."""
 
 
 Effect = FetchInputs | StartBatch | SendResults | ReturnRequests | ReportDone | AnnounceReady
@@ -119,18 +126,17 @@ Effect = FetchInputs | StartBatch | SendResults | ReturnRequests | ReportDone | 
 class BatchPipeline:
     """The state machine of one backend."""
 
-    def __init__(self, fetch_limit_ns: int = FETCH_LIMIT_NS) -> None:
-        self.fetch_limit_ns = fetch_limit_ns
-        """An input this much later than its batch's planned start is not waited for."""
+    def __init__(self, limits: PipelineLimits | None = None) -> None:
+        self.limits = limits or PipelineLimits()
         self.jobs: list[PipelineJob] = []
         """In order; the first runs as soon as it can."""
-        self.epoch = 0
-        """The highest one met; an order of an older router is refused."""
+        self.term = 0
+        """The highest term met; an order of an older router is refused."""
         self.linked = False
         self.announced = False
-        self.front: PipelineJob | None = None
-        """The batch that the executor has at hand."""
-        self.front_since_ns = 0
+        self.running: PipelineJob | None = None
+        """The batch that the executor runs, or stages as the next to run."""
+        self.running_since_ns = 0
         self.effects: list[Effect] = []
 
     def take_effects(self) -> list[Effect]:
@@ -140,19 +146,21 @@ class BatchPipeline:
 
     # The router
 
-    def on_router_up(self, epoch: int) -> str | None:
-        """A router is linked; returns why it is refused, or None."""
-        if epoch < self.epoch:
-            return f"router epoch {epoch} is stale: this backend has met {self.epoch}"
+    def on_router_up(self, term: int) -> str | None:
+        """Link a router; returns the reason for refusing it, or None."""
+        if term < self.term:
+            return f"router term {term} is stale: this backend has met {self.term}"
         self.on_router_down()
-        self.epoch = epoch
+        self.term = term
         self.linked = True
         self._announce()
         return None
 
     def on_router_down(self) -> None:
-        """What it ordered and has not begun is given back: it runs elsewhere, or is submitted anew.
-        What runs goes on, and its results go out; frontends know what they still want."""
+        """Return the requests of batches that have not begun; a new router sends them elsewhere.
+
+        Batches that run go on, and their results go out; frontends ignore what they do not need.
+        """
         self.linked = False
         self.announced = False
         for job in self.jobs:
@@ -169,14 +177,14 @@ class BatchPipeline:
             self.announced = True
             self.effects.append(AnnounceReady())
 
-    def on_run(self, now_ns: int, epoch: int, run: Run) -> str | None:
-        """An order; returns why it is refused, or None."""
-        if epoch < self.epoch:
-            return f"router epoch {epoch} is stale: this backend has met {self.epoch}"
+    def on_run(self, now_ns: int, term: int, run: Run) -> str | None:
+        """Take an order; returns the reason for refusing it, or None."""
+        if term < self.term:
+            return f"router term {term} is stale: this backend has met {self.term}"
         if not self.announced:
             return f"batch {run.batch} came before this backend was ready"
-        if len(self.jobs) >= BATCHES_MAX:
-            return f"batch {run.batch} came while {BATCHES_MAX} others are here"
+        if len(self.jobs) >= self.limits.batches_max:
+            return f"batch {run.batch} came while {len(self.jobs)} others are here"
         if not run.rids or len(set(run.rids)) != len(run.rids):
             return f"batch {run.batch} is empty or has a request twice"
         job = PipelineJob(now_ns, run)
@@ -188,7 +196,7 @@ class BatchPipeline:
     # Inputs
 
     def on_payload(self, now_ns: int, payload: Payload) -> None:
-        """An input has come, or the word that it will not; late and unasked ones are ignored."""
+        """Take an input, or note that it is missing; late and unasked ones are ignored."""
         rid = payload.rid
         for job in self.jobs:
             if rid in job.awaited:
@@ -200,7 +208,7 @@ class BatchPipeline:
                 return
 
     def on_frontend_down(self, now_ns: int, frontend: int) -> None:
-        """What it has not sent yet is left out; the router hears of it, in case that it lives."""
+        """Leave out inputs that it has not sent; the router hears of them when the batch ends."""
         for job in self.jobs:
             gone = [rid for rid in job.awaited if frontend_of(rid) == frontend]
             job.awaited.difference_update(gone)
@@ -210,14 +218,14 @@ class BatchPipeline:
     # Time
 
     def wake_at_ns(self) -> int:
-        """When `on_time` wants to be called."""
+        """The time of the next call to `on_time`."""
         return min((self._give_up_at_ns(job) for job in self.jobs if job.awaited), default=NEVER)
 
     def _give_up_at_ns(self, job: PipelineJob) -> int:
-        return job.planned_at_ns + self.fetch_limit_ns
+        return job.planned_at_ns + self.limits.fetch_limit_ns
 
     def on_time(self, now_ns: int) -> None:
-        """Leave out inputs that are so late that they hold the others up."""
+        """Leave out inputs that are so late that they hold up the rest of their batch."""
         for job in self.jobs:
             if job.awaited and self._give_up_at_ns(job) <= now_ns:
                 for rid in sorted(job.awaited):
@@ -228,17 +236,17 @@ class BatchPipeline:
     # Running
 
     def _advance(self, now_ns: int) -> None:
-        """Begin, in order, every batch that has all it can get."""
+        """Begin, in order, every batch whose inputs are here or given up."""
         self._begin(now_ns)
-        front = self.jobs[0] if self.jobs and self.jobs[0].begun else None
-        if front is not self.front:
-            self.front, self.front_since_ns = front, now_ns
+        first = self.jobs[0] if self.jobs and self.jobs[0].begun else None
+        if first is not self.running:
+            self.running, self.running_since_ns = first, now_ns
 
     def overrun_ns(self, now_ns: int) -> int:
-        """By how much the batch at hand has passed its plan; negative while it has not."""
-        if self.front is None:
+        """Time by which the running batch exceeds its plan; negative until it does."""
+        if self.running is None:
             return -NEVER
-        return now_ns - self.front_since_ns - self.front.run.plan_ns
+        return now_ns - self.running_since_ns - self.running.run.plan_ns
 
     def _begin(self, now_ns: int) -> None:
         for job in list(self.jobs):
@@ -251,7 +259,7 @@ class BatchPipeline:
                 job.begun = True
                 self.effects.append(StartBatch(job))
             elif job is self.jobs[0]:
-                # Nobody is left in it. Ends are told in order, so one that waits says so later.
+                # It has no requests left. Ends are reported in order, so one behind waits.
                 self._end(job, 0, "")
             else:
                 return
@@ -265,8 +273,10 @@ class BatchPipeline:
         run_ns: int,
         outputs: Sequence[Tensors | str],
     ) -> None:
-        """A batch has run; `outputs` are in the order of `job.payloads()`, with the reason in
-        place of those that could not be had."""
+        """End a batch that ran; `outputs` are in the order of `job.payloads()`.
+
+        A request without outputs has the reason in their place.
+        """
         job.ready_at_ns = max(job.ready_at_ns, staged_at_ns)
         payloads = job.payloads()
         size = len(payloads)
@@ -282,7 +292,7 @@ class BatchPipeline:
         self._advance(now_ns)
 
     def on_failed(self, now_ns: int, job: PipelineJob, run_ns: int, reason: str) -> None:
-        """A batch gave no results."""
+        """End a batch that gave no results."""
         for payload in job.payloads():
             self._refuse(now_ns, job, payload.rid, reason)
         self._end(job, run_ns, reason)
@@ -290,7 +300,7 @@ class BatchPipeline:
 
     def _refuse(self, now_ns: int, job: PipelineJob, rid: int, reason: str) -> None:
         if job.orphan:
-            # Others may be about to run it: this is not the last word.
+            # Another backend may be about to run it, so this is not its end.
             self.effects.append(ReturnRequests(frontend_of(rid), Returned((rid,))))
             return
         queue_ns = now_ns - job.arrived_at_ns

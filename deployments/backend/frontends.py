@@ -11,18 +11,16 @@ from fermata.router.links.messages import FrontendAddress, Message, Payload
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkOptions, Me
 
-PEERS_MAX = 256
-"""Frontends that are known; beyond, the oldest that has no link is one that is gone."""
 StartTask = Callable[[Coroutine[object, object, None]], "asyncio.Task[None]"]
 
 
 class FrontendEvents(Protocol):
-    """Whoever uses these links."""
+    """Events of the links to frontends."""
 
     def on_payloads(self, payloads: list[Payload]) -> None: ...
 
     def on_frontend_down(self, frontend: int, reason: str) -> None:
-        """What it has not sent by now will not come; `reason` says why, where it was never
+        """Payloads that it has not sent will not come; `reason` is given if it was never
         reached."""
 
 
@@ -33,7 +31,7 @@ class FrontendPeer:
         self.address = address
         self.link: Link | None = None
         self.waiting: list[Message] = []
-        """To be sent once the link is up."""
+        """Messages to send once the link is up."""
         self.connecting: asyncio.Task[None] | None = None
 
     @property
@@ -42,25 +40,28 @@ class FrontendPeer:
 
 
 class Frontends:
-    """Every frontend that the router has told of; linked when there is something to say."""
+    """All frontends that the router has named; each is linked when a message is to be sent."""
 
     def __init__(
         self,
         me: Me,
         events: FrontendEvents,
-        heart: HeartbeatThread,
+        heartbeat: HeartbeatThread,
         options: LinkOptions,
         start: StartTask,
+        peers_max: int = 256,
     ) -> None:
+        """Beyond `peers_max` frontends, the oldest without a link is taken for gone."""
         self.me = me
         self.events = events
-        self.heart = heart
+        self.heartbeat = heartbeat
         self.options = options
         self.start = start
+        self.peers_max = peers_max
         self.peers: dict[int, FrontendPeer] = {}
 
-    def meet(self, frontend: FrontendAddress) -> None:
-        """It takes links there."""
+    def add(self, frontend: FrontendAddress) -> None:
+        """Remember where a frontend accepts links."""
         before = self.peers.get(frontend.number)
         if before is not None:
             if before.address == frontend.address:
@@ -68,12 +69,12 @@ class Frontends:
             if before.link is not None:
                 before.link.close(CloseCode.SUPERSEDED, "the frontend has moved")
         self.peers[frontend.number] = FrontendPeer(frontend.address)
-        if len(self.peers) > PEERS_MAX:
+        if len(self.peers) > self.peers_max:
             idle = (number for number, peer in self.peers.items() if peer.idle)
             del self.peers[next(idle)]
 
-    def say(self, number: int, message: Message) -> bool:
-        """Send this, now or as soon as it is reached; false where nobody has told where it is."""
+    def send(self, number: int, message: Message) -> bool:
+        """Send a message, now or once the link is up; false if the address is not known."""
         peer = self.peers.get(number)
         if peer is None:
             return False
@@ -87,7 +88,7 @@ class Frontends:
 
     async def _connect(self, number: int, peer: FrontendPeer) -> None:
         try:
-            link = await connect(peer.address, self.me, self, self.heart, self.options)
+            link = await connect(peer.address, self.me, self, self.heartbeat, self.options)
             if link.peer.number != number:
                 link.close(CloseCode.MISDIRECTED, f"frontend {number} was expected here")
                 raise LinkError(f"{peer.address} is now frontend {link.peer.number}")

@@ -1,4 +1,4 @@
-"""What the driver says of this process' GPU, asked of NVML by its C interface."""
+"""Utilization and memory of this process' GPU, read from NVML by its C interface."""
 
 import ctypes
 from typing import Any
@@ -32,20 +32,20 @@ class GpuMeter:
             raise OSError(f"NVML does not know the GPU {uuid}")
 
     def used(self) -> float:
-        """Share of the driver's last sampling period in which something ran; -1: unknown."""
+        """Share of the driver's last sampling period with a kernel running; -1: unknown."""
         found = _Utilization()
         failed = self.nvml.nvmlDeviceGetUtilizationRates(self.handle, ctypes.byref(found))
         return -1.0 if failed else found.gpu / 100
 
     def memory_bytes(self) -> tuple[int, int]:
-        """(in use by whomever, all there is); -1 where unknown."""
+        """(in use by all processes, total); -1 if unknown."""
         found = _Memory()
         failed = self.nvml.nvmlDeviceGetMemoryInfo(self.handle, ctypes.byref(found))
         return (-1, -1) if failed else (found.used, found.total)
 
 
 def find_gpu(device: str) -> GpuMeter | None:
-    """The meter of this process' GPU; None where there is none, or nobody to ask."""
+    """The meter of this process' GPU; None without a GPU or without NVML."""
     if device != "cuda":
         return None
     import torch

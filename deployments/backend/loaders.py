@@ -1,4 +1,4 @@
-"""From what the configuration calls a model to something that runs; torch only where needed."""
+"""Loads models by the names of the configuration; imports torch only where needed."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -29,14 +29,14 @@ ONNX_ENDS = (".onnx",)
 
 
 class MemoryBudget:
-    """What the models of one accelerator may hold together."""
+    """Memory that the models of one accelerator may take together."""
 
     def __init__(self, bytes_max: int | None = None) -> None:
         self.bytes_max = bytes_max
         self.held: dict[str, int] = {}
 
     def take(self, name: str, size: int) -> None:
-        """Account for a model, or refuse it by name."""
+        """Allocate memory for a model; ConfigError if too little is left."""
         others = sum(self.held.values())
         if self.bytes_max is not None and others + size > self.bytes_max:
             raise ConfigError(
@@ -46,12 +46,12 @@ class MemoryBudget:
             )
         self.held[name] = size
 
-    def give(self, name: str) -> None:
+    def release(self, name: str) -> None:
         self.held.pop(name, None)
 
 
 def pick_device(device: str) -> str:
-    """`cuda` or `cpu`, for `auto` whichever there is."""
+    """`cuda` or `cpu`; for `auto` the GPU if there is one."""
     if device in ("cpu", EMULATED):
         return "cpu"
     try:
@@ -73,17 +73,17 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool =
         return _fitting(spec, plain, spec.input_shape or (3, 1, 1))
     try:
         return _load(spec, device, budget, warm)
-    # Every library has an error of its own for that.
+    # Every library has an error of its own for a lack of memory.
     except Exception as error:
         if not is_out_of_memory(error):
             raise
         drop_references(error)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-    budget.give(spec.name)
+    budget.release(spec.name)
     release_memory()
     raise NoRoomError(
         f"{spec.name} does not fit the memory that is left ({reason}): serve fewer models here, or "
-        "see who else uses the accelerator"
+        "look for other processes on the accelerator"
     )
 
 
@@ -118,7 +118,7 @@ def _device_bytes(device: str) -> int:
 
 
 def _torch() -> Any:
-    """Imported when the first model needs it: it takes seconds and hundreds of megabytes."""
+    """torch, imported for the first model: that takes seconds and hundreds of megabytes."""
     return import_module("torch")
 
 
@@ -140,7 +140,7 @@ def _open(spec: ModelSpec, device: str) -> Model:
 
 def _card(spec: ModelSpec) -> Card:
     if spec.input_shape is None:
-        raise ConfigError(f"{spec.name}: a file does not tell its input; give input_shape")
+        raise ConfigError(f"{spec.name}: a file does not describe its input; give input_shape")
     dtype = numpy_dtype(spec.input_dtype or "FP32")
     return Card(spec.name, spec.input_shape, dtype, (-1,))
 
@@ -154,7 +154,7 @@ def _as_network(spec: ModelSpec, network: Any, device: str) -> TorchModel:
             batch = batch.to(first.dtype)
         return network(batch)
 
-    # An exported program's module cannot be told to evaluate: it was exported so, or not.
+    # An exported program cannot be switched to evaluation: its mode was fixed by the export.
     if hasattr(network, "graph_module") or type(network).__name__ == "GraphModule":
         network.eval = lambda: network
     return TorchModel(_card(spec), network, forward).to(device)
@@ -172,7 +172,7 @@ def _open_script(spec: ModelSpec, path: Path, device: str) -> Model:
 def _open_export(spec: ModelSpec, path: Path, device: str) -> Model:
     try:
         network = _torch().export.load(path).module()
-    # The reader of exported programs raises whatever its parts do on bytes that are none.
+    # The reader of exported programs has no error of its own for a broken file.
     except Exception as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"{spec.name}: {path} is no exported program: {reason}") from None
@@ -224,7 +224,7 @@ def _make_runner(spec: ModelSpec, model: Model, device: str) -> Runner:
 
 
 def _warm_up(spec: ModelSpec, card: Card, runner: Runner) -> None:
-    """First runs pay for allocations and kernels; nobody's request should."""
+    """Run batches for warm-up: the first ones pay for allocations and kernels."""
     dtype = numpy_dtype(spec.input_dtype) if spec.input_dtype else card.input_dtype
     for size in sorted({1, min(4, runner.batch_size_max), runner.batch_size_max}):
         batch = card.make_batch(size).astype(np.dtype(dtype), copy=False)
@@ -234,5 +234,5 @@ def _warm_up(spec: ModelSpec, card: Card, runner: Runner) -> None:
         except Exception as error:
             if size == 1 or not is_out_of_memory(error):
                 raise
-            # Such batches will be halved; the model is good for smaller ones.
+            # Such batches will be halved; smaller ones fit.
             drop_references(error)

@@ -1,4 +1,4 @@
-"""What a backend counts of itself, for the router's sums and for Ray's exporter."""
+"""Counts of one backend, for the router's sums and for Ray's exporter."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from fermata.router.links.messages import BackendStats
 
 
 class LoadCounts:
-    """How often each variant was loaded, and how long that took; models load in threads."""
+    """Loads of each variant and the time that they took; models load in threads."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -28,7 +28,7 @@ class LoadCounts:
 
 
 class BackendMeter:
-    """Puts together what a backend says once a second."""
+    """Makes the report that a backend sends once a second."""
 
     def __init__(
         self, loads: LoadCounts, models_bytes: Callable[[], int], gpu: GpuMeter | None = None
@@ -37,7 +37,7 @@ class BackendMeter:
         self.models_bytes = models_bytes
         self.gpu = gpu
         self.failures = 0
-        """Since the last word."""
+        """Failures since the last report."""
 
     def take(self) -> BackendStats:
         failures, self.failures = self.failures, 0

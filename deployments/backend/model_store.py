@@ -1,4 +1,4 @@
-"""What a backend may hold: every variant of a configuration, loaded and measured on its device."""
+"""Variants that a backend may hold, loaded and measured on its device."""
 
 import os
 import time
@@ -16,8 +16,8 @@ from fermata.profiles.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
-class StoredModel:
-    """Runners and run times, by variant."""
+class LoadedModels:
+    """Runners and run times of the variants that a backend has loaded."""
 
     runners: dict[str, Runner]
     profiles: dict[str, Profile]
@@ -30,15 +30,15 @@ class ModelStore:
         self.options = options
         self.device = pick_device(options.device)
         self.kind = Cuda().name if self.device == "cuda" else self.device
-        """What run times depend on: backends of one kind share them."""
+        """Accelerator type; backends of one type share run times."""
         self.budget = MemoryBudget(options.memory_bytes_max)
         self.loads = LoadCounts()
         self.space = SwapSpace(self._swap_in) if options.swap else None
-        """Where a backend holds one model at a time."""
+        """Set if the backend holds one model at a time."""
         self.specs = {spec.name: spec for spec in options.specs}
 
     def load(self, variant: str) -> Runner:
-        """The variant, warm; ConfigError where it cannot be had or does not fit."""
+        """The variant, warm; ConfigError where it cannot be loaded or does not fit."""
         if self.space is not None:
             return SwappingRunner(self.specs[variant], self.space)
         from_ns = time.monotonic_ns()
@@ -54,15 +54,15 @@ class ModelStore:
         return runner
 
     def held_bytes(self) -> int:
-        """By all models that are loaded."""
+        """Memory of all loaded models."""
         return sum(self.budget.held.values())
 
-    def give_back(self, variant: str) -> None:
-        """It is not held any more."""
-        self.budget.give(variant)
+    def release(self, variant: str) -> None:
+        """Free the budget of a variant whose runner has been closed."""
+        self.budget.release(variant)
 
     def measure(self, variant: str, runner: Runner) -> Profile:
-        """Its run times here."""
+        """Run times of a loaded variant on this device."""
         options = self.options
         folder = cache_folder(os.environ)
         spec = self.specs[variant]

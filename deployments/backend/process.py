@@ -1,15 +1,15 @@
-"""The backend as a process: links, slot and executor wired on one event loop."""
+"""The backend process: links, batch pipeline and executor on one event loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 
 from fermata.deployments.backend.batch_pipeline import (
-    FETCH_LIMIT_NS,
     AnnounceReady,
     BatchPipeline,
     FetchInputs,
     PipelineJob,
+    PipelineLimits,
     ReportDone,
     ReturnRequests,
     SendResults,
@@ -47,13 +47,7 @@ from fermata.router.links.router_links import RouterLinks
 from fermata.router.links.transport import Link, LinkOptions, Resolve
 from fermata.router.live.precise_timer import LoopTimer
 
-DRAIN_LOOK_S = 0.02
-DRAIN_ANSWER_NS = seconds(5)
-"""A router that has not answered by then is not waited for."""
-HUNG_NS = seconds(10)
-REASONS_MAX = 100
-"""Of failures, kept apart; a model that puts its input into words has no end of them."""
-OTHERS = "other reasons, too many to tell apart"
+OTHERS = "other reasons, too many to list"
 
 
 class UnfitError(ServingError):
@@ -62,20 +56,28 @@ class UnfitError(ServingError):
 
 @dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """Who a backend is."""
+    """Identity and limits of one backend."""
 
     number: int
     """Unique among the backends of a router."""
     kind: str = "cpu"
     """Accelerator type."""
     node: str = ""
-    """Frontends of the same node hand inputs over in shared memory."""
-    fetch_limit_ns: int = FETCH_LIMIT_NS
+    """Frontends of the same node pass inputs in shared memory."""
+    pipeline: PipelineLimits = field(default_factory=PipelineLimits)
     links: LinkOptions = field(default_factory=LinkOptions)
-    hung_ns: int = HUNG_NS
-    """A batch that has passed its plan by this much will not end: the process is to be replaced."""
+    hung_ns: int = seconds(10)
+    """A batch that exceeds its plan by this much hangs: the process is to be replaced."""
     costs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = ()
-    """(variant, p50, p99 by batch size) of what was measured here."""
+    """(variant, p50, p99 by batch size) of each variant measured here."""
+    drain_check_s: float = 0.02
+    """Interval between checks whether all batches have ended."""
+    drain_answer_ns: int = seconds(5)
+    """A router that has not answered a drain by then is not waited for."""
+    frontends_max: int = 256
+    """Frontends whose addresses are kept."""
+    reasons_max: int = 100
+    """Reasons of failures counted apart; an error that quotes its input is new each time."""
 
 
 class BackendProcess:
@@ -86,62 +88,64 @@ class BackendProcess:
         settings: BackendSettings,
         runners: dict[str, Runner],
         resolve: Resolve,
-        stock: RunnerStore | None = None,
+        store: RunnerStore | None = None,
         meter: BackendMeter | None = None,
         export: Callable[[BackendStats], None] | None = None,
-        heart: HeartbeatThread | None = None,
+        heartbeat: HeartbeatThread | None = None,
         make_executor: Callable[[Callable[[BatchOutcome], None]], BatchExecutor] = Executor,
         standby: Resolve | None = None,
     ) -> None:
-        """`resolve` and `standby` tell where routers are, of which one leads at a time."""
+        """`resolve` and `standby` find routers; one of the two leads at a time."""
         self.settings = settings
-        self.heart = heart or HeartbeatThread(settings.links.beat_ns)
-        self.clock = self.heart.clock
+        self.heartbeat = heartbeat or HeartbeatThread(settings.links.beat_ns)
+        self.clock = self.heartbeat.clock
         self.make_executor = make_executor
         self.runners = runners
         """By variant; loaded and warm."""
-        self.stock = stock
-        """Where more variants come from, and go to; None where the set is fixed."""
+        self.store = store
+        """Loads more variants; None if the set is fixed."""
         self.meter = meter or BackendMeter(LoadCounts(), lambda: 0)
         self.export = export
-        """Hears what the meter says."""
+        """Receives each report to the router too."""
         self.leaving: set[str] = set()
-        """Variants that get no new batch, and go when those they have are done."""
+        """Variants that get no new batch, and are unloaded after those they have."""
         self.loading: dict[str, bool] = {}
-        """Variants that are being loaded, and whether they are still wanted."""
+        """Variants that are being loaded, each with whether it is still wanted."""
         self.limits = BatchLimits()
         self.trouble: dict[str, str] = {}
-        """Why a variant could not be loaded when last asked for."""
+        """Errors of the last load, by variant."""
         self.routers = (resolve,) if standby is None else (resolve, standby)
-        self.slot = BatchPipeline(settings.fetch_limit_ns)
+        self.pipeline = BatchPipeline(settings.pipeline)
         self.segments = Segments()
-        self.frontends = Frontends(self.hello, self, self.heart, settings.links, self._start)
+        self.frontends = Frontends(
+            self.hello, self, self.heartbeat, settings.links, self._start, settings.frontends_max
+        )
         self.router: Link | None = None
         self.draining = False
         self.drained = False
-        """The router has said that it sends nothing more."""
+        """The router has confirmed that it sends nothing more."""
         self.retired = ""
-        """Why the router wants this process replaced."""
+        """The router's reason for having this process replaced."""
         self.batches = 0
         self.failures: dict[str, int] = {}
         """Batches and loads that failed, by reason."""
         self.tasks: dict[asyncio.Task[None], None] = {}
 
     async def start(self) -> None:
-        """Look for the router, and serve it whenever it is there."""
+        """Connect to the router, and serve it whenever it is linked."""
         self.loop = asyncio.get_running_loop()
         self.timer = LoopTimer(self.loop, self._on_timer, self.clock)
         self.executor = self.make_executor(
             lambda outcome: _post(self.loop, lambda: self._on_outcome(outcome))
         )
         self.to_router = RouterLinks(
-            self.routers, self.hello, RouterEvents(self), self.heart, self.settings.links
+            self.routers, self.hello, RouterEvents(self), self.heartbeat, self.settings.links
         )
         self.to_router.start()
-        self.telling = PeriodicReport(self.loop, self._tell)
+        self.reports = PeriodicReport(self.loop, self._report)
 
-    def _tell(self, late_ns: int) -> None:
-        """What there is to count is kept for a router that is away."""
+    def _report(self, late_ns: int) -> None:
+        """Send the counts since the last report; while no router is linked they add up."""
         if self.limits.lift(self.clock()):
             self._announce()
         if self.router is not None:
@@ -154,45 +158,45 @@ class BackendProcess:
         """Take nothing more and finish what is here."""
         self.draining = True
         self._announce()
-        # Orders may be under way until the router says that it has heard; one that is gone, or
-        # does not answer, sends none.
-        give_up_at_ns = self.clock() + DRAIN_ANSWER_NS
-        while self.slot.jobs or not self._drained(give_up_at_ns):
-            await asyncio.sleep(DRAIN_LOOK_S)
+        # Orders may be in flight until the router confirms the drain; one that is gone, or does
+        # not answer, sends none.
+        give_up_at_ns = self.clock() + self.settings.drain_answer_ns
+        while self.pipeline.jobs or not self._drained(give_up_at_ns):
+            await asyncio.sleep(self.settings.drain_check_s)
 
     def _drained(self, give_up_at_ns: int) -> bool:
         return self.drained or self.router is None or self.clock() > give_up_at_ns
 
     def check(self) -> None:
-        """UnfitError where this process will not serve any more: its accelerator hangs, or the
-        router has done with it."""
-        overrun_ns = self.slot.overrun_ns(self.clock())
+        """UnfitError if this process is to be replaced: its accelerator hangs, or the router has
+        retired it."""
+        overrun_ns = self.pipeline.overrun_ns(self.clock())
         if overrun_ns > self.settings.hung_ns:
             raise UnfitError(f"a batch should have ended {overrun_ns / 1e9:.0f} s ago")
         if self.retired:
             raise UnfitError(f"retired: {self.retired}")
 
     async def stop(self, reason: str = "backend shuts down") -> None:
-        """End every link and thread; what still waits here is lost to its router."""
-        self.telling.close()
+        """End every link and thread; batches that are still here are lost."""
+        self.reports.close()
         await self.to_router.stop(reason)
         for task in tuple(self.tasks):
             task.cancel()
         await self.frontends.stop(reason)
         await self.loop.run_in_executor(None, self.executor.stop)
-        await self.loop.run_in_executor(None, self.heart.stop)
+        await self.loop.run_in_executor(None, self.heartbeat.stop)
         self.timer.close()
         for runner in self.runners.values():
             runner.close()
 
     def hello(self) -> Hello:
         settings = self.settings
-        return Hello(PROTOCOL, "backend", settings.number, self.slot.epoch, "", settings.node)
+        return Hello(PROTOCOL, "backend", settings.number, self.pipeline.term, "", settings.node)
 
     # The router
 
     def on_router_up(self, link: Link) -> None:
-        refusal = self.slot.on_router_up(link.peer.epoch)
+        refusal = self.pipeline.on_router_up(link.peer.epoch)
         if refusal is not None:
             link.close(CloseCode.STALE, refusal)
             return
@@ -204,17 +208,17 @@ class BackendProcess:
         if self.router is link:
             self.router = None
             LOG.info("router gone", extra=fields(epoch=link.peer.epoch))
-            self.slot.on_router_down()
+            self.pipeline.on_router_down()
             self.carry_out()
 
     def on_order(self, link: Link, message: Message) -> None:
-        """What the router says."""
+        """Handle one message of the router."""
         if isinstance(message, Run):
-            refusal = self.slot.on_run(self.clock(), link.peer.epoch, message)
+            refusal = self.pipeline.on_run(self.clock(), link.peer.epoch, message)
             if refusal is not None:
                 link.close(CloseCode.REFUSED, refusal)
         elif isinstance(message, FrontendAddress):
-            self.frontends.meet(message)
+            self.frontends.add(message)
         elif isinstance(message, LoadVariant):
             self._start(self._load(message.variant))
         elif isinstance(message, UnloadVariant):
@@ -223,7 +227,7 @@ class BackendProcess:
             elif message.variant in self.loading:
                 self.loading[message.variant] = False
             self._announce()
-            self._let_go()
+            self._unload_leaving()
         elif isinstance(message, Drained):
             self.drained = True
         elif isinstance(message, Retire):
@@ -232,57 +236,57 @@ class BackendProcess:
             link.close(CloseCode.WRONG_ROLE, f"{type(message).__name__} from a router")
 
     def _announce(self) -> None:
-        """Say which variants may be sent here, or that this backend drains."""
-        if self.router is not None and self.slot.announced:
+        """Announce the variants that run here, or that this backend drains."""
+        if self.router is not None and self.pipeline.announced:
             here = self.runners.keys() - self.leaving
             variants = () if self.draining else tuple(sorted(here))
             trouble = tuple(sorted(self.trouble.items()))
             kind, costs = self.settings.kind, self.settings.costs
             empty = not here and not self.draining
-            limits = self.limits.told()
+            limits = self.limits.items()
             self.router.send(Ready(kind, variants, trouble, costs, empty, limits))
 
     async def _load(self, variant: str) -> None:
         self.leaving.discard(variant)
         self.trouble.pop(variant, None)
         if variant in self.loading:
-            # Asked for twice, or wanted again after all: one load is under way.
+            # Asked for twice, or wanted again after all: one load is in progress.
             self.loading[variant] = True
             return
-        if variant not in self.runners and self.stock is not None:
+        if variant not in self.runners and self.store is not None:
             self.loading[variant] = True
             try:
-                load = self.stock.load
+                load = self.store.load
                 self.runners[variant] = await self.loop.run_in_executor(None, load, variant)
-                LOG.info("loaded", extra=fields(variant=variant))
-            # A model is a user's code and may raise anything; who asked is to hear of it.
+                LOG.info("model loaded", extra=fields(variant=variant))
+            # A model is a user's code and may raise anything; the router is told.
             except Exception as error:
                 self.trouble[variant] = str(error) or type(error).__name__
                 self._count(f"{variant}: {error}")
             if not self.loading.pop(variant) and variant in self.runners:
                 self.leaving.add(variant)
         self._announce()
-        self._let_go()
+        self._unload_leaving()
 
-    def _let_go(self) -> None:
-        """Unload what is to go and has no batch here any more."""
-        busy = {job.run.variant for job in self.slot.jobs}
+    def _unload_leaving(self) -> None:
+        """Unload variants that are leaving and have no batch here any more."""
+        busy = {job.run.variant for job in self.pipeline.jobs}
         for variant in self.leaving - busy:
             self.leaving.discard(variant)
             runner = self.runners.pop(variant)
             runner.close()
-            LOG.info("unloaded", extra=fields(variant=variant))
-            if self.stock is not None:
-                self.stock.give_back(variant)
+            LOG.info("model unloaded", extra=fields(variant=variant))
+            if self.store is not None:
+                self.store.release(variant)
 
     def _count(self, reason: str) -> None:
-        if len(self.failures) >= REASONS_MAX and reason not in self.failures:
+        if len(self.failures) >= self.settings.reasons_max and reason not in self.failures:
             reason = OTHERS
         before = self.failures.get(reason, 0)
         self.failures[reason] = before + 1
         if not before:
-            # Once: a model that fails may do so with every batch.
-            LOG.warning("failed", extra=fields(reason=reason))
+            # Logged once: a model that fails may do so with every batch.
+            LOG.warning("batch or load failed", extra=fields(reason=reason))
         self.meter.failures += 1
 
     def _start(self, work: Coroutine[object, object, None]) -> "asyncio.Task[None]":
@@ -296,31 +300,31 @@ class BackendProcess:
     def on_payloads(self, payloads: list[Payload]) -> None:
         now_ns = self.clock()
         for payload in payloads:
-            self.slot.on_payload(now_ns, payload)
+            self.pipeline.on_payload(now_ns, payload)
         self.carry_out()
 
     def on_frontend_down(self, frontend: int, reason: str) -> None:
         if reason:
             self._count(f"frontend {frontend}: {reason}")
-        # Its memory would stay as long as anyone maps it; the living are mapped again.
+        # Its memory stays while it is mapped; segments of other frontends are mapped again.
         self.segments.forget()
-        self.slot.on_frontend_down(self.clock(), frontend)
+        self.pipeline.on_frontend_down(self.clock(), frontend)
         self.carry_out()
 
     # Effects
 
     def carry_out(self) -> None:
-        """Do what the slot wants, and what it wants on top of that."""
-        while effects := self.slot.take_effects():
+        """Carry out the effects of the pipeline, and those that they cause."""
+        while effects := self.pipeline.take_effects():
             for effect in effects:
                 if isinstance(effect, SendResults):
-                    # A frontend whose link is broken may still wait for it.
-                    self.frontends.say(effect.frontend, effect.result)
+                    # A frontend whose link is broken may still wait for the result.
+                    self.frontends.send(effect.frontend, effect.result)
                 elif isinstance(effect, ReturnRequests):
-                    self.frontends.say(effect.frontend, effect.returned)
+                    self.frontends.send(effect.frontend, effect.returned)
                 elif isinstance(effect, FetchInputs):
-                    if not self.frontends.say(effect.frontend, effect.fetch):
-                        self.slot.on_frontend_down(self.clock(), effect.frontend)
+                    if not self.frontends.send(effect.frontend, effect.fetch):
+                        self.pipeline.on_frontend_down(self.clock(), effect.frontend)
                 elif isinstance(effect, StartBatch):
                     self._begin(effect.job)
                 elif isinstance(effect, ReportDone):
@@ -328,17 +332,17 @@ class BackendProcess:
                         self.router.send(effect.done)
                 elif isinstance(effect, AnnounceReady):
                     self._announce()
-        self.timer.set(self.slot.wake_at_ns())
+        self.timer.set(self.pipeline.wake_at_ns())
 
     def _on_timer(self) -> None:
-        self.slot.on_time(self.clock())
+        self.pipeline.on_time(self.clock())
         self.carry_out()
 
     def _begin(self, job: PipelineJob) -> None:
         variant = job.run.variant
         runner = self.runners.get(variant)
         if runner is None:
-            self.slot.on_failed(self.clock(), job, 0, f"{variant} is not loaded here")
+            self.pipeline.on_failed(self.clock(), job, 0, f"{variant} is not loaded here")
             return
         items: list[tuple[int, Array]] = []
         errors: dict[int, str] = {}
@@ -351,7 +355,7 @@ class BackendProcess:
                 errors[place] = str(error)
         if len(items) > runner.batch_size_max:
             reason = f"{len(items)} requests in a batch, {variant} takes {runner.batch_size_max}"
-            self.slot.on_failed(self.clock(), job, 0, reason)
+            self.pipeline.on_failed(self.clock(), job, 0, reason)
             return
         self.executor.begin(job, runner, items, errors)
 
@@ -359,14 +363,14 @@ class BackendProcess:
         now_ns, job = self.clock(), outcome.job
         self.batches += 1
         if outcome.fits and self.limits.set(now_ns, job.run.variant, outcome.fits):
-            self._count(f"{job.run.variant}: memory suffices for {outcome.fits} at once")
+            self._count(f"{job.run.variant}: memory suffices for batches of {outcome.fits}")
             self._announce()
         failed = outcome.failed
         outputs: list[Tensors | str] = [""] * (len(job.inputs))
         if not failed:
             try:
                 _fill(outputs, outcome)
-            # What a model returned is a user's value: anything can be wrong with it.
+            # A model's outputs are a user's values: anything can be wrong with them.
             except Exception as error:
                 failed = f"{type(error).__name__}: {error}"
         if debugging():
@@ -384,14 +388,14 @@ class BackendProcess:
             )
         if failed:
             self._count(failed)
-            self.slot.on_failed(now_ns, job, outcome.run_ns, failed)
+            self.pipeline.on_failed(now_ns, job, outcome.run_ns, failed)
         else:
-            self.slot.on_finished(
+            self.pipeline.on_finished(
                 now_ns, job, outcome.staged_at_ns, outcome.started_at_ns, outcome.run_ns, outputs
             )
         self.carry_out()
         if self.leaving:
-            self._let_go()
+            self._unload_leaving()
 
 
 def _fill(outputs: list[Tensors | str], outcome: BatchOutcome) -> None:
@@ -403,7 +407,7 @@ def _fill(outputs: list[Tensors | str], outcome: BatchOutcome) -> None:
 
 
 def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Have the loop call this; a loop that has been closed meanwhile wants nothing any more."""
+    """Have the loop call this, unless it has been closed meanwhile."""
     try:
         loop.call_soon_threadsafe(call)
     except RuntimeError:
@@ -412,7 +416,7 @@ def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
 
 
 class RouterEvents:
-    """The link to the router."""
+    """Events of the link to the router."""
 
     def __init__(self, process: BackendProcess) -> None:
         self.process = process

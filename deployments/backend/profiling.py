@@ -1,4 +1,4 @@
-"""What a loaded model costs where it will run: measured on its own runner, once for a machine."""
+"""Run times of a loaded model, measured on its own runner once on each machine."""
 
 import hashlib
 import importlib.metadata
@@ -26,7 +26,7 @@ from fermata.profiles.profile import Profile, ms
 from fermata.profiles.store import Table, load_file, save_file
 
 EFFORT = MeasureEffort(warm_up=1, runs_min=3, runs_max=200, budget_ns=ms(300))
-"""Short, since everybody waits for it: execution soon teaches the rest."""
+"""Short, since the start waits for it; the router learns the rest from batches."""
 VERSION = 1
 """Part of the cache's key: raise it when measuring itself changes."""
 
@@ -39,7 +39,7 @@ def profile_runner(
     folder: Path,
     how: Measure = "once",
 ) -> Profile:
-    """Run times of a warm runner; `once`: of the first start on this machine, from `folder`."""
+    """Run times of a warm runner; with `once`, those that `folder` keeps from the first start."""
     if how == "never":
         raise ConfigError(
             f"{spec.name} has no run times and measure=never; give it a profile, alpha_ms with "
@@ -51,18 +51,18 @@ def profile_runner(
     def fresh() -> Profile:
         return measure_runner(spec, runner, place, time.perf_counter_ns)
 
-    # A function is its author's to change without a word: what was measured says nothing.
+    # A function may change without notice, so earlier measurements of it are not trusted.
     if how == "always" or not (spec.model.partition(":")[0] in FAMILIES or _is_file(spec)):
         return fresh()
     try:
         cached(path, lambda part: save_file(part, _table(fresh())))
         found = load_file(path).profiles[0]
         if found.batches[-1] < runner.batch_size_max:
-            # Memory was short, which the next start need not hear of.
+            # Memory was short, which need not hold for the next start.
             path.unlink(missing_ok=True)
         return found
     except OSError:
-        # The folder cannot be written.
+        # The folder is not writable.
         return fresh()
     except ConfigError:
         path.unlink(missing_ok=True)
@@ -76,7 +76,7 @@ def measure_runner(
     clock: Callable[[], int],
     effort: MeasureEffort = EFFORT,
 ) -> Profile:
-    """The profile of what serves: its precision, its graphs, and no staging, as in service."""
+    """The profile of a runner as it serves: same precision, same graphs, staging left out."""
     assert spec.input_shape is not None
     if isinstance(runner, FittingRunner):
         # Pictures are fitted while they are staged, which is no part of the run.
@@ -132,7 +132,7 @@ def _is_file(spec: ModelSpec) -> bool:
 
 
 def _key(spec: ModelSpec, device: str) -> str:
-    """Whatever changes run times: the model, its input, the device, and the libraries."""
+    """Digest of all that changes run times: the model, its input, the device, the libraries."""
     stamp = ""
     if _is_file(spec):
         found = Path(spec.model).stat()

@@ -13,7 +13,7 @@ from fermata.deployments.specs.backend import ModelSpec
 
 
 class SwapSpace:
-    """The place for one model. Used by the thread that runs batches alone."""
+    """Room for one loaded model. Only the thread that runs batches may use it."""
 
     def __init__(self, load: Callable[[ModelSpec], Runner]) -> None:
         self.load = load
@@ -22,7 +22,7 @@ class SwapSpace:
         self.swaps = 0
 
     def bring_in(self, spec: ModelSpec) -> Runner:
-        """The model, loaded; whatever was there before is given up first."""
+        """Load the model, unless it is here; the one before it is unloaded first."""
         if self.runner is None or self.resident != spec.name:
             self.clear()
             self.runner = self.load(spec)
@@ -38,7 +38,7 @@ class SwapSpace:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is known of a model that is not there."""
+    """Facts about a model that is not loaded."""
 
     card: Card | None
 
@@ -49,7 +49,7 @@ class SwappingRunner:
     def __init__(self, spec: ModelSpec, space: SwapSpace) -> None:
         self.spec = spec
         self.space = space
-        # Loaded once to learn what it takes, and that it can be loaded at all.
+        # Loaded once to learn its input, and that it can be loaded at all.
         runner = space.bring_in(spec)
         self.batch_size_max = runner.batch_size_max
         self.model = Described(getattr(getattr(runner, "model", None), "card", None))
@@ -63,7 +63,7 @@ class SwappingRunner:
         return self._alike(item)
 
     def stage(self, items: Sequence[Array]) -> list[Array]:
-        """The model may not be there yet, so inputs are only copied."""
+        """Copy the inputs alone: the model may not be loaded yet."""
         return [np.array(item) for item in items]
 
     def run(self, staged: Any) -> Outputs:

@@ -49,14 +49,14 @@ class OneMore:
             raise ConfigError("the disk is full")
         return PlainRunner(lambda batch: np.zeros((len(batch), 1), np.float32), 40)
 
-    def give_back(self, variant: str) -> None:
+    def release(self, variant: str) -> None:
         self.returned.append(variant)
 
 
 def test_batches_under_way_end_before_their_model_goes() -> None:
     async def test() -> None:
-        gate, stock = Gate(), OneMore()
-        async with served(1, inline, PlainRunner(gate, 40), stock) as (router, frontend, _, _):
+        gate, store = Gate(), OneMore()
+        async with served(1, inline, PlainRunner(gate, 40), store) as (router, frontend, _, _):
             link = frontend.to_router.link
             assert link is not None
             frontend.submit(seconds(20))
@@ -70,7 +70,7 @@ def test_batches_under_way_end_before_their_model_goes() -> None:
             await frontend.all_ended()
             (result,) = frontend.results()
             assert result.error == ""
-            await until(lambda: stock.returned == ["v"])
+            await until(lambda: store.returned == ["v"])
             assert gate.closed
 
             link.send(Place("app", True))

@@ -27,8 +27,8 @@ Plant = Callable[[object], None]
 def lost_acknowledgement(what: object) -> None:
     """A backend does not tell the router of one batch in twenty."""
     if isinstance(what, BackendHost):
-        slot = what.process.slot
-        take, rng = slot.take_effects, what.loop.rng
+        pipeline = what.process.pipeline
+        take, rng = pipeline.take_effects, what.loop.rng
 
         def take_effects() -> list[object]:
             return [
@@ -37,7 +37,7 @@ def lost_acknowledgement(what: object) -> None:
                 if not isinstance(effect, ReportDone) or rng.random() >= 0.05
             ]
 
-        slot.take_effects = take_effects  # type: ignore[method-assign, assignment]
+        pipeline.take_effects = take_effects  # type: ignore[method-assign, assignment]
 
 
 def double_grant(what: object) -> None:
@@ -62,11 +62,11 @@ def stale_epoch(what: object) -> None:
         hello, up = process.hello, process.on_router_up
 
         def nobody() -> Hello:
-            process.slot.epoch = 0
+            process.pipeline.term = 0
             return hello()
 
         def greet(link: object) -> None:
-            process.slot.epoch = 0
+            process.pipeline.term = 0
             up(link)  # type: ignore[arg-type]
 
         process.hello = nobody  # type: ignore[method-assign]
@@ -76,14 +76,14 @@ def stale_epoch(what: object) -> None:
 def leaked_slot(what: object) -> None:
     """A backend keeps the place of a batch whose router has gone."""
     if isinstance(what, BackendHost):
-        slot = what.process.slot
-        end = slot._end
+        pipeline = what.process.pipeline
+        end = pipeline._end
 
         def keep(job: PipelineJob, run_ns: int, failed: str) -> None:
             if not job.orphan:
                 end(job, run_ns, failed)
 
-        slot._end = keep  # type: ignore[method-assign]
+        pipeline._end = keep  # type: ignore[method-assign]
 
 
 def forgotten_answer(what: object) -> None:
@@ -131,14 +131,14 @@ def unnoticed_hang(what: object) -> None:
 def last_word_of_the_lost(what: object) -> None:
     """A failure counts whoever says so, although the request runs elsewhere by now."""
     if isinstance(what, BackendHost):
-        refuse = what.process.slot._refuse
+        refuse = what.process.pipeline._refuse
 
         def say(now_ns: int, job: PipelineJob, rid: int, reason: str) -> None:
             orphan, job.orphan = job.orphan, False
             refuse(now_ns, job, rid, reason)
             job.orphan = orphan
 
-        what.process.slot._refuse = say  # type: ignore[method-assign]
+        what.process.pipeline._refuse = say  # type: ignore[method-assign]
     elif isinstance(what, FrontendHost):
         table = what.board.table
         heed = table.on_result

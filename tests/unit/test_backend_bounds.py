@@ -2,9 +2,10 @@
 
 import asyncio
 
-from fermata.deployments.backend.frontends import PEERS_MAX
-from fermata.deployments.backend.process import OTHERS, REASONS_MAX, BackendProcess, BackendSettings
+from fermata.deployments.backend.process import OTHERS, BackendProcess, BackendSettings
 from fermata.router.links.messages import FrontendAddress
+
+SETTINGS = BackendSettings(1)
 
 
 async def nowhere() -> str:
@@ -12,24 +13,24 @@ async def nowhere() -> str:
 
 
 def test_reasons_of_failures_are_kept_apart_up_to_a_bound() -> None:
-    backend = BackendProcess(BackendSettings(1), {}, nowhere)
-    for count in range(3 * REASONS_MAX):
+    backend = BackendProcess(SETTINGS, {}, nowhere)
+    for count in range(3 * SETTINGS.reasons_max):
         backend._count(f"no such token: {count}")
-    assert len(backend.failures) == REASONS_MAX + 1
-    assert backend.failures[OTHERS] == 2 * REASONS_MAX
-    assert backend.meter.failures == 3 * REASONS_MAX
+    assert len(backend.failures) == SETTINGS.reasons_max + 1
+    assert backend.failures[OTHERS] == 2 * SETTINGS.reasons_max
+    assert backend.meter.failures == 3 * SETTINGS.reasons_max
 
 
 def test_the_oldest_frontend_without_a_link_is_forgotten() -> None:
     async def test() -> None:
-        frontends = BackendProcess(BackendSettings(1), {}, nowhere).frontends
-        for number in range(PEERS_MAX + 2):
-            frontends.meet(FrontendAddress(number, f"there:{number}", ""))
+        frontends = BackendProcess(SETTINGS, {}, nowhere).frontends
+        for number in range(SETTINGS.frontends_max + 2):
+            frontends.add(FrontendAddress(number, f"there:{number}", ""))
             if number == 0:
                 # One that is being reached stays.
                 waits = asyncio.get_running_loop().create_task(asyncio.sleep(0))
                 frontends.peers[0].connecting = waits
-        assert len(frontends.peers) == PEERS_MAX
+        assert len(frontends.peers) == SETTINGS.frontends_max
         assert 0 in frontends.peers
         assert not {1, 2} & frontends.peers.keys()
         await waits

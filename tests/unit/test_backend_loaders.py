@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_refused_by_name(network: Any, tmp_path: Path) -> N
     budget.take("other", 1 << 20)
     with pytest.raises(ConfigError, match="v takes 5 MB beside 1 MB held by other; memory_mb is 4"):
         load(spec(str(path)), budget)
-    budget.give("other")
+    budget.release("other")
     assert budget.held == {}
 
 

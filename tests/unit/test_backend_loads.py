@@ -10,7 +10,7 @@ from fermata.deployments.backend.execution.runner import PlainRunner, Runner
 from fermata.deployments.backend.process import BackendProcess, BackendSettings
 
 
-class SlowStock:
+class SlowStore:
     """Loads when it is told to."""
 
     def __init__(self, error: Exception | None = None) -> None:
@@ -26,7 +26,7 @@ class SlowStock:
             raise self.error
         return PlainRunner(lambda batch: np.array(batch), 4)
 
-    def give_back(self, variant: str) -> None:
+    def release(self, variant: str) -> None:
         self.given_back.append(variant)
 
 
@@ -34,21 +34,21 @@ async def nowhere() -> str:
     raise AssertionError("nobody asks")
 
 
-def make(stock: Any) -> BackendProcess:
-    process = BackendProcess(BackendSettings(1), {}, nowhere, stock)
+def make(store: Any) -> BackendProcess:
+    process = BackendProcess(BackendSettings(1), {}, nowhere, store)
     process.loop = asyncio.get_running_loop()
     return process
 
 
 def test_a_model_that_is_asked_for_twice_is_loaded_once() -> None:
     async def play() -> None:
-        stock = SlowStock()
-        process = make(stock)
+        store = SlowStore()
+        process = make(store)
         one, two = process._start(process._load("v")), process._start(process._load("v"))
         await asyncio.sleep(0.01)
-        stock.go.set()
+        store.go.set()
         await asyncio.gather(one, two)
-        assert stock.loads == ["v"]
+        assert store.loads == ["v"]
         assert list(process.runners) == ["v"]
         assert process.loading == {}
 
@@ -57,9 +57,9 @@ def test_a_model_that_is_asked_for_twice_is_loaded_once() -> None:
 
 def test_whatever_a_load_raises_is_told() -> None:
     async def play() -> None:
-        stock = SlowStock(RuntimeError("CUDA error"))
-        stock.go.set()
-        process = make(stock)
+        store = SlowStore(RuntimeError("CUDA error"))
+        store.go.set()
+        process = make(store)
         await process._load("v")
         assert process.trouble == {"v": "CUDA error"}
         assert process.runners == {}
@@ -70,14 +70,14 @@ def test_whatever_a_load_raises_is_told() -> None:
 
 def test_a_model_that_is_unloaded_while_it_loads_goes_at_once() -> None:
     async def play() -> None:
-        stock = SlowStock()
-        process = make(stock)
+        store = SlowStore()
+        process = make(store)
         loading = process._start(process._load("v"))
         await asyncio.sleep(0.01)
         process.loading["v"] = False
-        stock.go.set()
+        store.go.set()
         await loading
         assert process.runners == {}
-        assert stock.given_back == ["v"]
+        assert store.given_back == ["v"]
 
     asyncio.run(play())

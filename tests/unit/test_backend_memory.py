@@ -155,26 +155,26 @@ def test_other_errors_are_not_tried_again() -> None:
 
 
 def test_a_slot_tells_how_far_its_batch_is_past_its_plan() -> None:
-    slot = BatchPipeline()
-    slot.on_router_up(1)
-    slot.on_run(0, 1, Run(1, "v", (1,), 0, ms(5)))
-    assert slot.overrun_ns(ms(1000)) < 0
-    slot.on_payload(ms(10), Payload(1, "UINT8", (1,), b"x"))
-    assert slot.overrun_ns(ms(1000)) == ms(1000) - ms(10) - ms(5)
-    job = slot.jobs[0]
-    slot.on_finished(ms(20), job, 0, ms(10), ms(10), [()])
-    assert slot.overrun_ns(ms(1000)) < 0
+    pipeline = BatchPipeline()
+    pipeline.on_router_up(1)
+    pipeline.on_run(0, 1, Run(1, "v", (1,), 0, ms(5)))
+    assert pipeline.overrun_ns(ms(1000)) < 0
+    pipeline.on_payload(ms(10), Payload(1, "UINT8", (1,), b"x"))
+    assert pipeline.overrun_ns(ms(1000)) == ms(1000) - ms(10) - ms(5)
+    job = pipeline.jobs[0]
+    pipeline.on_finished(ms(20), job, 0, ms(10), ms(10), [()])
+    assert pipeline.overrun_ns(ms(1000)) < 0
 
 
 def test_a_limit_holds_for_a_minute_and_then_for_two() -> None:
     limits = BatchLimits()
     assert limits.set(0, "v", 4)
     assert not limits.set(seconds(1), "v", 4)
-    assert limits.told() == (("v", 4),)
+    assert limits.items() == (("v", 4),)
     assert limits.set(seconds(2), "v", 2)
     assert not limits.lift(seconds(60))
     assert limits.lift(seconds(2 + 120))
-    assert limits.told() == ()
+    assert limits.items() == ()
     limits.set(seconds(200), "v", 4)
     assert not limits.lift(seconds(200 + 119))
     assert limits.lift(seconds(200 + 120))

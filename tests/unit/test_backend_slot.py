@@ -1,4 +1,4 @@
-"""A backend's slot: orders, inputs, ends and faults, by hand and at random."""
+"""A backend's pipeline: orders, inputs, ends and faults, by hand and at random."""
 
 from dataclasses import dataclass, field
 
@@ -11,6 +11,7 @@ from fermata.deployments.backend.batch_pipeline import (
     Effect,
     FetchInputs,
     PipelineJob,
+    PipelineLimits,
     ReportDone,
     ReturnRequests,
     SendResults,
@@ -26,33 +27,35 @@ FAR = 1 << RID_BITS
 
 
 def ready(epoch: int = 1) -> BatchPipeline:
-    slot = BatchPipeline(fetch_limit_ns=ms(100))
-    assert slot.on_router_up(epoch) is None
-    assert slot.take_effects() == [AnnounceReady()]
-    return slot
+    pipeline = BatchPipeline(PipelineLimits(fetch_limit_ns=ms(100)))
+    assert pipeline.on_router_up(epoch) is None
+    assert pipeline.take_effects() == [AnnounceReady()]
+    return pipeline
 
 
 def order(
-    slot: BatchPipeline, batch: int, *rids: int, now_ns: int = 0, start_in_ns: int = 0
+    pipeline: BatchPipeline, batch: int, *rids: int, now_ns: int = 0, start_in_ns: int = 0
 ) -> list[FetchInputs]:
-    assert slot.on_run(now_ns, slot.epoch, Run(batch, "v", rids, start_in_ns, ms(5))) is None
-    return [effect for effect in slot.take_effects() if isinstance(effect, FetchInputs)]
+    assert pipeline.on_run(now_ns, pipeline.term, Run(batch, "v", rids, start_in_ns, ms(5))) is None
+    return [effect for effect in pipeline.take_effects() if isinstance(effect, FetchInputs)]
 
 
-def give(slot: BatchPipeline, *rids: int, now_ns: int = 0) -> list[Effect]:
+def give(pipeline: BatchPipeline, *rids: int, now_ns: int = 0) -> list[Effect]:
     for rid in rids:
-        slot.on_payload(now_ns, Payload(rid, "UINT8", (1,), b"x"))
-    return slot.take_effects()
+        pipeline.on_payload(now_ns, Payload(rid, "UINT8", (1,), b"x"))
+    return pipeline.take_effects()
 
 
 def begun(effects: list[Effect]) -> list[PipelineJob]:
     return [effect.job for effect in effects if isinstance(effect, StartBatch)]
 
 
-def finish(slot: BatchPipeline, job: PipelineJob, now_ns: int, run_ns: int = ms(5)) -> list[Effect]:
+def finish(
+    pipeline: BatchPipeline, job: PipelineJob, now_ns: int, run_ns: int = ms(5)
+) -> list[Effect]:
     outputs = [OUTPUT] * len(job.inputs)
-    slot.on_finished(now_ns, job, 0, now_ns - run_ns, run_ns, outputs)
-    return slot.take_effects()
+    pipeline.on_finished(now_ns, job, 0, now_ns - run_ns, run_ns, outputs)
+    return pipeline.take_effects()
 
 
 def replied(effects: list[Effect]) -> list[int]:
@@ -64,135 +67,136 @@ def reported(effects: list[Effect]) -> list[Done]:
 
 
 def test_asks_each_frontend_once_and_begins_when_all_inputs_are_there() -> None:
-    slot = ready()
-    assert order(slot, 7, 1, FAR + 1, 2) == [
+    pipeline = ready()
+    assert order(pipeline, 7, 1, FAR + 1, 2) == [
         FetchInputs(0, Fetch(7, (1, 2))),
         FetchInputs(1, Fetch(7, (FAR + 1,))),
     ]
-    assert give(slot, 2, FAR + 1) == []
-    [job] = begun(give(slot, 1))
+    assert give(pipeline, 2, FAR + 1) == []
+    [job] = begun(give(pipeline, 1))
     assert [payload.rid for payload in job.payloads()] == [1, FAR + 1, 2]
 
 
 def test_next_batch_is_fetched_while_the_first_runs() -> None:
-    slot = ready()
-    order(slot, 1, 1)
-    [first] = begun(give(slot, 1))
-    order(slot, 2, 2, now_ns=ms(2), start_in_ns=ms(3))
-    # Handed on at once: the executor runs in order, without asking the slot in between.
-    [second] = begun(give(slot, 2, now_ns=ms(3)))
-    effects = finish(slot, first, ms(5))
+    pipeline = ready()
+    order(pipeline, 1, 1)
+    [first] = begun(give(pipeline, 1))
+    order(pipeline, 2, 2, now_ns=ms(2), start_in_ns=ms(3))
+    # Handed on at once: the executor runs in order, without asking the pipeline in between.
+    [second] = begun(give(pipeline, 2, now_ns=ms(3)))
+    effects = finish(pipeline, first, ms(5))
     assert replied(effects) == [1]
     assert reported(effects) == [Done(1, ms(5), 0)]
     # It could have started 2 ms before it was planned to.
-    assert reported(finish(slot, second, ms(10))) == [Done(2, ms(5), -ms(2))]
+    assert reported(finish(pipeline, second, ms(10))) == [Done(2, ms(5), -ms(2))]
 
 
 def test_late_inputs_show_as_a_late_start() -> None:
-    slot = ready()
-    order(slot, 1, 1, start_in_ns=ms(1))
-    [job] = begun(give(slot, 1, now_ns=ms(4)))
-    assert reported(finish(slot, job, ms(9)))[0].start_late_ns == ms(3)
+    pipeline = ready()
+    order(pipeline, 1, 1, start_in_ns=ms(1))
+    [job] = begun(give(pipeline, 1, now_ns=ms(4)))
+    assert reported(finish(pipeline, job, ms(9)))[0].start_late_ns == ms(3)
 
 
 def test_missing_inputs_are_left_out() -> None:
-    slot = ready()
-    order(slot, 1, 1, 2)
-    slot.on_payload(0, Payload(1, "", (), missing=True))
-    [job] = begun(give(slot, 2))
-    effects = finish(slot, job, ms(5))
+    pipeline = ready()
+    order(pipeline, 1, 1, 2)
+    pipeline.on_payload(0, Payload(1, "", (), missing=True))
+    [job] = begun(give(pipeline, 2))
+    effects = finish(pipeline, job, ms(5))
     assert replied(effects) == [2]
     assert [each.result.batch_size for each in effects if isinstance(each, SendResults)] == [1]
 
 
 def test_batch_of_nobody_ends_at_once_and_in_order() -> None:
-    slot = ready()
-    order(slot, 1, 1)
-    [first] = begun(give(slot, 1))
-    order(slot, 2, 2)
-    slot.on_payload(0, Payload(2, "", (), missing=True))
-    assert slot.take_effects() == []
-    assert [done.batch for done in reported(finish(slot, first, ms(5)))] == [1, 2]
+    pipeline = ready()
+    order(pipeline, 1, 1)
+    [first] = begun(give(pipeline, 1))
+    order(pipeline, 2, 2)
+    pipeline.on_payload(0, Payload(2, "", (), missing=True))
+    assert pipeline.take_effects() == []
+    assert [done.batch for done in reported(finish(pipeline, first, ms(5)))] == [1, 2]
 
 
 def test_dead_frontend_is_not_waited_for() -> None:
-    slot = ready()
-    order(slot, 1, 1, FAR + 1)
-    assert give(slot, 1) == []
-    slot.on_frontend_down(0, 1)
-    [job] = begun(slot.take_effects())
-    effects = finish(slot, job, ms(5))
+    pipeline = ready()
+    order(pipeline, 1, 1, FAR + 1)
+    assert give(pipeline, 1) == []
+    pipeline.on_frontend_down(0, 1)
+    [job] = begun(pipeline.take_effects())
+    effects = finish(pipeline, job, ms(5))
     assert replied(effects) == [1]
     # Its frontend may only be out of this backend's reach.
     assert reported(effects)[0].left_out == (FAR + 1,)
 
 
 def test_what_fails_after_its_router_went_is_given_back() -> None:
-    slot = ready()
-    order(slot, 1, 1, FAR + 1)
-    [job] = begun(give(slot, 1, FAR + 1))
-    slot.on_router_down()
-    slot.on_failed(ms(5), job, ms(5), "the kernel failed")
+    pipeline = ready()
+    order(pipeline, 1, 1, FAR + 1)
+    [job] = begun(give(pipeline, 1, FAR + 1))
+    pipeline.on_router_down()
+    pipeline.on_failed(ms(5), job, ms(5), "the kernel failed")
     # The router runs it elsewhere, or is gone: then the frontend submits it to the next one.
-    assert slot.take_effects() == [
+    assert pipeline.take_effects() == [
         ReturnRequests(0, Returned((1,))),
         ReturnRequests(1, Returned((FAR + 1,))),
     ]
 
 
 def test_input_that_never_comes_is_given_up_with_a_word() -> None:
-    slot = ready()
-    order(slot, 1, 1, 2, start_in_ns=ms(3))
-    give(slot, 1)
-    assert slot.wake_at_ns() == ms(103)
-    slot.on_time(ms(103) - 1)
-    assert slot.take_effects() == []
-    slot.on_time(ms(103))
-    effects = slot.take_effects()
+    pipeline = ready()
+    order(pipeline, 1, 1, 2, start_in_ns=ms(3))
+    give(pipeline, 1)
+    assert pipeline.wake_at_ns() == ms(103)
+    pipeline.on_time(ms(103) - 1)
+    assert pipeline.take_effects() == []
+    pipeline.on_time(ms(103))
+    effects = pipeline.take_effects()
     [reply] = [each for each in effects if isinstance(each, SendResults)]
     assert (reply.result.rid, reply.result.error) == (2, "its input was not there in time")
     assert len(begun(effects)) == 1
-    assert slot.wake_at_ns() == NEVER
-    assert give(slot, 2) == []
+    assert pipeline.wake_at_ns() == NEVER
+    assert give(pipeline, 2) == []
 
 
 def test_failure_is_told_to_every_request_and_to_the_router() -> None:
-    slot = ready()
-    order(slot, 1, 1, 2)
-    [job] = begun(give(slot, 1, 2))
-    slot.on_failed(ms(1), job, ms(1), "boom")
-    effects = slot.take_effects()
+    pipeline = ready()
+    order(pipeline, 1, 1, 2)
+    [job] = begun(give(pipeline, 1, 2))
+    pipeline.on_failed(ms(1), job, ms(1), "boom")
+    effects = pipeline.take_effects()
     errors = [effect.result.error for effect in effects if isinstance(effect, SendResults)]
     assert errors == ["boom", "boom"]
     assert reported(effects) == [Done(1, ms(1), 0, "boom")]
 
 
 def test_refuses_what_it_cannot_take() -> None:
-    slot = ready(epoch=5)
-    assert slot.on_run(0, 4, Run(1, "v", (1,), 0, 0)) == (
-        "router epoch 4 is stale: this backend has met 5"
+    pipeline = ready(epoch=5)
+    assert pipeline.on_run(0, 4, Run(1, "v", (1,), 0, 0)) == (
+        "router term 4 is stale: this backend has met 5"
     )
-    assert slot.on_router_up(4) == "router epoch 4 is stale: this backend has met 5"
-    order(slot, 1, 1)
-    order(slot, 2, 2)
-    assert slot.on_run(0, 5, Run(3, "v", (3,), 0, 0)) == "batch 3 came while 2 others are here"
-    assert slot.on_run(0, 5, Run(3, "v", (), 0, 0)) is not None
+    assert pipeline.on_router_up(4) == "router term 4 is stale: this backend has met 5"
+    order(pipeline, 1, 1)
+    order(pipeline, 2, 2)
+    assert pipeline.on_run(0, 5, Run(3, "v", (3,), 0, 0)) == "batch 3 came while 2 others are here"
+    assert pipeline.on_run(0, 5, Run(3, "v", (), 0, 0)) is not None
 
 
 def test_after_its_router_it_ends_what_runs_and_forgets_the_rest() -> None:
-    slot = ready(epoch=1)
-    order(slot, 1, 1)
-    [running] = begun(give(slot, 1))
-    order(slot, 2, 2)
-    slot.on_router_down()
-    assert slot.on_router_up(2) is None
+    pipeline = ready(epoch=1)
+    order(pipeline, 1, 1)
+    [running] = begun(give(pipeline, 1))
+    order(pipeline, 2, 2)
+    pipeline.on_router_down()
+    assert pipeline.on_router_up(2) is None
     # Not ready before it is free: the new router would plan on a backend that is busy.
-    assert slot.take_effects() == [ReturnRequests(0, Returned((2,)))]
+    assert pipeline.take_effects() == [ReturnRequests(0, Returned((2,)))]
     assert (
-        slot.on_run(0, 2, Run(1, "v", (9,), 0, 0)) == "batch 1 came before this backend was ready"
+        pipeline.on_run(0, 2, Run(1, "v", (9,), 0, 0))
+        == "batch 1 came before this backend was ready"
     )
-    assert give(slot, 2) == []
-    effects = finish(slot, running, ms(5))
+    assert give(pipeline, 2) == []
+    effects = finish(pipeline, running, ms(5))
     assert replied(effects) == [1]
     assert reported(effects) == []
     assert effects[-1] == AnnounceReady()
@@ -200,9 +204,9 @@ def test_after_its_router_it_ends_what_runs_and_forgets_the_rest() -> None:
 
 @dataclass
 class World:
-    """Drives a slot at random, and keeps account."""
+    """Drives a pipeline at random, and keeps account."""
 
-    slot: BatchPipeline = field(default_factory=ready)
+    pipeline: BatchPipeline = field(default_factory=ready)
     wanted: set[int] = field(default_factory=set)
     """Requests that have to be answered."""
     answered: list[int] = field(default_factory=list)
@@ -213,7 +217,7 @@ class World:
     now_ns: int = 0
 
     def settle(self) -> None:
-        for effect in self.slot.take_effects():
+        for effect in self.pipeline.take_effects():
             if isinstance(effect, FetchInputs):
                 self.open_fetches += effect.fetch.rids
             elif isinstance(effect, StartBatch):
@@ -224,33 +228,33 @@ class World:
                 self.ended.append(effect.done.batch)
 
     def step(self, act: str, pick: int) -> None:
-        slot = self.slot
+        pipeline = self.pipeline
         self.now_ns += ms(1 + pick % 30)
-        if act == "run" and len(slot.jobs) < 2:
+        if act == "run" and len(pipeline.jobs) < 2:
             self.batches += 1
             size = 1 + pick % 4
             rids = tuple((k % 2) * FAR + self.batches * 10 + k for k in range(size))
             self.wanted.update(rids)
-            slot.on_run(self.now_ns, 1, Run(self.batches, "v", rids, 0, 0))
+            pipeline.on_run(self.now_ns, 1, Run(self.batches, "v", rids, 0, 0))
         elif act in ("input", "missing") and self.open_fetches:
             rid = self.open_fetches.pop(pick % len(self.open_fetches))
             missing = act == "missing"
             if missing and rid not in self.answered:
                 self.wanted.discard(rid)
-            slot.on_payload(self.now_ns, Payload(rid, "UINT8", (1,), b"x", missing=missing))
+            pipeline.on_payload(self.now_ns, Payload(rid, "UINT8", (1,), b"x", missing=missing))
         elif act == "down":
             gone = [rid for rid in self.open_fetches if rid >= FAR and rid not in self.answered]
             self.wanted.difference_update(gone)
-            slot.on_frontend_down(self.now_ns, 1)
+            pipeline.on_frontend_down(self.now_ns, 1)
         elif act == "end" and self.queue:
             job = self.queue.pop(0)
             if pick % 3 == 0:
-                slot.on_failed(self.now_ns, job, ms(1), "boom")
+                pipeline.on_failed(self.now_ns, job, ms(1), "boom")
             else:
                 outputs = [OUTPUT] * len(job.inputs)
-                slot.on_finished(self.now_ns, job, 0, 0, ms(1), outputs)
+                pipeline.on_finished(self.now_ns, job, 0, 0, ms(1), outputs)
         elif act == "time":
-            slot.on_time(self.now_ns)
+            pipeline.on_time(self.now_ns)
         self.settle()
 
 
@@ -262,9 +266,9 @@ def test_every_request_is_answered_exactly_once(steps: list[tuple[str, int]]) ->
     world = World()
     for act, pick in steps:
         world.step(act, pick)
-    while world.slot.jobs:
-        world.now_ns = max(world.now_ns, min(world.slot.wake_at_ns(), world.now_ns + ms(200)))
-        world.slot.on_time(world.now_ns)
+    while world.pipeline.jobs:
+        world.now_ns = max(world.now_ns, min(world.pipeline.wake_at_ns(), world.now_ns + ms(200)))
+        world.pipeline.on_time(world.now_ns)
         world.settle()
         world.step("end", 1)
     assert sorted(world.answered) == sorted(world.wanted)

@@ -15,17 +15,17 @@ from fermata.deployments.backend.execution.tensors import Array
 
 PR_SET_TIMERSLACK = 29
 SPIN_NS = 60_000
-"""Sleeping ends this much early, and the rest is spun: a thread wakes tens of microseconds late."""
+"""Sleeping ends this much early and the rest is spun: threads wake tens of microseconds late."""
 
 
 def sharpen_sleep() -> None:
-    """Let this thread's sleeps end on time: Linux grants itself 50 us unless told otherwise."""
+    """Let this thread's sleeps end on time: by default Linux may add 50 us to each."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
 def sleep_until(at_ns: int) -> None:
-    """Return at that point of `time.monotonic_ns`, not before and hardly after."""
+    """Sleep until this time of `time.monotonic_ns`, precisely."""
     left_ns = at_ns - time.monotonic_ns()
     while left_ns > SPIN_NS:
         time.sleep((left_ns - SPIN_NS) / 1e9)
@@ -70,7 +70,7 @@ class EmulatedGpu:
             yield
 
     def run(self, run_ns: int) -> None:
-        """Be busy for that long, after whoever is busy now."""
+        """Hold the GPU for that long, once it is free."""
         with self.hold():
             sleep_until(time.monotonic_ns() + run_ns)
 

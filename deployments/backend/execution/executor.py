@@ -27,12 +27,12 @@ SWITCH_S = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Inputs of a batch that are alike, by their place in it."""
+    """Inputs of a batch that run together, with their positions in it."""
 
     places: list[int]
     items: list[Array]
     staged: Callable[[], tuple[Any, int]]
-    """Waits for the staged inputs, once; with the time when they were."""
+    """Returns the staged inputs and the time of their staging; may be called once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +47,23 @@ class ExecutorJob:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """How a batch went."""
+    """Outputs of a batch, or its failure, with times."""
 
     job: PipelineJob
     staged_at_ns: int
     started_at_ns: int
     run_ns: int
     errors: dict[int, str]
-    """Why an input could not be used, by its place in the batch."""
+    """Reasons why inputs could not be used, by position in the batch."""
     outputs: list[tuple[list[int], Outputs]]
-    """Of each group: places in the batch and what the model returned for them."""
+    """For each group: positions in the batch and the model's outputs for them."""
     failed: str = ""
     fits: int = 0
-    """The largest part that ran, where memory did not suffice for all at once; 0: it did."""
+    """The largest part that ran, if memory did not suffice for the whole batch; else 0."""
 
 
 class BatchExecutor(Protocol):
-    """What runs the batches of one backend, in order."""
+    """Runs the batches of one backend, in given."""
 
     def begin(
         self,
@@ -75,7 +75,7 @@ class BatchExecutor(Protocol):
         """Stage these inputs, given with their place in the batch, and run them in turn."""
 
     def stop(self) -> None:
-        """End, after what it has been given."""
+        """End, after the batches that it has."""
 
 
 class Executor:
@@ -83,7 +83,7 @@ class Executor:
 
     def __init__(self, report: Callable[[BatchOutcome], None]) -> None:
         self.report = report
-        self.orders: queue.SimpleQueue[ExecutorJob | None] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[ExecutorJob | None] = queue.SimpleQueue()
         self.stager = ThreadPoolExecutor(1, "stager")
         self.thread = threading.Thread(target=self._serve, name="executor", daemon=True)
         self.thread.start()
@@ -104,38 +104,38 @@ class Executor:
             arrays = [item for _, item in members]
             places = [place for place, _ in members]
             groups.append(Group(places, arrays, self._stage(runner, arrays)))
-        self.orders.put(ExecutorJob(job, runner, groups, errors))
+        self.jobs.put(ExecutorJob(job, runner, groups, errors))
 
     def _stage(self, runner: Runner, arrays: list[Array]) -> Callable[[], tuple[Any, int]]:
         if sum(array.nbytes for array in arrays) < INLINE_BYTES:
-            # As part of the run; its time says nothing about when the inputs were there.
+            # Staged as part of the run, whose time does not show when the inputs arrived.
             return lambda: (runner.stage(arrays), 0)
         return partial(take_result, [self.stager.submit(stage, runner, arrays)])
 
     def stop(self) -> None:
-        """End both threads, after what they have been given."""
-        self.orders.put(None)
+        """End both threads, after the batches that they have."""
+        self.jobs.put(None)
         self.thread.join()
         self.stager.shutdown()
 
     def _serve(self) -> None:
         sharpen_sleep()
-        while (order := self.orders.get()) is not None:
-            self.report(self._run(order))
+        while (given := self.jobs.get()) is not None:
+            self.report(self._run(given))
 
-    def _run(self, order: ExecutorJob) -> BatchOutcome:
-        errors = order.errors
+    def _run(self, given: ExecutorJob) -> BatchOutcome:
+        errors = given.errors
         outputs: list[tuple[list[int], Outputs]] = []
         staged_at_ns = started_at_ns = run_ns = 0
         failed = ""
         fits = 0
-        for group in order.groups:
+        for group in given.groups:
             from_ns = time.monotonic_ns()
             try:
                 box, staged_at_ns = stage_or_not(group.staged, len(group.places))
                 from_ns = time.monotonic_ns()
                 started_at_ns = started_at_ns or from_ns
-                parts = run_or_halve(order.runner, box, group.places, group.items, errors)
+                parts = run_or_halve(given.runner, box, group.places, group.items, errors)
                 if len(parts) > 1:
                     fits = max(fits, *(len(places) for places, _ in parts))
                 outputs += parts
@@ -147,23 +147,27 @@ class Executor:
                 again = len(group.places) > 1 and not is_out_of_memory(error)
                 drop_references(error)
                 if again:
-                    outputs += run_halves(order.runner, group, errors)
+                    outputs += run_halves(given.runner, group, errors)
             run_ns += time.monotonic_ns() - from_ns
         failed = "" if outputs else failed
         return BatchOutcome(
-            order.job, staged_at_ns, started_at_ns, run_ns, errors, outputs, failed, fits
+            given.job, staged_at_ns, started_at_ns, run_ns, errors, outputs, failed, fits
         )
 
 
 def take_result(staging: "list[Future[tuple[Any, int]]]") -> tuple[Any, int]:
-    """What a thread has staged, kept by nobody else: a future would hold it, or its error with all
-    that it had allocated, until the whole batch has ended."""
+    """Staged inputs, taken out of their future.
+
+    The future would hold them, or an error with all that it allocated, until the batch ends.
+    """
     return staging.pop().result()
 
 
 def stage_or_not(staged: Callable[[], tuple[Any, int]], count: int) -> tuple[list[Any], int]:
-    """So many inputs, staged, in a box that `run_or_halve` empties; it is empty where memory does
-    not suffice for all of them at once."""
+    """Staged inputs in a box that `run_or_halve` empties, and the time of their staging.
+
+    The box is empty if memory does not suffice for all `count` of them at once.
+    """
     try:
         found, staged_at_ns = staged()
         return [found], staged_at_ns
@@ -181,17 +185,19 @@ def run_or_halve(
     items: list[Array],
     errors: dict[int, str],
 ) -> list[tuple[list[int], Outputs]]:
-    """Run what is in the box together; where memory does not suffice, one half after the other.
-    Who fits not even alone is told in `errors`; where nobody does, that is raised."""
+    """Run the inputs in the box together; if memory does not suffice, one half after the other.
+
+    An input that does not fit alone goes into `errors`; if none fits, the error is raised.
+    """
     try:
         if box:
             return [(places, runner.run(box.pop()))]
-    # Every library has an error of its own for that.
+    # Every library has an error of its own for a lack of memory.
     except Exception as error:
         if len(places) == 1 or not is_out_of_memory(error):
             raise
         drop_references(error)
-    # Out of the handler, which holds the error.
+    # Outside the handler, which holds the error.
     release_memory()
     middle = len(places) // 2
     found: list[tuple[list[int], Outputs]] = []
@@ -212,8 +218,10 @@ def run_or_halve(
 def run_halves(
     runner: Runner, group: Group, errors: dict[int, str]
 ) -> list[tuple[list[int], Outputs]]:
-    """Run what failed together once more, each half for itself: a bad input is to spoil no more
-    than its own. Not smaller parts, or a batch would take so long as if it hung."""
+    """Run a group that failed once more, in two halves, so that a bad input spoils only one.
+
+    Smaller parts would take so long that the batch would seem to hang.
+    """
     middle = len(group.places) // 2
     found: list[tuple[list[int], Outputs]] = []
     for part in (slice(middle), slice(middle, None)):
@@ -223,7 +231,7 @@ def run_halves(
         try:
             box, _ = stage_or_not(partial(stage, runner, items), len(items))
             found += run_or_halve(runner, box, places, items, errors)
-        # As above: whatever a model raises.
+        # A model may raise anything, as above.
         except Exception as error:
             errors.update(dict.fromkeys(places, describe(error)))
             drop_references(error)
@@ -239,6 +247,8 @@ def stage(runner: Runner, arrays: list[Array]) -> tuple[Any, int]:
 
 
 def tune() -> None:
-    """For a process that is a backend and nothing else: threads take turns quickly, so that the
-    executor is not kept from starting a batch by a busy loop, nor the loop by a model."""
+    """Let threads of a backend process take turns quickly.
+
+    A busy loop then does not keep the executor from starting a batch, nor a model the loop.
+    """
     sys.setswitchinterval(SWITCH_S)

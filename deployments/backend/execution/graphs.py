@@ -25,12 +25,12 @@ from fermata.deployments.models.model import TorchModel
 from fermata.foundation.logs import LOG, fields
 
 Tensor = Any
-"""torch is imported at run time, and only where there is a GPU: its types are not known here."""
+"""torch is imported at run time, and only on a GPU, so its types are not known here."""
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Padding costs at most a third; each captured size costs load time and a little memory."""
+"""Batch sizes to capture: padding costs at most a third, each size load time and memory."""
 WARM_UPS = 3
 STAGED = 2
-"""Batches that are here at a time: one that runs, and the one behind it."""
+"""Batches staged at a time: one that runs, and the one behind it."""
 
 
 def captured_sizes(batch_size_max: int, ladder: Sequence[int] = LADDER) -> list[int]:
@@ -45,7 +45,7 @@ def padded_size(sizes: Sequence[int], size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Inputs on their way to the device, or there."""
+    """Inputs that are copied to the device, or have been."""
 
     host: Tensor
     """Pinned, so that the copy runs beside the batch before."""
@@ -55,7 +55,7 @@ class Staged:
     there: Any
     size: int
     kept: bool
-    """For the next batch; one that was made for want of memory is no larger than its own."""
+    """The buffers serve later batches too; others are made for one batch alone."""
 
 
 class GraphRunner:
@@ -82,21 +82,21 @@ class GraphRunner:
         self.running = torch.cuda.Stream()
         self.free: queue.SimpleQueue[Staged] = queue.SimpleQueue()
         self.input: Tensor = None
-        """What every graph reads: its first rows."""
+        """Input buffer; each graph reads its first rows."""
         self.graphs: dict[int, tuple[Any, Tensor]] = {}
-        """By size: the graph and where it leaves its output; empty where none can be captured."""
+        """Each batch size's graph and output buffer; empty if no graph can be captured."""
         self.eager = ""
-        """Why its kernels are launched one by one; empty where graphs run."""
+        """Reason for launching kernels one by one; empty if graphs run."""
         while not self._fits():
             self._shrink()
 
     @property
     def room(self) -> int:
-        """The largest batch that memory sufficed for when it was loaded."""
+        """The largest batch that memory sufficed for at load time."""
         return self.sizes[-1]
 
     def _fits(self) -> bool:
-        """Take all memory that is needed for good; false where the largest size does not fit."""
+        """Allocate all memory that stays in use; false if the largest size does not fit."""
         torch = self.torch
         try:
             self.input = self._buffer(self.room, on_device=True)
@@ -112,9 +112,9 @@ class GraphRunner:
         return True
 
     def _shrink(self) -> None:
-        """Go without the largest size, and give back what was taken for it."""
+        """Drop the largest size, and release its memory."""
         about = fields(model=self.model.card.name, size=self.sizes.pop(), room=self.room)
-        LOG.warning("a batch size does not fit the memory", extra=about)
+        LOG.warning("batch size does not fit in memory", extra=about)
         self.graphs.clear()
         self.eager = ""
         self.free = queue.SimpleQueue()
@@ -131,16 +131,16 @@ class GraphRunner:
         kind = getattr(torch, self.dtype)
         if on_device:
             found = torch.zeros(shape, dtype=kind, device=self.model.device)
-            # Other streams do not wait for this one: they could be overwritten with zeros.
+            # Other streams do not wait for this one, which could overwrite them with zeros.
             torch.cuda.current_stream().synchronize()
             return found
         return torch.zeros(shape, dtype=kind, pin_memory=True)
 
     def _capture(self) -> Tensor:
-        """Largest first, so that the smaller ones fit into the memory that it took.
+        """Capture every size, the largest first: the others reuse its memory.
 
-        Returns an output of the largest size. A network that cannot be captured, since it looks at
-        its values or allocates outside torch, runs without graphs, at the cost of its launches.
+        Returns an output of the largest size. A network that looks at its values or allocates
+        outside torch cannot be captured; it runs without graphs, at the cost of its launches.
         """
         torch = self.torch
         pool: Any = torch.cuda.graph_pool_handle()
@@ -152,7 +152,7 @@ class GraphRunner:
                 first = output if first is None else first
                 graph: Any = torch.cuda.CUDAGraph()
                 try:
-                    # Other models of this process may be at work in their own threads.
+                    # Other models of this process may run in their own threads.
                     with torch.cuda.graph(
                         graph,
                         pool=pool,
@@ -166,7 +166,7 @@ class GraphRunner:
                         raise
                     self.eager = str(error).splitlines()[0]
                     about = fields(model=self.model.card.name, reason=self.eager)
-                    LOG.warning("runs without graphs", extra=about)
+                    LOG.warning("model runs without CUDA graphs", extra=about)
                     self.graphs.clear()
                     break
                 self.graphs[size] = (graph, output)
@@ -189,12 +189,12 @@ class GraphRunner:
     def stage(self, items: Sequence[Array]) -> Staged:
         torch, size = self.torch, len(items)
         if size > self.room:
-            # Whoever runs batches halves them then, as for every other want of memory.
+            # The executor halves the batch, as for any other lack of memory.
             raise MemoryError(f"{size} at once, {self.room} fitted when the model was loaded")
         try:
             spare = self.free.get_nowait()
         except queue.Empty:
-            # A third one: of its own size, so that half of it takes half as much.
+            # A third batch gets buffers of its own size: half of it takes half as much.
             spare = self._staging(size, kept=False)
         try:
             np.stack(items, out=spare.rows[:size])
@@ -223,7 +223,7 @@ class GraphRunner:
                     graph.replay()
                 self.answers[:size].copy_(output[:size], non_blocking=True)
         finally:
-            # Also where it failed: its inputs are read by then, and their place is free again.
+            # Also after a failure: the inputs have been read, and their buffers are free.
             self.running.synchronize()
             self._take_back(staged)
         return self.model.finish(self.answers[:size].numpy().copy())
@@ -236,13 +236,13 @@ class GraphRunner:
 
 
 def abandon(torch: Any, pool: Any) -> None:
-    """Tell torch's allocator that a capture into this pool has failed and is over.
+    """End a failed capture in torch's allocator.
 
-    In 2.10 and 2.11 nobody else does (pytorch#180395), and it gives no memory back from then on,
-    not even where an allocation fails for want of it. Later versions refuse to be told again.
+    Versions 2.10 and 2.11 do not do so (pytorch#180395), and then release no memory any more,
+    not even when an allocation fails. Later versions refuse the second call.
     """
     device = torch.cuda.current_device()
-    # Neither of the two is promised to stay where it is.
+    # Both functions are private, and may go.
     with suppress(RuntimeError, AttributeError):
         torch._C._cuda_endAllocateToPool(device, pool)
         torch._C._cuda_releasePool(device, pool)

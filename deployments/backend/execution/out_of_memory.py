@@ -1,4 +1,4 @@
-"""Memory that does not suffice: how it shows, and how to have it back before another try."""
+"""Errors for a lack of memory, and the release of memory before a retry."""
 
 import sys
 import traceback
@@ -14,29 +14,30 @@ SIGNS = (
     "failed to allocate memory",
     "status_alloc_failed",
 )
-"""In the words of CUDA, torch on a CPU, the C library, onnxruntime, and cuBLAS and cuDNN: those
-come as plain RuntimeErrors, as does everything that TorchScript raises."""
+"""Messages of CUDA, torch on a CPU, the C library, onnxruntime, and cuBLAS and cuDNN.
+
+They come as plain RuntimeErrors, as does everything that TorchScript raises."""
 
 
 class NoRoomError(ServingError):
-    """A model does not fit the accelerator; there may be room later."""
+    """A model does not fit the accelerator now; it may fit later."""
 
     grpc_status: ClassVar[str] = "RESOURCE_EXHAUSTED"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether it, or what it was raised in place of, is a library's word for that."""
-    return any(_says_so(each) for each in _chain(error))
+    """Whether an error, or one that it was raised in place of, reports a lack of memory."""
+    return any(_reports_memory(each) for each in _chain(error))
 
 
-def _says_so(error: BaseException) -> bool:
-    # What we have said ourselves is for an operator; a smaller batch would not help.
+def _reports_memory(error: BaseException) -> bool:
+    # Our own errors are for an operator; a smaller batch would not help.
     if isinstance(error, ServingError):
         return False
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    said = str(error).lower()
-    return isinstance(error, RuntimeError | OSError) and any(sign in said for sign in SIGNS)
+    message = str(error).lower()
+    return isinstance(error, RuntimeError | OSError) and any(sign in message for sign in SIGNS)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -49,14 +50,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def drop_references(error: BaseException) -> None:
-    """Have it hold on to nothing: its frames keep every tensor of the run that failed, for as long
-    as anybody keeps the error."""
+    """Clear the frames of an error: they would keep every tensor of the failed run."""
     for each in _chain(error):
         traceback.clear_frames(each.__traceback__)
 
 
 def release_memory() -> None:
-    """What torch keeps for later would not do for another size."""
+    """Release memory that torch caches: it would not fit another size."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()

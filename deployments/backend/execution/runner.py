@@ -1,4 +1,4 @@
-"""How a model runs: inputs are staged while the batch before runs, then comes the run itself."""
+"""Runners of loaded models: inputs are staged while the batch before runs, and then run."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
@@ -16,33 +16,36 @@ class Runner(Protocol):
     batch_size_max: int
 
     def check(self, item: Array) -> None:
-        """InputError where this input is not what the model takes."""
+        """Raise InputError for an input that the model does not take."""
 
     def alike(self, item: Array) -> Hashable:
-        """Inputs for which this is equal are run together."""
+        """A key: inputs with equal keys run together."""
 
     def stage(self, items: Sequence[Array]) -> Any:
-        """Bring inputs that are alike where the run wants them; called from another thread."""
+        """Prepare inputs with equal keys for the run; called from another thread."""
 
     def run(self, staged: Any) -> Outputs:
         """The outputs, one for each staged input, in order."""
 
     def close(self) -> None:
-        """Give its memory back."""
+        """Release its memory."""
 
 
 class RunnerStore(Protocol):
-    """Variants that can be had by name."""
+    """Variants to load by name."""
 
     def load(self, variant: str) -> Runner:
-        """Warm; called from a thread. ServingError where it cannot be had."""
+        """Load and warm up a variant, in a thread; ServingError if that fails."""
 
-    def give_back(self, variant: str) -> None:
-        """Its runner has been closed."""
+    def release(self, variant: str) -> None:
+        """Free the memory budget of a variant whose runner has been closed."""
 
 
 def check_item(item: Array, shape: tuple[int, ...] | None, dtype: str) -> None:
-    """Refuse an input that the model would misread or crash on; empty means anything goes."""
+    """Refuse an input that the model would misread or crash on.
+
+    Any shape fits None, and any type an empty `dtype`.
+    """
     if shape is not None and item.shape != shape:
         raise InputError(f"input has shape {list(item.shape)}, the model takes {list(shape)}")
     # Not by its name: numpy takes 4 us to find that, a comparison 0.2.
@@ -63,7 +66,7 @@ class PlainRunner:
         self.model = model
         self.batch_size_max = batch_size_max
         self.shape = shape
-        """Of one request; None where the model takes any."""
+        """Shape of one request's input; None if the model takes any."""
         self.dtype = dtype
 
     def check(self, item: Array) -> None:
@@ -85,8 +88,10 @@ class PlainRunner:
 
 
 class FittingRunner:
-    """Runs pictures of any size on a model of one: each is fitted when it is staged, so that one
-    batch may hold frames of clients that were told different sizes."""
+    """Runs pictures of any size on a model of one size, fitting each when it is staged.
+
+    One batch may so hold frames of clients that send different sizes.
+    """
 
     def __init__(self, inner: Runner, fit: Callable[[Array], Array]) -> None:
         self.inner = inner

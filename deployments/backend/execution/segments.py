@@ -8,9 +8,9 @@ import mmap
 import os
 
 FOLDER = "/dev/shm/"
-"""Where Linux keeps POSIX shared memory; on other systems inputs travel inline."""
+"""Folder of POSIX shared memory on Linux; on other systems inputs travel inline."""
 SEGMENTS_MAX = 1024
-"""Mappings kept open; more than frontends and their arenas on one node ever are."""
+"""Mappings kept open; one node never has so many frontends."""
 
 
 class Segments:
@@ -20,7 +20,7 @@ class Segments:
         self.maps: dict[str, mmap.mmap] = {}
 
     def read(self, name: str) -> memoryview:
-        """The whole segment, read-only; FileNotFoundError where there is none of that name."""
+        """The whole segment, read-only; FileNotFoundError if it does not exist."""
         mapped = self.maps.get(name)
         if mapped is None:
             if len(self.maps) >= SEGMENTS_MAX:
@@ -36,7 +36,7 @@ class Segments:
 
 def _map(name: str) -> mmap.mmap:
     if "/" in name:
-        raise FileNotFoundError(f"{name!r} is no name of a segment")
+        raise FileNotFoundError(f"{name!r} is not the name of a segment")
     fd = os.open(FOLDER + name, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return mmap.mmap(fd, 0, prot=mmap.PROT_READ)

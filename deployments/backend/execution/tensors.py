@@ -19,26 +19,26 @@ from fermata.router.links.messages import Payload
 
 Array = NDArray[Any]
 Outputs = Any
-"""What a model returns: an array with one row a request, a sequence with one array a request, or
+"""A model's outputs: an array with a row for each request, a sequence with an array for each, or
 a mapping of names to either."""
 
 DTYPES = {name: dtype.name for name, dtype in NUMPY.items()}
-"""The Open Inference Protocol's names, and numpy's."""
+"""numpy's names of types, by those of the Open Inference Protocol."""
 NUMPY_NAMES = frozenset(DTYPES.values())
 
 
 class InputError(ServingError):
-    """A request's input cannot be what it claims to be."""
+    """An input does not match its declared type or shape."""
 
     grpc_status: ClassVar[str] = "INVALID_ARGUMENT"
 
 
 class OutputError(ServingError):
-    """A model returned what cannot be sent on."""
+    """A model returned outputs that cannot be sent."""
 
 
 def numpy_dtype(name: str) -> str:
-    """numpy's name of a type that is written either way."""
+    """numpy's name of a type, given in either way."""
     found = DTYPES.get(name.upper(), name)
     if found not in NUMPY_NAMES:
         raise InputError(f"dtype {name!r} is unknown; one of BYTES, {', '.join(DTYPES)}")
@@ -46,13 +46,13 @@ def numpy_dtype(name: str) -> str:
 
 
 def view(payload: Payload, segments: Segments) -> Array:
-    """One request's input where it lies, without a copy; InputError where its lengths lie."""
+    """One request's input in place, without a copy; InputError if its size is wrong."""
     data: bytes | memoryview = payload.data
     if payload.segment:
         try:
             whole = segments.read(payload.segment)
         except OSError as error:
-            raise InputError(f"segment {payload.segment!r} cannot be read: {error}") from None
+            raise InputError(f"cannot read segment {payload.segment!r}: {error}") from None
         end = payload.offset + payload.length
         if payload.offset < 0 or payload.length < 0 or end > len(whole):
             raise InputError(f"input ends at {end} in a segment of {len(whole)} bytes")
@@ -86,7 +86,7 @@ def _strings(data: bytes, shape: Sequence[int]) -> Array:
 
 
 def split(outputs: Outputs, count: int) -> list[Tensors]:
-    """The outputs of each request of a batch, as they travel."""
+    """The outputs of each request of a batch, as they are sent."""
     columns = outputs if isinstance(outputs, Mapping) else {OUTPUT: outputs}
     for name, column in columns.items():
         if len(column) != count:
@@ -102,7 +102,7 @@ def tensor(name: str, value: Any) -> tuple[str, str, tuple[int, ...], bytes]:
     array = np.asarray(value)
     dtype = NAMES.get(array.dtype)
     if dtype is None and array.dtype.name in NUMPY_NAMES:
-        # Of the other byte order.
+        # It has the other byte order.
         array = array.astype(array.dtype.name)
         dtype = NAMES[array.dtype]
     if dtype is not None:

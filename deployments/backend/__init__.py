@@ -1,1 +1,1 @@
-"""The backend: runs batches that the router orders, on inputs that it fetches from frontends."""
+"""The backend: runs the router's batches on inputs that it fetches from frontends."""

@@ -69,7 +69,7 @@ class PipelineJob:
         self.begun = False
         """The executor has it."""
         self.orphan = False
-        """Its router is gone, so its end is reported to nobody."""
+        """Its router is gone, so its end is not reported."""
 
     def payloads(self) -> list[Payload]:
         """The inputs that arrived, in the batch's order."""

@@ -259,7 +259,7 @@ class BackendProcess:
                 load = self.store.load
                 self.runners[variant] = await self.loop.run_in_executor(None, load, variant)
                 LOG.info("model loaded", extra=fields(variant=variant))
-            # A model is a user's code and may raise anything; the router is told.
+            # A model is a user's code and may raise anything; the router hears of it.
             except Exception as error:
                 self.trouble[variant] = str(error) or type(error).__name__
                 self._count(f"{variant}: {error}")

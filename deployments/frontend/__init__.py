@@ -1,1 +1,1 @@
-"""The process that clients talk to: it holds their requests until each has its one answer."""
+"""The process that serves clients: it keeps each request until that has its one answer."""

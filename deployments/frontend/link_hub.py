@@ -169,7 +169,7 @@ class LinkHub:
                 self.repository.on_absent(message)
             elif isinstance(message, FleetStatus):
                 self.readiness.on_fleet(message)
-                self.tenants.share_with(message.frontends)
+                self.tenants.set_frontends(message.frontends)
             elif isinstance(message, Shares):
                 self.tenants.set_shares(message.tenants)
             elif isinstance(message, Estimated):

@@ -1,4 +1,4 @@
-"""How a request may end, and what its client is told."""
+"""The end of a request: its result, or a refusal with a message for its client."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from fermata.router.links.messages import Result
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """No result, and why."""
+    """The answer to a request that gets no result."""
 
     status: str
     """Name of the gRPC status."""
     reason: str
     message: str
     retry_after_ns: int = 0
-    """When to come again; 0 where that would not help."""
+    """Time after which a retry may succeed; 0 if it would not help."""
 
 
 Outcome = Result | Refusal
@@ -27,7 +27,7 @@ _STATUSES = {
         "RESOURCE_EXHAUSTED",
         "overload: serving it would have made the requests behind it late",
     ),
-    DropReason.SHED: ("RESOURCE_EXHAUSTED", "overload: its stream has had its share"),
+    DropReason.SHED: ("RESOURCE_EXHAUSTED", "overload: its stream has used its share"),
     DropReason.FULL: ("RESOURCE_EXHAUSTED", "overload: no instance has room and time for it"),
     DropReason.FLOOR: (
         "RESOURCE_EXHAUSTED",
@@ -39,16 +39,16 @@ _STATUSES = {
     RefusalReason.FAILED: ("INTERNAL", "the model failed"),
     DropReason.QUARANTINED: (
         "UNAVAILABLE",
-        "its model has crashed one backend after the other and rests for a while",
+        "its model has crashed one backend after the other and is quarantined",
     ),
     DropReason.LOST: ("UNAVAILABLE", "its backend died and no time was left to run it again"),
 }
 RETRY_AFTER_NS = 100_000_000
-"""The hint for overload and outages where nobody knows better."""
+"""Hint for a retry after an overload or an outage, unless the router gives a better one."""
 
 
 def drop_refusal(reason: str, retry_after_ns: int = 0) -> Refusal:
-    """What to tell a client whose request the router dropped."""
+    """The refusal of a request that the router dropped."""
     status, message = _STATUSES.get(reason, ("UNAVAILABLE", "the router could not serve it"))
     if status in ("RESOURCE_EXHAUSTED", "UNAVAILABLE"):
         retry_after_ns = retry_after_ns or RETRY_AFTER_NS

@@ -34,9 +34,9 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def node_name() -> str:
-    """The same for processes that share memory, and for no others."""
+    """A name that is equal for processes that share memory, and for no others."""
     boot = BOOT_ID.read_text().strip() if BOOT_ID.exists() else ""
-    # Containers of one machine share its boot, but not its name nor its /dev/shm.
+    # Containers of one machine share its boot id, but not its name nor its /dev/shm.
     return f"{socket.gethostname()}-{boot}"
 
 
@@ -101,7 +101,7 @@ class FrontendProcess:
             reports = PeriodicReport(asyncio.get_running_loop(), self._report)
             undo.callback(reports.close)
             self._undo = undo.pop_all()
-        # A full collection takes 18 ms of everyone's SLO; requests leave few cycles behind.
+        # A full collection takes 18 ms off every SLO; requests leave few cycles behind.
         gc.collect()
         gc.freeze()
         gc.set_threshold(100_000, 50, 1000)
@@ -116,7 +116,7 @@ class FrontendProcess:
         return [*found, RequestLog()] if debugging() else found
 
     async def stop(self) -> None:
-        """Drain, then leave nothing behind."""
+        """Drain, then release everything."""
         await self.server.stop()
         self.hub.driver.close()
         await self._undo.aclose()
@@ -161,9 +161,9 @@ class FrontendProcess:
             "payload_bytes": hub.table.payload_bytes,
             "decoding": hub.driver.decoding,
             "streams": len(self.service.streams),
-            "http_connections": self.server.doors.total,
-            "http_connections_refused": self.server.doors.refused,
-            "http_connections_slow": self.server.doors.slow,
+            "http_connections": self.server.gate.total,
+            "http_connections_refused": self.server.gate.refused,
+            "http_connections_slow": self.server.gate.slow,
             "peeked": 0 if self.peeker is None else self.peeker.peeked,
             "not_peeked": 0 if self.peeker is None else self.peeker.skipped,
             "peek_cpu_ms": 0.0 if self.peeker is None else self.peeker.cpu_ns / 1e6,

@@ -1,43 +1,43 @@
-"""Whether a request that comes now can be served, as far as this frontend knows."""
+"""Readiness: whether a request that comes now can be served, as far as this frontend knows."""
 
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.router.links.messages import FleetStatus
 
 DRAINS = "this frontend shuts down"
 NO_ROUTER = "no router is linked"
-UNTOLD = "the router has not said yet who is there"
-NO_BACKEND = "no backend is there"
+NO_FLEET = "the router has not yet reported its backends"
+NO_BACKEND = "no backend is up"
 
 
 class Readiness:
-    """Pure: what the router said last, beside what the table knows."""
+    """Pure. Combines the router's last report with the state of the request table."""
 
     def __init__(self, table: RequestTable, to_zero: bool) -> None:
         self.table = table
         self.to_zero = to_zero
-        """There may be no backend, and the next request brings one: that counts as ready, or no
+        """There may be no backend until a request brings one. That counts as ready, or no load
         balancer would ever let that request in."""
         self.fleet: FleetStatus | None = None
 
     def on_router_up(self) -> None:
-        """A router says who is there before anything else; what another one said is over."""
+        """Forget the report of another router; the new one sends its own first."""
         self.fleet = None
 
     def on_fleet(self, fleet: FleetStatus) -> None:
         self.fleet = fleet
 
     def trouble(self, application: str = "") -> str:
-        """Why nobody, or nobody of this application, can be served now; empty where they can."""
+        """Reason why requests, or those of one application, cannot be served; empty if they can."""
         if self.table.draining:
             return DRAINS
-        if self.table.epoch < 0:
+        if self.table.term < 0:
             return NO_ROUTER
         if self.fleet is None:
-            return UNTOLD
+            return NO_FLEET
         if self.to_zero:
             return ""
         if not self.fleet.backends:
             return NO_BACKEND
         if application in self.fleet.unheld:
-            return f"no backend that is there holds {application}"
+            return f"no backend that is up has loaded {application}"
         return ""

@@ -1,4 +1,4 @@
-"""Loading and unloading for clients: asks the router, and answers when it is so."""
+"""Loads and unloads models for clients: asks the router, and answers when it is done."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,7 +14,7 @@ WAIT_S = 300.0
 
 
 class FixedRepositoryError(ServingError):
-    """The configuration keeps clients from it."""
+    """The configuration does not let clients load models."""
 
     grpc_status: ClassVar[str] = "PERMISSION_DENIED"
 
@@ -26,7 +26,7 @@ class LoadFailedError(ServingError):
 
 
 class Repository:
-    """What the registry holds is loaded or not, as the router says."""
+    """Keeps the registry's list of unavailable models as the router reports it."""
 
     def __init__(self, registry: Registry, is_open: bool, ask: Callable[[Place], None]) -> None:
         self.registry = registry
@@ -35,7 +35,7 @@ class Repository:
         self.changed = asyncio.Event()
 
     def on_router_up(self) -> None:
-        """A router that knows of anything absent says so next."""
+        """Assume that all is available; a new router reports exceptions next."""
         self.on_absent(Unavailable(()))
 
     def on_absent(self, absent: Unavailable) -> None:
@@ -56,7 +56,7 @@ class Repository:
             )
         known = self.registry.absent
         if load:
-            # What failed before is not the answer to this.
+            # An earlier failure is not the answer to this call.
             tried = {each: LOADING for each in applications if each in known}
             self.registry.set_absent({**known, **tried})
         for application in applications:
@@ -66,7 +66,7 @@ class Repository:
                 await self.changed.wait()
 
     def _applications(self, name: str) -> list[str]:
-        """As the router calls them."""
+        """The router's names of the applications."""
         model, version = self.registry.known(name)
         if name != model.name:
             return [model.application(version)]

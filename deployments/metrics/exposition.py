@@ -15,7 +15,7 @@ Counts = tuple[Labels, HistogramSnapshot, float]
 
 @dataclass(frozen=True, slots=True)
 class MetricFamily:
-    """One metric: what it is called, what it means, and where it stands in a snapshot."""
+    """One metric: its name, its meaning, and how to read it from a snapshot."""
 
     name: str
     kind: str

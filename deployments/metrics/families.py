@@ -1,4 +1,4 @@
-"""Every metric of the control plane's `/metrics`; docs/metrics.md is made from this list."""
+"""All metrics of the control plane's `/metrics`; docs/metrics.md is made from this list."""
 
 from fermata.deployments.control.status import DeploymentStatus
 from fermata.deployments.metrics import samples
@@ -12,67 +12,65 @@ FRONTEND = ("frontend",)
 
 SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
     (
-        "What clients see",
+        "Clients",
         (
             MetricFamily(
                 "answered_total",
                 "counter",
-                "Requests that frontends have answered: good (in time), ran-late (a result after "
-                "the SLO), or why there was none.",
+                "Requests answered by frontends. The outcome is good (in time), ran-late (after "
+                "the SLO), or the reason of a refusal.",
                 ("application", "outcome"),
                 samples.answered,
             ),
             MetricFamily(
                 "tenant_answered_total",
                 "counter",
-                "The same by who asked, of all applications together; denied and too-many also "
-                "count who was turned away before asking. Only tenants that are configured.",
+                "Requests answered by frontends, for each configured tenant. denied and too-many "
+                "include calls that were refused before they named a model.",
                 ("tenant", "outcome"),
                 samples.tenants,
             ),
             MetricFamily(
                 "latency_seconds",
                 "histogram",
-                "From a request's arrival at the frontend to its result, of those that got one.",
+                "Time from a request's arrival at the frontend to its result.",
                 APPLICATION,
                 samples.application_histogram("latency"),
             ),
             MetricFamily(
                 "bad_rate",
                 "gauge",
-                "Share of answers in the last minute that were late or refused through no fault "
-                "of the client's.",
+                "Share of answers in the last minute that were late or refused. Refusals that "
+                "clients cause themselves do not count.",
                 APPLICATION,
                 samples.bad_rate,
             ),
             MetricFamily(
                 "absent",
                 "gauge",
-                "1 where nobody is sent to it: not loaded, or withdrawn; /status says why.",
+                "1 if the application is not loaded or withdrawn; /status has the reason.",
                 APPLICATION,
                 samples.absent,
             ),
-            MetricFamily(
-                "slo_seconds", "gauge", "The target, as configured.", APPLICATION, samples.slo
-            ),
+            MetricFamily("slo_seconds", "gauge", "The configured SLO.", APPLICATION, samples.slo),
             MetricFamily(
                 "streams",
                 "gauge",
-                "Clients' streams seen in the last half to one minute.",
+                "Streams of clients seen in the last half to one minute.",
                 APPLICATION,
                 samples.streams("seen"),
             ),
             MetricFamily(
                 "worst_stream_bad_rate",
                 "gauge",
-                "Bad rate of the stream that fares worst, over the same time.",
+                "Highest bad rate of any stream, over the same time.",
                 APPLICATION,
                 samples.streams("worst_bad_rate"),
             ),
         ),
     ),
     (
-        "What the router decides",
+        "Router",
         (
             MetricFamily(
                 "requests_total",
@@ -91,21 +89,21 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
             MetricFamily(
                 "bad_total",
                 "counter",
-                "Requests that ended otherwise: ran-late, or why they were dropped.",
+                "Requests that ended otherwise: ran-late, or the reason of the drop.",
                 ("application", "reason"),
                 samples.bad,
             ),
             MetricFamily(
                 "queue_delay_seconds",
                 "histogram",
-                "From a request's arrival at the router to the start of its batch.",
+                "Time from a request's arrival at the router to the start of its batch.",
                 APPLICATION,
                 samples.application_histogram("queue_delay"),
             ),
             MetricFamily(
                 "slack_seconds",
                 "histogram",
-                "What was left until the deadline when the batch ended; below zero: too late. "
+                "Time left until the deadline when the batch ended; below zero: too late. "
                 "Its sum may fall, so take quantiles of it, not rates.",
                 APPLICATION,
                 samples.application_histogram("slack"),
@@ -113,49 +111,49 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
             MetricFamily(
                 "queued",
                 "gauge",
-                "Requests that wait for a decision.",
+                "Requests that wait at the router.",
                 (),
                 samples.single("queued"),
             ),
             MetricFamily(
                 "dispatched",
                 "gauge",
-                "Requests that backends have.",
+                "Requests at backends.",
                 (),
                 samples.single("dispatched"),
             ),
             MetricFamily(
                 "timer_late_seconds",
                 "histogram",
-                "How late the router's timer fires.",
+                "Delay of the router's timer.",
                 (),
                 samples.single_histogram("timer_late"),
             ),
             MetricFamily(
                 "link_round_trip_seconds",
                 "histogram",
-                "To a backend and back, of batches that found theirs idle; run and fetch aside.",
+                "Round trip to an idle backend and back, without fetch and run.",
                 (),
                 samples.single_histogram("link_round_trip"),
             ),
             MetricFamily(
                 "lead_seconds",
                 "gauge",
-                "How long before its start a batch is decided on, as learnt.",
+                "Learnt lead time: from the decision on a batch to its start.",
                 (),
                 samples.single("lead_ns", SECOND),
             ),
             MetricFamily(
                 "policy",
                 "gauge",
-                "What policies tell of themselves, such as what the tables in use promise.",
+                "Figures that a policy reports, such as the bad rate that its tables predict.",
                 ("application", "figure"),
                 samples.policy_figures,
             ),
             MetricFamily(
                 "replanning_total",
                 "counter",
-                "Mappings of clients to variants that were decided.",
+                "Decisions on the mapping of clients to variants.",
                 (),
                 samples.replanning("decisions"),
             ),
@@ -169,7 +167,7 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
             MetricFamily(
                 "router_up_seconds",
                 "gauge",
-                "Since the router started; counters start anew with it.",
+                "Time since the router started; counters start anew with it.",
                 (),
                 samples.single("up_ns", SECOND),
             ),
@@ -183,7 +181,7 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
             MetricFamily(
                 "stray_messages_total",
                 "counter",
-                "Messages on links that made no sense from who sent them.",
+                "Messages on links that their sender had no business to send.",
                 (),
                 samples.single("stray_messages"),
             ),
@@ -195,57 +193,56 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
             MetricFamily(
                 "batch_size",
                 "histogram",
-                "Sizes of the batches sent to backends.",
+                "Sizes of batches sent to backends.",
                 VARIANT,
                 samples.batch_sizes,
             ),
             MetricFamily(
                 "variant_requests_total",
                 "counter",
-                "Requests sent to backends, by the variant chosen for them.",
+                "Requests sent to backends, by variant.",
                 VARIANT,
                 samples.variant_requests,
             ),
             MetricFamily(
                 "margin_factor",
                 "gauge",
-                "Planned over profiled run time, as learnt from the last batches.",
+                "Planned over profiled run time, learnt from the last batches.",
                 VARIANT,
                 samples.margin,
             ),
             MetricFamily(
                 "expected_right_total",
                 "counter",
-                "Right answers to expect, by the variants' accuracy or by evidence where there "
-                "is some.",
+                "Expected number of right answers, by evidence or by the variants' accuracy.",
                 APPLICATION,
                 samples.each_application("expected_right"),
             ),
             MetricFamily(
                 "rated_total",
                 "counter",
-                "Requests that expected_right_total speaks of.",
+                "Requests that expected_right_total covers.",
                 APPLICATION,
                 samples.each_application("rated"),
             ),
             MetricFamily(
                 "accuracy_estimate",
                 "gauge",
-                "The one over the other, since the router started.",
+                "expected_right_total over rated_total, since the router started.",
                 APPLICATION,
                 samples.accuracy,
             ),
             MetricFamily(
                 "model_loads_total",
                 "counter",
-                "Times that backends have loaded a model.",
+                "Loads of a model, on all backends.",
                 ("variant",),
                 samples.loads(0, 1.0),
             ),
             MetricFamily(
                 "model_load_seconds_total",
                 "counter",
-                "Time that those took together.",
+                "Time of all loads of a model.",
                 ("variant",),
                 samples.loads(1, SECOND),
             ),
@@ -260,28 +257,28 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
             MetricFamily(
                 "idle_fraction",
                 "gauge",
-                "Share of backend time in the last minute without a batch.",
+                "Share of backend time without a batch, in the last minute.",
                 SUB_CLUSTER,
                 samples.idle,
             ),
             MetricFamily(
                 "backend_up_seconds_total",
                 "counter",
-                "Backend time.",
+                "Time that backends were up.",
                 SUB_CLUSTER,
                 samples.sub_cluster("backend_up_ns", SECOND),
             ),
             MetricFamily(
                 "backend_busy_seconds_total",
                 "counter",
-                "Backend time spent on batches.",
+                "Time that backends ran batches.",
                 SUB_CLUSTER,
                 samples.sub_cluster("backend_busy_ns", SECOND),
             ),
             MetricFamily(
                 "application_busy_seconds_total",
                 "counter",
-                "The same, by whose batches they were.",
+                "Time that backends ran batches, by application.",
                 APPLICATION,
                 samples.application_busy,
             ),
@@ -295,49 +292,49 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
             MetricFamily(
                 "ripe_wait_seconds",
                 "gauge",
-                "Mean wait of batches that were ready for a backend.",
+                "Mean wait of ripe batches for a backend.",
                 SUB_CLUSTER,
                 samples.sub_cluster("ripe_wait_ns", SECOND),
             ),
             MetricFamily(
                 "backend_running",
                 "gauge",
-                "1 while a batch runs there.",
+                "1 while a batch runs on the backend.",
                 BACKEND,
                 samples.backend_running,
             ),
             MetricFamily(
                 "backend_factor",
                 "gauge",
-                "Its run times over those of its peers, as learnt.",
+                "Learnt run times of the backend over those of its peers.",
                 BACKEND,
                 samples.backend_factor,
             ),
             MetricFamily(
                 "backend_models_bytes",
                 "gauge",
-                "Held by its models.",
+                "Memory of its models.",
                 BACKEND,
                 samples.backend("models_bytes"),
             ),
             MetricFamily(
                 "gpu_used",
                 "gauge",
-                "Share of time in which its GPU works, as the driver says; absent without one.",
+                "Share of time in which its GPU runs a kernel; absent without a GPU.",
                 BACKEND,
                 samples.backend("gpu_used"),
             ),
             MetricFamily(
                 "gpu_memory_bytes",
                 "gauge",
-                "In use on its GPU, by whomever.",
+                "Memory in use on its GPU, by all processes.",
                 BACKEND,
                 samples.backend("gpu_memory_bytes"),
             ),
             MetricFamily(
                 "gpu_memory_max_bytes",
                 "gauge",
-                "All memory of its GPU.",
+                "Total memory of its GPU.",
                 BACKEND,
                 samples.backend("gpu_memory_bytes_max"),
             ),
@@ -356,14 +353,14 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
             MetricFamily(
                 "advised_backends",
                 "gauge",
-                "What the autoscaler wants; absent where none is configured.",
+                "Backends that the autoscaler advises; absent without an autoscaler.",
                 SUB_CLUSTER,
                 samples.advice("target"),
             ),
             MetricFamily(
                 "advised_change",
                 "gauge",
-                "How far that is from what there was when it last looked.",
+                "Advised backends less those that were up at the time.",
                 SUB_CLUSTER,
                 samples.advice("change"),
             ),
@@ -383,21 +380,21 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
             MetricFamily(
                 "frontend_open",
                 "gauge",
-                "Requests without an answer there.",
+                "Requests without an answer at the frontend.",
                 FRONTEND,
                 samples.frontend("open"),
             ),
             MetricFamily(
                 "frontend_payload_bytes",
                 "gauge",
-                "Memory of their inputs.",
+                "Memory of the inputs of open requests.",
                 FRONTEND,
                 samples.frontend("payload_bytes"),
             ),
             MetricFamily(
                 "frontend_loop_late_seconds",
                 "gauge",
-                "How late its event loop came to tell this: what it adds to every latency.",
+                "Delay of its event loop, which adds to every latency.",
                 FRONTEND,
                 samples.frontend("loop_late_ns", SECOND),
             ),

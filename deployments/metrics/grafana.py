@@ -7,12 +7,14 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from fermata.deployments.specs.outcomes import CLIENT_FAULTS
+
 WIDTH, HEIGHT, COLUMNS = 8, 7, 3
 SOURCE = {"type": "prometheus", "uid": "${source}"}
 SPAN = "$__rate_interval"
 OF = 'application=~"$application"'
-OWN = "cancelled|bad-input|not-found|rate"
-"""Outcomes that are the client's own doing."""
+OWN = "|".join(CLIENT_FAULTS)
+"""Outcomes that clients cause themselves, as a pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class Panel:
     title: str
     unit: str
     queries: tuple[tuple[str, str], ...]
-    """(expression, legend) of each."""
+    """(expression, legend) of each line."""
     about: str = ""
 
 
@@ -48,7 +50,7 @@ PANELS = (
                 "{{application}}",
             ),
         ),
-        "Of all answers but those that were the client's own doing.",
+        "Share of all answers, without those that clients cause themselves.",
     ),
     Panel(
         "Requests per second",
@@ -78,7 +80,7 @@ PANELS = (
                 "{{tenant}}: {{outcome}}",
             ),
         ),
-        "Who is noisy: `rate` is above what the tenant may, `shed` above its fair share.",
+        "Noisy tenants: `rate` is above the rate limit, `shed` above the fair share.",
     ),
     Panel(
         "Latency and SLO",
@@ -96,7 +98,7 @@ PANELS = (
             (_quantile(0.99, "queue_delay_seconds"), "{{application}} p99"),
             (_quantile(0.5, "queue_delay_seconds"), "{{application}} p50"),
         ),
-        "Batches are held on purpose: a long wait is bad only where slack is gone.",
+        "Batches are held on purpose: a long wait is bad only if no slack is left.",
     ),
     Panel(
         "Slack left at the end of a batch",
@@ -111,7 +113,7 @@ PANELS = (
         "Worst stream",
         "percentunit",
         ((f"fermata_worst_stream_bad_rate{{{OF}}}", "{{application}}"),),
-        "Bad rate of the client's stream that fares worst.",
+        "Highest bad rate of any stream.",
     ),
     Panel(
         "Mean batch",
@@ -131,7 +133,7 @@ PANELS = (
         ((_rate("variant_requests_total", "application, variant"), "{{variant}}"),),
     ),
     Panel(
-        "Accuracy to expect",
+        "Expected accuracy",
         "percentunit",
         (
             (
@@ -160,7 +162,7 @@ PANELS = (
         ),
     ),
     Panel(
-        "Requests under way",
+        "Requests in flight",
         "short",
         (
             ("fermata_queued", "queued"),
@@ -178,7 +180,7 @@ PANELS = (
         "Planned over profiled run time; a backend's over its peers'.",
     ),
     Panel(
-        "The router's own delays",
+        "Delays of the router",
         "s",
         (
             (_quantile(0.99, "timer_late_seconds", "", ""), "timer late, p99"),
@@ -196,10 +198,10 @@ PANELS = (
         ),
     ),
     Panel(
-        "GPUs at work",
+        "GPU utilization",
         "percentunit",
         (("fermata_gpu_used or 0 * fermata_backend_running", "backend {{backend}}"),),
-        "As the driver says; 0 where there is no GPU.",
+        "From the driver; 0 without a GPU.",
     ),
     Panel(
         "Loads and failures",

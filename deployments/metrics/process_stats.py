@@ -1,4 +1,4 @@
-"""Once a second each process tells its router what it has counted, and Ray's exporter too."""
+"""Reports of a process once a second, to its router and to Ray's exporter."""
 
 import asyncio
 import os
@@ -13,11 +13,11 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class PeriodicReport:
-    """Calls `tell` with how late the loop came to it, which says how busy the process is."""
+    """Calls `report` once a second with the delay of the loop, a measure of its load."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, tell: Callable[[int], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, report: Callable[[int], None]) -> None:
         self.loop = loop
-        self.tell = tell
+        self.report = report
         self._arm()
 
     def _arm(self) -> None:
@@ -27,14 +27,14 @@ class PeriodicReport:
     def _on_due(self) -> None:
         late_ns = max(0, time.monotonic_ns() - self.due_at_ns)
         self._arm()
-        self.tell(late_ns)
+        self.report(late_ns)
 
     def close(self) -> None:
         self.timer.cancel()
 
 
 def resident_bytes() -> int:
-    """Memory of this process; 0 where the system does not say."""
+    """Memory of this process; 0 if the system does not report it."""
     try:
         return int(STATM.read_text().split()[1]) * PAGE_BYTES
     except OSError:

@@ -1,7 +1,7 @@
-"""Each process' own figures through Ray's metrics agent, beside Ray's own of the same process.
+"""Figures of each process for Ray's metrics agent.
 
-Ray prefixes names with `ray_`, and adds the node, the worker and the component. What is
-cluster-wide stands on the control plane's page alone (`fermata.deployments.metrics.families`).
+Ray prefixes names with `ray_`, and adds the node, the worker and the component. Figures of the
+cluster are on the control plane's page alone (`fermata.deployments.metrics.families`).
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ SECOND = 1e9
 
 
 class FrontendExport:
-    """What one frontend tells, once a second."""
+    """Exports the reports of one frontend."""
 
     def __init__(self, number: int) -> None:
         self.tags = {"frontend": str(number)}
@@ -23,45 +23,45 @@ class FrontendExport:
             "fermata_frontend_answered", "Requests that this frontend has answered.", keys
         )
         self.latency: Any = Counter(
-            "fermata_frontend_latency_seconds", "Latencies together.", keys[:2]
+            "fermata_frontend_latency_seconds", "Sum of latencies.", keys[:2]
         )
         self.open: Any = Gauge(
-            "fermata_frontend_open", "Requests without an answer here.", keys[:1]
+            "fermata_frontend_open", "Requests without an answer at this frontend.", keys[:1]
         )
         self.payload: Any = Gauge(
-            "fermata_frontend_payload_bytes", "Inputs of requests under way.", keys[:1]
+            "fermata_frontend_payload_bytes", "Memory of the inputs of open requests.", keys[:1]
         )
         self.late: Any = Gauge(
-            "fermata_frontend_loop_late_seconds", "How late its event loop is.", keys[:1]
+            "fermata_frontend_loop_late_seconds", "Delay of the event loop.", keys[:1]
         )
 
     def __call__(self, stats: FrontendStats) -> None:
-        for told in stats.applications:
-            tags = {**self.tags, "application": told.application}
-            for outcome, count in told.outcomes.items():
+        for answered in stats.applications:
+            tags = {**self.tags, "application": answered.application}
+            for outcome, count in answered.outcomes.items():
                 self.answered.inc(count, {**tags, "outcome": outcome})
-            if told.latency_ns > 0:
-                self.latency.inc(told.latency_ns / SECOND, tags)
+            if answered.latency_ns > 0:
+                self.latency.inc(answered.latency_ns / SECOND, tags)
         self.open.set(stats.open, self.tags)
         self.payload.set(stats.payload_bytes, self.tags)
         self.late.set(stats.loop_late_ns / SECOND, self.tags)
 
 
 class BackendExport:
-    """What one backend tells, once a second."""
+    """Exports the reports of one backend."""
 
     def __init__(self, number: int) -> None:
         self.tags = {"backend": str(number)}
         keys = ("backend", "variant")
-        self.loads: Any = Counter("fermata_backend_loads", "Models loaded here.", keys)
+        self.loads: Any = Counter("fermata_backend_loads", "Loads of models on this backend.", keys)
         self.failures: Any = Counter(
             "fermata_backend_failures", "Batches and loads that failed.", keys[:1]
         )
         self.models: Any = Gauge(
-            "fermata_backend_models_bytes", "Held by models on its accelerator.", keys[:1]
+            "fermata_backend_models_bytes", "Memory of models on its accelerator.", keys[:1]
         )
         self.gpu: Any = Gauge(
-            "fermata_backend_gpu_used", "Share of time in which its GPU works.", keys[:1]
+            "fermata_backend_gpu_used", "Share of time in which its GPU runs a kernel.", keys[:1]
         )
 
     def __call__(self, stats: BackendStats) -> None:

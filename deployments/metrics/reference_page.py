@@ -3,38 +3,55 @@
 `python -m fermata.deployments.metrics.reference_page > docs/metrics.md`
 """
 
+from collections.abc import Iterable
+
 from fermata.deployments.metrics.exposition import MetricFamily
 from fermata.deployments.metrics.families import SECTIONS
+from fermata.deployments.specs.outcomes import CLIENT_FAULTS, RefusalReason
+from fermata.router.core.events import DropReason
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _reasons(listed: type) -> str:
+    """Values of a class's constants, in order."""
+    return _quoted(value for name, value in vars(listed).items() if name.isupper())
+
 
 HEAD = """# Metrics
 
-`http://CONTROL:8000/metrics` has every figure of the cluster in Prometheus' text format: counters
-and signals of the router, and what frontends and backends tell it once a second over their links.
-Times are in seconds, sizes in bytes. Counters start anew when the router does
-(`fermata_router_up_seconds`), all of them together. This page is printed by `python -m
-fermata.deployments.metrics.reference_page`.
+`http://CONTROL:8000/metrics` has every figure of the cluster in Prometheus' text format. The
+router's counters and signals are there, and the reports that frontends and backends send it once a
+second. Times are in seconds, sizes in bytes. All counters start anew when the router does
+(`fermata_router_up_seconds`). This page is printed by
+`python -m fermata.deployments.metrics.reference_page`.
 
 The control plane is one process, so a scrape through a load balancer always meets the same
-counters. What each process counts by itself also goes out through Ray's exporter on every node,
-beside Ray's own figures of that process: `ray_fermata_frontend_*` and `ray_fermata_backend_*`
+counters. Each process also exports its own counts through Ray's exporter on every node, beside
+Ray's figures of that process. They are called `ray_fermata_frontend_*` and `ray_fermata_backend_*`
 (`deployments/metrics/ray_exporter.py`).
 
-Nothing here is counted request by request beyond an entry in a list: the router adds up once a
-batch, buckets are filled once a second. `python -m benchmarks.metrics_cost` measures what that
-costs at 10,000 requests per second.
+Metrics cost a request no more than an entry in a list. The router adds up once a batch, and fills
+buckets once a second. `python -m benchmarks.metrics_cost` measures the cost at 10,000 requests per
+second.
 """
-OUTCOMES = """
+OUTCOMES = f"""
 ## Outcomes and reasons
 
 `good`: the result was there before the SLO had passed. `ran-late`: it came after. Every other
-outcome names why there was no result: `late`, `window`, `shed`, `superseded`, `full`, `floor`,
-`failed` and `backend-lost` are the router's (`fermata.router.core.events.DropReason`), `expired`,
-`memory`, `too-many`, `no-router`, `draining`, `stalled`, `bad-input`, `not-found`, `rate` and
-`denied` the frontend's (`fermata.deployments.frontend.requests.outcomes.RefusalReason`).
-`cancelled`, `bad-input`,
-`not-found` and `rate` are the client's own doing and count neither as good nor as bad.
+outcome is the reason of a refusal.
 
-Share of good answers of the last five minutes, by application:
+| refused by | reasons | explained in |
+| --- | --- | --- |
+| router | {_reasons(DropReason)} | `router/core/events.py` |
+| frontend | {_reasons(RefusalReason)} | `deployments/specs/outcomes.py` |
+
+Clients cause {_quoted(CLIENT_FAULTS)} themselves. These count neither as good nor as bad.
+"""
+QUERIES = """
+Share of good answers in the last five minutes, by application:
 
 ```promql
 sum by (application) (rate(fermata_answered_total{outcome="good"}[5m]))
@@ -42,7 +59,7 @@ sum by (application) (rate(fermata_answered_total{outcome="good"}[5m]))
       (rate(fermata_answered_total{outcome!~"cancelled|bad-input|not-found|rate"}[5m]))
 ```
 
-Who asks for more than they may, and whose requests are refused for the load that there is:
+Tenants above their rate limit, and tenants whose requests are refused because of overload:
 
 ```promql
 topk(5, sum by (tenant) (rate(fermata_tenant_answered_total{outcome="rate"}[5m])))
@@ -65,11 +82,11 @@ def page() -> str:
             f"\n## {title}\n\n| metric | kind | labels | meaning |\n| --- | --- | --- | --- |"
         )
         parts += [_row(family) for family in families]
-    return "\n".join(parts) + "\n" + OUTCOMES
+    return "\n".join(parts) + "\n" + OUTCOMES + QUERIES
 
 
 def _row(family: MetricFamily) -> str:
-    labels = ", ".join(f"`{label}`" for label in family.labels)
+    labels = _quoted(family.labels)
     return f"| `{family.full_name}` | {family.kind} | {labels} | {family.about} |"
 
 

@@ -86,7 +86,7 @@ def policy_figures(status: DeploymentStatus) -> Iterator[Sample]:
 
 
 def replanning(key: str) -> Callable[[DeploymentStatus], Iterator[Sample]]:
-    """Of the mapping of clients to variants; 0 where no policy has one."""
+    """Counter of decisions on the mapping of clients; 0 without such a policy."""
 
     def found(status: DeploymentStatus) -> Iterator[Sample]:
         yield {}, 0 if status.replanning is None else getattr(status.replanning, key)
@@ -138,7 +138,7 @@ def idle(status: DeploymentStatus) -> Iterator[Sample]:
 
 
 def single(key: str, unit: float = 1.0) -> Reader:
-    """A figure that there is one of."""
+    """A figure of the whole router."""
 
     def read(status: DeploymentStatus) -> Iterable[Sample]:
         return [({}, getattr(status.router, key) / unit)]
@@ -162,7 +162,7 @@ def frontend(key: str, unit: float = 1.0) -> Reader:
 
 
 def backend(key: str) -> Reader:
-    """What a backend says of itself; negative is unknown, and left out."""
+    """One figure of every backend; a negative one is unknown, and left out."""
 
     def read(status: DeploymentStatus) -> Iterator[Sample]:
         for number, told in status.router.processes.backends.items():

@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Where made files live: `$XDG_CACHE_HOME/fermata`, or `~/.cache/fermata`."""
+    """Folder of cached files: `$XDG_CACHE_HOME/fermata`, or `~/.cache/fermata`."""
     given = environment.get("XDG_CACHE_HOME", "")
-    # The XDG specification tells readers to ignore a relative path.
+    # The XDG specification has a relative path ignored.
     base = Path(given) if given.startswith("/") else Path.home() / ".cache"
     return base / "fermata"
 
@@ -18,9 +18,9 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 def cached(path: Path, make: Callable[[Path], None]) -> Path:
     """`path`, made by `make(temporary path)` where absent; of several processes, one makes it.
 
-    A reader never sees a half-written file, also when the maker is killed: the lock dies with its
-    process, and the file gets its name only when it is whole. Raises OSError where the folder
-    cannot be written.
+    A reader never sees a half-written file, also when the maker is killed. The lock dies with its
+    process, and the file gets its name only when it is whole. Raises OSError if the folder is not
+    writable.
     """
     if path.exists():
         return path

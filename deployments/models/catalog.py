@@ -72,7 +72,7 @@ def parse_name(given: str) -> ModelName:
 
 
 def describe(given: str) -> Card | None:
-    """The card of an embedded model without loading it; None where only loading can tell."""
+    """The card of an embedded model without loading it; None if it has to be loaded for that."""
     family = given.partition(":")[0]
     if family not in DESCRIPTIONS:
         return None

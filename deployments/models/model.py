@@ -34,8 +34,8 @@ class Card:
     """Mean of each channel on a scale of 0 to 1; senders of floats subtract it."""
     std: tuple[float, ...] = ()
     fit: str = ""
-    """How a client's picture becomes its input: `centre` or `whole` of `picture.py`; empty where
-    inputs are no pictures."""
+    """Fit of a client's picture to the input: `centre` or `whole` of `picture.py`; empty if inputs
+    are no pictures."""
     boxes: bool = False
     """Answers are rows of x1, y1, x2, y2, score, class in pixels of its input."""
     text: bool = False

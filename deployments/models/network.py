@@ -52,8 +52,10 @@ def load_torchvision(name: str, size: int | None = None, device: str = "cpu") ->
 
 
 def load_transformers(name: str, length: int | None = None, device: str = "cpu") -> TorchModel:
-    """A classifier of token ids [b, length] from transformers: a folder or a name that its cache
-    holds, or one of its architectures (`distilbert`), which then has random weights.
+    """A classifier of token ids [b, length] from transformers.
+
+    `name` is a folder, a name that its cache holds, or one of its architectures (`distilbert`),
+    which then has random weights.
 
     Nothing is downloaded.
     """
@@ -63,7 +65,7 @@ def load_transformers(name: str, length: int | None = None, device: str = "cpu")
         raise ConfigError(f"transformers:{name} needs transformers; run make models") from None
     tokens = LENGTH if length is None else length
     maker: Any = transformers.AutoModelForSequenceClassification
-    # transformers tells of progress and of heads that are new, on standard error.
+    # transformers reports progress and new heads on standard error.
     quiet: Any = transformers.logging
     quiet.set_verbosity_error()
     trained = name not in transformers.CONFIG_MAPPING
@@ -136,7 +138,7 @@ class _Pixels:
 def load_function(path: str, input_shape: tuple[int, ...] | None, device: str) -> Model:
     """Load the model that `module:function` returns; `function(device)` where it takes an argument.
 
-    The model needs a `card`, or the caller says the shape of one float32 input.
+    The model needs a `card`, or the caller gives the shape of one float32 input.
     """
     module_name, _, function_name = path.partition(":")
     try:

@@ -1,4 +1,4 @@
-"""Frames to network inputs: what a frontend does to an image before it queues it."""
+"""Conversion of frames to network inputs, as frontends and clients do it."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ def whole_frame(frame: Pixels, size: int) -> Pixels:
 
 
 def reduction(height: int, width: int, size: int) -> float:
-    """How much `whole_frame` shrinks a frame (or, above 1, stretches it)."""
+    """Factor by which `whole_frame` scales a frame; below 1 it shrinks."""
     return size / max(height, width)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Measure = Literal["once", "always", "never"]
-"""When run times are measured: `once` keeps those of the first start on a machine."""
+"""Measurement of run times: `once` keeps those of the first start on a machine."""
 
 
 @dataclass(frozen=True, slots=True)

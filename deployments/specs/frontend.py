@@ -133,7 +133,7 @@ class FrontendOptions:
     """There may be no backend until a request comes."""
     pixels_max: int = 64_000_000
     tenants: tuple[TenantSpec, ...] = ()
-    """Tenants that may send requests; empty: anybody may."""
+    """Tenants that may send requests; empty: every client may."""
     traces: TraceOptions | None = None
     """None: no request is traced."""
     table: TableLimits = field(default_factory=TableLimits)

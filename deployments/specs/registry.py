@@ -10,36 +10,36 @@ from fermata.foundation.errors import ServingError
 
 
 class UnknownModelError(ServingError):
-    """No such model, or no such version of it."""
+    """There is no such model, or no such version of it."""
 
     grpc_status: ClassVar[str] = "NOT_FOUND"
 
 
 class UnloadedModelError(UnknownModelError):
-    """No backend has loaded it."""
+    """No backend has loaded the model."""
 
     grpc_status: ClassVar[str] = "UNAVAILABLE"
 
 
 class Registry:
-    """Models by name and version; those that no backend has loaded are known, but not served."""
+    """Models by name and version; one that no backend has loaded is known, but not served."""
 
     def __init__(
         self, models: Iterable[ServedModel] = (), rng: random.Random | None = None
     ) -> None:
         self.rng = rng or random.Random()
-        """Decides who tries a new version out."""
+        """Picks the requests that try out a new version."""
         self.models: dict[str, dict[str, ServedModel]] = {}
-        """By name, then by version, oldest first."""
+        """Models by name, then by version, oldest first."""
         for model in models:
             known = self.models.setdefault(model.name, {})
             known.update(dict.fromkeys(model.own_versions, model))
         self.absent: dict[str, str] = {}
-        """Why, by what the router calls it."""
+        """Reasons why applications are unavailable, by the router's name."""
         self.newest: dict[str, tuple[ServedModel, str]] = {}
-        """What serves requests that name no version."""
+        """Model and version for requests that name no version."""
         self.trials: dict[str, tuple[float, tuple[ServedModel, str]]] = {}
-        """Share of those that a newer version is tried out on, and that version."""
+        """Share of those requests that try out a newer version, with that version."""
         self.set_absent({})
 
     @classmethod
@@ -55,7 +55,7 @@ class Registry:
         ]
 
     def set_absent(self, absent: Mapping[str, str]) -> None:
-        """These applications, as the router calls them, are served by nobody."""
+        """Set the applications that are unavailable, as reasons by the router's name."""
         self.absent = dict(absent)
         self.newest.clear()
         self.trials.clear()
@@ -83,26 +83,25 @@ class Registry:
         if reason is not None:
             raise UnloadedModelError(
                 f"model {model.name!r} version {version} is not served: {reason}; "
-                "load it, or ask for another"
+                "load it, or use another"
             )
         return model, version
 
     def stem(self, name: str) -> str:
-        """The model's name, of `name` or `name@version`; no matter whether there is such a one."""
+        """The model's name in `name` or `name@version`, whether it exists or not."""
         return name if name in self.models else name.rpartition("@")[0] or name
 
     def known(self, name: str, version: str = "") -> tuple[ServedModel, str]:
-        """The same, loaded or not; the highest version where none is named."""
+        """A model and its version, loaded or not; the highest version if none is named."""
         versions = self.models.get(name)
         if versions is None:
-            # Whatever version is asked for: who may use a model is known by the stem, and may hear
-            # of no other.
+            # Rights to a model are checked by the stem alone, so errors must name no other model.
             stem = self.stem(name)
             named = name[len(stem) + 1 :]
             versions = self.models.get(stem)
             if versions is not None and version not in ("", named):
                 raise UnknownModelError(
-                    f"{shown(name)} and version {shown(version)}: say one of the two"
+                    f"{shown(name)} and version {shown(version)}: give one of the two"
                 )
             version = named
         if versions is None:

@@ -16,7 +16,7 @@ OUTPUT = "output"
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """A tensor of one request, without the batch dimension; -1 where a size varies."""
+    """A tensor of one request, without the batch dimension; -1 for a size that varies."""
 
     name: str
     datatype: str
@@ -25,21 +25,21 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """How a picture becomes the input tensor. A UINT8 input is not normalised."""
+    """Conversion of a picture to the input tensor. A UINT8 input is not normalised."""
 
     height: int
     width: int
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    """Of each channel, on a scale of 0 to 1."""
+    """Mean of each channel, on a scale of 0 to 1."""
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     fit: Fit = "stretch"
-    """`stretch`: the whole picture, whatever its shape. `crop`: as torchvision has it, the shorter
-    side to `resize`, then the middle. `centre`, `whole`: as
-    `fermata.deployments.models.picture` has them; the input is square."""
+    """`stretch`: the whole picture, at any aspect ratio. `crop`: as in torchvision, the shorter
+    side to `resize`, then the middle. `centre`, `whole`: as in
+    `fermata.deployments.models.picture`, for a square input."""
     resize: int = 256
     """Shorter side before `crop`."""
     bicubic: bool = False
-    """For `stretch` and `crop`."""
+    """Bicubic scaling for `stretch` and `crop`; otherwise bilinear."""
     channels_last: bool = False
 
     def __post_init__(self) -> None:
@@ -58,26 +58,26 @@ class ServedModel:
     slo_ns: int
     hard_limit_ns: int
     outputs: tuple[TensorSpec, ...] = ()
-    """Empty where only the backend knows them."""
+    """Empty if only the backend knows them."""
     versions: tuple[str, ...] = ("1",)
-    """Every one of its name; the last one serves requests that name none."""
+    """All versions under its name; the last one serves requests that name none."""
     version: str = ""
-    """Its own; empty: it is all of them alike."""
+    """Its own version; empty: it serves all of them."""
     router_name: str = ""
-    """What the router calls it; empty: as `application` says."""
+    """The router's name for it; empty: the one that `application` returns."""
     share: float = 1.0
-    """Of requests that name no version; below 1 the others go to the version before it."""
+    """Share of requests that name no version; the others go to the version before it."""
     image: ImageSpec | None = None
-    """Set where inputs are pictures: then encoded ones are decoded here."""
+    """Set if inputs are pictures; encoded ones are decoded in the frontend."""
     read: Reader | None = None
-    """Makes the input of a BYTES element, where inputs are something else; called in threads.
+    """Makes the input from a BYTES element if inputs are not pictures; called in threads.
     A ValueError is the client's."""
     boxes: bool = False
     """Answers are rows of x1, y1, x2, y2, ... in input pixels of a `whole` picture; clients get
-    them in pixels of their own."""
+    them in pixels of their own picture."""
     sides: Mapping[str, int] = field(default_factory=dict)
-    """By variant: the side of its pictures, where these differ. Pictures then keep the size that
-    they come with, and the backend fits them to the variant that it runs."""
+    """Side of each variant's pictures, if they differ. Pictures then keep the size that they come
+    with, and the backend fits them to the variant that it runs."""
     variants: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     """Names of the classes of the first output."""
@@ -85,7 +85,7 @@ class ServedModel:
 
     @property
     def takes_bytes(self) -> bool:
-        """Clients send encoded inputs."""
+        """Whether clients may send encoded inputs."""
         return self.image is not None or self.read is not None
 
     @property
@@ -93,7 +93,7 @@ class ServedModel:
         return (self.version,) if self.version else self.versions
 
     def application(self, version: str) -> str:
-        """What the router calls it: old versions are applications of their own."""
+        """The router's name for a version: old versions are applications of their own."""
         if self.router_name:
             return self.router_name
         return self.name if version in ("", self.versions[-1]) else f"{self.name}@{version}"

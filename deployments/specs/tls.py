@@ -29,7 +29,7 @@ class ServerTls:
             return None
 
     def check(self) -> None:
-        """Raise ConfigError for unusable files: gRPC itself would report them to nobody."""
+        """Raise ConfigError for unusable files: gRPC itself would not report them."""
         self.context()
 
     def context(self) -> ssl.SSLContext:

@@ -83,7 +83,7 @@ def main(target: str) -> None:
         client.load_model("broken")
     with pytest.raises(InferenceServerException, match="'nothing' is not served here"):
         client.load_model("nothing")
-    with pytest.raises(InferenceServerException, match="'config' cannot be given here"):
+    with pytest.raises(InferenceServerException, match="'config' is not supported"):
         client.load_model("pair", config="{}")
     print("refused")
 

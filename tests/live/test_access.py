@@ -140,7 +140,7 @@ def test_above_its_rate_a_tenant_is_refused_and_others_are_not(channel: grpc.Cha
     assert told[0]["status"].string_param == "RESOURCE_EXHAUSTED"
     assert 0 < told[0]["retry_after_us"].int64_param <= 1_000_000
     status, said = refused(stub(channel, BUSY).ModelInfer, ask("sum"))
-    assert (status, "has had its rate" in said) == ("RESOURCE_EXHAUSTED", True)
+    assert (status, "is above its rate" in said) == ("RESOURCE_EXHAUSTED", True)
     assert numbers(stub(channel, ROBOTS).ModelInfer(ask("sum"))) == [6, 0, 3]
 
 
@@ -168,14 +168,14 @@ def test_what_became_of_a_tenants_requests_is_counted(guarded: Running) -> None:
 def test_streams_of_one_tenant_are_counted(guarded: Running, channel: grpc.Channel) -> None:
     cameras = stub(channel, CAMERAS)
     calls = [cameras.ModelStreamInfer(idle()) for _ in range(3)]
-    wait_for(lambda: guarded.frontend.service.crowds["cameras"] == 3)
+    wait_for(lambda: guarded.frontend.service.stream_counts["cameras"] == 3)
     status, said = refused(cameras.ModelStreamInfer, iter([ask("sum")]))
     assert (status, "3 streams" in said) == ("RESOURCE_EXHAUSTED", True)
     (answer,) = stub(channel, ROBOTS).ModelStreamInfer(iter([ask("sum")]))
     assert numbers(answer.infer_response) == [6, 0, 3]
     for call in calls:
         call.cancel()
-    wait_for(lambda: not guarded.frontend.service.crowds)
+    wait_for(lambda: not guarded.frontend.service.stream_counts)
 
 
 def idle() -> Iterator[pb.ModelInferRequest]:

@@ -122,7 +122,7 @@ BAD = {
     "truncated JPEG": (
         ask("picture", picture(jpeg()[:300])),
         "INVALID_ARGUMENT",
-        "cannot be decoded",
+        "cannot decode the JPEG",
     ),
     "no picture": (ask("picture", picture(b"GIF89a")), "INVALID_ARGUMENT", "no picture"),
     "zero SLO": (ask("sum", timeout=0), "INVALID_ARGUMENT", "set timeout to more than 0"),
@@ -294,7 +294,7 @@ def test_who_cannot_be_served_is_told_so(running: Running, stub: InferenceStub) 
     for path in ("/v2/health/ready", "/v2/models/sum/ready"):
         with pytest.raises(urllib.error.HTTPError) as caught:
             get(running, path)
-        assert (caught.value.code, caught.value.read()) == (503, b"no backend is there\n")
+        assert (caught.value.code, caught.value.read()) == (503, b"no backend is up\n")
     running.call(running.stand_in.tell(FleetStatus(1, 1)))
     wait_for(lambda: stub.ServerReady(pb.ServerReadyRequest()).ready)
 

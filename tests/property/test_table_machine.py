@@ -85,12 +85,12 @@ class TableMachine(RuleBasedStateMachine):
                 if payload.segment:
                     self.reading[effect.backend, payload.rid] = NEVER
             elif isinstance(effect, ToRouter):
-                assert self.table.epoch >= 0, "said to nobody"
+                assert self.table.term >= 0, "said to nobody"
                 if isinstance(effect.message, Submit):
                     assert effect.message.slo_ns > 0
-                    self.submitted[effect.message.rid] = self.table.epoch
+                    self.submitted[effect.message.rid] = self.table.term
                 elif isinstance(effect.message, Cancel):
-                    assert self.submitted[effect.message.rid] == self.table.epoch
+                    assert self.submitted[effect.message.rid] == self.table.term
 
     def is_read(self, rid: int) -> bool:
         ends = (until_ns for (_, each), until_ns in self.reading.items() if each == rid)

@@ -322,10 +322,10 @@ def test_json_becomes_the_same_message_and_back() -> None:
     for bad, says in (
         (one.replace(b"2]]", b"300]]"), "cannot hold"),
         (one.replace(b"2]]", b"2.5]]"), "its data are float64"),
-        (one.replace(b"2]]", b'"b"]]'), "its data are: str"),
-        (one.replace(b"2]]", b"null]]"), "its data are: NoneType"),
-        (one.replace(b"[[-1], [2]]", b"[" * 90 + b"]" * 90), "its data are: list"),
-        (one.replace(b"[2]]", b"[2, 3]]"), "its data are: list"),
+        (one.replace(b"2]]", b'"b"]]'), "its data include: str"),
+        (one.replace(b"2]]", b"null]]"), "its data include: NoneType"),
+        (one.replace(b"[[-1], [2]]", b"[" * 90 + b"]" * 90), "its data include: list"),
+        (one.replace(b"[2]]", b"[2, 3]]"), "its data include: list"),
         (one.replace(b"[2]", b"[0, 1%s]" % bytes([48] * 20)), "above 63 bits"),
         (one.replace(b"[2]", b"[3]"), "takes 3"),
         (one.replace(b"[2]", b"[2.0]"), "shape of integers"),
@@ -351,7 +351,7 @@ def test_texts_among_numbers_take_no_memory() -> None:
     one = {"name": "a", "datatype": "FP32", "shape": [1], "data": ["a" * 200_000] + ["b"] * 1000}
     body = json.dumps({"inputs": [one]}).encode()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(BadRequestError, match="its data are: str"):
+    with pytest.raises(BadRequestError, match="its data include: str"):
         read_request("m", "", body, len(body))
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 

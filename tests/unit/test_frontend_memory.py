@@ -20,7 +20,7 @@ def test_slots_never_overlap_and_merge_when_they_come_back() -> None:
         if held and chance.random() < 0.5:
             offset = chance.choice(list(held))
             del held[offset]
-            extents.give(offset)
+            extents.free(offset)
         else:
             size = chance.randint(0, 10 * ALIGN)
             taken = extents.take(size)
@@ -30,7 +30,7 @@ def test_slots_never_overlap_and_merge_when_they_come_back() -> None:
         for (_, end), (start, _) in pairwise(ends):
             assert end <= start
     for offset in list(held):
-        extents.give(offset)
+        extents.free(offset)
     assert extents.used == 0
     assert extents.take(64 * ALIGN) == 0
     assert extents.take(1) is None

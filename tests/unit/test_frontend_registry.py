@@ -46,7 +46,7 @@ def test_versions_are_named_in_either_way(name: str, version: str) -> None:
 @pytest.mark.parametrize(("name", "version"), [("m@x", "1"), ("m@1", "2"), ("m@", "1")])
 def test_a_model_is_found_by_its_stem_and_no_other_is_told_of(name: str, version: str) -> None:
     # A tenant of `m` alone passes with any of these names.
-    with pytest.raises(UnknownModelError, match="say one of the two") as caught:
+    with pytest.raises(UnknownModelError, match="give one of the two") as caught:
         pair().find(name, version)
     assert "use one of" not in str(caught.value)
     model, found = pair().find("m@1", "1")

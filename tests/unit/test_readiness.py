@@ -2,7 +2,13 @@
 
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.frontend_options import scales_to_zero
-from fermata.deployments.frontend.readiness import DRAINS, NO_BACKEND, NO_ROUTER, UNTOLD, Readiness
+from fermata.deployments.frontend.readiness import (
+    DRAINS,
+    NO_BACKEND,
+    NO_FLEET,
+    NO_ROUTER,
+    Readiness,
+)
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.router.links.messages import FleetStatus
 
@@ -13,15 +19,15 @@ def test_ready_takes_a_router_that_has_backends() -> None:
     assert readiness.trouble() == NO_ROUTER
     table.on_router_up(0, 1)
     readiness.on_router_up()
-    assert readiness.trouble() == UNTOLD
+    assert readiness.trouble() == NO_FLEET
     readiness.on_fleet(FleetStatus(1, 0, ("a", "b")))
     assert readiness.trouble() == readiness.trouble("a") == NO_BACKEND
     readiness.on_fleet(FleetStatus(1, 2, ("b",)))
     assert readiness.trouble() == readiness.trouble("a") == ""
-    assert "holds b" in readiness.trouble("b")
+    assert "has loaded b" in readiness.trouble("b")
     # What the router before had is no word of this one.
     readiness.on_router_up()
-    assert readiness.trouble() == UNTOLD
+    assert readiness.trouble() == NO_FLEET
     readiness.on_fleet(FleetStatus(1, 2))
     table.on_drain()
     assert readiness.trouble() == DRAINS

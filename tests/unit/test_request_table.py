@@ -365,7 +365,7 @@ class EveryRequestEndsOnce(RuleBasedStateMachine):
             elif isinstance(effect, Release):
                 self.released.append(effect.payload.rid)
             elif isinstance(effect, ToRouter):
-                assert self.table.epoch >= 0, "nobody listens"
+                assert self.table.term >= 0, "nobody listens"
 
     @rule(slo=st.integers(-1, 200), left=st.integers(-1, 200), size=st.integers(0, 300))
     def arrive(self, slo: int, left: int, size: int) -> None:

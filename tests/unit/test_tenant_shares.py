@@ -65,14 +65,14 @@ def test_frontends_share_evenly_until_they_know_better() -> None:
     limit = known.find("Bearer " + "t" * 16).limit
     assert limit is not None
     gaps = [limit.gap_ns]
-    known.share_with(4)
+    known.set_frontends(4)
     gaps.append(limit.gap_ns)
     known.set_shares({"a": 0.5})
     gaps.append(limit.gap_ns)
-    known.share_with(3)
+    known.set_frontends(3)
     gaps.append(limit.gap_ns)
     # Alone again, whatever was said before.
-    known.share_with(1)
+    known.set_frontends(1)
     gaps.append(limit.gap_ns)
     assert gaps == [ms(25), ms(100), ms(50), ms(50), ms(25)]
 
@@ -85,7 +85,7 @@ def test_a_tenant_gets_its_rate_once_however_it_spreads(spread: tuple[int, ...])
     frontends = [Tenants((spec(),)) for _ in FRONTENDS]
     limits = [each.find("Bearer " + "t" * 16) for each in frontends]
     for each in frontends:
-        each.share_with(len(FRONTENDS))
+        each.set_frontends(len(FRONTENDS))
     passed = 0
     for second in range(30):
         asked = [0] * len(FRONTENDS)

@@ -1,7 +1,7 @@
 """Shared memory of frontends on this node, opened for reading.
 
-Not `multiprocessing.shared_memory`: before Python 3.13 attaching to a segment registers it with
-the resource tracker, which unlinks it when this process ends, although the frontend owns it.
+Not `multiprocessing.shared_memory`: before Python 3.13 that registers an opened segment with the
+resource tracker. The tracker unlinks it when this process ends, although the frontend owns it.
 """
 
 import mmap

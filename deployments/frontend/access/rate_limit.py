@@ -2,7 +2,7 @@
 
 
 class RateLimit:
-    """So many a second, and so many at once. Pure: the time is given."""
+    """Limits requests to a rate and a burst. Pure: the time is given."""
 
     __slots__ = ("burst", "full_at_ns", "gap_ns", "rate_rps", "room_ns")
 
@@ -13,14 +13,16 @@ class RateLimit:
         self.set_share(1.0)
 
     def set_share(self, share: float) -> None:
-        """Give this part of the rate and of the burst, though always one at once: others give the
-        rest. What is owed by now is a time and stays the same: a whole burst comes back in as
-        long."""
+        """Grant this share of the rate and of the burst, but always one request at once.
+
+        Other frontends grant the rest. The debt is kept as a time, so a used-up burst takes as
+        long as before to come back.
+        """
         self.gap_ns = max(1, round(1e9 / (self.rate_rps * share)))
         self.room_ns = round((max(1.0, self.burst * share) - 1) * self.gap_ns)
 
     def take(self, now_ns: int) -> int:
-        """0 where one more may pass now; else how long until one may, and nothing is taken."""
+        """Take one request: 0 if it may pass now, else the time until one may."""
         full_at_ns = max(self.full_at_ns, now_ns)
         wait_ns = full_at_ns - self.room_ns - now_ns
         if wait_ns > 0:

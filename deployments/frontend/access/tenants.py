@@ -1,4 +1,4 @@
-"""Tenants: who somebody is by a bearer token, what they may use, and how often."""
+"""Tenants, known by bearer tokens: their models and their rate limits."""
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -17,23 +17,23 @@ from fermata.foundation.errors import ServingError
 AUTHORIZATION = "authorization"
 SCHEME = "bearer "
 TOKEN_LENGTH_MAX = 4096
-"""Nobody's is longer; the rest need not be looked at."""
+"""No token is longer, so the rest is not hashed."""
 
 
 class UnauthenticatedError(ServingError):
-    """No token, or nobody's."""
+    """The call has no token, or an unknown one."""
 
     grpc_status: ClassVar[str] = "UNAUTHENTICATED"
 
 
 class ForbiddenError(ServingError):
-    """The tenant may not do this."""
+    """The tenant has no right to this."""
 
     grpc_status: ClassVar[str] = "PERMISSION_DENIED"
 
 
 class Tenant:
-    """One who is known, and what has come of them lately."""
+    """One tenant: its rights and the state of its rate limit."""
 
     __slots__ = ("applications", "limit", "name", "operator")
 
@@ -53,9 +53,9 @@ class Tenant:
         return not self.applications or application in self.applications
 
     def check(self, registry: Registry, model: str) -> None:
-        """Raise ForbiddenError unless it may use this model, by whatever name it calls it.
+        """Raise ForbiddenError unless it may use this model, given with or without a version.
 
-        Asked before anybody looks the model up: names of others' models are not told.
+        Called before the model is looked up, so that other tenants' models stay hidden.
         """
         if self.applications and registry.stem(model) not in self.applications:
             raise ForbiddenError(
@@ -64,19 +64,22 @@ class Tenant:
 
     def check_operator(self) -> None:
         if not self.operator:
-            raise ForbiddenError(f"tenant {self.name!r} is no operator, and places no models")
+            raise ForbiddenError(
+                f"tenant {self.name!r} is no operator, and may not load or unload models"
+            )
 
     def admit(self, now_ns: int) -> Refusal | None:
-        """None where one more request of it may pass."""
+        """Admit one request: None, or a refusal."""
         wait_ns = 0 if self.limit is None else self.limit.take(now_ns)
         if not wait_ns:
             return None
-        message = f"tenant {self.name!r} has had its rate: come again in {wait_ns / 1e6:.0f} ms"
+        wait_ms = wait_ns / 1e6
+        message = f"tenant {self.name!r} is above its rate: try again in {wait_ms:.0f} ms"
         return Refusal("RESOURCE_EXHAUSTED", RefusalReason.RATE, message, wait_ns)
 
 
 ANYBODY = Tenant("", operator=True)
-"""Where no tenants are configured."""
+"""The tenant of every call if none are configured."""
 
 
 def _tenant(spec: TenantSpec) -> Tenant:
@@ -92,34 +95,33 @@ class TokenSource(Protocol):
 
 
 class Tenants:
-    """Everybody who is known. It keeps no token: digests under a key of this process alone."""
+    """All configured tenants. Tokens are kept as digests, under a key of this process alone."""
 
     def __init__(self, specs: Sequence[TenantSpec] = ()) -> None:
         self._key = secrets.token_bytes(32)
         self._tenants = {spec.name: _tenant(spec) for spec in specs}
         self._known: list[tuple[bytes, Tenant]] = []
         self.frontends = 1
-        """That share each tenant's rate, this one among them."""
+        """Frontends that share each tenant's rate, this one among them."""
         self.shares: Mapping[str, float] = {}
-        """Of this one, by tenant; where it is not known yet, all have the same."""
+        """This frontend's share of each tenant's rate; until it is known, all have the same."""
         self.renew({spec.name: spec.tokens for spec in specs})
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._tenants)
 
-    def share_with(self, frontends: int) -> None:
-        """So many frontends are there."""
+    def set_frontends(self, frontends: int) -> None:
+        """Share rates with this many frontends, this one included."""
         self.frontends = max(1, frontends)
-        self._share_out()
+        self._update_limits()
 
     def set_shares(self, shares: Mapping[str, float]) -> None:
-        """How much of tenants' rates is this frontend's to give, as the router has worked it
-        out."""
+        """Set this frontend's share of each tenant's rate, as the router computes it."""
         self.shares = shares
-        self._share_out()
+        self._update_limits()
 
-    def _share_out(self) -> None:
+    def _update_limits(self) -> None:
         if self.frontends == 1:
             self.shares = {}
         for name, tenant in self._tenants.items():
@@ -127,25 +129,25 @@ class Tenants:
                 tenant.limit.set_share(self.shares.get(name) or 1 / self.frontends)
 
     def renew(self, tokens: Mapping[str, Sequence[str]]) -> None:
-        """These tenants have these tokens: those of before are nobody's any more."""
+        """Replace the tokens of these tenants; their old ones are void."""
         kept = [each for each in self._known if each[1].name not in tokens]
         self._known = kept + [
             (self._digest(token), self._tenants[name])
-            for name, theirs in tokens.items()
-            for token in theirs
+            for name, own in tokens.items()
+            for token in own
         ]
 
     def __bool__(self) -> bool:
-        """Whether anybody has to say who they are."""
+        """Whether calls need a token."""
         return bool(self._tenants)
 
     def _digest(self, token: str) -> bytes:
         return blake2b(token.encode(errors="replace"), digest_size=32, key=self._key).digest()
 
     def find(self, authorization: str) -> Tenant:
-        """Whose `Bearer TOKEN` this is; raises UnauthenticatedError.
+        """The tenant of a `Bearer TOKEN`; raises UnauthenticatedError.
 
-        It takes the same time whoever it is, and if it is nobody.
+        It takes the same time for every token, known or not.
         """
         if not self._tenants:
             return ANYBODY
@@ -157,5 +159,5 @@ class Tenants:
             if compare_digest(known, digest):
                 found = tenant
         if found is None:
-            raise UnauthenticatedError("the token is nobody's: ask the operator for one")
+            raise UnauthenticatedError("the token is unknown: ask the operator for one")
         return found

@@ -1,4 +1,4 @@
-"""Pictures to tensors: a limit on their size before any pixel is decoded, then decode and scale."""
+"""Pictures to tensors: checked for size, decoded and scaled."""
 
 import io
 import math
@@ -22,18 +22,18 @@ Pixels = npt.NDArray[np.uint8]
 JPEG_MAGIC = b"\xff\xd8\xff"
 JPEG_SCAN = b"\xff\xda"
 SCANS_MAX = 32
-"""Of a JPEG: encoders write ten, and each more is one more look at every pixel."""
+"""Scans of a JPEG: encoders write ten, and each one more is a pass over all pixels."""
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 SIDE_MAX = 65_535
-"""Of a picture, as JPEG has it; scaling takes memory for each pixel of a side too."""
+"""Side of a picture, as in JPEG; scaling takes memory for each pixel of a side too."""
 PIXEL_BYTES_MAX = 24
-"""What a pixel takes at most while its picture is decoded and fitted; most of it for WebP."""
-# Pillow would warn of pictures that are refused here anyway, once for each size that they claim.
+"""Most memory of a pixel while its picture is decoded and fitted; WebP takes most of it."""
+# Pillow would warn of pictures that are refused here anyway, once for each size.
 Image.MAX_IMAGE_PIXELS = None
 
 
 def decode(data: bytes, pixels_max: int) -> Pixels:
-    """Rows x columns x 3 of a picture; BadRequestError where it is none, cut off or too large."""
+    """Decode a picture to rows x columns x 3; BadRequestError if it is broken or too large."""
     if data.startswith(JPEG_MAGIC):
         _check_scans(data)
         if simplejpeg is not None:
@@ -48,7 +48,7 @@ def decode(data: bytes, pixels_max: int) -> Pixels:
             f"send one of {', '.join(FORMATS)}"
         ) from None
     except (OSError, SyntaxError, ValueError) as error:
-        raise BadRequestError(f"the picture cannot be decoded: {error}") from None
+        raise BadRequestError(f"cannot decode the picture: {error}") from None
 
 
 def _check_scans(data: bytes) -> None:
@@ -67,7 +67,7 @@ def _decode_jpeg(data: bytes, pixels_max: int) -> Pixels:
         pixels: Pixels = simplejpeg.decode_jpeg(data, "RGB")
     except ValueError as error:
         raise BadRequestError(
-            f"the JPEG of {len(data)} bytes cannot be decoded: {error}; send it whole"
+            f"cannot decode the JPEG of {len(data)} bytes: {error}; send it whole"
         ) from None
     return pixels
 
@@ -76,15 +76,15 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
     try:
         height, width, _, _ = simplejpeg.decode_jpeg_header(data)
     except (ValueError, KeyError) as error:
-        # A KeyError names a subsampling that it does not know.
+        # A KeyError stands for an unknown subsampling.
         raise BadRequestError(
-            f"the JPEG of {len(data)} bytes cannot be decoded: {error}; send it whole"
+            f"cannot decode the JPEG of {len(data)} bytes: {error}; send it whole"
         ) from None
     return height, width
 
 
 def check_pixels(height: int, width: int, pixels_max: int) -> None:
-    """Refuse what nobody has the memory to decode."""
+    """Refuse a picture that takes too much memory to decode."""
     if height * width > pixels_max or max(height, width) > SIDE_MAX:
         raise BadRequestError(
             f"the picture has {width}x{height} pixels, at most {pixels_max}, and {SIDE_MAX} a "
@@ -93,18 +93,18 @@ def check_pixels(height: int, width: int, pixels_max: int) -> None:
 
 
 def frame_size(data: bytes) -> tuple[int, int]:
-    """(height, width) that the header of a picture claims."""
+    """(height, width) from the header of a picture."""
     try:
         if simplejpeg is not None and data.startswith(JPEG_MAGIC):
             return _jpeg_size(data)
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             return image.height, image.width
     except (OSError, SyntaxError, ValueError) as error:
-        raise BadRequestError(f"the picture cannot be decoded: {error}") from None
+        raise BadRequestError(f"cannot decode the picture: {error}") from None
 
 
 def fit(pixels: Pixels, spec: ImageSpec) -> Pixels:
-    """The picture at the size the model takes, rows x columns x 3."""
+    """The picture at the size of the model's input, rows x columns x 3."""
     if spec.fit == "centre":
         return centre_square(pixels, spec.height).transpose(1, 2, 0)
     if spec.fit == "whole":
@@ -116,8 +116,8 @@ def fit(pixels: Pixels, spec: ImageSpec) -> Pixels:
         if (width, height) == size:
             return pixels
         return np.asarray(Image.fromarray(pixels).resize(size, how))
-    # As torchvision does: the longer side rounded down, the corner rounded to even. But no more is
-    # scaled than is shown: of 4000x1 pixels the whole would be a million wide.
+    # As torchvision does: the longer side rounded down, the corner rounded to even. But only the
+    # visible part is scaled: the whole of 4000x1 pixels would be a million wide.
     short = max(spec.resize, spec.height, spec.width)
     scaled = [int(short * side / min(height, width)) for side in (height, width)]
     rows, top, bottom = _middle(height, scaled[0], spec.height)
@@ -127,12 +127,14 @@ def fit(pixels: Pixels, spec: ImageSpec) -> Pixels:
 
 
 def _middle(length: int, scaled: int, wanted: int) -> tuple[slice, float, float]:
-    """Which of `length` pixels, scaled to `scaled`, fill the `wanted` ones in the middle, and
-    where among them those begin and end."""
+    """The pixels that fill the `wanted` ones in the middle when `length` is scaled to `scaled`.
+
+    Returns a slice of them, and the begin and end of the visible part inside it.
+    """
     scale = length / scaled
     corner = round((scaled - wanted) / 2)
     begin, end = corner * scale, (corner + wanted) * scale
-    # Bicubic looks two scaled pixels to either side.
+    # Bicubic scaling reads two scaled pixels to either side.
     margin = 2 * max(scale, 1.0) + 1
     first = max(0, math.floor(begin - margin))
     last = min(length, math.ceil(end + margin))
@@ -140,7 +142,7 @@ def _middle(length: int, scaled: int, wanted: int) -> tuple[slice, float, float]
 
 
 def write(pixels: Pixels, spec: ImageSpec, out: npt.NDArray[Any]) -> None:
-    """Write the fitted picture into the input tensor, normalised unless that is of bytes."""
+    """Write the fitted picture into the input tensor; all but UINT8 is normalised."""
     source = pixels if spec.channels_last else pixels.transpose(2, 0, 1)
     if out.dtype == np.uint8:
         out[...] = source

@@ -16,14 +16,13 @@ STEP_BYTES = 4 << 20
 """Pages are reserved in steps of this size, as the arena grows."""
 FOLDER = Path("/dev/shm")
 NEW_S = 10.0
-"""A segment this young may be one whose owner has yet to lock it."""
+"""The owner of a segment this young may not have locked it yet."""
 
 
 def sweep() -> None:
-    """Unlink what frontends left behind that were killed together with their resource tracker.
+    """Unlink segments of frontends that were killed together with their resource tracker.
 
-    A living owner holds a lock on its segment, which tells it apart also where its process id is
-    of another container.
+    A live owner holds a lock on its segment, which also works across containers.
     """
     for path in FOLDER.glob(PREFIX + "*"):
         with suppress(OSError):
@@ -40,8 +39,8 @@ def sweep() -> None:
 class Arena:
     """One segment, cut into slots. All methods are for the loop's thread.
 
-    A slot is given back once no backend reads it any more (`RequestTable.lent`): another's input in
-    its place might be one that brings its model down.
+    A slot is freed once no backend reads it any more (`RequestTable.lent`): another input in its
+    place might bring the model down.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -61,19 +60,19 @@ class Arena:
                 fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def take(self, size: int) -> tuple[int, memoryview] | None:
-        """A slot to write to: its offset and its bytes. None when full: send inputs inline."""
+        """Allocate a slot: its offset and its bytes; None if full, so inputs travel inline."""
         if self.segment is None:
             return None
         offset = self.extents.take(size)
         if offset is None:
             return None
         if self.extents.reached > self._reserved and not self._reserve():
-            self.extents.give(offset)
+            self.extents.free(offset)
             return None
         return offset, self._view()[offset : offset + size]
 
     def _reserve(self) -> bool:
-        """Make sure that the pages are there: a write to a full /dev/shm kills the process."""
+        """Allocate pages: a write to a full /dev/shm would kill the process."""
         end = min(self.extents.capacity, self.extents.reached + STEP_BYTES)
         if self._file >= 0:
             try:
@@ -84,7 +83,7 @@ class Arena:
         return True
 
     def place(self, rid: int, dtype: str, shape: tuple[int, ...], data: bytes) -> Payload:
-        """A payload with this input, in a slot where one is free."""
+        """A payload with this input, in a slot if one is free."""
         slot = self.take(len(data))
         if slot is None:
             return Payload(rid, dtype, shape, data)
@@ -94,16 +93,16 @@ class Arena:
         return Payload(rid, dtype, shape, b"", self.name, offset, len(data))
 
     def inline(self, payload: Payload) -> Payload:
-        """The same for a backend that does not share this node's memory."""
+        """The payload with its data, for a backend that does not share this memory."""
         if not payload.segment or self.segment is None:
             return payload
         data = bytes(self._view()[payload.offset : payload.offset + payload.length])
         return Payload(payload.rid, payload.dtype, payload.shape, data)
 
     def free(self, payload: Payload) -> None:
-        """Nobody needs this payload any more."""
+        """Free the slot of a payload."""
         if payload.segment and self.segment is not None:
-            self.extents.give(payload.offset)
+            self.extents.free(payload.offset)
 
     def _view(self) -> memoryview:
         assert self.segment is not None
@@ -112,7 +111,7 @@ class Arena:
         return view
 
     def close(self) -> None:
-        """Unlink the segment; backends that have it open keep what they see until they let go."""
+        """Unlink the segment; backends that have mapped it keep it until they unmap it."""
         if self.segment is None:
             return
         if self._file >= 0:

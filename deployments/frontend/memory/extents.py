@@ -1,11 +1,11 @@
-"""Which bytes of a segment are free. Pure; the memory itself is in `memory.py`."""
+"""Allocation of the bytes of a segment. Pure; the memory itself is in `arena.py`."""
 
 ALIGN = 64
 """A cache line, so that neighbours do not share one."""
 
 
 class Extents:
-    """Free extents of `capacity` bytes, merged with their neighbours as they come back.
+    """Free extents of `capacity` bytes, merged with their neighbours as they are freed.
 
     Payloads of one model are of one size, so there are few sizes and an exact fit is the rule.
     """
@@ -14,7 +14,7 @@ class Extents:
         self.capacity = capacity - capacity % ALIGN
         self.used = 0
         self.reached = 0
-        """No byte from here on has ever been handed out."""
+        """No byte from here on has ever been allocated."""
         self._taken: dict[int, int] = {}
         self._free_by_start: dict[int, int] = {}
         self._free_by_end: dict[int, int] = {}
@@ -23,7 +23,7 @@ class Extents:
             self._add(0, self.capacity)
 
     def take(self, size: int) -> int | None:
-        """Offset of `size` bytes, or None when no extent is large enough."""
+        """Allocate `size` bytes: their offset, or None if no extent is large enough."""
         needed = max(ALIGN, -(-size // ALIGN) * ALIGN)
         starts = self._free_by_size.get(needed)
         if starts is None:
@@ -32,7 +32,7 @@ class Extents:
                 return None
             # The smallest that fits, so that the large ones last.
             starts = self._free_by_size[min(larger)]
-        # The one that came back last: its pages are still in a cache.
+        # The one freed last: its pages are still in a cache.
         start = next(reversed(starts))
         length = self._free_by_start[start]
         self._drop(start, length)
@@ -43,8 +43,8 @@ class Extents:
         self.reached = max(self.reached, start + needed)
         return start
 
-    def give(self, offset: int) -> None:
-        """These bytes are free again."""
+    def free(self, offset: int) -> None:
+        """Free the bytes allocated at this offset."""
         length = self._taken.pop(offset)
         self.used -= length
         start, end = offset, offset + length

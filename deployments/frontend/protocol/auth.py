@@ -1,5 +1,4 @@
-"""Who may call, by the headers alone: of a stranger's message, which may be 16 MB, nothing is
-read."""
+"""Authentication of gRPC calls by their headers, before a byte of the message is read."""
 
 from typing import Any
 
@@ -13,7 +12,7 @@ from fermata.deployments.frontend.protocol.grpc_service import InferenceService,
 
 
 class AuthInterceptor(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Stands before the service's methods; health checks alone need no token."""
+    """Checks tokens before the service's methods; health checks need none."""
 
     def __init__(self, service: InferenceService) -> None:
         self._tenants = service.tenants
@@ -25,7 +24,7 @@ class AuthInterceptor(grpc.GenericRpcHandler):  # type: ignore[misc]
         async def ready(messages: object, context: Any) -> pb.ServerReadyResponse:
             return await service.ServerReady(None, context)
 
-        # As if they took a stream of messages: one that is empty need not be waited for.
+        # Declared with a stream of messages, so that the empty message is not waited for.
         self._open = {
             f"/{SERVICE}/ServerLive": grpc.stream_unary_rpc_method_handler(
                 live, response_serializer=pb.ServerLiveResponse.SerializeToString

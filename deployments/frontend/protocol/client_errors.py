@@ -1,4 +1,4 @@
-"""Requests that end before they are one: what was raised, as a refusal."""
+"""Errors of clients, turned into refusals."""
 
 from fermata.clients.wire.errors import BadRequestError
 from fermata.deployments.frontend.access.tenants import ForbiddenError, UnauthenticatedError
@@ -6,18 +6,17 @@ from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.registry import UnknownModelError
 
-UNSOUND = (BadRequestError, UnknownModelError, UnauthenticatedError, ForbiddenError)
-"""What a client can do wrong, and nobody else."""
+CLIENT_ERRORS = (BadRequestError, UnknownModelError, UnauthenticatedError, ForbiddenError)
+"""Errors that only clients cause."""
 
-SAID_MAX = 500
-"""Characters: gRPC's clients take no status of more than 8 KB, and nobody reads more."""
+MESSAGE_MAX = 500
+"""Characters of a message: gRPC clients take no status above 8 KB."""
 
 
 def refusal_of(
     error: BadRequestError | UnknownModelError | UnauthenticatedError | ForbiddenError,
 ) -> Refusal:
-    """What to tell whoever sent it."""
+    """The refusal that answers such an error."""
     denied = isinstance(error, UnauthenticatedError | ForbiddenError)
     reason = RefusalReason.DENIED if denied else RefusalReason.BAD_INPUT
-    said = str(error)
-    return Refusal(error.grpc_status, reason, said if len(said) <= SAID_MAX else said[:SAID_MAX])
+    return Refusal(error.grpc_status, reason, str(error)[:MESSAGE_MAX])

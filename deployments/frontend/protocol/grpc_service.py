@@ -1,4 +1,4 @@
-"""The gRPC methods. Each is thin: the desk serves, the catalog describes."""
+"""The gRPC methods. Each is thin: the driver serves, `server_metadata` describes."""
 
 import asyncio
 import secrets
@@ -15,7 +15,7 @@ from fermata.deployments.frontend.access.client_ids import CLIENT_BITS, tenant_n
 from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant, Tenants
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.protocol import server_metadata
-from fermata.deployments.frontend.protocol.client_errors import UNSOUND, refusal_of
+from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
 from fermata.deployments.frontend.protocol.streams import ClientStream
@@ -48,34 +48,34 @@ class InferenceService:
         self.readiness = readiness
         self.limits = limits
         self.tenants = tenants
-        self.crowds: Counter[str] = Counter()
-        """Streams of each client that has some."""
+        self.stream_counts: Counter[str] = Counter()
+        """Open streams by client."""
         self.streams: dict[ClientStream, asyncio.Task[Any]] = {}
         self.stalled = 0
         """Streams cut because their client did not read."""
 
-    async def _who(self, context: Any, model: str | None = None) -> Tenant:
-        """Whose call this is, once it may use the model; others' calls end here."""
+    async def _authorize(self, context: Any, model: str | None = None) -> Tenant:
+        """The tenant of a call; one that may not use the model is refused here."""
         try:
             metadata = context.invocation_metadata() if self.tenants else ()
             tenant = self.tenants.find(header_of(metadata, AUTHORIZATION))
             if model is not None:
                 self.driver.check(tenant, self.registry, model)
             return tenant
-        except UNSOUND as error:
+        except CLIENT_ERRORS as error:
             await refuse(context, refusal_of(error))
             raise
 
     # Inference
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> Any:  # noqa: N802
-        tenant = await self._who(context, request.model_name)
+        tenant = await self._authorize(context, request.model_name)
         left_s = context.time_remaining()
         left_ns = NEVER if left_s is None else int(left_s * 1e9)
         call = CallContext(left_ns, traceparent=self._trace(context), tenant=tenant.name)
         try:
             parsed = parse_request(request, self.registry, call)
-        except UNSOUND as error:
+        except CLIENT_ERRORS as error:
             await refuse(context, refusal_of(error))
             return None
         arrived_at_ns = time.monotonic_ns()
@@ -87,13 +87,13 @@ class InferenceService:
         return response_of(parsed, outcome, queue_ns)
 
     def _trace(self, context: Any) -> str:
-        """The caller's trace in a call's headers; nobody looks where nothing is traced."""
+        """The caller's trace from the headers, which are not read if nothing is traced."""
         if self.driver.observer is None:
             return ""
         return header_of(context.invocation_metadata(), TRACEPARENT)
 
     async def ModelStreamInfer(self, requests: object, context: Any) -> None:  # noqa: N802
-        tenant = await self._who(context)
+        tenant = await self._authorize(context)
         call = CallContext(
             stream=secrets.randbits(CLIENT_BITS),
             traceparent=self._trace(context),
@@ -102,25 +102,25 @@ class InferenceService:
         stream = ClientStream(self.driver, self.registry, context, self.limits, call, tenant)
         task = asyncio.current_task()
         assert task is not None
-        # Of an address all but the port: a client may connect as often as it likes.
+        # The address without its port: a client may have many connections.
         client = tenant.name or context.peer().rpartition(":")[0]
-        if self.crowds[client] >= self.limits.per_client_max:
+        if self.stream_counts[client] >= self.limits.per_client_max:
             counts = self.driver.table.counts
             counts.count_tenant(tenant_number(tenant.name), RefusalReason.TOO_MANY)
-            await refuse(context, _crowded(client, self.limits.per_client_max))
+            await refuse(context, _too_many_streams(client, self.limits.per_client_max))
             return
-        self.crowds[client] += 1
+        self.stream_counts[client] += 1
         self.streams[stream] = task
         try:
             await stream.run()
         finally:
             del self.streams[stream]
-            self.crowds[client] -= 1
-            if not self.crowds[client]:
-                del self.crowds[client]
+            self.stream_counts[client] -= 1
+            if not self.stream_counts[client]:
+                del self.stream_counts[client]
 
     def drain(self) -> None:
-        """Take nothing new; streams end when they have their answers."""
+        """Admit no more requests; streams end when they have their answers."""
         self.driver.table.on_drain()
         for stream in self.streams:
             stream.retire("this frontend shuts down")
@@ -131,11 +131,11 @@ class InferenceService:
             await asyncio.sleep(self.limits.check_ns / 1e9)
             now_ns = time.monotonic_ns()
             for stream, task in list(self.streams.items()):
-                if stream.stalled(now_ns):
+                if stream.is_stalled(now_ns):
                     self.stalled += 1
                     task.cancel()
                 else:
-                    stream.rest(now_ns)
+                    stream.end_if_idle(now_ns)
 
     # Health and description
 
@@ -146,13 +146,13 @@ class InferenceService:
         return pb.ServerReadyResponse(ready=not self.readiness.trouble())
 
     async def ServerMetadata(self, request: Any, context: Any) -> pb.ServerMetadataResponse:  # noqa: N802
-        await self._who(context)
+        await self._authorize(context)
         return server_metadata.server_metadata()
 
     async def ModelReady(  # noqa: N802
         self, request: pb.ModelReadyRequest, context: Any
     ) -> pb.ModelReadyResponse:
-        await self._who(context, request.name)
+        await self._authorize(context, request.name)
         try:
             model, version = self.registry.find(request.name, request.version)
         except UnloadedModelError:
@@ -178,7 +178,7 @@ class InferenceService:
     async def ModelStatistics(  # noqa: N802
         self, request: pb.ModelStatisticsRequest, context: Any
     ) -> pb.ModelStatisticsResponse:
-        tenant = await self._who(context)
+        tenant = await self._authorize(context)
         models = [each for each in self.registry.every() if tenant.may_use(each[0].name)]
         if request.name:
             models = [await self._find(request.name, request.version, context)]
@@ -187,7 +187,7 @@ class InferenceService:
     async def RepositoryIndex(  # noqa: N802
         self, request: pb.RepositoryIndexRequest, context: Any
     ) -> pb.RepositoryIndexResponse:
-        tenant = await self._who(context)
+        tenant = await self._authorize(context)
         trouble = self.readiness.trouble
         return server_metadata.repository_index(
             self.registry, trouble, request.ready, tenant.may_use
@@ -196,10 +196,10 @@ class InferenceService:
     async def RepositoryModelLoad(  # noqa: N802
         self, request: pb.RepositoryModelLoadRequest, context: Any
     ) -> pb.RepositoryModelLoadResponse:
-        tenant = await self._who(context, request.model_name)
+        tenant = await self._authorize(context, request.model_name)
         if request.parameters:
             given = shown(min(request.parameters))
-            message = f"{given} cannot be given here: models are described by the configuration"
+            message = f"parameter {given} is not supported: the configuration describes models"
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
         await self._place(tenant, request.model_name, True, context)
         return pb.RepositoryModelLoadResponse()
@@ -207,7 +207,7 @@ class InferenceService:
     async def RepositoryModelUnload(  # noqa: N802
         self, request: pb.RepositoryModelUnloadRequest, context: Any
     ) -> pb.RepositoryModelUnloadResponse:
-        tenant = await self._who(context, request.model_name)
+        tenant = await self._authorize(context, request.model_name)
         await self._place(tenant, request.model_name, False, context)
         return pb.RepositoryModelUnloadResponse()
 
@@ -218,11 +218,11 @@ class InferenceService:
         except ServingError as error:
             await context.abort(grpc.StatusCode[error.grpc_status], str(error))
         except TimeoutError:
-            message = f"{name} is still being loaded: ask again"
+            message = f"{name} is still being loaded: try again"
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, message)
 
     async def _find(self, name: str, version: str, context: Any) -> tuple[ServedModel, str]:
-        await self._who(context, name)
+        await self._authorize(context, name)
         try:
             return self.registry.find(name, version)
         except UnknownModelError as error:
@@ -231,20 +231,20 @@ class InferenceService:
 
 
 def header_of(metadata: Any, name: str) -> str:
-    """Of a call's metadata; empty where there is none, or it is not text."""
+    """A header of a call; empty if it is missing or not text."""
     for key, value in metadata or ():
         if key == name:
             return value if isinstance(value, str) else ""
     return ""
 
 
-def _crowded(client: str, most: int) -> Refusal:
-    message = f"{client} has {most} streams open here: end one, or send on those"
+def _too_many_streams(client: str, limit: int) -> Refusal:
+    message = f"{client} has {limit} streams open here: end one, or send on those"
     return Refusal("RESOURCE_EXHAUSTED", RefusalReason.TOO_MANY, message)
 
 
 async def refuse(context: Any, refusal: Refusal) -> None:
-    """End a unary call with a refusal; the hint goes where gRPC's own retries look for it."""
+    """End a unary call with a refusal; gRPC's own retries read the hint from the metadata."""
     metadata: tuple[tuple[str, str], ...] = (("fermata-reason", refusal.reason),)
     if refusal.retry_after_ns:
         retry_after_ms = str(max(1, refusal.retry_after_ns // 1_000_000))

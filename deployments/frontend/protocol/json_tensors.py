@@ -27,16 +27,16 @@ NUMBERS = {bool, int, float}
 
 
 def read_request(model: str, version: str, body: bytes, header_bytes: int) -> pb.ModelInferRequest:
-    """The message in a JSON body; what lies behind `header_bytes` are raw tensors, if any.
+    """The message in a JSON body; raw tensors may follow after `header_bytes`.
 
-    That is Triton's binary extension, the only way for a JPEG to travel as it is. Without it, a
-    tensor may say `"parameters": {"encoding": "base64"}`.
+    That is Triton's binary extension, the only way to send a JPEG as it is. Without it, a tensor
+    may have `"parameters": {"encoding": "base64"}`.
     """
     text = body[:header_bytes]
     try:
         given = json.loads(text)
         if b"\\u" in text:
-            # Half of a pair of surrogates is text for JSON, and for nobody who answers.
+            # JSON accepts half of a surrogate pair, but a response with it cannot be encoded.
             json.dumps(given, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"the body is not JSON: {error}") from None
@@ -85,7 +85,7 @@ def _read_parameters(given: object, into: Any) -> None:
 
 
 def _read_input(given: object, rest: memoryview) -> tuple[RawTensor, int]:
-    """A tensor, and how many of the binary bytes it took."""
+    """A tensor, and the number of binary bytes that it took."""
     if not isinstance(given, dict):
         raise BadRequestError(
             f"input {shown(given)} is no object with name, datatype, shape and data"
@@ -121,15 +121,14 @@ def _read_data(name: str, datatype: str, data: object, base64_text: bool) -> byt
             return join_bytes([each.encode() for each in flat])
         if datatype in ("FP16", "BF16"):
             raise BadRequestError(f"input {name!r} is {datatype}: JSON carries FP32; send that")
-        # Of texts numpy makes an array of the longest: megabytes would become terabytes.
+        # numpy pads texts to the longest one: megabytes would become terabytes.
         kinds = set(map(type, np.array(data, dtype=object).reshape(-1)))
         if not kinds <= NUMBERS:
-            said = ", ".join(sorted(each.__name__ for each in kinds - NUMBERS))
-            raise BadRequestError(f"input {name!r} is {datatype}, among its data are: {said}")
+            found = ", ".join(sorted(each.__name__ for each in kinds - NUMBERS))
+            raise BadRequestError(f"input {name!r} is {datatype}, its data include: {found}")
         array = np.array(data)
         wanted = DTYPES[datatype]
-        # A float where an integer is wanted, or the other way round, is a mistake worth naming,
-        # but 1 for 1.0 is not.
+        # A float for an integer is a mistake to report; 1 for 1.0 is not.
         if array.dtype.kind not in ("fiu" if wanted.kind == "f" else wanted.kind + "iu"):
             raise BadRequestError(f"input {name!r} is {datatype}, its data are {array.dtype}")
         narrow = array.astype(wanted)
@@ -141,7 +140,7 @@ def _read_data(name: str, datatype: str, data: object, base64_text: bool) -> byt
 
 
 def write_response(response: pb.ModelInferResponse) -> dict[str, Any]:
-    """A response as JSON. What is no text among BYTES becomes base64, and says so."""
+    """A response as JSON; BYTES that are not text become base64, with a parameter that marks it."""
     outputs = [_write_tensor(tensor) for tensor in response_tensors(response)]
     return {
         "model_name": response.model_name,

@@ -1,4 +1,4 @@
-"""The HTTP API in OpenAPI's words, for clients' generators and for testing."""
+"""The HTTP API as an OpenAPI document, for client generators and for tests."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ Json = dict[str, Any]
 
 
 def document() -> Json:
-    """The whole description; names of models are not in it."""
+    """The whole document; it names no models."""
     paths: Json = {
-        "/v2": {"get": _get("What this server is", "server", "Server")},
+        "/v2": {"get": _get("Name and version of this server", "server", "Server")},
         "/v2/health/live": {"get": _health("Whether the process runs", "live")},
         "/v2/health/ready": {"get": _health("Whether requests can be served", "ready")},
     }
@@ -19,7 +19,7 @@ def document() -> Json:
         ("/v2/models/{model}/versions/{version}", ("model", "version")),
     ):
         name = "version" if len(parts) > 1 else "model"
-        paths[path] = {"get": _get("What a model takes and gives", name, "Model", parts)}
+        paths[path] = {"get": _get("Inputs and outputs of a model", name, "Model", parts)}
         paths[f"{path}/ready"] = {"get": _health("Whether it is served", f"{name}_ready", parts)}
         paths[f"{path}/infer"] = {"post": _infer(f"{name}_infer", parts)}
     return {
@@ -42,7 +42,7 @@ def _operation(summary: str, name: str, parts: tuple[str, ...], ok: Json) -> Jso
             {"name": part, "in": "path", "required": True, "schema": text} for part in parts
         ],
         "responses": {"200": ok, "default": _json("A refusal, with its reason", "Refusal")},
-        # Asked for where there are tenants.
+        # Needed if tenants are configured.
         "security": [{}, {"token": []}],
     }
 

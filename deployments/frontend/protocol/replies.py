@@ -1,4 +1,4 @@
-"""From an outcome to a message."""
+"""Response messages from outcomes."""
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def stream_response_of(
 
 
 def stream_refusal(model: str, request_id: str, refusal: Refusal) -> ModelStreamInferResponse:
-    """A refusal within a stream: the id tells of what, the parameters what to do."""
+    """A refusal within a stream, with the id of its request and a reason in its parameters."""
     given = {
         names.STATUS: InferParameter(string_param=refusal.status),
         names.REASON: InferParameter(string_param=refusal.reason),
@@ -50,7 +50,7 @@ def stream_refusal(model: str, request_id: str, refusal: Refusal) -> ModelStream
     if refusal.retry_after_ns:
         retry_after_us = refusal.retry_after_ns // 1000
         given[names.RETRY_AFTER_US] = InferParameter(int64_param=retry_after_us)
-    # What is longer was refused for it: it is kept until its client reads.
+    # A longer id was the reason for the refusal, and would be kept until its client reads.
     response = ModelInferResponse(
         model_name=model[:TEXT_MAX], id=request_id[:TEXT_MAX], parameters=given
     )
@@ -60,7 +60,7 @@ def stream_refusal(model: str, request_id: str, refusal: Refusal) -> ModelStream
 
 
 def stream_acknowledgement(model: str, request_id: str) -> ModelStreamInferResponse:
-    """Says that a frame is here, to a client that asked to be told."""
+    """An acknowledgement that a frame has arrived, for a client that asks for it."""
     given = {names.RECEIVED: InferParameter(bool_param=True)}
     response = ModelInferResponse(model_name=model, id=request_id, parameters=given)
     return ModelStreamInferResponse(infer_response=response)
@@ -69,7 +69,7 @@ def stream_acknowledgement(model: str, request_id: str) -> ModelStreamInferRespo
 def advise(
     message: ModelStreamInferResponse, server_ns: int, advice: InputSizeAdvice | None
 ) -> None:
-    """Tell a client that reports how long its frame was here, and which size to send next."""
+    """Add server time and advice on the next input size, for a client that reports."""
     given = message.infer_response.parameters
     given[names.SERVER_US].int64_param = server_ns // 1000
     if advice is not None:
@@ -108,7 +108,7 @@ def _fill(
 
 
 def own_pixels(data: bytes, shape: tuple[int, ...], frame: tuple[int, int], size: int) -> bytes:
-    """Boxes [n, 4 or more] found in a square of `size`, in pixels of the client's frame."""
+    """Boxes [n, 4 or more] of a square of `size`, converted to pixels of the client's frame."""
     height, width = frame
     rows = np.frombuffer(data, np.float32).reshape(shape).copy()
     rows[:, :4] /= np.float32(reduction(height, width, size))

@@ -16,7 +16,7 @@ from fermata.clients.wire.parameters import TRACEPARENT
 from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant
 from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal
 from fermata.deployments.frontend.protocol import server_metadata
-from fermata.deployments.frontend.protocol.client_errors import UNSOUND, refusal_of
+from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.json_tensors import read_request, write_response
 from fermata.deployments.frontend.protocol.openapi import document
@@ -35,22 +35,23 @@ STATUSES = {
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
 }
-"""HTTP statuses of gRPC's; what is not listed is 500."""
+"""HTTP statuses for those of gRPC; any other is 500."""
 BINARY_HEADER = "inference-header-content-length"
 LOOP_BYTES_MAX = 64 * 1024
+"""JSON up to this size is read and written on the loop; a thread does the rest."""
 T = TypeVar("T")
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Rest:
-    """Routes onto the same desk and catalog that gRPC uses."""
+    """Routes to the same driver and registry that gRPC uses."""
 
     def __init__(self, service: InferenceService, body_bytes_max: int) -> None:
         self.service = service
         self.body_bytes_max = body_bytes_max
         self.receiving_bytes = 0
-        """Of all bodies that are on their way, or being read."""
+        """Size of all bodies that are being received or parsed."""
 
     def app(self, extra: tuple[Route, ...] = ()) -> Starlette:
         """The ASGI application; `extra` routes (metrics) come with it."""
@@ -58,7 +59,7 @@ class Rest:
         routes = [
             Route("/v2", guard(self.server)),
             Route("/v2/openapi.json", guard(self.description)),
-            # Whoever checks health has no token, and learns nothing else.
+            # Health checks have no token, and reveal nothing else.
             Route("/v2/health/live", self.live),
             Route("/v2/health/ready", self.ready),
             *extra,
@@ -70,7 +71,7 @@ class Rest:
                 Route(f"{path}/infer", guard(self.infer), methods=["POST"]),
             ]
         app = Starlette(routes=routes)
-        # It would send clients to whatever host they say that this is.
+        # Redirects would lead clients to any host that a header names.
         app.router.redirect_slashes = False
         return app
 
@@ -131,10 +132,10 @@ class Rest:
         queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
         response = response_of(parsed, outcome, queue_ns)
         size = sum(len(each) for each in response.raw_output_contents)
-        return await self._aside(size, lambda: JSONResponse(write_response(response)))
+        return await self._run_off_loop(size, lambda: JSONResponse(write_response(response)))
 
     def _guard(self, handler: Handler) -> Handler:
-        """Before a byte of the body is read: who asks, and whether they may use the model."""
+        """Check the token and the right to the model before a byte of the body is read."""
 
         async def guarded(request: Request) -> Response:
             try:
@@ -143,16 +144,16 @@ class Rest:
                     self.service.driver.check(tenant, self.service.registry, model)
                 request.state.tenant = tenant
                 return await handler(request)
-            except UNSOUND as error:
+            except CLIENT_ERRORS as error:
                 return _refusal(refusal_of(error))
             except ClientDisconnect:
-                # It has gone, or was cut since its request did not come; nobody reads this.
+                # The client has left, or was cut for a slow request; it does not read this.
                 return Response(status_code=STATUSES["CANCELLED"])
 
         return guarded
 
     async def _message(self, request: Request) -> pb.ModelInferRequest | Refusal:
-        """What the body says, or that there is no memory for it."""
+        """The message in the body, or a refusal if there is no memory for it."""
         parts: list[bytes] = []
         size, most = 0, self.service.driver.table.limits.payload_bytes_max
         try:
@@ -165,8 +166,10 @@ class Rest:
                         "message_mb"
                     )
                 if self.receiving_bytes > most:
-                    said = f"memory: bodies of {most} bytes are on their way: come again later"
-                    return Refusal("RESOURCE_EXHAUSTED", RefusalReason.MEMORY, said, RETRY_AFTER_NS)
+                    message = f"memory: bodies of {most} bytes are in flight: try again later"
+                    return Refusal(
+                        "RESOURCE_EXHAUSTED", RefusalReason.MEMORY, message, RETRY_AFTER_NS
+                    )
                 parts.append(part)
             return await self._read(request, b"".join(parts))
         finally:
@@ -174,31 +177,33 @@ class Rest:
 
     async def _read(self, request: Request, body: bytes) -> pb.ModelInferRequest:
         header = request.headers.get(BINARY_HEADER, str(len(body)))
-        # Of more digits Python makes no number.
+        # Python refuses to convert too many digits.
         if not header.isdecimal() or len(header) > 18 or int(header) > len(body):
             raise BadRequestError(f"{BINARY_HEADER}={header}, the body has {len(body)} bytes")
         path = request.path_params
         given = path["model"], path.get("version", ""), body, int(header)
-        return await self._aside(int(header), lambda: read_request(*given))
+        return await self._run_off_loop(int(header), lambda: read_request(*given))
 
-    async def _aside(self, size: int, work: Callable[[], T]) -> T:
-        """Numbers as text take long to read and to write: of many, a thread does it, since
-        everybody else's answers wait for this loop. It is one of those that decode pictures: they
-        are few, and what is read takes thirty times the memory of its text."""
+    async def _run_off_loop(self, size: int, work: Callable[[], T]) -> T:
+        """Do work on JSON, in a thread if it is large: all other responses wait for the loop.
+
+        The threads are those that decode pictures. They are few, which also bounds memory: parsed
+        JSON takes thirty times the memory of its text.
+        """
         if size <= LOOP_BYTES_MAX:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self.service.driver.pool, work)
 
 
 async def _while_connected(request: Request, serving: Awaitable[Outcome]) -> Outcome:
-    """The outcome; a client that hangs up before gives its place in the queue back."""
+    """The outcome; a client that hangs up before has its request cancelled."""
     task = asyncio.ensure_future(serving)
     gone = asyncio.ensure_future(request.receive())
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             task.cancel()
-            return Refusal("CANCELLED", "cancelled", "the client has hung up")
+            return Refusal("CANCELLED", "cancelled", "the client has disconnected")
         return task.result()
     finally:
         gone.cancel()

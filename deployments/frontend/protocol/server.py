@@ -1,4 +1,4 @@
-"""The sockets that clients connect to: gRPC and HTTP, both onto one service."""
+"""Servers for clients, gRPC and HTTP, in front of one service."""
 
 import asyncio
 import socket
@@ -39,7 +39,7 @@ class FrontendServer:
         self.extra = extra
         self.grpc_port = 0
         self.http_port = 0
-        self.doors = ConnectionGate(options.connections)
+        self.gate = ConnectionGate(options.connections)
         self.rest = Rest(service, options.message_bytes_max)
         self.listening = Listening(options.deployment, options.reuse_port)
         self._http: HttpServer | None = None
@@ -47,7 +47,7 @@ class FrontendServer:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen; afterwards `grpc_port` and `http_port` say where."""
+        """Listen; afterwards `grpc_port` and `http_port` are set."""
         options, listening = self.options, self.listening
         grpc_at = grpc_endpoint(options.host, options.grpc_port)
         http_at = http_endpoint(options.host, options.http_port)
@@ -81,7 +81,7 @@ class FrontendServer:
             if reason is not None:
                 raise refusal(endpoint, reason, listeners(endpoint)) from None
             raise ConfigError(
-                f"{endpoint} cannot be listened on ({error}): set another {endpoint.name}"
+                f"{endpoint} is not available ({error}): set another {endpoint.name}"
             ) from None
 
     def check(self) -> None:
@@ -96,12 +96,12 @@ class FrontendServer:
         listener = listen(endpoint, options.reuse_port)
         self.http_port = listener.getsockname()[1]
         app = self.rest.app(self.extra)
-        # A log configuration of its own would close the handlers of whoever runs this process:
-        # Serve's controller, asking after a restart, would take this replica for broken.
+        # A log configuration of its own would close the handlers of Serve, whose controller would
+        # take this replica for broken after a restart.
         config = uvicorn.Config(
             app,
             log_config=None,
-            # A warning is what strangers can have written, as often as they like.
+            # Any client can cause warnings, as often as it likes.
             log_level="error",
             server_header=False,
             lifespan="off",
@@ -109,17 +109,17 @@ class FrontendServer:
             access_log=False,
             ssl_context_factory=None if tls is None else lambda *_: http_context(tls),
         )
-        self._http = HttpServer(config, self.doors)
+        self._http = HttpServer(config, self.gate)
         self._http_task = asyncio.ensure_future(self._http.serve(sockets=[listener]))
 
     async def stop(self) -> None:
-        """Take nothing new, let what is under way finish, close."""
+        """Admit no more requests, finish those in flight, and close."""
         self.service.drain()
         if self._watch is not None:
             self._watch.cancel()
         if self._http is not None and self._http_task is not None:
             self._http.should_exit = True
-            # A connection that never ends its request would keep the process for ever.
+            # A connection that never ends its request would block the shutdown for ever.
             _, late = await asyncio.wait([self._http_task], timeout=self.options.drain_ns / 1e9)
             if late:
                 self._http.force_exit = True
@@ -139,7 +139,7 @@ def grpc_options(options: ServerOptions) -> list[tuple[str, int]]:
         ("grpc.max_connection_age_ms", age_ms),
         # Streams of that age end by themselves; this is for calls that hang.
         ("grpc.max_connection_age_grace_ms", 60_000),
-        # A client that vanished without a word gives its place back.
+        # A connection to a client that vanished is closed.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         # Streaming clients may ping as often as this without being cut.
@@ -147,7 +147,7 @@ def grpc_options(options: ServerOptions) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.max_allowed_incoming_connections", limits.total_max),
         ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
-        # Whoever comes has to say within this that it speaks HTTP/2, and TLS where that is asked.
+        # Time for the handshakes of HTTP/2 and TLS.
         ("grpc.server_handshake_timeout_ms", limits.receive_ns // 1_000_000),
         ("grpc.max_connection_idle_ms", limits.idle_ns // 1_000_000),
     ]

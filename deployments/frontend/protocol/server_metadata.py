@@ -1,4 +1,4 @@
-"""What the server says about itself and its models: metadata, configuration, statistics."""
+"""Metadata, configuration and statistics of the server and its models."""
 
 from collections.abc import Callable
 
@@ -60,7 +60,7 @@ def model_config(model: ServedModel) -> pb.ModelConfigResponse:
 
 
 def _takes(model: ServedModel) -> str:
-    """What a client puts into the input: BYTES alone does not tell a picture from a sentence."""
+    """The kind of input: BYTES alone may be a picture or a sentence."""
     if model.image is not None:
         return "pictures"
     return "text" if model.read is not None else "tensors"
@@ -77,7 +77,7 @@ def repository_index(
     ready_only: bool = False,
     may_use: Callable[[str], bool] = lambda name: True,
 ) -> pb.RepositoryIndexResponse:
-    """Every version of every model that the caller may use, and why one cannot be asked."""
+    """Every version of every model that the caller may use, with the reason if it is not ready."""
     response = pb.RepositoryIndexResponse()
     for model, version in registry.every():
         if not may_use(model.name):
@@ -114,7 +114,7 @@ def statistics(
             ),
         )
         for size, each in sorted(found.batches.items()):
-            # A batch's run time was counted once for each of its requests.
+            # The run time of a batch was counted once for each of its requests.
             runs = pb.StatisticDuration(
                 count=round(each.requests / max(1, size)), ns=each.run_ns // max(1, size)
             )

@@ -1,4 +1,4 @@
-"""One client's ModelStreamInfer: requests in as they come, answers out as they are ready."""
+"""One client's ModelStreamInfer: reads requests as they come, writes answers when ready."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ import grpc
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest, ModelStreamInferResponse
 from fermata.deployments.frontend.access.tenants import ANYBODY, Tenant
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
-from fermata.deployments.frontend.protocol.client_errors import UNSOUND, refusal_of
+from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import (
     advise,
@@ -27,7 +27,7 @@ from fermata.foundation.units import NEVER
 
 
 class ClientStream:
-    """The state of one stream. Answers may overtake one another; ids tell them apart."""
+    """The state of one stream. Answers may come in another order than requests; ids match them."""
 
     def __init__(
         self,
@@ -47,16 +47,16 @@ class ClientStream:
         self.open: set[int] = set()
         self.ready: deque[ModelStreamInferResponse] = deque()
         self.writing_since_ns = NEVER
-        self.heard_at_ns = time.monotonic_ns()
+        self.read_at_ns = time.monotonic_ns()
         self.finished = False
-        """No more requests will come."""
+        """The client has sent its last request."""
         self.retired = ""
-        """Why it is to end although its client would go on."""
-        self.answerable = asyncio.Event()
+        """Reason for ending a stream that its client would continue."""
+        self.has_answers = asyncio.Event()
         self.room = asyncio.Event()
 
     async def run(self) -> None:
-        """Until the client has sent its last request and has its last answer, or leaves."""
+        """Serve until the client has its last answer, or leaves."""
         self.reader = reader = asyncio.ensure_future(self._read())
         writer = asyncio.ensure_future(self._write())
         old = f"the stream is {self.limits.age_ns_max / 1e9:g} s old"
@@ -66,10 +66,10 @@ class ClientStream:
             if reader.done() and not reader.cancelled():
                 reader.result()
             self.finished = True
-            self.answerable.set()
+            self.has_answers.set()
             await writer
             if self.retired:
-                message = f"{self.retired}: reconnect, and send again what is open"
+                message = f"{self.retired}: reconnect, and send open requests again"
                 await self.context.abort(grpc.StatusCode.UNAVAILABLE, message)
         finally:
             timer.cancel()
@@ -79,7 +79,7 @@ class ClientStream:
                 self.driver.cancel(rid)
 
     def retire(self, reason: str) -> None:
-        """Read no more; once every answer is out, the client is told to reconnect."""
+        """Read no more; after its last answer, the client is asked to reconnect."""
         self.retired = reason
         self.reader.cancel()
 
@@ -95,15 +95,15 @@ class ClientStream:
             self._take(request)
 
     def _take(self, message: ModelInferRequest) -> None:
-        now_ns = self.heard_at_ns = time.monotonic_ns()
+        now_ns = self.read_at_ns = time.monotonic_ns()
         try:
             self.driver.check(self.tenant, self.registry, message.model_name)
             parsed = parse_request(message, self.registry, self.call)
-        except UNSOUND as error:
+        except CLIENT_ERRORS as error:
             self._answer(stream_refusal(message.model_name, message.id, refusal_of(error)))
             return
         if parsed.acknowledge:
-            # Before anything else, so that the client times its network and not this server.
+            # Before all else, so that the client times its network and not this server.
             acknowledgement = stream_acknowledgement(parsed.model.name, parsed.request_id)
             advise(acknowledgement, 0, self.driver.advice_for(parsed.terms))
             self._answer(acknowledgement)
@@ -128,7 +128,7 @@ class ClientStream:
 
     def _answer(self, response: ModelStreamInferResponse) -> None:
         self.ready.append(response)
-        self.answerable.set()
+        self.has_answers.set()
 
     async def _write(self) -> None:
         context, ready = self.context, self.ready
@@ -140,14 +140,14 @@ class ClientStream:
             self.writing_since_ns = NEVER
             if self.finished and not self.open:
                 return
-            self.answerable.clear()
-            await self.answerable.wait()
+            self.has_answers.clear()
+            await self.has_answers.wait()
 
-    def rest(self, now_ns: int) -> None:
-        """End it where nothing has come for long: its client reconnects when it has something."""
-        if not self.open and now_ns - self.heard_at_ns > self.limits.idle_ns_max:
+    def end_if_idle(self, now_ns: int) -> None:
+        """End a stream without requests for long; its client reconnects when it has one."""
+        if not self.open and now_ns - self.read_at_ns > self.limits.idle_ns_max:
             self.retire(f"no request came for {self.limits.idle_ns_max / 1e9:g} s")
 
-    def stalled(self, now_ns: int) -> bool:
-        """Whether its client has stopped to read."""
+    def is_stalled(self, now_ns: int) -> bool:
+        """Whether its client has stopped reading."""
         return now_ns - self.writing_since_ns > self.limits.stall_ns_max

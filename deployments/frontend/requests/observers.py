@@ -1,4 +1,4 @@
-"""Who wants to know what becomes of requests: traces and logs."""
+"""Observers of requests: traces and logs."""
 
 from collections.abc import Sequence
 
@@ -8,64 +8,64 @@ from fermata.router.links.messages import Fetch
 
 
 class RequestObserver:
-    """Told by the desk what happens to each request; heeds nothing unless told to."""
+    """Hears of each request's progress from the driver; this base class ignores all of it."""
 
     def refuse(self, application: str, refusal: Refusal) -> None:
-        """One was not admitted: it has no id."""
+        """A request was refused before it got an id."""
 
     def begin(
-        self, now_ns: int, rid: int, arrival: RequestTerms, traceparent: str, called: str
+        self, now_ns: int, rid: int, terms: RequestTerms, traceparent: str, called: str
     ) -> None:
-        """One was admitted; its trace and what its caller calls it, empty where not said."""
+        """A request was admitted; `called` is its caller's id for it, empty if there is none."""
 
     def on_payload(self, now_ns: int, rid: int) -> None:
-        """Its input is decoded."""
+        """The input is decoded."""
 
     def on_fetch(self, now_ns: int, backend: int, fetch: Fetch) -> None:
-        """A backend has it in a batch, and asks for its input."""
+        """A backend has requests in a batch, and asks for their inputs."""
 
     def on_result(self, now_ns: int, rid: int) -> None:
-        """Its batch has run."""
+        """The batch of a request has run."""
 
     def end(self, now_ns: int, rid: int, outcome: Outcome) -> None:
-        """Its client gets an answer now."""
+        """The client gets its answer."""
 
 
 class RequestObservers(RequestObserver):
-    """Several of them, told in order."""
+    """Several observers, called in order."""
 
-    def __init__(self, followers: Sequence[RequestObserver]) -> None:
-        self.followers = followers
+    def __init__(self, observers: Sequence[RequestObserver]) -> None:
+        self.observers = observers
 
     def refuse(self, application: str, refusal: Refusal) -> None:
-        for each in self.followers:
+        for each in self.observers:
             each.refuse(application, refusal)
 
     def begin(
-        self, now_ns: int, rid: int, arrival: RequestTerms, traceparent: str, called: str
+        self, now_ns: int, rid: int, terms: RequestTerms, traceparent: str, called: str
     ) -> None:
-        for each in self.followers:
-            each.begin(now_ns, rid, arrival, traceparent, called)
+        for each in self.observers:
+            each.begin(now_ns, rid, terms, traceparent, called)
 
     def on_payload(self, now_ns: int, rid: int) -> None:
-        for each in self.followers:
+        for each in self.observers:
             each.on_payload(now_ns, rid)
 
     def on_fetch(self, now_ns: int, backend: int, fetch: Fetch) -> None:
-        for each in self.followers:
+        for each in self.observers:
             each.on_fetch(now_ns, backend, fetch)
 
     def on_result(self, now_ns: int, rid: int) -> None:
-        for each in self.followers:
+        for each in self.observers:
             each.on_result(now_ns, rid)
 
     def end(self, now_ns: int, rid: int, outcome: Outcome) -> None:
-        for each in self.followers:
+        for each in self.observers:
             each.end(now_ns, rid, outcome)
 
 
-def observe_with(followers: Sequence[RequestObserver]) -> RequestObserver | None:
-    """One that stands for all; None where there is none, which costs nothing."""
-    if not followers:
+def observe_with(observers: Sequence[RequestObserver]) -> RequestObserver | None:
+    """One observer for all of them; None without any, which costs nothing."""
+    if not observers:
         return None
-    return followers[0] if len(followers) == 1 else RequestObservers(followers)
+    return observers[0] if len(observers) == 1 else RequestObservers(observers)

@@ -1,4 +1,4 @@
-"""What a frontend counts: how requests ended, how long they took, in what batches."""
+"""Counts of a frontend: outcomes of requests, their latencies and batch sizes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from fermata.router.telemetry.histogram import LATENCY_NS, Histogram
 
 
 class Batches:
-    """Requests served in batches of one size, and their run time together."""
+    """Requests served in batches of one size, and the sum of their run times."""
 
     __slots__ = ("requests", "run_ns")
 
@@ -27,14 +27,14 @@ class ApplicationCounts:
     late: int = 0
     """Served, but after the SLO."""
     refused: dict[str, int] = field(default_factory=dict)
-    """By reason."""
+    """Refusals by reason."""
     latency_ns: int = 0
     batches: dict[int, Batches] = field(default_factory=dict)
-    """By batch size."""
+    """Served requests by batch size."""
     latency: Histogram = field(default_factory=lambda: Histogram(LATENCY_NS))
-    """Of what was served since the router was last told."""
-    told: dict[str, int] = field(default_factory=dict)
-    """Outcomes that the router has been told of."""
+    """Latencies of requests served since the last report."""
+    reported: dict[str, int] = field(default_factory=dict)
+    """Outcomes that the router knows of."""
 
     @property
     def served(self) -> int:
@@ -42,29 +42,29 @@ class ApplicationCounts:
 
     @property
     def run_ns(self) -> int:
-        """Of what was served: the run time of its batch."""
+        """Run times of the batches of all served requests, each request counted."""
         return sum(each.run_ns for each in self.batches.values())
 
     @property
     def queue_ns(self) -> int:
-        """Of what was served: latency less run time."""
+        """Latencies of all served requests, less run times."""
         return self.latency_ns - self.run_ns
 
     def outcomes(self) -> dict[str, int]:
-        """How many requests ended in each way."""
+        """Requests by outcome."""
         return {GOOD: self.good, LATE: self.late, **self.refused}
 
 
 class TenantCounts:
-    """How requests of one tenant ended, of whatever application."""
+    """Outcomes of one tenant's requests, for all applications together."""
 
-    __slots__ = ("name", "outcomes", "told")
+    __slots__ = ("name", "outcomes", "reported")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.outcomes: dict[str, int] = {}
-        self.told: dict[str, int] = {}
-        """Of those, what the router has been told of."""
+        self.reported: dict[str, int] = {}
+        """Outcomes that the router knows of."""
 
     def count(self, outcome: str) -> None:
         self.outcomes[outcome] = self.outcomes.get(outcome, 0) + 1
@@ -76,9 +76,9 @@ class OutcomeCounts:
     def __init__(self) -> None:
         self.applications: dict[str, ApplicationCounts] = {}
         self.tenants: dict[int, TenantCounts] = {}
-        """By number."""
+        """Configured tenants by number."""
         self.stale_results = 0
-        """Results of requests that had ended before."""
+        """Results that came after their request had ended."""
 
     def of(self, application: str) -> ApplicationCounts:
         found = self.applications.get(application)
@@ -87,12 +87,11 @@ class OutcomeCounts:
         return found
 
     def add_tenants(self, tenants: Mapping[int, str]) -> None:
-        """Count by these tenants too, named by number."""
+        """Count requests of these tenants too, given as names by number."""
         self.tenants = {number: TenantCounts(name) for number, name in tenants.items()}
 
     def count_tenant(self, number: int, outcome: str) -> None:
-        """One more of a tenant's ended; one that got no further than the door has no application.
-        Where nobody has to say who they are, there are none."""
+        """Count one request of a tenant, even one that was refused before its model was known."""
         if self.tenants:
             tenant = self.tenants.get(number)
             if tenant is not None:
@@ -103,15 +102,15 @@ class OutcomeCounts:
         refused[reason] = refused.get(reason, 0) + 1
         self.count_tenant(tenant, reason)
 
-    def serve(self, now_ns: int, entry: PendingRequest, result: Result) -> None:
-        counts = self.of(entry.application)
-        if now_ns <= entry.deadline_ns:
+    def serve(self, now_ns: int, request: PendingRequest, result: Result) -> None:
+        counts = self.of(request.application)
+        if now_ns <= request.deadline_ns:
             counts.good += 1
-            self.count_tenant(entry.tenant, GOOD)
+            self.count_tenant(request.tenant, GOOD)
         else:
             counts.late += 1
-            self.count_tenant(entry.tenant, LATE)
-        latency_ns = now_ns - entry.arrived_at_ns
+            self.count_tenant(request.tenant, LATE)
+        latency_ns = now_ns - request.arrived_at_ns
         counts.latency_ns += latency_ns
         counts.latency.add(latency_ns)
         batches = counts.batches.get(result.batch_size)
@@ -121,28 +120,30 @@ class OutcomeCounts:
         batches.run_ns += result.run_ns
 
     def take(self) -> tuple[Answered, ...]:
-        """What there is to tell since the last call."""
+        """Counts by application since the last call."""
         found: list[Answered] = []
         for name, counts in self.applications.items():
             outcomes = counts.outcomes()
-            grown = _grown(outcomes, counts.told)
+            grown = _grown(outcomes, counts.reported)
             if grown:
-                counts.told = outcomes
+                counts.reported = outcomes
                 found.append(Answered(name, grown, *counts.latency.take()))
         return tuple(found)
 
     def take_tenants(self) -> tuple[tuple[str, dict[str, int]], ...]:
-        """The same by tenant, of those who have asked for anything since the last call."""
+        """Counts by tenant since the last call, for tenants that sent any request."""
         found: list[tuple[str, dict[str, int]]] = []
         for tenant in self.tenants.values():
-            grown = _grown(tenant.outcomes, tenant.told)
+            grown = _grown(tenant.outcomes, tenant.reported)
             if grown:
-                tenant.told = dict(tenant.outcomes)
+                tenant.reported = dict(tenant.outcomes)
                 found.append((tenant.name, grown))
         return tuple(found)
 
 
-def _grown(counts: Mapping[str, int], told: Mapping[str, int]) -> dict[str, int]:
+def _grown(counts: Mapping[str, int], before: Mapping[str, int]) -> dict[str, int]:
     return {
-        key: count - told.get(key, 0) for key, count in counts.items() if count > told.get(key, 0)
+        key: count - before.get(key, 0)
+        for key, count in counts.items()
+        if count > before.get(key, 0)
     }

@@ -1,9 +1,10 @@
-"""Looks at inputs while their requests wait: votes of SneakPeek models, off the event loop."""
+"""Votes of SneakPeek models on the inputs of waiting requests, off the event loop."""
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,59 +13,69 @@ from numpy.typing import NDArray
 from fermata.deployments.sneakpeek.store import SneakPeekModel
 from fermata.router.links.messages import Evidence
 
-BATCH_MAX = 256
-"""Samples looked at in one go; the others follow."""
-WAITING_MAX = 4 * BATCH_MAX
-"""Beyond that inputs come faster than they can be looked at, and a look would come too late."""
-
 Sample = tuple[int, str, NDArray[np.float32]]
 """Request, application, input."""
 
 
+@dataclass(frozen=True, slots=True)
+class PeekerLimits:
+    """Limits of a peeker."""
+
+    batch_max: int = 256
+    """Samples that one job votes on."""
+    waiting_max: int = 1024
+    """Beyond that inputs come faster than votes, and a vote would come too late."""
+
+
 class Peeker:
-    """One look at a time, on a thread: what comes meanwhile is looked at together, next. A request
-    that was not looked at in time is scheduled by profiled accuracy."""
+    """Runs one job at a time, on a thread; inputs that come meanwhile make up the next one.
+
+    A request without votes in time is scheduled by profiled accuracy.
+    """
 
     def __init__(
         self,
         models: Mapping[str, SneakPeekModel],
         pool: Executor,
         send: Callable[[Evidence], None],
+        limits: PeekerLimits | None = None,
     ) -> None:
         self.models = models
-        """By application."""
+        """SneakPeek models by application."""
+        self.limits = limits or PeekerLimits()
         self.pool = pool
         self.send = send
         self.loop = asyncio.get_running_loop()
         self.waiting: list[Sample] = []
-        self.looking = False
+        self.busy = False
         self.peeked = 0
         self.skipped = 0
         self.failed = 0
-        """Looks that raised an error; their requests go on without evidence."""
+        """Jobs that raised an error; their requests go on without evidence."""
         self.cpu_ns = 0
-        """Spent on looking, all in all."""
+        """CPU time of all jobs."""
 
     def take(self, rid: int, application: str, sample: NDArray[Any]) -> None:
-        """Have an input looked at; it is copied, since its memory is given back early."""
+        """Queue an input for a vote; it is copied, since its memory is released early."""
         model = self.models.get(application)
         if model is None or sample.size != int(np.prod(model.input_shape)):
             return
-        if len(self.waiting) >= WAITING_MAX:
+        if len(self.waiting) >= self.limits.waiting_max:
             self.skipped += 1
             return
         self.waiting.append((rid, application, sample.astype(np.float32).reshape(-1)))
-        if not self.looking:
-            self._look()
+        if not self.busy:
+            self._vote_on_next()
 
-    def _look(self) -> None:
-        self.looking = True
-        batch, self.waiting = self.waiting[:BATCH_MAX], self.waiting[BATCH_MAX:]
+    def _vote_on_next(self) -> None:
+        self.busy = True
+        size = self.limits.batch_max
+        batch, self.waiting = self.waiting[:size], self.waiting[size:]
         job = self.loop.run_in_executor(self.pool, self._votes, batch)
         job.add_done_callback(self._on_votes)
 
     def _votes(self, batch: list[Sample]) -> tuple[list[Evidence], int]:
-        """In a thread: the evidence of each sample, and the CPU time that it took."""
+        """The evidence on each sample, and the CPU time that it took; runs in a thread."""
         began_ns = time.thread_time_ns()
         found: list[Evidence] = []
         for application in {each[1] for each in batch}:
@@ -85,6 +96,6 @@ class Peeker:
             self.peeked += len(found)
             for evidence in found:
                 self.send(evidence)
-        self.looking = False
+        self.busy = False
         if self.waiting:
-            self._look()
+            self._vote_on_next()

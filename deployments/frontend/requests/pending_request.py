@@ -1,4 +1,4 @@
-"""One open request, and what the table asks of the world."""
+"""One open request, and the effects of the request table."""
 
 from dataclasses import dataclass
 
@@ -9,23 +9,23 @@ from fermata.router.links.messages import Cancel, Payload, Submit
 
 @dataclass(frozen=True, slots=True)
 class RequestTerms:
-    """What a client asked for."""
+    """Terms of a request: its application, time limits, size and constraints."""
 
     application: str
     slo_ns: int
     hard_limit_ns: int
     size_bytes: int
-    """Memory its input will take until it is answered."""
+    """Memory of its input until it is answered."""
     priority: int = 0
     client: int = 0
     left_ns: int = NEVER
-    """Until its gRPC deadline; bounds both the SLO and the hard limit."""
+    """Time until its gRPC deadline; bounds both the SLO and the hard limit."""
     accuracy_floor: float = 0.0
-    """No variant below it may answer."""
+    """The lowest accuracy of a variant that may answer."""
     pinned: str = ""
-    """The only variant that may; empty: any."""
+    """The only variant that may answer; empty: any."""
     tenant: int = 0
-    """Who has sent it, where tenants are known; all its clients share."""
+    """Number of the tenant that sent it; 0 without tenants."""
 
 
 class PendingRequest:
@@ -37,7 +37,6 @@ class PendingRequest:
         "arrived_at_ns",
         "client",
         "deadline_ns",
-        "epoch",
         "estimate",
         "expires_at_ns",
         "fetched_by",
@@ -48,45 +47,48 @@ class PendingRequest:
         "rid",
         "size_bytes",
         "tenant",
+        "term",
         "waiting",
     )
 
     def __init__(
-        self, rid: int, arrival: RequestTerms, now_ns: int, deadline_ns: int, expires_at_ns: int
+        self, rid: int, terms: RequestTerms, now_ns: int, deadline_ns: int, expires_at_ns: int
     ) -> None:
         self.rid = rid
-        self.application = arrival.application
-        self.client = arrival.client
-        self.priority = arrival.priority
-        self.accuracy_floor = arrival.accuracy_floor
-        self.pinned = arrival.pinned
-        self.tenant = arrival.tenant
-        self.size_bytes = arrival.size_bytes
+        self.application = terms.application
+        self.client = terms.client
+        self.priority = terms.priority
+        self.accuracy_floor = terms.accuracy_floor
+        self.pinned = terms.pinned
+        self.tenant = terms.tenant
+        self.size_bytes = terms.size_bytes
         self.arrived_at_ns = now_ns
         self.deadline_ns = deadline_ns
         self.expires_at_ns = expires_at_ns
-        self.epoch = -1
-        """Of the router it was last submitted to."""
+        self.term = -1
+        """Term of the router that it was last submitted to."""
         self.payload: Payload | None = None
         """None while it is being decoded."""
         self.waiting: list[int] = []
         """Backends that asked for the payload before it was ready."""
         self.estimate = -1.0
-        """How likely its answer is thought to be right; negative: unknown."""
+        """Estimated probability that its answer is right; negative: unknown."""
         self.fetched_by = -1
-        """The backend that has it in a batch; -1 when none has."""
+        """The backend that has it in a batch; -1: none."""
         self.readers = 0
-        """How often its payload was handed out and has not been answered for."""
+        """Backends that have its payload and have not answered."""
 
 
 @dataclass(slots=True)
 class ToRouter:
+    """Send a message to the router."""
+
     message: Submit | Cancel
 
 
 @dataclass(slots=True)
 class ToBackend:
-    """The payload as this process holds it; the driver copies it where memory is not shared."""
+    """Send a payload to a backend; the driver copies it if they share no memory."""
 
     backend: int
     payload: Payload
@@ -94,7 +96,7 @@ class ToBackend:
 
 @dataclass(slots=True)
 class SendAnswer:
-    """The one end of a request."""
+    """Answer a request, once."""
 
     rid: int
     outcome: Outcome
@@ -102,7 +104,7 @@ class SendAnswer:
 
 @dataclass(slots=True)
 class Release:
-    """Nobody needs this payload any more."""
+    """Free the memory of a payload."""
 
     payload: Payload
 

@@ -365,7 +365,7 @@ class RequestDriver:
             if isinstance(error, BadRequestError):
                 self.table.on_bad_payload(now_ns, rid, str(error))
             elif error is not None:
-                # A bug of the server, but its client is told at once.
+                # A bug of the server, but its client need not wait.
                 self.table.on_bad_payload(now_ns, rid, f"decoding failed: {error!r}", "INTERNAL")
         self.pump()
 

@@ -1,55 +1,69 @@
-"""How long requests may have lain unread because their process did not run.
+"""Detects that a frontend stood still, so that requests lay unread in its sockets.
 
-A frontend that was stopped for two seconds, or its machine, finds two seconds of requests in its
-sockets and would take them for new. Nobody waits for most of them any more; served, they would
-cost clients of other frontends their place.
+A frontend that was stopped for two seconds, or its machine, finds two seconds of requests and
+would take them for new. Most of their clients have given up; serving them would delay others.
 """
 
 import asyncio
+from dataclasses import dataclass
 
 from fermata.foundation.units import NEVER, ms
 from fermata.router.links.heartbeat import Clock
 
-TICK_NS = ms(100)
-STALL_NS = ms(300)
-"""From here on it is no hiccup; links go by the same."""
-DRAIN_SHARE = 4
-DRAIN_NS_MAX = ms(100)
-"""What it finds is read within a quarter of the time that it was away, or this."""
+
+@dataclass(frozen=True, slots=True)
+class StallOptions:
+    """Times of a stall detector."""
+
+    tick_ns: int = ms(100)
+    stall_ns: int = ms(300)
+    """The shortest delay that counts as a stall; links use the same."""
+    drain_share: int = 4
+    """Unread requests are read within this fraction of the stall, and `drain_ns_max`."""
+    drain_ns_max: int = ms(100)
 
 
 class StallDetector:
-    """Ticks on the loop, and notices when that comes late."""
+    """Ticks on the loop, and notices late ticks."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        options: StallOptions | None = None,
+    ) -> None:
         self.loop = loop
         self.clock = clock
+        self.options = options or StallOptions()
         self.away_ns = 0
-        """How long it was away the last time."""
+        """Length of the last stall."""
         self.drained_at_ns = 0
         self.due_at_ns = NEVER
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """From now on; a process that is still starting keeps nobody waiting."""
+        """Start ticking; while a process starts, it has no clients that wait."""
         self._arm()
 
     def _arm(self) -> None:
-        self.due_at_ns = self.clock() + TICK_NS
-        self._timer = self.loop.call_later(TICK_NS / 1e9, self._on_tick)
+        tick_ns = self.options.tick_ns
+        self.due_at_ns = self.clock() + tick_ns
+        self._timer = self.loop.call_later(tick_ns / 1e9, self._on_tick)
 
     def _on_tick(self) -> None:
         now_ns = self.clock()
         away_ns = now_ns - self.due_at_ns
-        if away_ns > STALL_NS:
+        options = self.options
+        if away_ns > options.stall_ns:
             self.away_ns = away_ns
-            self.drained_at_ns = now_ns + min(away_ns // DRAIN_SHARE, DRAIN_NS_MAX)
+            drain_ns = min(away_ns // options.drain_share, options.drain_ns_max)
+            self.drained_at_ns = now_ns + drain_ns
         self._arm()
 
     def unread_ns(self, now_ns: int) -> int:
-        """How long a request that is read now may have lain there; 0 but after a stall."""
+        """The longest time that a request read now may have lain unread; 0 except after a stall."""
         away_ns = now_ns - self.due_at_ns
-        if away_ns > STALL_NS:
+        if away_ns > self.options.stall_ns:
             return away_ns
         return self.away_ns if now_ns < self.drained_at_ns else 0
 

@@ -40,7 +40,7 @@ from fermata.router.links.messages import (
 )
 
 SNEAKPEEK = "sneakpeek"
-"""The variant that clients see in answers from evidence alone."""
+"""Variant named in answers from evidence alone."""
 
 
 class RequestTable:
@@ -50,45 +50,45 @@ class RequestTable:
         self.limits = limits or TableLimits()
         self.counts = OutcomeCounts()
         self.reply_ns = self.limits.reply_ns
-        """Starts as configured; the driver may set what it measures."""
+        """As configured at first; the driver may set a measured value."""
         self.entries: dict[int, PendingRequest] = {}
         self.payload_bytes = 0
         self.draining = False
-        self.epoch = -1
-        """Of the router that is linked; -1 while there is none."""
+        self.term = -1
+        """Term of the linked router; -1 while there is none."""
         self.router_lost_at_ns = -NEVER
         self.lent: dict[int, tuple[int, PendingRequest]] = {}
-        """Requests that have ended while a backend may still read their payloads from shared
-        memory, in the order in which they did, with until when that is waited for."""
+        """Ended requests whose payloads a backend may still read from shared memory, with the time
+        of their release, in the order of their ends."""
         self._next_rid = number << RID_BITS
         self._timers: list[tuple[int, int]] = []
         self._effects: list[Effect] = []
 
-    # The client's side
+    # Clients
 
-    def admit(self, now_ns: int, arrival: RequestTerms) -> int | Refusal:
-        """The new request's id, or why it may not enter; a refusal is its answer."""
-        refusal = self._refusal(now_ns, arrival)
+    def admit(self, now_ns: int, terms: RequestTerms) -> int | Refusal:
+        """Admit a request: its id, or the refusal that is its answer."""
+        refusal = self._refusal(now_ns, terms)
         if refusal is not None:
-            self.counts.refuse(arrival.application, refusal.reason, arrival.tenant)
+            self.counts.refuse(terms.application, refusal.reason, terms.tenant)
             return refusal
         rid = self._next_rid
         self._next_rid += 1
-        slo_ns = min(arrival.slo_ns, arrival.left_ns)
-        hard_ns = min(max(arrival.hard_limit_ns, slo_ns), arrival.left_ns)
-        entry = PendingRequest(rid, arrival, now_ns, now_ns + slo_ns, now_ns + hard_ns)
+        slo_ns = min(terms.slo_ns, terms.left_ns)
+        hard_ns = min(max(terms.hard_limit_ns, slo_ns), terms.left_ns)
+        entry = PendingRequest(rid, terms, now_ns, now_ns + slo_ns, now_ns + hard_ns)
         self.entries[rid] = entry
-        self.payload_bytes += arrival.size_bytes
-        # The last word has to come before the client hangs up, or nobody learns of the reason.
-        gone_at_ns = now_ns + arrival.left_ns - self.reply_ns // 2
+        self.payload_bytes += terms.size_bytes
+        # The refusal has to be sent before the client hangs up, or it never learns the reason.
+        gone_at_ns = now_ns + terms.left_ns - self.reply_ns // 2
         give_up_at_ns = min(entry.expires_at_ns + self.limits.grace_ns, gone_at_ns)
         heappush(self._timers, (give_up_at_ns, rid))
-        if self.epoch >= 0:
+        if self.term >= 0:
             self._submit(now_ns, entry)
         return rid
 
     def on_payload(self, now_ns: int, rid: int, payload: Payload) -> None:
-        """The input is decoded and lies ready."""
+        """The input is decoded."""
         entry = self.entries.get(rid)
         if entry is None:
             self._effects.append(Release(payload))
@@ -102,35 +102,35 @@ class RequestTable:
     def on_bad_payload(
         self, now_ns: int, rid: int, message: str, status: str = "INVALID_ARGUMENT"
     ) -> None:
-        """The input turned out to be no input."""
+        """The input cannot be decoded."""
         entry = self.entries.get(rid)
         if entry is not None:
             self._give_up(now_ns, entry, Refusal(status, RefusalReason.BAD_INPUT, message))
 
     def on_cancel(self, now_ns: int, rid: int) -> None:
-        """The client has left or no longer wants the answer."""
+        """The client has left, or cancelled the request."""
         entry = self.entries.get(rid)
         if entry is not None:
             self._give_up(now_ns, entry, drop_refusal(DropReason.CANCELLED))
 
     def on_drain(self) -> None:
-        """Take nothing new; what is here runs to its end."""
+        """Admit no more requests; open ones are served."""
         self.draining = True
 
-    # The router's side
+    # The router
 
-    def on_router_up(self, now_ns: int, epoch: int) -> None:
-        """A router knows nothing of us: submit again what no backend has, if time is left."""
-        self.epoch = epoch
+    def on_router_up(self, now_ns: int, term: int) -> None:
+        """Submit to a new router every request that no backend has, if time is left."""
+        self.term = term
         for entry in list(self.entries.values()):
             if entry.fetched_by < 0:
                 self._resubmit(now_ns, entry)
 
     def on_router_down(self, now_ns: int) -> None:
-        """Requests stay: backends answer without it, and it may be back in time."""
-        if self.epoch >= 0:
+        """Keep all requests: backends answer without a router, and it may be back in time."""
+        if self.term >= 0:
             self.router_lost_at_ns = now_ns
-        self.epoch = -1
+        self.term = -1
 
     def on_dropped(self, now_ns: int, dropped: Dropped) -> None:
         entry = self.entries.get(dropped.rid)
@@ -143,7 +143,7 @@ class RequestTable:
             entry.estimate = estimated.estimate
 
     def on_short_circuit(self, now_ns: int, answer: ShortCircuit) -> None:
-        """Answered from evidence: the probability of each class takes the place of scores."""
+        """Answer from evidence, with the probability of each class in place of scores."""
         entry = self.entries.get(answer.rid)
         if entry is None:
             self.counts.stale_results += 1
@@ -165,7 +165,7 @@ class RequestTable:
             ),
         )
 
-    # The backends' side
+    # Backends
 
     def on_fetch(self, now_ns: int, backend: int, fetch: Fetch) -> None:
         for rid in fetch.rids:
@@ -181,8 +181,8 @@ class RequestTable:
                 self._effects.append(ToBackend(backend, entry.payload))
 
     def on_returned(self, now_ns: int, backend: int, returned: Returned) -> None:
-        """A backend has let requests go without a result, and its router is gone; one that came
-        since does not know of them."""
+        """Submit requests again that a backend returns without a result: its router is gone, and a
+        new one does not know of them."""
         for rid in returned.rids:
             entry = self.entries.get(rid)
             self._has_read(rid, entry)
@@ -192,7 +192,7 @@ class RequestTable:
     def on_result(self, now_ns: int, backend: int, result: Result) -> None:
         entry = self.entries.get(result.rid)
         self._has_read(result.rid, entry)
-        # What one could not do that was given up is no matter: another is at it.
+        # An error of a backend that had to give the request up is ignored: another one runs it.
         if entry is None or (result.error and entry.fetched_by not in (backend, -1)):
             self.counts.stale_results += 1
         elif result.error == INPUT_LATE:
@@ -208,8 +208,10 @@ class RequestTable:
             self._end(now_ns, entry, result)
 
     def on_backend_down(self, now_ns: int, backend: int) -> None:
-        """What it had is submitted again. A router that knows where it runs ignores that; but its
-        results may have been lost on their way, or the router is another one."""
+        """Submit its requests again, as their results may be lost or the router may be new.
+
+        A router that knows where a request runs ignores the second submission.
+        """
         for entry in list(self.entries.values()):
             if backend in entry.waiting or entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend)
@@ -219,13 +221,13 @@ class RequestTable:
             entry.waiting.remove(backend)
         if entry.fetched_by == backend:
             entry.fetched_by = -1
-            if self.epoch >= 0:
+            if self.term >= 0:
                 self._resubmit(now_ns, entry)
 
     # Time
 
     def on_time(self, now_ns: int) -> None:
-        """Answer what has waited for too long."""
+        """Refuse requests that have expired, and release payloads that were lent for too long."""
         timers = self._timers
         while timers and timers[0][0] <= now_ns:
             entry = self.entries.get(heappop(timers)[1])
@@ -235,7 +237,7 @@ class RequestTable:
             self._release(next(iter(self.lent)))
 
     def wake_at_ns(self) -> int:
-        """When `on_time` wants to be called; `NEVER` when nothing is open."""
+        """The time of the next call to `on_time`; `NEVER` if nothing is open."""
         timers = self._timers
         while timers and timers[0][1] not in self.entries:
             heappop(timers)
@@ -246,36 +248,36 @@ class RequestTable:
         return min(wake_at_ns, self._lent_until_ns()) if self.lent else wake_at_ns
 
     def take_effects(self) -> list[Effect]:
-        """What the driver has to carry out, in order."""
+        """Effects for the driver to carry out, in order."""
         effects = self._effects
         self._effects = []
         return effects
 
-    # Within
+    # Internals
 
-    def _refusal(self, now_ns: int, arrival: RequestTerms) -> Refusal | None:
+    def _refusal(self, now_ns: int, terms: RequestTerms) -> Refusal | None:
         limits = self.limits
-        if not 0 < arrival.slo_ns <= limits.slo_ns_max:
+        if not 0 < terms.slo_ns <= limits.slo_ns_max:
             message = (
-                f"an SLO of {arrival.slo_ns / 1000:g} us cannot be kept: set timeout to more "
+                f"an SLO of {terms.slo_ns / 1000:g} us cannot be kept: set timeout to more "
                 f"than 0 and at most {limits.slo_ns_max // 1000} us"
             )
             return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, message)
-        if min(arrival.slo_ns, arrival.left_ns) <= self.reply_ns:
+        if min(terms.slo_ns, terms.left_ns) <= self.reply_ns:
             message = (
-                f"late: {min(arrival.slo_ns, arrival.left_ns) / 1e6:.1f} ms were left on arrival, "
+                f"late: {min(terms.slo_ns, terms.left_ns) / 1e6:.1f} ms were left on arrival, "
                 f"the reply alone takes {self.reply_ns / 1e6:.1f} ms: allow more time"
             )
             return Refusal("DEADLINE_EXCEEDED", DropReason.LATE, message)
         if self.draining:
             message = "draining: this frontend shuts down; reconnect to reach another"
             return Refusal("UNAVAILABLE", RefusalReason.DRAINING, message, RETRY_AFTER_NS)
-        if self.epoch < 0 and now_ns - self.router_lost_at_ns > limits.router_wait_ns:
+        if self.term < 0 and now_ns - self.router_lost_at_ns > limits.router_wait_ns:
             message = "no-router: no router is linked; try again, or look at the router's log"
             return Refusal("UNAVAILABLE", RefusalReason.NO_ROUTER, message, RETRY_AFTER_NS)
-        if self.payload_bytes + arrival.size_bytes > limits.payload_bytes_max:
+        if self.payload_bytes + terms.size_bytes > limits.payload_bytes_max:
             message = (
-                f"memory: {arrival.size_bytes} bytes on top of {self.payload_bytes} would pass "
+                f"memory: {terms.size_bytes} bytes on top of {self.payload_bytes} would pass "
                 f"payload_bytes_max={limits.payload_bytes_max}; send less or raise it"
             )
             hint_ns = self._retry_after_ns(now_ns)
@@ -287,15 +289,15 @@ class RequestTable:
         return None
 
     def _retry_after_ns(self, now_ns: int) -> int:
-        """When the first place comes free at the latest."""
+        """Time until the first request here expires."""
         wake_at_ns = self.wake_at_ns()
         if wake_at_ns == NEVER:
             return RETRY_AFTER_NS
         return min(max(wake_at_ns - now_ns, ms(1)), seconds(1))
 
     def _submit(self, now_ns: int, entry: PendingRequest) -> None:
-        entry.epoch = self.epoch
-        # A deadline that has passed while the hard limit has not still wants to be served soon.
+        entry.term = self.term
+        # After its deadline, but before its hard limit, a request is still served soon.
         slo_ns = max(1, entry.deadline_ns - now_ns - self.reply_ns)
         hard_ns = max(1, entry.expires_at_ns - now_ns - self.reply_ns)
         self._effects.append(
@@ -320,7 +322,7 @@ class RequestTable:
 
     def _expired(self, now_ns: int, entry: PendingRequest) -> Refusal:
         waited_ms = (now_ns - entry.arrived_at_ns) / 1e6
-        if self.epoch < 0 and entry.fetched_by < 0:
+        if self.term < 0 and entry.fetched_by < 0:
             message = f"no-router: no router was linked for the {waited_ms:.0f} ms it could wait"
             return Refusal("UNAVAILABLE", RefusalReason.NO_ROUTER, message, RETRY_AFTER_NS)
         if entry.payload is None:
@@ -334,7 +336,7 @@ class RequestTable:
         )
 
     def _has_read(self, rid: int, entry: PendingRequest | None) -> None:
-        """A backend has done with a payload, if it ever had it."""
+        """Note that a backend reads a payload no more, if it ever did."""
         if entry is None and rid in self.lent:
             entry = self.lent[rid][1]
         if entry is not None and entry.readers:
@@ -351,16 +353,15 @@ class RequestTable:
         self._effects.append(Release(payload))
 
     def _give_up(self, now_ns: int, entry: PendingRequest, refusal: Refusal) -> None:
-        """End a request of which the router may still know."""
-        if self.epoch >= 0 and entry.epoch == self.epoch:
+        """End a request that the router may still have."""
+        if self.term >= 0 and entry.term == self.term:
             self._effects.append(ToRouter(Cancel(entry.rid)))
         self._end(now_ns, entry, refusal)
 
     def _end(self, now_ns: int, entry: PendingRequest, outcome: Outcome) -> None:
         del self.entries[entry.rid]
         self.payload_bytes -= entry.size_bytes
-        # Backends that still wait are told, or they would hold their batch for an input that
-        # never comes.
+        # Backends that wait for the input hear of the end, or they would hold their batch for it.
         for backend in entry.waiting:
             self._effects.append(ToBackend(backend, Payload(entry.rid, "", (), missing=True)))
         self._effects.append(SendAnswer(entry.rid, outcome))

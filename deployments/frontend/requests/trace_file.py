@@ -14,12 +14,12 @@ from fermata.foundation.rolling_file import RollingFile
 
 SCOPE = {"name": "fermata"}
 ERROR = 2
-"""OpenTelemetry's status code of a request without a result."""
+"""OpenTelemetry's status code for an error."""
 
 
 def otlp_line(spans: Sequence[Span], wall_ns: int, resource: dict[str, Any]) -> str:
-    """One line; `wall_ns` is what the monotonic clock has to be moved by."""
-    told = {
+    """One line; `wall_ns` is the offset from the monotonic clock to wall time."""
+    message = {
         "resourceSpans": [
             {
                 "resource": {"attributes": _attributes(resource)},
@@ -27,11 +27,11 @@ def otlp_line(spans: Sequence[Span], wall_ns: int, resource: dict[str, Any]) -> 
             }
         ]
     }
-    return json.dumps(told, separators=(",", ":")) + "\n"
+    return json.dumps(message, separators=(",", ":")) + "\n"
 
 
 def _span(span: Span, wall_ns: int) -> dict[str, Any]:
-    told = {
+    written = {
         "traceId": span.trace_id,
         "spanId": span.span_id,
         "parentSpanId": span.parent_id,
@@ -43,8 +43,8 @@ def _span(span: Span, wall_ns: int) -> dict[str, Any]:
         "attributes": _attributes(span.attributes),
     }
     if span.failed:
-        told["status"] = {"code": ERROR, "message": span.failed}
-    return told
+        written["status"] = {"code": ERROR, "message": span.failed}
+    return written
 
 
 def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class Traces:
-    """A frontend's tracer and its file; threads write, so that no request waits for a disk."""
+    """A frontend's tracer and its file; threads write it, so that no request waits for a disk."""
 
     def __init__(self, options: TraceOptions, number: int, pool: Executor) -> None:
         self.tracer = Tracer(options.share, random.Random())
@@ -68,7 +68,7 @@ class Traces:
         self.wall_ns = time.time_ns() - time.monotonic_ns()
 
     def write(self) -> None:
-        """Hand over what has ended; called once a second."""
+        """Have a thread write the spans of requests that have ended; called once a second."""
         spans = self.tracer.take()
         if spans:
             self.pool.submit(self._write, spans)
@@ -78,10 +78,10 @@ class Traces:
             self.file.write(otlp_line(spans, self.wall_ns, self.resource))
         except OSError as error:
             about = fields(path=self.file.path, reason=error.strerror)
-            LOG.warning("traces cannot be written", extra=about)
+            LOG.warning("cannot write traces", extra=about)
 
     def close(self) -> None:
-        """The last ones, before the threads end."""
+        """Write the last spans, before the threads end."""
         spans = self.tracer.take()
         if spans:
             self._write(spans)

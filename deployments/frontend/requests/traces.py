@@ -1,7 +1,7 @@
-"""Traces of sampled requests: what each waited for, as OpenTelemetry spans.
+"""Traces of sampled requests as OpenTelemetry spans, one for each stage.
 
-Pure but for its random numbers: times come in, finished spans go out. Everything is seen from the
-frontend, on its own clock: a backend says how long it ran, its answer's arrival says until when.
+Pure but for its random numbers: times come in, finished spans go out. All times are the frontend's:
+a backend reports how long it ran, and the arrival of its answer marks the end of the run.
 """
 
 import random
@@ -15,15 +15,13 @@ from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.router.links.messages import Fetch, Result
 
 SAMPLED = 0x01
-OPEN_MAX = 10_000
-"""Requests traced at one time; more are not."""
 SERVER, INTERNAL = 2, 1
 """Kinds of spans, as OpenTelemetry numbers them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time in a request's life."""
+    """One stage of a request."""
 
     trace_id: str
     span_id: str
@@ -34,12 +32,12 @@ class Span:
     attributes: dict[str, Any]
     kind: int = INTERNAL
     failed: str = ""
-    """Why there was no result; empty where there was one."""
+    """Reason of the refusal; empty if there was a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """What a caller says of its own trace (W3C trace context)."""
+    """A caller's own trace (W3C trace context)."""
 
     trace_id: str
     parent_id: str
@@ -47,7 +45,7 @@ class TraceContext:
 
 
 def read_traceparent(text: str) -> TraceContext | None:
-    """None where it is not one: a caller's mistake there is no reason to refuse its request."""
+    """The context in a header; None if it is malformed, which is no reason to refuse a request."""
     parts = text.strip().split("-")
     if len(parts) < 4 or [len(each) for each in parts[:4]] != [2, 32, 16, 2] or parts[0] == "ff":
         return None
@@ -61,7 +59,7 @@ def read_traceparent(text: str) -> TraceContext | None:
 
 
 class RequestTrace:
-    """One sampled request on its way."""
+    """One sampled request, until it ends."""
 
     __slots__ = (
         "application",
@@ -86,27 +84,29 @@ class RequestTrace:
 
 
 class Tracer(RequestObserver):
-    """Follows some requests through the frontend, and makes spans of them when they end."""
+    """Traces some requests through the frontend, and makes their spans when they end."""
 
-    def __init__(self, share: float, rng: random.Random) -> None:
+    def __init__(self, share: float, rng: random.Random, open_max: int = 10_000) -> None:
+        """Beyond `open_max` requests at a time, none is traced."""
         self.share = share
         self.rng = rng
+        self.open_max = open_max
         self.open: dict[int, RequestTrace] = {}
         self.spans: list[Span] = []
-        """Of requests that have ended, until they are taken."""
+        """Spans of requests that have ended, until they are taken."""
 
     def begin(
-        self, now_ns: int, rid: int, arrival: RequestTerms, traceparent: str, called: str = ""
+        self, now_ns: int, rid: int, terms: RequestTerms, traceparent: str, called: str = ""
     ) -> None:
-        """It is followed if its caller wants it, or by chance."""
+        """Trace the request if its caller asks for it, or by chance."""
         context = read_traceparent(traceparent) if traceparent else None
         wanted = context is not None and context.sampled
         if not wanted and self.rng.random() >= self.share:
             return
-        if len(self.open) < OPEN_MAX:
+        if len(self.open) < self.open_max:
             if context is None:
                 context = TraceContext(self._identity(32), "", True)
-            self.open[rid] = RequestTrace(now_ns, arrival.application, context)
+            self.open[rid] = RequestTrace(now_ns, terms.application, context)
 
     def _identity(self, digits: int) -> str:
         return f"{self.rng.getrandbits(4 * digits) or 1:0{digits}x}"
@@ -170,7 +170,7 @@ class Tracer(RequestObserver):
 
 
 def _stages(now_ns: int, trace: RequestTrace, outcome: Outcome) -> Iterable[tuple[str, int, int]]:
-    """(name, start, end) of what it went through, as far as it came."""
+    """(name, start, end) of each stage that the request reached."""
     arrived_at_ns = trace.arrived_at_ns
     if trace.payload_at_ns:
         yield "decode", arrived_at_ns, trace.payload_at_ns
@@ -178,8 +178,8 @@ def _stages(now_ns: int, trace: RequestTrace, outcome: Outcome) -> Iterable[tupl
     yield "queue", arrived_at_ns, fetched_at_ns
     if not trace.fetched_at_ns or not trace.result_at_ns or not isinstance(outcome, Result):
         return
-    # Until it runs, a batch waits for the one before it, and its inputs are on their way. The run
-    # ends when its answer is here: no other clock can be asked.
+    # Before it runs, a batch waits for its inputs and for the batch before it. The run ends when
+    # its answer arrives: other processes' clocks cannot be compared.
     started_at_ns = max(fetched_at_ns, trace.result_at_ns - outcome.run_ns)
     yield "fetch", fetched_at_ns, started_at_ns
     yield "run", started_at_ns, trace.result_at_ns

@@ -20,7 +20,8 @@ from fermata.deployments.backend.execution.executor import tune
 from fermata.deployments.backend.gpu_meter import find_gpu
 from fermata.deployments.backend.meter import BackendMeter
 from fermata.deployments.backend.model_store import LoadedModels, ModelStore
-from fermata.deployments.backend.process import BackendProcess, BackendSettings
+from fermata.deployments.backend.process import BackendProcess
+from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options

@@ -12,7 +12,8 @@ from fermata.deployments.backend.batch_pipeline import PipelineJob
 from fermata.deployments.backend.execution.executor import BatchOutcome
 from fermata.deployments.backend.execution.runner import PlainRunner, Runner
 from fermata.deployments.backend.execution.tensors import Array
-from fermata.deployments.backend.process import BackendProcess, BackendSettings
+from fermata.deployments.backend.process import BackendProcess
+from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry

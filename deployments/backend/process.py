@@ -2,31 +2,34 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 
 from fermata.deployments.backend.batch_pipeline import (
     AnnounceReady,
     BatchPipeline,
     FetchInputs,
     PipelineJob,
-    PipelineLimits,
     ReportDone,
     ReturnRequests,
     SendResults,
     StartBatch,
     Tensors,
 )
-from fermata.deployments.backend.execution.executor import BatchExecutor, BatchOutcome, Executor
+from fermata.deployments.backend.execution.executor import (
+    BatchExecutor,
+    BatchOutcome,
+    Executor,
+    request_outputs,
+)
 from fermata.deployments.backend.execution.runner import Runner, RunnerStore
 from fermata.deployments.backend.execution.segments import Segments
-from fermata.deployments.backend.execution.tensors import Array, InputError, split, view
+from fermata.deployments.backend.execution.tensors import Array, InputError, view
 from fermata.deployments.backend.frontends import Frontends
 from fermata.deployments.backend.limits import BatchLimits
 from fermata.deployments.backend.meter import BackendMeter, LoadCounts
+from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.metrics.process_stats import PeriodicReport
 from fermata.foundation.errors import ServingError
 from fermata.foundation.logs import LOG, debugging, fields, in_ms
-from fermata.foundation.units import seconds
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import (
@@ -44,7 +47,7 @@ from fermata.router.links.messages import (
     UnloadVariant,
 )
 from fermata.router.links.router_links import RouterLinks
-from fermata.router.links.transport import Link, LinkOptions, Resolve
+from fermata.router.links.transport import Link, Resolve
 from fermata.router.live.precise_timer import LoopTimer
 
 OTHERS = "other reasons, too many to list"
@@ -52,32 +55,6 @@ OTHERS = "other reasons, too many to list"
 
 class UnfitError(ServingError):
     """This process should be replaced."""
-
-
-@dataclass(frozen=True, slots=True)
-class BackendSettings:
-    """Identity and limits of one backend."""
-
-    number: int
-    """Unique among the backends of a router."""
-    kind: str = "cpu"
-    """Accelerator type."""
-    node: str = ""
-    """Frontends of the same node pass inputs in shared memory."""
-    pipeline: PipelineLimits = field(default_factory=PipelineLimits)
-    links: LinkOptions = field(default_factory=LinkOptions)
-    hung_ns: int = seconds(10)
-    """A batch that exceeds its plan by this much hangs: the process is to be replaced."""
-    costs: tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...] = ()
-    """(variant, p50, p99 by batch size) of each variant measured here."""
-    drain_check_s: float = 0.02
-    """Interval between checks whether all batches have ended."""
-    drain_answer_ns: int = seconds(5)
-    """A router that has not answered a drain by then is not waited for."""
-    frontends_max: int = 256
-    """Frontends whose addresses are kept."""
-    reasons_max: int = 100
-    """Reasons of failures counted apart; an error that quotes its input is new each time."""
 
 
 class BackendProcess:
@@ -366,10 +343,10 @@ class BackendProcess:
             self._count(f"{job.run.variant}: memory suffices for batches of {outcome.fits}")
             self._announce()
         failed = outcome.failed
-        outputs: list[Tensors | str] = [""] * (len(job.inputs))
+        outputs: list[Tensors | str] = []
         if not failed:
             try:
-                _fill(outputs, outcome)
+                outputs = request_outputs(outcome)
             # A model's outputs are a user's values: anything can be wrong with them.
             except Exception as error:
                 failed = f"{type(error).__name__}: {error}"
@@ -396,14 +373,6 @@ class BackendProcess:
         self.carry_out()
         if self.leaving:
             self._unload_leaving()
-
-
-def _fill(outputs: list[Tensors | str], outcome: BatchOutcome) -> None:
-    for place, error in outcome.errors.items():
-        outputs[place] = error
-    for places, returned in outcome.outputs:
-        for place, tensors in zip(places, split(returned, len(places)), strict=True):
-            outputs[place] = tensors
 
 
 def _post(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -16,7 +16,8 @@ from snapshots import snapshot
 from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
 from fermata.deployments.backend.execution.executor import tune
 from fermata.deployments.backend.execution.runner import PlainRunner, Runner, RunnerStore
-from fermata.deployments.backend.process import BackendProcess, BackendSettings
+from fermata.deployments.backend.process import BackendProcess
+from fermata.deployments.backend.settings import BackendSettings
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
 from fermata.router.links.closing import Closed

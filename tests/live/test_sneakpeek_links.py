@@ -14,7 +14,8 @@ from served import ROOT, wait_until
 
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
 from fermata.deployments.backend.model_store import ModelStore
-from fermata.deployments.backend.process import BackendProcess, BackendSettings
+from fermata.deployments.backend.process import BackendProcess
+from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.backend.swapping import SwappingRunner
 from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import load_config

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from fermata.deployments.backend.process import OTHERS, BackendProcess, BackendSettings
+from fermata.deployments.backend.process import OTHERS, BackendProcess
+from fermata.deployments.backend.settings import BackendSettings
 from fermata.router.links.messages import FrontendAddress
 
 SETTINGS = BackendSettings(1)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from fermata.deployments.backend.batch_pipeline import PipelineJob
+from fermata.deployments.backend.batch_pipeline import PipelineJob, Tensors
 from fermata.deployments.backend.execution.emulated import sharpen_sleep
 from fermata.deployments.backend.execution.out_of_memory import (
     drop_references,
@@ -18,7 +18,7 @@ from fermata.deployments.backend.execution.out_of_memory import (
     release_memory,
 )
 from fermata.deployments.backend.execution.runner import Runner
-from fermata.deployments.backend.execution.tensors import Array, Outputs
+from fermata.deployments.backend.execution.tensors import Array, Outputs, split
 
 INLINE_BYTES = 1 << 18
 """Less than this is staged by the thread that runs it: another one would take longer to wake."""
@@ -235,6 +235,17 @@ def run_halves(
         except Exception as error:
             errors.update(dict.fromkeys(places, describe(error)))
             drop_references(error)
+    return found
+
+
+def request_outputs(outcome: BatchOutcome) -> list[Tensors | str]:
+    """Outputs of each request of a batch in its order, with the error in place of missing ones."""
+    found: list[Tensors | str] = [""] * len(outcome.job.inputs)
+    for place, error in outcome.errors.items():
+        found[place] = error
+    for places, returned in outcome.outputs:
+        for place, tensors in zip(places, split(returned, len(places)), strict=True):
+            found[place] = tensors
     return found
 
 

@@ -12,11 +12,11 @@ from tempfile import TemporaryDirectory
 from benchmarks.figures import Figure, run
 from fermata.deployments.control.history import History
 from fermata.deployments.control.page_frames import live_frame
-from fermata.deployments.control.status import DeploymentStatus
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.pending_request import PendingRequest, RequestTerms
 from fermata.deployments.frontend.requests.request_log import RequestLog
 from fermata.deployments.metrics.families import prometheus_text
+from fermata.deployments.specs.status import DeploymentStatus
 from fermata.foundation.logs import LOG, LogOptions, debugging, start_logs
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble

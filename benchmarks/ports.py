@@ -1,6 +1,6 @@
 """Ports for servers that are started to be measured or tested."""
 
-from fermata.deployments import ports
+from fermata.foundation import ports
 
 given: set[int] = set()
 

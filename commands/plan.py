@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fermata.foundation.check import check_fraction, check_positive
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import Problem, memory_bytes
 from fermata.partitioner.plan_file import load_plan
 from fermata.partitioner.problem_file import load_problem, solution_dict
 from fermata.partitioner.solution import PlacementSolution
-from fermata.profiles.check import check_fraction, check_positive
 from fermata.profiles.store import BYTES_PER_MB
 
 ProblemPath = Annotated[

@@ -14,9 +14,10 @@ import typer
 
 from fermata.commands.cluster import RAYLET, OwnCluster
 from fermata.deployments.config.deployment import ControlConfig, DeploymentConfig, load_config
+from fermata.deployments.config.endpoints import endpoints, with_free_ports
 from fermata.deployments.config.resolve import check_gpus, registry
-from fermata.deployments.ports import endpoints, held, with_free_ports
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.ports import held
 
 ConfigPath = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="YAML file; samples are in deployments/.")

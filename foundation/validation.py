@@ -5,8 +5,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
+from fermata.foundation.check import check_fraction, check_number, check_positive, refuse
 from fermata.foundation.errors import ConfigError
-from fermata.profiles.check import check_fraction, check_number, check_positive, refuse
 
 
 def read_json(path: Path) -> object:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import yaml
 
+from fermata.foundation.check import refuse
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.plan import Plan
-from fermata.profiles.check import refuse
 
 
 def by_name(plan: Plan, names: Sequence[str]) -> dict[str, list[str]]:

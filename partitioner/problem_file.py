@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from fermata.foundation.check import check_positive, refuse
 from fermata.foundation.units import ms
 from fermata.foundation.validation import Fields, fields
 from fermata.partitioner.plan import ANY_KIND, PlacedModel, Plan, Problem, SubCluster
 from fermata.partitioner.plan_file import by_name, load_yaml, save_json
 from fermata.partitioner.solution import PlacementSolution
-from fermata.profiles.check import check_positive, refuse
 from fermata.profiles.profile import Profile
 from fermata.profiles.store import BYTES_PER_MB, find
 

@@ -4,8 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fermata.foundation.errors import ConfigError
-from fermata.profiles.check import (
+from fermata.foundation.check import (
     check_fraction,
     check_linear,
     check_number,
@@ -13,6 +12,7 @@ from fermata.profiles.check import (
     check_table,
     refuse,
 )
+from fermata.foundation.errors import ConfigError
 
 
 def ms(value: float) -> int:

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from fermata.deployments.control.history import History
-from fermata.deployments.control.status import DeploymentStatus
+from fermata.deployments.specs.status import DeploymentStatus
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.snapshot import take_snapshot
 from fermata.router.telemetry.histogram import HistogramSnapshot

@@ -11,7 +11,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from fermata.commands.simulation import AsJson, ScenarioPath
-from fermata.profiles.check import check_fraction, check_number, check_positive, refuse
+from fermata.foundation.check import check_fraction, check_number, check_positive, refuse
 from fermata.router.policies.catalog import read_options
 from fermata.router.policies.ramsis.load_grid import peak_rps, solve_grid
 from fermata.router.policies.ramsis.options import RamsisOptions

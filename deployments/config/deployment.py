@@ -19,8 +19,8 @@ from fermata.deployments.config.security import (
     TenantConfig,
     TokenConfig,
 )
+from fermata.foundation.check import in_one_line
 from fermata.foundation.errors import ConfigError
-from fermata.profiles.check import in_one_line
 from fermata.profiles.profile import Profile, from_table_ms, linear
 from fermata.profiles.store import find
 from fermata.router.policies.catalog import POLICIES, check_movable, read_options

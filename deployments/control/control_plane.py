@@ -14,7 +14,7 @@ from fermata.deployments.control.leader_client import LeaderClient, within
 from fermata.deployments.control.replanning import Replanner, mapping_options
 from fermata.deployments.control.router_poller import RouterPoller
 from fermata.deployments.control.scaling import ScalingLoop
-from fermata.deployments.control.status import DeploymentStatus
+from fermata.deployments.specs.status import DeploymentStatus
 from fermata.foundation.errors import NoAnswerError
 
 PATIENCE_S = 5.0

@@ -1,8 +1,8 @@
 """Frames for the page, made of the router's snapshots: now, a second ago and a minute ago."""
 
 from fermata.deployments.control.history import History
-from fermata.deployments.control.status import DeploymentStatus
 from fermata.deployments.specs.outcomes import LATE
+from fermata.deployments.specs.status import DeploymentStatus
 from fermata.router.core.events import is_bad
 from fermata.router.telemetry.dashboard_frames import (
     ApplicationFrame,

@@ -7,7 +7,7 @@ import time
 
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.control.cluster import Leader
-from fermata.deployments.control.status import ReplanningStatus
+from fermata.deployments.specs.status import ReplanningStatus
 from fermata.foundation.logs import LOG, fields
 from fermata.router.policies.catalog import read_options
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer

@@ -8,7 +8,7 @@ from fermata.deployments.control.cluster import Leader
 from fermata.deployments.control.history import History
 from fermata.deployments.control.page_frames import live_frame
 from fermata.deployments.control.scaling import ScalingLoop
-from fermata.deployments.control.status import DeploymentStatus
+from fermata.deployments.specs.status import DeploymentStatus
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.logs import LOG, fields
 from fermata.router.telemetry.snapshot import RouterSnapshot

@@ -20,7 +20,7 @@ from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.resolve import router_names
 from fermata.deployments.control.cluster import Cluster
 from fermata.deployments.control.leader_client import LeaderClient
-from fermata.deployments.control.status import AdviceStatus, ScalingStatus
+from fermata.deployments.specs.status import AdviceStatus, ScalingStatus
 from fermata.foundation.errors import ConfigError, ServingError
 from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import SECOND, ms

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from fermata.deployments.control.status import DeploymentStatus
+from fermata.deployments.specs.status import DeploymentStatus
 from fermata.router.telemetry.histogram import HistogramSnapshot
 
 SECOND = 1e9

@@ -1,8 +1,8 @@
 """All metrics of the control plane's `/metrics`; docs/metrics.md is made from this list."""
 
-from fermata.deployments.control.status import DeploymentStatus
 from fermata.deployments.metrics import samples
 from fermata.deployments.metrics.exposition import SECOND, MetricFamily, exposition
+from fermata.deployments.specs.status import DeploymentStatus
 
 APPLICATION = ("application",)
 VARIANT = ("application", "variant")

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
-from fermata.deployments.control.status import DeploymentStatus
 from fermata.deployments.metrics.exposition import SECOND, Counts, Sample
 from fermata.deployments.specs.outcomes import GOOD, LATE
+from fermata.deployments.specs.status import DeploymentStatus
 from fermata.router.telemetry.histogram import HistogramSnapshot
 from fermata.router.telemetry.snapshot import VariantSnapshot
 

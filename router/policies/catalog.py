@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from fermata.foundation.check import check_number, refuse
 from fermata.foundation.units import NEVER, ms
-from fermata.profiles.check import check_number, refuse
 from fermata.router.core.source import Source
 from fermata.router.policies.baselines.batch_queues import BatchQueues, BatchQueuesOptions
 from fermata.router.policies.baselines.load_granular import (

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fermata.foundation.check import check_number, check_positive, refuse
 from fermata.foundation.units import SECOND, seconds
 from fermata.foundation.validation import Fields
-from fermata.profiles.check import check_number, check_positive, refuse
 
 PROCESSES = ("poisson", "gamma", "map", "trace", "periodic")
 PHASES = ("locked", "staggered", "random")

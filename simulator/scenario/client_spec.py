@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from fermata.foundation.check import check_positive, refuse
 from fermata.foundation.units import ms
 from fermata.foundation.validation import Fields
-from fermata.profiles.check import check_positive, refuse
 from fermata.profiles.profile import Profile
 
 CLIENT_KEYS = (

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fermata.foundation.check import check_fraction, refuse
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms, seconds
 from fermata.foundation.validation import Fields, number
-from fermata.profiles.check import check_fraction, refuse
 from fermata.profiles.profile import Profile
 from fermata.router.policies.sneakpeek.classes import Classes, Peek, check_classes
 

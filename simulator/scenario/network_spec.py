@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fermata.foundation.check import check_positive, refuse
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import SECOND, ms, seconds
 from fermata.foundation.validation import Fields, fields
-from fermata.profiles.check import check_positive, refuse
 
 NETWORK_KEYS = ("traces", "frames", "round_trip_ms", "adaptation")
 TRACE_KEYS = ("mbps", "step_s", "file")

@@ -8,10 +8,10 @@ from pathlib import Path
 import yaml
 
 from fermata.autoscaler.options import AutoscalerOptions, EpochOptions
+from fermata.foundation.check import check_positive, refuse
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import NEVER, SECOND, ms, seconds
 from fermata.foundation.validation import Fields, fields
-from fermata.profiles.check import check_positive, refuse
 from fermata.profiles.profile import Profile
 from fermata.profiles.store import load_table
 from fermata.router.policies.catalog import POLICIES, check_movable, read_options

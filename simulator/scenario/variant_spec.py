@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from fermata.foundation.check import check_positive, refuse
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.foundation.validation import Fields
-from fermata.profiles.check import check_positive, refuse
 from fermata.profiles.profile import Profile, from_table_ms, linear
 from fermata.profiles.store import find
 

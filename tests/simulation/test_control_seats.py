@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fermata.deployments.control.status import DeploymentStatus
+from fermata.deployments.specs.status import DeploymentStatus
 from fermata.fault_simulator.invariants import Invariants
 from fermata.fault_simulator.processes import RouterHost
 from fermata.fault_simulator.system import SimulatedDeployment

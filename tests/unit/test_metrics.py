@@ -9,9 +9,9 @@ from router_world import World
 from snapshots import rated
 
 from fermata.deployments.control.history import History
-from fermata.deployments.control.status import AdviceStatus, DeploymentStatus, ScalingStatus
 from fermata.deployments.metrics.families import FAMILIES, prometheus_text
 from fermata.deployments.metrics.reference_page import page
+from fermata.deployments.specs.status import AdviceStatus, DeploymentStatus, ScalingStatus
 from fermata.foundation.units import ms, seconds
 from fermata.router.links.messages import Answered, BackendStats, Done, FrontendStats
 from fermata.router.telemetry.histogram import LATENCY_NS

@@ -15,19 +15,18 @@ import pytest
 from benchmarks.ports import free_port
 from fermata.deployments import ports
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
+from fermata.deployments.config.endpoints import endpoints, with_free_ports
 from fermata.deployments.frontend import listening
 from fermata.deployments.frontend.protocol.listening import Listening
-from fermata.deployments.ports import (
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.ports import (
     Endpoint,
     check_free,
-    endpoints,
     grpc_endpoint,
     held,
     holder,
     listeners,
-    with_free_ports,
 )
-from fermata.foundation.errors import ConfigError
 
 
 def listen(host: str, port: int, shared: bool = False) -> socket.socket:

@@ -15,7 +15,7 @@ import stat
 import sys
 from contextlib import suppress
 
-from fermata.deployments.ports import Endpoint, bind_error, listeners, refusal
+from fermata.foundation.ports import Endpoint, bind_error, listeners, refusal
 
 LOOK_S = 0.05
 STRANGER_S = 2.0

@@ -14,7 +14,9 @@ from fermata.deployments.frontend.protocol.auth import AuthInterceptor
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.listening import Listening
 from fermata.deployments.frontend.protocol.rest import Rest
-from fermata.deployments.ports import (
+from fermata.deployments.specs.frontend import ServerOptions
+from fermata.foundation.errors import ConfigError, ServingError
+from fermata.foundation.ports import (
     Endpoint,
     bind_error,
     grpc_endpoint,
@@ -22,8 +24,6 @@ from fermata.deployments.ports import (
     listeners,
     refusal,
 )
-from fermata.deployments.specs.frontend import ServerOptions
-from fermata.foundation.errors import ConfigError, ServingError
 
 BACKLOG = 1024
 

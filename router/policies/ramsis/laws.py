@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from fermata.foundation.check import check_positive, refuse
 from fermata.foundation.user_code import import_function
-from fermata.profiles.check import check_positive, refuse
 from fermata.router.policies.ramsis.counts import Bursty, CountLaw, poisson
 from fermata.router.policies.ramsis.options import RamsisOptions
 

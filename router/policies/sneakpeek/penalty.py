@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from fermata.foundation.check import refuse
 from fermata.foundation.user_code import import_function
-from fermata.profiles.check import refuse
 
 Penalty = Callable[[float], float]
 """A function of lateness x = (e - d) / d, above 0 and at most 1, with e and d counted from the

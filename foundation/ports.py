@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
-from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.foundation.errors import ConfigError
 
 PORTS = range(20_000, 32_000)
@@ -66,27 +65,6 @@ def grpc_endpoint(host: str, port: int) -> Endpoint:
 
 def http_endpoint(host: str, port: int) -> Endpoint:
     return Endpoint("frontend", "http_port", host, port)
-
-
-def endpoints(config: DeploymentConfig) -> tuple[Endpoint, ...]:
-    """Every port of a deployment whose processes are all on one machine."""
-    frontend, control = config.frontend, config.control
-    return (
-        grpc_endpoint(frontend.host, frontend.grpc_port),
-        http_endpoint(frontend.host, frontend.http_port),
-        Endpoint("control", "port", control.host, control.port),
-    )
-
-
-def with_free_ports(config: DeploymentConfig) -> DeploymentConfig:
-    """The same with a free port in place of each 0: one that all frontends share."""
-    frontend = config.frontend
-    free: dict[str, int] = {}
-    for each in endpoints(config):
-        if each.port == 0:
-            check_free(each)
-            free[each.option] = free_port(each.host, free.values())
-    return config.model_copy(update={"frontend": frontend.model_copy(update=free)})
 
 
 def free_port(host: str = "127.0.0.1", given: Container[int] = ()) -> int:

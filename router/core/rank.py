@@ -3,118 +3,25 @@
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from fermata.foundation.units import NEVER
 from fermata.router.core.costs import REFUSALS, Costs
 from fermata.router.core.events import Batch, Dispatch
+from fermata.router.core.lane import COMPACT_FROM, BackendState, Lane, Standing
 from fermata.router.core.pool import Pool
 from fermata.router.core.source import POOL, Bid, Outbox, Slot, Source, SourceContext, own_lane
-from fermata.router.core.timers import Timer, Timers
+from fermata.router.core.timers import Timers
 
 TRIES = 4
 """Backends a ripe bid is offered before others have their turn."""
-COMPACT_FROM = 32
-LAST = NEVER // 4
-"""Added to a backend's number to put it behind all others."""
 IDLE_NS = 500_000_000
 """A slow backend on which nothing has run for so long may have recovered."""
 LOOK_AGAIN_NS = 200_000
 """A bid that is to be ripe sooner than this is given its exact time."""
 
 
-class Standing(Timer):
-    """A source's standing in one lane: its bid and where the rank keeps it."""
-
-    __slots__ = (
-        "armed_at_ns",
-        "bid",
-        "key",
-        "lane",
-        "rank",
-        "ripe_since_ns",
-        "ripe_stamp",
-        "source",
-    )
-
-    def __init__(self, rank: "RankThread", source: Source, lane: "Lane") -> None:
-        super().__init__()
-        self.rank = rank
-        self.source = source
-        self.lane = lane
-        self.bid: Bid | None = None
-        self.armed_at_ns = 0
-        self.key = 0
-        self.ripe_stamp = 0
-        """Names its valid entry among the lane's ripe bids; 0 when there is none."""
-        self.ripe_since_ns = 0
-
-    def fire(self, now_ns: int) -> None:
-        self.rank.ask(now_ns, self)
-
-
-class BackendState(Timer):
-    """What the rank knows of a backend: one batch runs, at most one more waits there."""
-
-    __slots__ = (
-        "backend",
-        "draining",
-        "free_at_ns",
-        "kind",
-        "lane",
-        "offer_stamp",
-        "owner",
-        "queued",
-        "rank",
-        "resident",
-        "running",
-    )
-
-    def __init__(
-        self,
-        rank: "RankThread",
-        backend: int,
-        kind: int,
-        lane: "Lane",
-        owner: Source | None,
-        resident: frozenset[int] | None,
-    ) -> None:
-        super().__init__()
-        self.rank = rank
-        self.backend = backend
-        self.kind = kind
-        self.lane = lane
-        self.owner = owner
-        self.resident = resident
-        self.running: Batch | None = None
-        self.queued: Batch | None = None
-        self.free_at_ns = 0
-        """Predicted end of all it has been given."""
-        self.offer_stamp = 0
-        """Names its valid entry among the lane's backends to be had; 0 when there is none."""
-        self.draining = False
-
-    def fire(self, now_ns: int) -> None:
-        self.rank.offer(now_ns, self)
-
-
-class Lane:
-    """A set of backends, the ripe bids for them, and those of them that can be had now."""
-
-    __slots__ = ("compact_at", "free", "free_count", "index", "ripe")
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.compact_at = COMPACT_FROM
-        self.ripe: list[tuple[int, int, Standing]] = []
-        self.free: list[tuple[int, int, BackendState]] = []
-        """Lowest number first, so that work gathers on few backends and the others idle long."""
-        self.free_count = 0
-        """Valid entries among them."""
-
-
 class RankThread(SourceContext):
     """Grants backends to ripe bids, smallest key first. A state machine with timers, no thread."""
 
-    __slots__ = ("backends", "batches", "lanes", "settled_at_ns", "slot", "standings")
+    __slots__ = ("backends", "batches", "lanes", "settled_at_ns", "slot", "standings", "vacant")
 
     def __init__(self, costs: Costs, timers: Timers, outbox: Outbox) -> None:
         super().__init__(costs, timers, outbox)
@@ -122,13 +29,15 @@ class RankThread(SourceContext):
         self.lanes: dict[int, Lane] = {POOL: Lane(POOL)}
         self.standings: list[dict[int, Standing]] = []
         """By the source's number, then by lane."""
+        self.vacant: list[int] = []
+        """Numbers of sources that have left."""
         self.slot = Slot(costs)
         self.batches = 0
         self.settled_at_ns = 0
 
     def free_backends(self) -> int:
         """How many backends of the pool can be had, at most."""
-        return self.lanes[POOL].free_count
+        return self.lanes[POOL].free_count()
 
     def free_at_ns(self, backend: int) -> int:
         return self.backends[backend].free_at_ns
@@ -142,8 +51,11 @@ class RankThread(SourceContext):
     # Sources and their bids
 
     def add_source(self, source: Source) -> None:
-        source.number = len(self.standings)
-        self.standings.append({})
+        if self.vacant:
+            source.number = self.vacant.pop()
+        else:
+            source.number = len(self.standings)
+            self.standings.append({})
         source.attach(self)
         if not source.owns_backends:
             self._join(source, self.lanes[POOL])
@@ -152,12 +64,13 @@ class RankThread(SourceContext):
         """Forget a source of the pool, with its bid; its queue stays with it."""
         assert not source.owns_backends
         standing = self.standings[source.number].pop(POOL)
+        self.vacant.append(source.number)
         self.timers.disarm(standing)
         standing.ripe_stamp = 0
         standing.bid = None
 
     def _join(self, source: Source, lane: Lane) -> None:
-        self.standings[source.number][lane.index] = Standing(self, source, lane)
+        self.standings[source.number][lane.index] = Standing(self.ask, source, lane)
 
     def _leave(self, source: Source, lane: Lane) -> None:
         standing = self.standings[source.number].pop(lane.index)
@@ -169,12 +82,12 @@ class RankThread(SourceContext):
         standings = self.standings[source.number]
         for lane in lanes:
             standing = standings.get(lane)
-            if standing is not None and self._place(now_ns, standing) and standing.lane.free:
+            if standing is not None and self._place(now_ns, standing):
                 self.match(now_ns, standing.lane)
 
     def ask(self, now_ns: int, standing: Standing) -> None:
         """Ask a source for its bid, and grant it if it is ripe and there is a backend."""
-        if self._place(now_ns, standing) and standing.lane.free:
+        if self._place(now_ns, standing):
             self.match(now_ns, standing.lane)
 
     def _place(self, now_ns: int, standing: Standing) -> bool:
@@ -235,7 +148,8 @@ class RankThread(SourceContext):
             lane = self.lanes[index] = Lane(index)
         if owner is not None:
             self._join(owner, lane)
-        state = BackendState(self, backend, kind, lane, owner, resident)
+        state = BackendState(self.offer, backend, kind, lane, owner, resident)
+        lane.add(state)
         self.backends[backend] = state
         self.signals.backends += 1
         self._pool(state).backends += 1
@@ -248,6 +162,7 @@ class RankThread(SourceContext):
         state = self.backends.pop(backend)
         self.timers.disarm(state)
         self.costs.forget(backend)
+        state.lane.remove(state)
         if state.owner is not None:
             self._leave(state.owner, state.lane)
         return [batch for batch in (state.running, state.queued) if batch is not None]
@@ -260,7 +175,7 @@ class RankThread(SourceContext):
             self.signals.backends -= 1
             self._pool(state).backends -= 1
             state.draining = True
-            self._withdraw(state)
+            state.lane.withdraw(state)
             self._tell(now_ns, state, up=False)
 
     def set_resident(self, now_ns: int, backend: int, resident: frozenset[int] | None) -> None:
@@ -325,24 +240,23 @@ class RankThread(SourceContext):
         """This backend can be had from now on."""
         if state.draining:
             return
-        preference = state.backend
+        lane, costs = state.lane, self.costs
+        lane.withdraw(state)
         if state.running is not None:
-            # Backends about to be free come after those that are, weak ones after their peers.
-            preference += 2 * LAST
-        elif state.backend in self.costs.backend_factor or state.backend in self.costs.backend_room:
-            preference += LAST
-        if state.offer_stamp == 0:
-            state.lane.free_count += 1
-        self.timers.stamp += 1
-        state.offer_stamp = self.timers.stamp
-        heappush(state.lane.free, (preference, state.offer_stamp, state))
-        if state.lane.ripe:
-            self.match(now_ns, state.lane)
+            lane.ahead |= state.bit
+        elif state.backend in costs.backend_factor or state.backend in costs.backend_room:
+            lane.weak |= state.bit
+        else:
+            lane.idle |= state.bit
+        if lane.ripe:
+            self.match(now_ns, lane)
 
     # Matching
 
     def match(self, now_ns: int, lane: Lane) -> None:
         """Grant while there is a ripe bid and a backend to be had."""
+        if not (lane.idle or lane.weak or lane.ahead):
+            return
         declined: list[Standing] = []
         ripe = lane.ripe
         while ripe:
@@ -367,40 +281,23 @@ class RankThread(SourceContext):
 
     def _grant_any(self, now_ns: int, standing: Standing, bid: Bid) -> bool:
         """Offer the first few backends to be had; what fits one of them may not fit another."""
-        lane = standing.lane
-        passed: list[tuple[int, int, BackendState]] = []
-        granted = False
-        while not granted and len(passed) < TRIES:
-            state = self._first_free(now_ns, lane)
+        among = -1
+        for _ in range(TRIES):
+            state = self._first_free(now_ns, standing.lane, among)
             if state is None:
-                break
-            granted = self._grant(now_ns, state, standing, bid)
-            if not granted:
-                passed.append(heappop(lane.free))
-        for entry in passed:
-            heappush(lane.free, entry)
-        return granted
+                return False
+            if self._grant(now_ns, state, standing, bid):
+                return True
+            among ^= state.bit
+        return False
 
-    def _first_free(self, now_ns: int, lane: Lane) -> BackendState | None:
-        free = lane.free
-        while free:
-            _, stamp, state = free[0]
-            if stamp != state.offer_stamp:
-                heappop(free)
-                continue
-            overdue = state.running is not None and state.free_at_ns <= now_ns
-            if not (overdue or state.draining or state.queued is not None):
+    def _first_free(self, now_ns: int, lane: Lane, among: int = -1) -> BackendState | None:
+        while True:
+            state = lane.first_free(among)
+            if state is None or state.running is None or state.free_at_ns > now_ns:
                 return state
             # An overdue backend is not offered a batch that could not start; its end will be.
-            heappop(free)
-            self._withdraw(state)
-        return None
-
-    def _withdraw(self, state: BackendState) -> None:
-        """This backend cannot be had any longer."""
-        if state.offer_stamp != 0:
-            state.offer_stamp = 0
-            state.lane.free_count -= 1
+            lane.withdraw(state)
 
     def _weigh_refusal(self, now_ns: int, state: BackendState) -> int:
         """It weighs much where whoever was refused has nowhere else to go: in a lane of its own, or
@@ -422,8 +319,7 @@ class RankThread(SourceContext):
             if slot.factor != 1.0:
                 self.costs.refuse(state.backend, self._weigh_refusal(now_ns, state))
             return False
-        heappop(state.lane.free)
-        self._withdraw(state)
+        state.lane.withdraw(state)
         self.signals.on_grant(now_ns - standing.ripe_since_ns)
         self.batches += 1
         batch.batch_id = self.batches

@@ -18,7 +18,7 @@ from fermata.router.core.events import (
     Request,
     Unload,
 )
-from fermata.router.core.rank import BackendState
+from fermata.router.core.lane import BackendState
 from fermata.router.health.availability import Availability
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import (

@@ -1,7 +1,8 @@
 """A lane: a set of backends, those of them that can be had now, and the ripe bids for them."""
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from heapq import heapify, heappop, heappush
 
 from fermata.router.core.events import Batch
 from fermata.router.core.source import Bid, Source
@@ -9,6 +10,8 @@ from fermata.router.core.timers import Timer
 
 COMPACT_FROM = 32
 """Ripe bids: with fewer entries it is not worth looking for stale ones."""
+ANY = -1
+"""The set of all backends, those to come included."""
 
 
 class Standing(Timer):
@@ -18,11 +21,14 @@ class Standing(Timer):
         "armed_at_ns",
         "ask",
         "bid",
+        "holders",
         "key",
         "lane",
+        "passed",
         "ripe_since_ns",
         "ripe_stamp",
         "source",
+        "version",
     )
 
     def __init__(
@@ -38,9 +44,25 @@ class Standing(Timer):
         self.ripe_stamp = 0
         """Names its valid entry among the lane's ripe bids; 0 when there is none."""
         self.ripe_since_ns = 0
+        self.passed = 0
+        """Backends that it has declined, where not all could be offered at once."""
+        self.holders = 0
+        self.version = -1
+        """Of what backends hold, when the holders were last looked up."""
 
     def fire(self, now_ns: int) -> None:
         self.ask(now_ns, self)
+
+    def able(self) -> int:
+        """The backends that can run some of what the source may run."""
+        return self.held_by() | self.lane.whole
+
+    def held_by(self) -> int:
+        """The same without those that hold every variant."""
+        lane = self.lane
+        if self.version != lane.version:
+            self.holders, self.version = lane.holders_of(self.source), lane.version
+        return self.holders
 
 
 class BackendState(Timer):
@@ -50,6 +72,7 @@ class BackendState(Timer):
         "backend",
         "bit",
         "draining",
+        "free",
         "free_at_ns",
         "kind",
         "lane",
@@ -67,7 +90,6 @@ class BackendState(Timer):
         kind: int,
         lane: "Lane",
         owner: Source | None,
-        resident: frozenset[int] | None,
     ) -> None:
         super().__init__()
         self.offer = offer
@@ -77,9 +99,12 @@ class BackendState(Timer):
         self.kind = kind
         self.lane = lane
         self.owner = owner
-        self.resident = resident
+        self.resident: frozenset[int] | None = frozenset()
+        """What the lane has been told that it holds; None: every variant."""
         self.running: Batch | None = None
         self.queued: Batch | None = None
+        self.free = False
+        """It can be had now."""
         self.free_at_ns = 0
         """Predicted end of all it has been given."""
         self.draining = False
@@ -88,80 +113,253 @@ class BackendState(Timer):
         self.offer(now_ns, self)
 
 
+class RipeBids:
+    """The ripe bids that the same backends can serve, smallest key first."""
+
+    __slots__ = ("compact_at", "heap")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, int, Standing]] = []
+        self.compact_at = COMPACT_FROM
+
+    def push(self, standing: Standing) -> None:
+        heap = self.heap
+        heappush(heap, (standing.key, standing.ripe_stamp, standing))
+        if len(heap) > self.compact_at:
+            # While no backend is free nobody pops the entries that newer ones have replaced.
+            heap[:] = [entry for entry in heap if entry[2].ripe_stamp == entry[1]]
+            heapify(heap)
+            self.compact_at = max(COMPACT_FROM, 2 * len(heap))
+
+    def first(self) -> tuple[int, int, Standing] | None:
+        heap = self.heap
+        while heap:
+            if heap[0][2].ripe_stamp == heap[0][1]:
+                return heap[0]
+            heappop(heap)
+        return None
+
+
 class Lane:
     """A set of backends, the ripe bids for them, and those of them that can be had now.
 
     Sets of backends are integers with one bit each, in the order of the backends' numbers. The
-    first of a set is its lowest bit, and whoever leaves a set leaves nothing behind.
+    first of a set is its lowest bit, whoever leaves a set leaves nothing behind, and one operation
+    tells which backends can be had and hold a model. Bids that the same backends can serve wait
+    together, so no event looks at bids, or at backends, that cannot come to terms.
     """
 
-    __slots__ = ("ahead", "compact_at", "idle", "index", "members", "ripe", "weak")
+    __slots__ = (
+        "ahead",
+        "bidders",
+        "free",
+        "holders",
+        "index",
+        "kinds",
+        "members",
+        "ripe",
+        "stamp",
+        "swappable",
+        "up",
+        "version",
+        "weak",
+        "whole",
+    )
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int, swappable: Container[int]) -> None:
         self.index = index
-        self.compact_at = COMPACT_FROM
-        self.ripe: list[tuple[int, int, Standing]] = []
+        self.swappable = swappable
+        """Variants that any backend can bring in."""
         self.members: list[BackendState] = []
         """By number; the place in this list is that of the bit."""
-        self.idle = 0
-        """Backends on which nothing runs."""
+        self.up = 0
+        """Backends that do not drain."""
+        self.free = 0
+        """Backends that can be had."""
         self.weak = 0
-        """The same, of those that are slower or have less memory than their peers."""
+        """Of these, idle ones that are slower or have less memory than their peers."""
         self.ahead = 0
-        """Backends about to be free."""
+        """Of these, busy ones about to be free."""
+        self.whole = 0
+        """Backends that hold every variant."""
+        self.holders: dict[int, int] = {}
+        """By variant: others that hold it."""
+        self.kinds: dict[int, int] = {}
+        """By kind: its backends."""
+        self.bidders: dict[int, list[Standing]] = {}
+        """By variant: sources that may run it."""
+        self.version = 0
+        """Changes with the holders."""
+        self.ripe: dict[int, RipeBids] = {}
+        """Bids that wait, by the set of their holders; those that hold every variant, and are in
+        all of these sets, are left out of them."""
+        self.stamp = 0
+
+    # Backends
 
     def add(self, state: BackendState) -> None:
-        """Make room for one more backend; it cannot be had yet."""
+        """Make room for one more backend; it holds nothing and cannot be had yet."""
         at = bisect_left(self.members, state.backend, key=_number)
-        for later in self.members[at:]:
-            later.bit <<= 1
-        self.members.insert(at, state)
         state.bit = 1 << at
-        self.idle, self.weak, self.ahead = (
-            _widen(each, state.bit) for each in (self.idle, self.weak, self.ahead)
-        )
+        if at < len(self.members):
+            for later in self.members[at:]:
+                later.bit <<= 1
+            self._renumber(_widen, state.bit)
+        self.members.insert(at, state)
+        self.kinds[state.kind] = self.kinds.get(state.kind, 0) | state.bit
+        self.up |= state.bit
+
+    def drain(self, state: BackendState) -> None:
+        """Count on this backend no longer."""
+        self.withdraw(state)
+        self.up &= ~state.bit
 
     def remove(self, state: BackendState) -> None:
-        self.withdraw(state)
+        self.drain(state)
+        self.hold(state, frozenset())
+        self.kinds[state.kind] ^= state.bit
         at = self.members.index(state)
         del self.members[at]
         for later in self.members[at:]:
             later.bit >>= 1
-        self.idle, self.weak, self.ahead = (
-            _narrow(each, state.bit) for each in (self.idle, self.weak, self.ahead)
-        )
+        self._renumber(_narrow, state.bit)
+
+    def _renumber(self, change: Callable[[int, int], int], bit: int) -> None:
+        """Write every set anew: backends behind that bit have another place now."""
+        self.up, self.whole = change(self.up, bit), change(self.whole, bit)
+        self.free, self.weak = change(self.free, bit), change(self.weak, bit)
+        self.ahead = change(self.ahead, bit)
+        self.holders = {variant: change(each, bit) for variant, each in self.holders.items()}
+        self.kinds = {kind: change(each, bit) for kind, each in self.kinds.items()}
+        self._forget_empty()
+        self.ripe = {change(each, bit): ripe for each, ripe in self.ripe.items()}
+        self.version += 1
+
+    def hold(self, state: BackendState, resident: frozenset[int] | None) -> None:
+        """Note what a backend holds; None: every variant."""
+        before, state.resident = state.resident, resident
+        bit, whole = state.bit, resident is None
+        if whole != bool(self.whole & bit):
+            self.whole ^= bit
+        changed = (before or frozenset()) ^ (resident or frozenset())
+        for variant in changed:
+            self.holders[variant] = self.holders.get(variant, 0) ^ bit
+        bidders = [each for variant in changed for each in self.bidders.get(variant, ())]
+        if bidders:
+            self.version += 1
+            for standing in bidders:
+                if standing.ripe_stamp:
+                    self.wait(standing)
+            self._forget_empty()
+
+    def offer(self, state: BackendState, weak: bool) -> None:
+        """This backend can be had from now on."""
+        self.withdraw(state)
+        state.free = True
+        self.free |= state.bit
+        if state.running is not None:
+            self.ahead |= state.bit
+        elif weak:
+            self.weak |= state.bit
+
+    def withdraw(self, state: BackendState) -> None:
+        """This backend cannot be had any longer."""
+        if state.free:
+            state.free = False
+            self.free ^= state.bit
+            self.weak &= ~state.bit
+            self.ahead &= ~state.bit
 
     def first_free(self, among: int) -> BackendState | None:
         """The backend to give next: the lowest number first, so that work gathers on few of them
         and the others idle long. Weak ones come after their peers, busy ones after all others."""
-        found = self.idle & among or self.weak & among or self.ahead & among
-        return self.members[(found & -found).bit_length() - 1] if found else None
+        found = self.free & among
+        if not found:
+            return None
+        if self.weak or self.ahead:
+            idle = found & ~self.ahead
+            found = idle & ~self.weak or idle or found
+        return self.members[(found & -found).bit_length() - 1]
 
-    def free_count(self) -> int:
-        return (self.idle | self.weak | self.ahead).bit_count()
+    def no_better(self, state: BackendState, source: Source) -> int:
+        """The backends that a source which has declined this one would decline, too."""
+        wanted = source.may_run
+        if wanted is None or (self.weak | self.ahead) & state.bit:
+            return state.bit
+        found = self.free & self.kinds[state.kind] & ~self.weak & ~self.ahead
+        if state.resident is not None:
+            found &= ~self.whole
+            for variant in wanted - state.resident:
+                found &= ~self.holders.get(variant, 0)
+        return found
 
-    def withdraw(self, state: BackendState) -> None:
-        """This backend cannot be had any longer."""
-        bit = state.bit
-        if self.idle & bit:
-            self.idle ^= bit
-        elif self.weak & bit:
-            self.weak ^= bit
-        elif self.ahead & bit:
-            self.ahead ^= bit
+    # Bids
+
+    def join(self, standing: Standing) -> None:
+        for variant in self._tied_to(standing.source):
+            self.bidders.setdefault(variant, []).append(standing)
+
+    def leave(self, standing: Standing) -> None:
+        standing.ripe_stamp = 0
+        for variant in self._tied_to(standing.source):
+            self.bidders[variant].remove(standing)
+
+    def _tied_to(self, source: Source) -> frozenset[int]:
+        """The variants of a source that runs only where one of them is held."""
+        wanted = source.may_run or frozenset()
+        return frozenset() if any(each in self.swappable for each in wanted) else wanted
+
+    def holders_of(self, source: Source) -> int:
+        """The backends that hold some of what the source may run; all, where that makes no
+        difference."""
+        tied_to = self._tied_to(source)
+        if not tied_to:
+            return ANY
+        holders = 0
+        for variant in tied_to:
+            holders |= self.holders.get(variant, 0)
+        return holders
+
+    def wait(self, standing: Standing) -> None:
+        """Its ripe bid waits for a backend that can serve it."""
+        self.stamp += 1
+        standing.ripe_stamp = self.stamp
+        holders = standing.held_by()
+        ripe = self.ripe.get(holders)
+        if ripe is None:
+            ripe = self.ripe[holders] = RipeBids()
+        ripe.push(standing)
+
+    def first_ripe(self, state: BackendState) -> Standing | None:
+        """The bid with the smallest key of those that wait and that this backend can serve."""
+        whole, bit = state.resident is None, state.bit
+        first: tuple[int, int, Standing] | None = None
+        for holders, ripe in list(self.ripe.items()):
+            if whole or holders & bit:
+                entry = ripe.first()
+                if entry is None:
+                    del self.ripe[holders]
+                elif first is None or entry < first:
+                    first = entry
+        return None if first is None else first[2]
+
+    def _forget_empty(self) -> None:
+        self.ripe = {each: ripe for each, ripe in self.ripe.items() if ripe.first() is not None}
 
 
 def _number(state: BackendState) -> int:
     return state.backend
 
 
-def _widen(members: int, bit: int) -> int:
+def _widen(backends: int, bit: int) -> int:
     """The same set once a backend has come in at that bit."""
-    below = members & (bit - 1)
-    return below | (members ^ below) << 1
+    if backends == ANY:
+        return ANY
+    below = backends & (bit - 1)
+    return below | (backends ^ below) << 1
 
 
-def _narrow(members: int, bit: int) -> int:
+def _narrow(backends: int, bit: int) -> int:
     """The same set once the backend of that bit, which is not in it, has gone."""
-    below = members & (bit - 1)
-    return below | (members ^ below) >> 1
+    below = backends & (bit - 1)
+    return below | (backends ^ below) >> 1

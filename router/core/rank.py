@@ -1,17 +1,16 @@
 """RankThread: matches ripe bids to backends for one sub-cluster (Symphony section 4.5)."""
 
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
 
 from fermata.router.core.costs import REFUSALS, Costs
 from fermata.router.core.events import Batch, Dispatch
-from fermata.router.core.lane import COMPACT_FROM, BackendState, Lane, Standing
+from fermata.router.core.lane import BackendState, Lane, Standing
 from fermata.router.core.pool import Pool
 from fermata.router.core.source import POOL, Bid, Outbox, Slot, Source, SourceContext, own_lane
 from fermata.router.core.timers import Timers
 
-TRIES = 4
-"""Backends a ripe bid is offered before others have their turn."""
+TRIES = 16
+"""Backends that a ripe bid is offered in one go; the next ones have their turn at the next."""
 IDLE_NS = 500_000_000
 """A slow backend on which nothing has run for so long may have recovered."""
 LOOK_AGAIN_NS = 200_000
@@ -26,7 +25,7 @@ class RankThread(SourceContext):
     def __init__(self, costs: Costs, timers: Timers, outbox: Outbox) -> None:
         super().__init__(costs, timers, outbox)
         self.backends: dict[int, BackendState] = {}
-        self.lanes: dict[int, Lane] = {POOL: Lane(POOL)}
+        self.lanes: dict[int, Lane] = {POOL: Lane(POOL, costs.swap_in_ns)}
         self.standings: list[dict[int, Standing]] = []
         """By the source's number, then by lane."""
         self.vacant: list[int] = []
@@ -35,9 +34,13 @@ class RankThread(SourceContext):
         self.batches = 0
         self.settled_at_ns = 0
 
-    def free_backends(self) -> int:
-        """How many backends of the pool can be had, at most."""
-        return self.lanes[POOL].free_count()
+    def free_backends(self, source: Source) -> int:
+        standing = self.standings[source.number][POOL]
+        return (standing.lane.free & standing.able()).bit_count()
+
+    def backends_for(self, source: Source) -> int:
+        standing = self.standings[source.number][POOL]
+        return (standing.lane.up & standing.able()).bit_count()
 
     def free_at_ns(self, backend: int) -> int:
         return self.backends[backend].free_at_ns
@@ -56,9 +59,9 @@ class RankThread(SourceContext):
         else:
             source.number = len(self.standings)
             self.standings.append({})
-        source.attach(self)
         if not source.owns_backends:
             self._join(source, self.lanes[POOL])
+        source.attach(self)
 
     def remove_source(self, source: Source) -> None:
         """Forget a source of the pool, with its bid; its queue stays with it."""
@@ -66,16 +69,18 @@ class RankThread(SourceContext):
         standing = self.standings[source.number].pop(POOL)
         self.vacant.append(source.number)
         self.timers.disarm(standing)
-        standing.ripe_stamp = 0
+        standing.lane.leave(standing)
         standing.bid = None
 
     def _join(self, source: Source, lane: Lane) -> None:
-        self.standings[source.number][lane.index] = Standing(self.ask, source, lane)
+        standing = Standing(self.ask, source, lane)
+        self.standings[source.number][lane.index] = standing
+        lane.join(standing)
 
     def _leave(self, source: Source, lane: Lane) -> None:
         standing = self.standings[source.number].pop(lane.index)
         self.timers.disarm(standing)
-        standing.ripe_stamp = 0
+        lane.leave(standing)
         del self.lanes[lane.index]
 
     def refresh(self, now_ns: int, source: Source, lanes: Sequence[int]) -> None:
@@ -83,15 +88,15 @@ class RankThread(SourceContext):
         for lane in lanes:
             standing = standings.get(lane)
             if standing is not None and self._place(now_ns, standing):
-                self.match(now_ns, standing.lane)
+                self._seek(now_ns, standing)
 
     def ask(self, now_ns: int, standing: Standing) -> None:
         """Ask a source for its bid, and grant it if it is ripe and there is a backend."""
         if self._place(now_ns, standing):
-            self.match(now_ns, standing.lane)
+            self._seek(now_ns, standing)
 
     def _place(self, now_ns: int, standing: Standing) -> bool:
-        """Ask a source for its bid, and put it where it belongs; true if it is newly ripe."""
+        """Ask a source for its bid; true if it is ripe, and wants other than it waits for."""
         bid = standing.source.bid(now_ns, standing.lane.index)
         standing.bid = bid
         if bid is None:
@@ -119,15 +124,6 @@ class RankThread(SourceContext):
         elif standing.key == bid.key and not bid.again:
             return False
         standing.key = bid.key
-        self.timers.stamp += 1
-        standing.ripe_stamp = self.timers.stamp
-        lane = standing.lane
-        heappush(lane.ripe, (bid.key, standing.ripe_stamp, standing))
-        if len(lane.ripe) > lane.compact_at:
-            # While no backend is free nobody pops the entries that newer ones have replaced.
-            lane.ripe[:] = [entry for entry in lane.ripe if entry[2].ripe_stamp == entry[1]]
-            heapify(lane.ripe)
-            lane.compact_at = max(COMPACT_FROM, 2 * len(lane.ripe))
         return True
 
     # Backends
@@ -145,11 +141,12 @@ class RankThread(SourceContext):
         index = POOL if owner is None else own_lane(backend)
         lane = self.lanes.get(index)
         if lane is None:
-            lane = self.lanes[index] = Lane(index)
+            lane = self.lanes[index] = Lane(index, self.costs.swap_in_ns)
         if owner is not None:
             self._join(owner, lane)
-        state = BackendState(self.offer, backend, kind, lane, owner, resident)
+        state = BackendState(self.offer, backend, kind, lane, owner)
         lane.add(state)
+        lane.hold(state, resident)
         self.backends[backend] = state
         self.signals.backends += 1
         self._pool(state).backends += 1
@@ -175,15 +172,15 @@ class RankThread(SourceContext):
             self.signals.backends -= 1
             self._pool(state).backends -= 1
             state.draining = True
-            state.lane.withdraw(state)
+            state.lane.drain(state)
             self._tell(now_ns, state, up=False)
 
     def set_resident(self, now_ns: int, backend: int, resident: frozenset[int] | None) -> None:
         """These variants now run on the backend without a swap-in; None: all do."""
         state = self.backends[backend]
-        state.resident = resident
-        if state.lane.ripe:
-            self.match(now_ns, state.lane)
+        state.lane.hold(state, resident)
+        if state.free:
+            self.offer(now_ns, state)
 
     def _tell(self, now_ns: int, state: BackendState, up: bool) -> None:
         # Sources of the pool need not know: they see the number of backends in the signals.
@@ -237,61 +234,69 @@ class RankThread(SourceContext):
             self.timers.arm(state, max(now_ns + 1, state.free_at_ns - lead_ns))
 
     def offer(self, now_ns: int, state: BackendState) -> None:
-        """This backend can be had from now on."""
-        if state.draining:
+        """This backend can be had from now on: offer it to the bids that wait for such a one."""
+        overdue = state.running is not None and state.free_at_ns <= now_ns
+        if state.draining or state.queued is not None or overdue:
             return
-        lane, costs = state.lane, self.costs
-        lane.withdraw(state)
-        if state.running is not None:
-            lane.ahead |= state.bit
-        elif state.backend in costs.backend_factor or state.backend in costs.backend_room:
-            lane.weak |= state.bit
-        else:
-            lane.idle |= state.bit
-        if lane.ripe:
-            self.match(now_ns, lane)
-
-    # Matching
-
-    def match(self, now_ns: int, lane: Lane) -> None:
-        """Grant while there is a ripe bid and a backend to be had."""
-        if not (lane.idle or lane.weak or lane.ahead):
-            return
+        lane = state.lane
+        lane.offer(state, self._weak(state))
         declined: list[Standing] = []
-        ripe = lane.ripe
-        while ripe:
-            _, stamp, standing = ripe[0]
-            bid = standing.bid
-            if standing.ripe_stamp != stamp or bid is None:
-                heappop(ripe)
-                continue
-            if self._first_free(now_ns, lane) is None:
+        while state.free and lane.ripe:
+            standing = lane.first_ripe(state)
+            if standing is None:
                 break
-            heappop(ripe)
             standing.ripe_stamp = 0
-            if bid.expires_at_ns < now_ns or self._grant_any(now_ns, standing, bid):
-                self._place(now_ns, standing)
+            bid = standing.bid
+            assert bid is not None
+            if bid.expires_at_ns < now_ns or self._grant(now_ns, state, standing, bid):
+                self.ask(now_ns, standing)
             else:
                 declined.append(standing)
         for standing in declined:
-            # Whoever handed every slot back stays in the race, but only for the next one.
-            since_ns = standing.ripe_since_ns
-            self._place(now_ns, standing)
-            standing.ripe_since_ns = since_ns
+            self._stay(now_ns, standing)
 
-    def _grant_any(self, now_ns: int, standing: Standing, bid: Bid) -> bool:
-        """Offer the first few backends to be had; what fits one of them may not fit another."""
-        among = -1
-        for _ in range(TRIES):
-            state = self._first_free(now_ns, standing.lane, among)
+    def _weak(self, state: BackendState) -> bool:
+        """Whether it is slower, or has less memory, than its peers."""
+        costs, backend = self.costs, state.backend
+        return backend in costs.backend_factor or backend in costs.backend_room
+
+    # Matching
+
+    def _seek(self, now_ns: int, standing: Standing) -> None:
+        """Offer a ripe bid the backends that can be had and may serve it, one after the other;
+        what fits one of them may not fit another. If nobody serves it, it waits."""
+        lane = standing.lane
+        standing.ripe_stamp = 0
+        declined = 0
+        while lane.free and declined < TRIES:
+            state = self._first_free(now_ns, standing)
             if state is None:
-                return False
+                standing.passed = 0
+                break
+            bid = standing.bid
+            assert bid is not None
             if self._grant(now_ns, state, standing, bid):
-                return True
-            among ^= state.bit
-        return False
+                standing.passed = declined = 0
+                if not self._place(now_ns, standing):
+                    return
+            else:
+                declined += 1
+                alike = not self._weak(state)
+                standing.passed |= lane.no_better(state, standing.source) if alike else state.bit
+        if declined:
+            self._stay(now_ns, standing)
+        else:
+            lane.wait(standing)
 
-    def _first_free(self, now_ns: int, lane: Lane, among: int = -1) -> BackendState | None:
+    def _stay(self, now_ns: int, standing: Standing) -> None:
+        """Whoever handed every slot back stays in the race, but only for the next one."""
+        since_ns = standing.ripe_since_ns
+        if self._place(now_ns, standing):
+            standing.ripe_since_ns = since_ns
+            standing.lane.wait(standing)
+
+    def _first_free(self, now_ns: int, standing: Standing) -> BackendState | None:
+        lane, among = standing.lane, standing.able() & ~standing.passed
         while True:
             state = lane.first_free(among)
             if state is None or state.running is None or state.free_at_ns > now_ns:
@@ -303,9 +308,10 @@ class RankThread(SourceContext):
         """It weighs much where whoever was refused has nowhere else to go: in a lane of its own, or
         in a pool that is slow as a whole and idle for it."""
         alone = state.owner is not None
-        if not alone and now_ns - state.free_at_ns >= IDLE_NS:
+        slow = self.costs.backend_factor
+        if not alone and len(slow) >= self.pool.backends and now_ns - state.free_at_ns >= IDLE_NS:
             pool = [each for each in self.backends.values() if each.owner is None]
-            alone = all(each.draining or each.backend in self.costs.backend_factor for each in pool)
+            alone = all(each.draining or each.backend in slow for each in pool)
         return REFUSALS // 2 if alone else 1
 
     def _grant(self, now_ns: int, state: BackendState, standing: Standing, bid: Bid) -> bool:
@@ -331,7 +337,7 @@ class RankThread(SourceContext):
         batch.swap_in_ns = slot.swap_in_ns(batch.variant)
         if state.resident is not None and batch.variant not in state.resident:
             # Whatever is granted next will find it there.
-            state.resident = frozenset((batch.variant,))
+            state.lane.hold(state, frozenset((batch.variant,)))
         state.free_at_ns = start_at_ns + batch.expect_ns
         if state.running is None:
             state.running = batch

@@ -174,6 +174,9 @@ class Source:
     """True: it decides itself which clients are served when not all can be."""
     number = -1
     """Given by its rank."""
+    may_run: frozenset[int] | None = None
+    """Variants of which every batch is one: only backends that can run one of them are offered.
+    None: every backend is. The source still has to look whether a backend suits it."""
 
     def attach(self, desk: "SourceContext") -> None:
         """Called once, before any event, with what a source may use of its surroundings."""
@@ -295,8 +298,12 @@ class SourceContext:
         """Which of the profiles holds on a backend."""
         raise NotImplementedError
 
-    def free_backends(self) -> int:
-        """How many backends of the pool can be had, at most; in a grant the one offered counts."""
+    def backends_for(self, source: Source) -> int:
+        """How many backends of the pool may serve this source."""
+        raise NotImplementedError
+
+    def free_backends(self, source: Source) -> int:
+        """How many of them can be had, at most; in a grant the one offered counts."""
         raise NotImplementedError
 
     def refresh(self, now_ns: int, source: Source, lanes: Sequence[int]) -> None:

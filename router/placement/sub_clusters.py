@@ -137,7 +137,7 @@ class SubClusters:
         # A backend that says it holds nothing says that it drains: one without models keeps them.
         for variant in sorted(held - needed - used) if needed else ():
             self.held[backend] -= {variant}
-            state.resident = self.held[backend]
+            state.lane.hold(state, self.held[backend])
             effects.append(Unload(backend, variant))
 
     def _arrive(self, now_ns: int) -> None:

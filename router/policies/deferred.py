@@ -43,6 +43,7 @@ class ModelThread(Source):
         slo_ns_max: int = NEVER,
     ) -> None:
         self.variant = variant
+        self.may_run = frozenset((variant,))
         self.family = family
         """The family whose variants may take its place where requests suit them; None: none."""
         self.options = options
@@ -138,7 +139,7 @@ class ModelThread(Source):
         if not slot.runs(self.variant):
             return None
         waiting = len(self.queue)
-        size = self._prune(slot.start_at_ns, spare=self.desk.free_backends() > 1)
+        size = self._prune(slot.start_at_ns, spare=self.desk.free_backends(self) > 1)
         if size > 0 and not slot.plain(self.variant):
             budget_ns = self.queue.first().deadline_ns - slot.start_at_ns
             size = min(size, slot.size_that_fits(self.variant, budget_ns))
@@ -157,7 +158,7 @@ class ModelThread(Source):
     def _rebuild(self, now_ns: int) -> None:
         """Form the candidate anew from the queue as it stands."""
         desk = self.desk
-        size = self._prune(now_ns + desk.lead_ns(1), spare=desk.free_backends() > 0)
+        size = self._prune(now_ns + desk.lead_ns(1), spare=desk.free_backends(self) > 0)
         self.size = 0
         if size == 0:
             return
@@ -251,7 +252,7 @@ class ModelThread(Source):
 
     def _set_hold(self, rps: float) -> None:
         """Decide from which size on a candidate is not held."""
-        options, backends = self.options, self.pool.backends
+        options, backends = self.options, self.desk.backends_for(self)
         # Before the first backend is up, load says nothing; nobody is to wait longer than for it.
         idle = not backends or self.signals.demand / backends < options.auto_load
         if options.hold == "eager" or (options.hold == "auto" and idle):

@@ -84,6 +84,12 @@ SOURCES: dict[str, Build] = {
     "lanes": lambda variants, rng: [Lanes(variants)] * len(variants),
     "swapper": lambda variants, rng: [Swapper(variants)] * len(variants),
 }
+POOLED = [
+    name
+    for name, build in SOURCES.items()
+    if name != "swapper" and not build(range(1), random.Random(0))[0].owns_backends
+]
+"""Policies that share all backends."""
 CHOOSING = {
     "central-queue, any variant",
     "central-queue, deferred",

@@ -1,7 +1,7 @@
 """A small driver of the engine: events nobody would think of, every rule checked at each step."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
@@ -53,25 +53,33 @@ class Workload:
 KINDS = (
     ["request"] * 8 + ["burst"] * 4 + ["steady"] + ["cancel"] * 2 + ["down"] * 2 + ["up", "drain"]
 )
-EVENTS = st.tuples(
-    st.one_of(st.just(0), st.integers(1, 900), st.integers(1000, 40_000)),
-    st.sampled_from(KINDS),
-    st.integers(0, 11),
-    st.integers(0, 5),
-)
-WORKLOADS = st.builds(
-    Workload,
-    seed=st.integers(0, 2**16),
-    applications=st.integers(1, 3),
-    backends=st.integers(1, 4),
-    mixed=st.booleans(),
-    lead_us=st.sampled_from([0, 0, 300, 2000, 9000]),
-    lead_per_request_us=st.sampled_from([0, 0, 100]),
-    jitter=st.sampled_from([0.0, 0.0, 0.02, 0.3]),
-    grace_ms=st.sampled_from([0, 10]),
-    warm_us=st.sampled_from([0, 0, 700, 2500]),
-    events=st.lists(EVENTS, min_size=6, max_size=40),
-)
+
+
+def workloads(kinds: list[str], backends_max: int = 4) -> st.SearchStrategy[Workload]:
+    events = st.tuples(
+        st.one_of(st.just(0), st.integers(1, 900), st.integers(1000, 40_000)),
+        st.sampled_from(kinds),
+        st.integers(0, 11),
+        st.integers(0, 5),
+    )
+    return st.builds(
+        Workload,
+        seed=st.integers(0, 2**16),
+        applications=st.integers(1, 3),
+        backends=st.integers(1, backends_max),
+        mixed=st.booleans(),
+        lead_us=st.sampled_from([0, 0, 300, 2000, 9000]),
+        lead_per_request_us=st.sampled_from([0, 0, 100]),
+        jitter=st.sampled_from([0.0, 0.0, 0.02, 0.3]),
+        grace_ms=st.sampled_from([0, 10]),
+        warm_us=st.sampled_from([0, 0, 700, 2500]),
+        events=st.lists(events, min_size=6, max_size=40),
+    )
+
+
+WORKLOADS = workloads(KINDS)
+LOADING = workloads([*KINDS, *["load"] * 6], backends_max=9)
+"""Backends load models and unload them."""
 SLOS_US = (4_000, 6_000, 9_000, 15_000, 40_000, 100_000)
 
 
@@ -87,6 +95,9 @@ class Machine:
     waiting: Batch | None = None
     resident: frozenset[int] | None = None
     began_at_ns: int = 0
+
+    def holds(self, variants: Iterable[int]) -> bool:
+        return self.resident is None or self.resident.issuperset(variants)
 
 
 @dataclass
@@ -109,6 +120,8 @@ class World:
     load: Workload
     fair: bool = False
     """Whoever is above the fair share is refused."""
+    placed: bool = False
+    """Each backend holds only some of the models; none can be swapped in."""
     room: int = 0
     """Of every second backend, the first included: the largest batch; 0: as the profile says."""
     now_ns: int = 0
@@ -125,7 +138,7 @@ class World:
         for variant in range(load.applications):
             alpha, beta = 300 * US * (1 + variant), ms(1 + 2 * variant)
             table = [beta + alpha * size for size in range(1, SIZE_MAX + 1)]
-            costs.add(variant, table, swap_in_ns=ms(3))
+            costs.add(variant, table, swap_in_ns=0 if self.placed else ms(3))
             costs.add(variant, [latency_ns * 3 // 2 for latency_ns in table], kind=1)
         self.engine = Engine(costs)
         sources = SOURCES[self.name](range(load.applications), random.Random(load.seed))
@@ -168,6 +181,8 @@ class World:
                     self.send(one, other)
             elif kind == "cancel":
                 self.cancel(one)
+            elif kind == "load":
+                self.load_or_unload(one % len(self.machines), other % self.load.applications)
             else:
                 self.change(kind, one % len(self.machines))
         self.run_until(NEVER - 1)
@@ -182,7 +197,7 @@ class World:
         # One nanosecond to spare: the eager wait for everything of their instant.
         needs_ns = self.rank.lead_ns(1) + plan_ns + 1
         hopeless = deadline_ns < self.now_ns + needs_ns
-        self.fates[rid] = Fate(request, plan_ns, hopeless or not self.at_ease())
+        self.fates[rid] = Fate(request, plan_ns, hopeless or not self.at_ease(application))
         self.engine.on_request(self.now_ns, request)
         self.settle()
 
@@ -205,9 +220,18 @@ class World:
             if machine.running is None:
                 self.take_down(backend)
 
+    def load_or_unload(self, backend: int, variant: int) -> None:
+        machine = self.machines[backend]
+        if machine.up and machine.resident is not None:
+            machine.resident ^= {variant}
+            self.engine.on_resident(self.now_ns, backend, machine.resident)
+            self.settle()
+
     def bring_up(self, backend: int) -> None:
         machine = self.machines[backend]
         resident = frozenset((0,)) if self.name == "swapper" else None
+        if self.placed and (backend + machine.life) % 3:
+            resident = frozenset(((backend + machine.life) % self.load.applications,))
         machine.up, machine.draining, machine.resident = True, False, resident
         self.engine.on_backend_up(
             self.now_ns, backend, kind=machine.kind, owner=self.owner, resident=resident
@@ -272,7 +296,7 @@ class World:
         begin_ns = max(self.now_ns, batch.start_at_ns)
         run_ns = self.engine.costs.of(batch.variant, machine.kind).p50_ns[len(batch.requests)]
         run_ns = int(run_ns * (1.0 + abs(self.rng.gauss(0.0, self.load.jitter))))
-        if machine.resident is not None and batch.variant not in machine.resident:
+        if self.name == "swapper" and batch.variant not in (machine.resident or ()):
             run_ns += self.engine.costs.swap_in_ns[batch.variant]
             machine.resident = frozenset((batch.variant,))
         machine.began_at_ns = begin_ns
@@ -290,18 +314,21 @@ class World:
                     self.check_drop(effect, effects[index + 1 :])
                 elif isinstance(effect, Compute):
                     self.engine.on_computed(self.now_ns, effect.application, effect.work())
-        at_ease = self.at_ease()
+        at_ease = [self.at_ease(application) for application in range(self.load.applications)]
         for rid in self.engine.outbox.queued:
             fate = self.fates[rid]
             plan_ns = self.engine.costs.of(fate.request.application).plan_ns[1]
-            if not at_ease or plan_ns > fate.plan_ns:
+            if not at_ease[fate.request.application] or plan_ns > fate.plan_ns:
                 fate.excused = True
 
-    def at_ease(self) -> bool:
-        """Whether a backend is free, and all backends start and run as fast as policies think."""
+    def at_ease(self, application: int) -> bool:
+        """Whether a backend that holds the model is free, and all backends start and run as fast
+        as policies think."""
         if self.load.mixed or self.engine.costs.backend_factor or self.load.lead_per_request_us:
             return False
-        return any(each.up and not each.draining and not each.running for each in self.machines)
+        choices = range(self.load.applications) if self.name in CHOOSING else (application,)
+        free = (each for each in self.machines if each.up and not each.draining)
+        return any(each.holds(choices) and not each.running for each in free)
 
     def check_dispatch(self, effect: Dispatch) -> None:
         batch, machine = effect.batch, self.machines[effect.backend]
@@ -311,6 +338,7 @@ class World:
         assert effect.backend % 2 == 1 or not 0 < self.room < len(rids)
         assert machine.up
         assert not machine.draining
+        assert self.name == "swapper" or machine.holds((batch.variant,))
         assert machine.waiting is None, "at most one batch beside the running one"
         assert batch.start_at_ns >= self.now_ns
         end_at_ns = batch.start_at_ns + batch.plan_ns

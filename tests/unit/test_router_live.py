@@ -40,6 +40,26 @@ def test_who_pins_another_variant_is_refused_by_name() -> None:
     assert [each for each in world.backend.said if isinstance(each, Run)]
 
 
+def test_requests_run_beside_newcomers_that_still_load() -> None:
+    world = World(policy="eager")
+    newcomers = [world.link("backend", number) for number in (0, 1, 2, 3, 4, 6, 7, 8)]
+    for link in newcomers:
+        world.hear(link, Ready("emulated", (), empty=True))
+    for counter in range(20):
+        world.submit(counter)
+        world.advance(ms(1))
+        [run] = world.backend.take(Run)
+        world.hear(world.backend, Done(run.batch, ms(5), 0))
+    # The first that has loaded it takes its share.
+    world.hear(newcomers[7], Ready("emulated", ("v",)))
+    world.submit(20)
+    world.advance(ms(1))
+    world.submit(21)
+    world.advance(ms(1))
+    runs = [link.take(Run) for link in (*newcomers, world.backend)]
+    assert [len(each) for each in runs] == [0] * 7 + [1, 1]
+
+
 def test_frontends_hear_who_is_there_whenever_that_changes() -> None:
     world = World()
     assert world.frontend.take(FleetStatus) == [FleetStatus(1, 1)]

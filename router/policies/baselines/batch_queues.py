@@ -33,6 +33,7 @@ class BatchQueues(Source):
 
     def __init__(self, variant: int, options: BatchQueuesOptions) -> None:
         self.variant = variant
+        self.may_run = frozenset((variant,))
         self.options = options
         self.queue = DeadlineQueue()
         self.size = 0

@@ -59,6 +59,7 @@ class LoadGranular(Source):
         """Family indices that may be chosen, the most accurate first."""
         if not self.order:
             self.order = [family.variants.index(family.serving)]
+        self.may_run = frozenset(family.variants[index] for index in self.order)
 
     def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
@@ -95,7 +96,7 @@ class LoadGranular(Source):
         if 2 * table[1] > slo_ns:
             return False
         size = size_for_half(table, slo_ns)
-        throughput_rps = self.pool.backends * size * SECOND / table[size]
+        throughput_rps = self.desk.backends_for(self) * size * SECOND / table[size]
         return throughput_rps >= options.throughput_factor * load_rps
 
     # Events

@@ -28,12 +28,17 @@ class RunningWork:
         self.mean_ns += MEMORY * (run_ns - self.mean_ns)
         self.square_ns2 += MEMORY * (float(run_ns) ** 2 - self.square_ns2)
 
-    def left_ns(self, now_ns: int) -> int:
-        """Still to run, all batches together."""
+    def count(self, now_ns: int) -> int:
+        """Batches that are still to end."""
         ends_ns = self.ends_ns
         while ends_ns and ends_ns[0] <= now_ns:
             self.sum_ns -= heappop(ends_ns)
-        return self.sum_ns - len(ends_ns) * now_ns
+        return len(ends_ns)
+
+    def left_ns(self, now_ns: int) -> int:
+        """Still to run, all batches together."""
+        count = self.count(now_ns)
+        return self.sum_ns - count * now_ns
 
     def usual_ns(self, backends: float) -> float:
         """Work left at any time if so many backends are always busy and out of step: each has

@@ -79,6 +79,7 @@ class CentralQueue(Source):
         self.allowed = allowed
         """Indices within the family that may be chosen."""
         self.variants = [family.variants[index] for index in allowed]
+        self.may_run = frozenset(self.variants)
         self.accuracy = [family.accuracy[index] if family.accuracy else 0.0 for index in allowed]
         self.choosy = ConstrainedQueue(self.variants)
         """Those who wait for some of them only; all others are in the queue."""
@@ -149,7 +150,7 @@ class CentralQueue(Source):
         if rps > 0.0:
             self.gap_ns = SECOND / rps
         self._count_others(now_ns)
-        backends = max(1.0, self.pool.backends - self.others)
+        backends = max(1.0, self.desk.backends_for(self) - self.others)
         self.each_ns = backends * self.gap_ns
         slo_ns = self.family.slo_ns or 2 * max(table[-1] for table in self.tables)
         self.end_in_ns = slo_ns - self.desk.lead_ns(1)
@@ -186,14 +187,20 @@ class CentralQueue(Source):
         return max(1, self.end_in_ns - table[small])
 
     def _count_others(self, now_ns: int) -> None:
-        """How many backends of the pool other applications keep busy."""
+        """How many of the backends that may serve it other applications keep busy."""
         then_ns, busy_ns, own_ns = self.seen
         if now_ns <= then_ns:
             return
         self.seen = (now_ns, self.pool.busy_ns, self.own_busy_ns)
         # After a move its own last batches end where it was, and do not count here.
         theirs_ns = max(0, (self.pool.busy_ns - busy_ns) - (self.own_busy_ns - own_ns))
-        self.others += OTHERS_MEMORY * (theirs_ns / (now_ns - then_ns) - self.others)
+        theirs = theirs_ns / (now_ns - then_ns)
+        able = self.desk.backends_for(self)
+        if able < self.pool.backends:
+            # What runs where it cannot takes nothing from it: look who is busy where it can.
+            own = self.under_way.count(now_ns)
+            theirs = max(0, able - self.desk.free_backends(self) - own)
+        self.others += OTHERS_MEMORY * (theirs - self.others)
 
     def _set_demand(self, demand: float) -> None:
         self.signals.demand += demand - self.demand
@@ -204,7 +211,7 @@ class CentralQueue(Source):
         accuracy of a request that runs at its best."""
         # Those for whom a backend is free do not wait; the others for one after the other.
         waiting = len(self.queue) + len(self.choosy)
-        queued_ns = max(0, waiting - self.desk.free_backends()) * self.turn_ns
+        queued_ns = max(0, waiting - self.desk.free_backends(self)) * self.turn_ns
         backends = self.each_ns / self.gap_ns
         ahead_ns = self.under_way.left_ns(now_ns) - self.under_way.usual_ns(backends)
         # Between two grants the queue grows to a batch and falls again: half a turn is no wait.
@@ -217,7 +224,7 @@ class CentralQueue(Source):
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         desk, queue = self.desk, self.queue
         start_at_ns = now_ns + desk.lead_ns(1)
-        spare = desk.free_backends() > 0
+        spare = desk.free_backends(self) > 0
         self._drop_hopeless(start_at_ns, spare)
         if len(queue) + len(self.choosy) == 0:
             return None
@@ -237,7 +244,7 @@ class CentralQueue(Source):
         return bid
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
-        self._drop_hopeless(slot.start_at_ns, spare=self.desk.free_backends() > 1)
+        self._drop_hopeless(slot.start_at_ns, spare=self.desk.free_backends(self) > 1)
         batch = None
         if self._choosy_first():
             # A request that nothing here may serve does not keep the others from running.

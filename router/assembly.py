@@ -75,8 +75,6 @@ class RouterConfig:
     """Of the backends whose run times these are; empty: of the first to come."""
     lead_ns: int = ms(1)
     """Dispatch and fetch, until they have been measured."""
-    lead_ns_max: int = ms(20)
-    """Inputs that take longer than this to fetch are late by themselves."""
     seed: int = 0
     swap: bool = False
     """A backend holds one model at a time; others are swapped in."""

@@ -35,6 +35,7 @@ def rated(live: LiveRouter, history: History, with_batches: bool = False) -> Dep
 def application(**counts: Any) -> ApplicationSnapshot:
     blank = ApplicationSnapshot(
         slo_ns=0,
+        lead_ns=0,
         requests=0,
         good=0,
         late=0,

@@ -15,6 +15,7 @@ from fermata.router.core.events import (
     Estimate,
     Request,
 )
+from fermata.router.core.lead import Lead
 from fermata.router.core.rank import RankThread
 from fermata.router.core.source import POOL_ONLY, Outbox, Source
 from fermata.router.core.timers import Timers
@@ -29,7 +30,14 @@ class Engine:
         self.timers = Timers()
         self.outbox = Outbox()
         self.ledger = self.outbox.ledger
-        self.ranks = [RankThread(costs, self.timers, self.outbox) for _ in range(ranks)]
+        self.leads: list[Lead] = []
+        """By application."""
+        self.nodes: dict[int, str] = {}
+        """By backend, where the driver knows them."""
+        self.ranks = [
+            RankThread(costs, self.timers, self.outbox, self.leads, self.nodes)
+            for _ in range(ranks)
+        ]
         self.sources: list[Source] = []
         """By application."""
         self.admissions: list[Admission | None] = []
@@ -49,7 +57,9 @@ class Engine:
         runs: frozenset[int] | None = None,
     ) -> int:
         """Serve one more application from this source; returns its number."""
+        self.leads.append(Lead())
         if source.number < 0:
+            source.application = len(self.sources)
             self.ranks[rank].add_source(source)
         self.sources.append(source)
         self.admissions.append(admission)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from fermata.router.core.costs import REFUSALS, Costs
 from fermata.router.core.events import Batch, Dispatch
 from fermata.router.core.lane import BackendState, Lane, Standing
+from fermata.router.core.lead import Lead
 from fermata.router.core.pool import Pool
 from fermata.router.core.source import POOL, Bid, Outbox, Slot, Source, SourceContext, own_lane
 from fermata.router.core.timers import Timers
@@ -20,10 +21,28 @@ LOOK_AGAIN_NS = 200_000
 class RankThread(SourceContext):
     """Grants backends to ripe bids, smallest key first. A state machine with timers, no thread."""
 
-    __slots__ = ("backends", "batches", "lanes", "settled_at_ns", "slot", "standings", "vacant")
+    __slots__ = (
+        "backends",
+        "batches",
+        "lanes",
+        "nodes",
+        "settled_at_ns",
+        "slot",
+        "standings",
+        "vacant",
+    )
 
-    def __init__(self, costs: Costs, timers: Timers, outbox: Outbox) -> None:
-        super().__init__(costs, timers, outbox)
+    def __init__(
+        self,
+        costs: Costs,
+        timers: Timers,
+        outbox: Outbox,
+        leads: list[Lead],
+        nodes: dict[int, str],
+    ) -> None:
+        super().__init__(costs, timers, outbox, leads)
+        self.nodes = nodes
+        """By backend, where the driver knows them."""
         self.backends: dict[int, BackendState] = {}
         self.lanes: dict[int, Lane] = {POOL: Lane(POOL, costs.swap_in_ns)}
         self.standings: list[dict[int, Standing]] = []
@@ -225,11 +244,13 @@ class RankThread(SourceContext):
             state.running = batch
             state.queued = None
             state.free_at_ns = max(now_ns, batch.ready_at_ns) + batch.expect_ns
-            self._offer_ahead(now_ns, state, len(batch.requests))
+            self._offer_ahead(now_ns, state, batch)
 
-    def _offer_ahead(self, now_ns: int, state: BackendState, size: int) -> None:
-        """Have the backend offered so early that the next batch is there when it is free."""
-        lead_ns = self.lead_ns(size)
+    def _offer_ahead(self, now_ns: int, state: BackendState, batch: Batch) -> None:
+        """Have the backend offered so early that the next batch, if it is like this one, is there
+        when it is free."""
+        requests = batch.requests
+        lead_ns = self.leads[requests[0].application].ns(len(requests))
         if lead_ns > 0 and state.queued is None:
             self.timers.arm(state, max(now_ns + 1, state.free_at_ns - lead_ns))
 
@@ -248,7 +269,12 @@ class RankThread(SourceContext):
             standing.ripe_stamp = 0
             bid = standing.bid
             assert bid is not None
-            if bid.expires_at_ns < now_ns or self._grant(now_ns, state, standing, bid):
+            lead = self._lead_of(standing.source, bid)
+            if bid.expires_at_ns < now_ns:
+                self.ask(now_ns, standing)
+            elif lead.by_node and self._too_far(now_ns, state, bid, lead):
+                declined.append(standing)
+            elif self._grant(now_ns, state, standing, bid, lead):
                 self.ask(now_ns, standing)
             else:
                 declined.append(standing)
@@ -275,7 +301,11 @@ class RankThread(SourceContext):
                 break
             bid = standing.bid
             assert bid is not None
-            if self._grant(now_ns, state, standing, bid):
+            lead = self._lead_of(standing.source, bid)
+            if lead.by_node and self._too_far(now_ns, state, bid, lead):
+                standing.passed |= state.bit
+                continue
+            if self._grant(now_ns, state, standing, bid, lead):
                 standing.passed = declined = 0
                 if not self._place(now_ns, standing):
                     return
@@ -314,12 +344,26 @@ class RankThread(SourceContext):
             alone = all(each.draining or each.backend in slow for each in pool)
         return REFUSALS // 2 if alone else 1
 
-    def _grant(self, now_ns: int, state: BackendState, standing: Standing, bid: Bid) -> bool:
+    def _lead_of(self, source: Source, bid: Bid) -> Lead:
+        return source.lead if bid.application < 0 else self.leads[bid.application]
+
+    def _too_far(self, now_ns: int, state: BackendState, bid: Bid, lead: Lead) -> bool:
+        """Whether inputs would come too late to this backend's node; others may be nearer."""
+        there = lead.by_node.get(self.nodes.get(state.backend, ""), lead)
+        return now_ns + there.ns(bid.size) - lead.ns(bid.size) > bid.expires_at_ns
+
+    def _grant(
+        self, now_ns: int, state: BackendState, standing: Standing, bid: Bid, lead: Lead
+    ) -> bool:
         slot = self.slot
-        ready_at_ns = now_ns + self.lead_ns(bid.size)
+        source = standing.source
+        if lead.by_node:
+            lead = lead.by_node.get(self.nodes.get(state.backend, ""), lead)
+        ready_at_ns = now_ns + lead.ns(1)
         start_at_ns = max(ready_at_ns, state.free_at_ns)
         slot.offer(state.backend, state.kind, start_at_ns, state.resident)
-        source = standing.source
+        if lead.per_request_ns:
+            slot.fetch(ready_at_ns, lead.per_request_ns)
         batch = source.grant(now_ns, slot)
         if batch is None:
             if slot.factor != 1.0:
@@ -333,17 +377,22 @@ class RankThread(SourceContext):
         batch.ready_at_ns = ready_at_ns
         batch.start_at_ns = start_at_ns
         batch.plan_ns = slot.plan_ns(batch.variant, size)
+        if lead.per_request_ns:
+            wait_ns = slot.wait_ns(size)
+            batch.ready_at_ns += lead.per_request_ns * (size - 1)
+            batch.start_at_ns += wait_ns
+            batch.plan_ns -= wait_ns
         batch.expect_ns = slot.expect_ns(batch.variant, size)
         batch.swap_in_ns = slot.swap_in_ns(batch.variant)
         if state.resident is not None and batch.variant not in state.resident:
             # Whatever is granted next will find it there.
             state.lane.hold(state, frozenset((batch.variant,)))
-        state.free_at_ns = start_at_ns + batch.expect_ns
+        state.free_at_ns = batch.start_at_ns + batch.expect_ns
         if state.running is None:
             state.running = batch
         else:
             state.queued = batch
-        self._offer_ahead(now_ns, state, size)
+        self._offer_ahead(now_ns, state, batch)
         queued, granted = self.outbox.queued, self.outbox.granted
         for request in batch.requests:
             del queued[request.rid]

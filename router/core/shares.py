@@ -65,7 +65,7 @@ class FairAdmission(Admission):
     def admit(self, now_ns: int, request: Request) -> str | None:
         pool = self.source.pool
         if now_ns >= self.look_at_ns:
-            self._look(now_ns)
+            self._look(now_ns, request.application)
         pool.review(now_ns)
         pool.at(now_ns)
         if self.began_at_ns != pool.began_at_ns:
@@ -141,13 +141,13 @@ class FairAdmission(Admission):
         )
         self.began_at_ns = pool.began_at_ns
 
-    def _look(self, now_ns: int) -> None:
+    def _look(self, now_ns: int, application: int) -> None:
         """What one request costs when backends take turns with batches as large as the SLO
         allows (Symphony Eqn 2), and how long it may wait for its own."""
         self.look_at_ns = now_ns + LOOK_NS
         source = self.source
         pool, backends = source.pool, max(1, source.pool.backends)
-        slo_ns = self.slo_ns - source.desk.lead_ns(1)
+        slo_ns = self.slo_ns - source.desk.lead_ns(1, application)
         pool.spoken -= self.queued * self.cost_ns / self.slack_ns
         self.cost_ns = 0.0
         for variant in self.variants:

@@ -13,6 +13,7 @@ from fermata.router.core.events import (
     Effect,
     Request,
 )
+from fermata.router.core.lead import Lead
 from fermata.router.core.pool import Pool
 from fermata.router.core.signals import Ledger, Signals
 from fermata.router.core.timers import Timer, Timers
@@ -32,9 +33,11 @@ class Bid:
     """A source's wish for a backend; at most one for each lane. It holds no requests: the batch
     is formed at the grant, when the backend, its start time and its cost are known."""
 
-    __slots__ = ("again", "expires_at_ns", "key", "ripe_at_ns", "size")
+    __slots__ = ("again", "application", "expires_at_ns", "key", "ripe_at_ns", "size")
 
     def __init__(self) -> None:
+        self.application = -1
+        """The one whose turn it is, where its source serves several."""
         self.again = False
         """Handed back for the sake of those who waited: whoever comes may want the same backend, so
         it is offered again at every change."""
@@ -50,13 +53,27 @@ class Bid:
 class Slot:
     """The backend offered in a grant."""
 
-    __slots__ = ("backend", "costs", "factor", "kind", "resident", "room", "start_at_ns")
+    __slots__ = (
+        "backend",
+        "costs",
+        "factor",
+        "kind",
+        "per_request_ns",
+        "ready_at_ns",
+        "resident",
+        "room",
+        "start_at_ns",
+    )
 
     def __init__(self, costs: Costs) -> None:
         self.costs = costs
         self.backend = 0
         self.kind = 0
         self.start_at_ns = 0
+        """When a batch of one starts."""
+        self.ready_at_ns = 0
+        """When the input of one request is there, and how much later for each more."""
+        self.per_request_ns = 0
         self.factor = 1.0
         self.resident: frozenset[int] | None = None
         """Variants that run without a swap-in; None when all of the plan's do."""
@@ -72,6 +89,19 @@ class Slot:
         self.resident = resident
         self.factor = self.costs.backend_factor.get(backend, 1.0)
         self.room = self.costs.backend_room.get(backend)
+        self.per_request_ns = 0
+
+    def fetch(self, ready_at_ns: int, per_request_ns: int) -> None:
+        """Have a batch of one start no sooner than then, and others later for each more."""
+        self.ready_at_ns = ready_at_ns
+        self.per_request_ns = per_request_ns
+
+    def wait_ns(self, size: int) -> int:
+        """How much later than `start_at_ns` a batch of that size has all its inputs."""
+        if self.per_request_ns == 0:
+            return 0
+        ready_at_ns = self.ready_at_ns + self.per_request_ns * (size - 1)
+        return max(0, ready_at_ns - self.start_at_ns)
 
     def runs(self, variant: int) -> bool:
         """Whether the variant is there, or can be swapped in."""
@@ -79,7 +109,7 @@ class Slot:
 
     def plain(self, variant: int) -> bool:
         """Whether the variant's table for kind 0 holds here as it stands."""
-        if self.kind != 0 or self.factor != 1.0 or self.room is not None:
+        if self.kind != 0 or self.factor != 1.0 or self.room is not None or self.per_request_ns:
             return False
         return self.swap_in_ns(variant) == 0
 
@@ -96,11 +126,13 @@ class Slot:
         return self.costs.swap_in_ns.get(variant, 0)
 
     def plan_ns(self, variant: int, size: int) -> int:
-        """Planned run time: margin, learnt factor and swap-in included."""
+        """Planned time from `start_at_ns` to the end: margin, learnt factor and swap-in included,
+        and the wait for more inputs than one."""
         plan_ns = self.costs.of(variant, self.kind).plan_ns[size]
         if self.factor != 1.0:
             plan_ns = int(plan_ns * self.factor)
-        return plan_ns + self.swap_in_ns(variant)
+        plan_ns += self.swap_in_ns(variant)
+        return plan_ns + self.wait_ns(size) if self.per_request_ns else plan_ns
 
     def expect_ns(self, variant: int, size: int) -> int:
         """Expected run time: what such batches have usually taken, and the swap-in."""
@@ -116,7 +148,8 @@ class Slot:
         low, high = 0, self.size_max(variant)
         while low < high:
             middle = (low + high + 1) // 2
-            if int(cost.plan_ns[middle] * self.factor) <= budget_ns:
+            wait_ns = self.wait_ns(middle) if self.per_request_ns else 0
+            if int(cost.plan_ns[middle] * self.factor) + wait_ns <= budget_ns:
                 low = middle
             else:
                 high = middle - 1
@@ -177,6 +210,8 @@ class Source:
     may_run: frozenset[int] | None = None
     """Variants of which every batch is one: only backends that can run one of them are offered.
     None: every backend is. The source still has to look whether a backend suits it."""
+    application = 0
+    """Given by its engine; the first where it serves several."""
 
     def attach(self, desk: "SourceContext") -> None:
         """Called once, before any event, with what a source may use of its surroundings."""
@@ -185,6 +220,7 @@ class Source:
         self.timers = desk.timers
         self.outbox = desk.outbox
         self.signals = desk.signals
+        self.lead = desk.leads[self.application]
         self.pool = Pool() if self.owns_backends else desk.pool
 
     def on_leave(self) -> None:
@@ -240,7 +276,8 @@ class Source:
         """Drop a request that not even a batch of its own could serve by then. A margin that lets
         nothing run is never refuted by a run: where it alone is to blame, it is doubted."""
         cost = self.costs.of(variant, kind)
-        slo_ns = until_ns - request.arrived_at_ns - self.desk.lead_ns(1)
+        lead_ns = self.desk.lead_ns(1, request.application)
+        slo_ns = until_ns - request.arrived_at_ns - lead_ns
         if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
             self.costs.doubt(variant)
         self.outbox.drop(request, DropReason.LATE)
@@ -257,29 +294,43 @@ class Source:
 class SourceContext:
     """What the rank lends to its sources."""
 
-    __slots__ = (
-        "costs",
-        "lead_per_request_ns",
-        "lead_start_ns",
-        "outbox",
-        "pool",
-        "signals",
-        "timers",
-    )
+    __slots__ = ("costs", "leads", "outbox", "pool", "signals", "timers")
 
-    def __init__(self, costs: Costs, timers: Timers, outbox: Outbox) -> None:
+    def __init__(
+        self, costs: Costs, timers: Timers, outbox: Outbox, leads: list[Lead] | None = None
+    ) -> None:
         self.costs = costs
         self.timers = timers
         self.outbox = outbox
         self.signals = Signals()
         self.pool = Pool()
         """Of the backends that no source owns."""
-        self.lead_start_ns = 0
-        self.lead_per_request_ns = 0
+        self.leads: list[Lead] = [] if leads is None else leads
+        """By application, whichever rank serves it."""
 
-    def lead_ns(self, size: int) -> int:
+    def lead_ns(self, size: int, application: int = 0) -> int:
         """From a decision to the earliest start of a batch of that size: dispatch and fetch."""
-        return self.lead_start_ns + self.lead_per_request_ns * size
+        return self.leads[application].ns(size)
+
+    @property
+    def lead_start_ns(self) -> int:
+        """Where all applications are alike: the part of their lead that every batch has."""
+        return self.leads[0].start_ns
+
+    @lead_start_ns.setter
+    def lead_start_ns(self, start_ns: int) -> None:
+        for lead in self.leads:
+            lead.start_ns = start_ns
+
+    @property
+    def lead_per_request_ns(self) -> int:
+        """The part that comes with each request."""
+        return self.leads[0].per_request_ns
+
+    @lead_per_request_ns.setter
+    def lead_per_request_ns(self, per_request_ns: int) -> None:
+        for lead in self.leads:
+            lead.per_request_ns = per_request_ns
 
     def free_at_ns(self, backend: int) -> int:
         """When a backend is predicted to have ended all it has been given."""

@@ -46,7 +46,7 @@ from fermata.router.live.accelerator_types import AcceleratorTypes
 from fermata.router.live.batch_limits import BatchSizeLimits
 from fermata.router.live.client_mapping import ClientMapping
 from fermata.router.live.in_flight import InFlight
-from fermata.router.live.lead_time import LeadTimeEstimator, LeadTimeUpdater
+from fermata.router.live.lead_time import LeadTimeEstimator
 from fermata.router.live.notifier import FrontendNotifier
 from fermata.router.live.peers import BackendPeer, LinkPeer
 from fermata.router.live.precise_timer import PreciseTimer
@@ -92,8 +92,7 @@ class LiveRouter:
         self.backends: dict[int, BackendPeer] = {}
         self.away = InFlight()
         self.placement = LivePlacement(built)
-        self.lead = LeadTimeEstimator(config.lead_ns, config.lead_ns_max)
-        self.keep_lead = LeadTimeUpdater(self.engine, self.lead)
+        self.lead = LeadTimeEstimator(config, built)
         self.meters = make_meters(config, built)
         self.unknown = 0
         self.strays = 0
@@ -238,7 +237,18 @@ class LiveRouter:
         request.tenant = submit.tenant
         wishes = self.clients.wishes
         request.allowed = wishes.allowed(application, submit.accuracy_floor, submit.pinned)
-        self.engine.on_request(now_ns, request)
+        hurry = submit.slo_ns < self.lead.needs_ns[application]
+        if hurry and self.lead.refuses(now_ns, link.peer.node, request):
+            self._refuse(now_ns, request)
+        else:
+            self.engine.on_request(now_ns, request)
+
+    def _refuse(self, now_ns: int, request: Request) -> None:
+        """End a request that has no chance before anyone makes room for it."""
+        drop = Drop(request, DropReason.LATE)
+        self.engine.ledger.on_drop(request, drop.reason)
+        self.meters.on_drop(now_ns, drop)
+        self.word.dropped(drop)
 
     def _place(self, place: Place) -> None:
         """Every backend that is here; one that comes later brings what its configuration says."""
@@ -286,6 +296,7 @@ class LiveRouter:
             # It came back before its old link was seen to end.
             self._lose(now_ns, number, Closed(CloseCode.SUPERSEDED, "it came anew"))
         self.backends[number] = BackendPeer(link)
+        self.lead.on_backend_up(number, link.peer.node)
         self.guard.on_up(now_ns, number)
         owner = self.built.ownership.take(number)
         kind = self.kinds.number_of(ready)
@@ -348,6 +359,7 @@ class LiveRouter:
         self.guard.on_gone(number, closed, held)
         self.built.ownership.release(number)
         self.engine.on_backend_down(now_ns, number)
+        self.lead.on_backend_gone(number)
         self.placement.on_gone(now_ns, number)
 
     def _done(self, now_ns: int, link: LinkPeer, done: Done) -> None:
@@ -362,22 +374,25 @@ class LiveRouter:
             detail = f"batch {done.batch} ended, which does not run here"
             link.close(CloseCode.MALFORMED, detail)
             return
-        sent_at_ns, start_in_ns, idle = backend.sent.pop(done.batch)
+        sent_at_ns, start_in_ns, idle, frontends = backend.sent.pop(done.batch)
+        node, application = link.peer.node, running.requests[0].application
         away_ns = now_ns - sent_at_ns - done.run_ns if idle else None
         ran = not done.failed and done.run_ns > 0
         if ran:
             fetch_ns = start_in_ns + done.start_late_ns
-            self.lead.on_batch(fetch_ns, away_ns)
+            here = self.frontends
+            origins = {here[each].peer.node for each in frontends if each in here}
+            self.lead.on_batch(now_ns, running, origins, node, fetch_ns, away_ns)
             if away_ns is not None:
                 self.meters.round_trip.add(max(0, away_ns - max(0, fetch_ns)))
-            self.keep_lead.set()
-        self.meters.on_done(now_ns, number, running, done.run_ns, self.lead.link_ns, ran)
+        link_ns = self.lead.links_ns.get(node, 0)
+        self.meters.on_done(now_ns, number, running, done.run_ns, link_ns, ran)
         left_out = self.away.on_done(running, done.left_out, self.frontends)
         # What did not run teaches nothing about run times.
         size = len(running.requests) - len(left_out) if ran else 0
         self.engine.on_done(now_ns, number, done.run_ns, size, bool(done.failed), left_out)
         self.guard.on_done(now_ns, number, running, ran, bool(done.failed))
-        self.keep_lead.heed(now_ns)
+        self.lead.replan_waiting(now_ns, application)
         self.placement.on_idle(now_ns, number)
 
     # Time and effects
@@ -389,8 +404,8 @@ class LiveRouter:
             self.call_soon(self._settle)
 
     def _on_wake(self) -> None:
-        due_ns = self.engine.wake_at_ns()
-        late_ns = self.clock() - due_ns
+        now_ns = self.clock()
+        late_ns = now_ns - self.engine.wake_at_ns()
         if late_ns >= 0:
             self.lead.on_timer(late_ns)
             self.meters.timer_late.add(late_ns)
@@ -418,6 +433,8 @@ class LiveRouter:
             elif isinstance(effect, Drop):
                 self.meters.on_drop(now_ns, effect)
                 self.word.dropped(effect)
+                if effect.reason == DropReason.LATE:
+                    self.lead.on_late(now_ns, effect.request)
             elif isinstance(effect, Answer):
                 self.word.short_circuit(effect)
             elif isinstance(effect, Advise):
@@ -446,7 +463,8 @@ class LiveRouter:
     def _dispatch(self, now_ns: int, number: int, batch: Batch) -> None:
         backend = self.backends[number]
         rids = tuple([request.rid for request in batch.requests])
-        for frontend in {rid >> RID_BITS for rid in rids} - backend.met:
+        frontends = {rid >> RID_BITS for rid in rids}
+        for frontend in frontends - backend.met:
             link = self.frontends.get(frontend)
             if link is not None:
                 backend.met.add(frontend)
@@ -454,13 +472,16 @@ class LiveRouter:
         self.away.rids.update(rids)
         start_in_ns = batch.start_at_ns - now_ns
         idle = self._state(number).running is batch
-        backend.sent[batch.batch_id] = (now_ns, start_in_ns, idle)
+        backend.sent[batch.batch_id] = (now_ns, start_in_ns, idle, frontends)
+        application = batch.requests[0].application
+        if application in self.lead.on_trial:
+            self.lead.on_dispatch(now_ns, application, backend.link.peer.node)
         if idle:
             self.guard.expect(now_ns, number, batch)
         self.meters.on_dispatch(now_ns, number, batch)
         name = self.built.variants[batch.variant]
         self._say(backend.link, Run(batch.batch_id, name, rids, start_in_ns, batch.plan_ns))
-        if self.built.estimators[batch.requests[0].application] is not None:
+        if self.built.estimators[application] is not None:
             self.word.estimates(batch)
 
     def stop(self) -> None:

@@ -25,5 +25,6 @@ class BackendPeer:
         self.link = link
         self.met: set[int] = set()
         """Frontends whose address it has been given."""
-        self.sent: dict[int, tuple[int, int, bool]] = {}
-        """(when, planned start from then, whether it was idle) of each batch it has."""
+        self.sent: dict[int, tuple[int, int, bool, set[int]]] = {}
+        """(when, planned start from then, whether it was idle, frontends that have the inputs) of
+        each batch it has."""

@@ -48,7 +48,7 @@ def take_snapshot(
         lost_backends=[f"{number}: {reason}" for number, reason in live.guard.losses],
         retired_backends=dict(live.guard.retired),
         next_wake_in_ns=None if wake_ns == NEVER else wake_ns - now_ns,
-        lead_ns=engine.ranks[0].lead_start_ns,
+        lead_ns=live.lead.lead_ns,
         link_ns=live.lead.link_ns,
         timer_late_ns={name: live.lead.late.quantile(share) for name, share in LATENESS},
         timer_late=live.meters.timer_late.snapshot(),
@@ -99,6 +99,7 @@ def _applications(live: LiveRouter, now_ns: int) -> dict[str, ApplicationSnapsho
         streams, worst, worst_bad_rate = meter.streams.worst(now_ns)
         found[name] = ApplicationSnapshot(
             slo_ns=slo_ns[number],
+            lead_ns=live.engine.leads[number].ns(1),
             requests=meter.received,
             good=counts.good,
             late=counts.late,

@@ -94,8 +94,8 @@ class ModelThread(Source):
         # The common case: the candidate was the whole queue, and has room for one more.
         size = self.size + 1
         if size == len(queue.items) - queue.head and size <= self.cost.size_max:
-            desk = self.desk
-            lead_ns = desk.lead_start_ns + desk.lead_per_request_ns * size
+            lead = self.lead
+            lead_ns = lead.start_ns + lead.per_request_ns * size
             end_by_ns = queue.items[queue.head].deadline_ns - lead_ns
             if now_ns + self.plan_ns[size] <= end_by_ns:
                 if request.start_by_ns < self.hold_until_ns:
@@ -157,16 +157,16 @@ class ModelThread(Source):
 
     def _rebuild(self, now_ns: int) -> None:
         """Form the candidate anew from the queue as it stands."""
-        desk = self.desk
-        size = self._prune(now_ns + desk.lead_ns(1), spare=desk.free_backends(self) > 0)
+        lead = self.lead
+        size = self._prune(now_ns + lead.ns(1), spare=self.desk.free_backends(self) > 0)
         self.size = 0
         if size == 0:
             return
         end_by_ns = self.queue.first().deadline_ns
-        while size > 1 and now_ns + desk.lead_ns(size) + self.plan_ns[size] > end_by_ns:
+        while size > 1 and now_ns + lead.ns(size) + self.plan_ns[size] > end_by_ns:
             size -= 1
         self.hold_until_ns = self._hold_until_ns(size)
-        self._stand(now_ns, size, end_by_ns - desk.lead_ns(size))
+        self._stand(now_ns, size, end_by_ns - lead.ns(size))
 
     def _hold_until_ns(self, size: int) -> int:
         """The earliest of what the first requests allow: the user's limit, their successors."""

@@ -28,6 +28,8 @@ class ApplicationSnapshot:
     """One application, since the router started."""
 
     slo_ns: int
+    lead_ns: int
+    """Time from a decision to the start of a batch of one."""
     requests: int
     """Received."""
     good: int

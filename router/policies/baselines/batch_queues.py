@@ -55,7 +55,7 @@ class BatchQueues(Source):
         size = self.size + 1
         if size > len(queue) or size > self.cost.size_max:
             return NO_LANES
-        run_ns = self.desk.lead_ns(size) + self.plan_ns[size]
+        run_ns = self.lead.ns(size) + self.plan_ns[size]
         if queue.items[-size].deadline_ns < now_ns + run_ns:
             return NO_LANES
         self._stand(now_ns, size)
@@ -77,7 +77,7 @@ class BatchQueues(Source):
     def _rebuild(self, now_ns: int) -> None:
         """Drop who is hopeless, and bid for the largest full batch of the others."""
         queue = self.queue
-        alone_ns = self.desk.lead_ns(1) + self.plan_ns[1]
+        alone_ns = self.lead.ns(1) + self.plan_ns[1]
         while len(queue) > 0 and queue.first().deadline_ns < now_ns + alone_ns:
             late = queue.pop()
             self.drop_late(late, self.variant, late.deadline_ns)
@@ -88,7 +88,7 @@ class BatchQueues(Source):
 
     def _stand(self, now_ns: int, size: int) -> None:
         self.size = size
-        lead_ns = self.desk.lead_ns
+        lead_ns = self.lead.ns
         run_ns = lead_ns(size) + self.plan_ns[size]
         first = self.queue.items[self._first_in_time(now_ns + run_ns, size)]
         latest_start_ns = first.deadline_ns - run_ns
@@ -114,7 +114,7 @@ class BatchQueues(Source):
         Without a slot it starts on any backend, its lead time after then."""
         items = self.queue.items
         plan_ns = self.plan_ns
-        lead_ns = self.desk.lead_ns
+        lead_ns = self.lead.ns
         size_max = self.cost.size_max if slot is None else slot.size_max(self.variant)
         low, high = 0, min(len(self.queue), size_max)
         while low < high:

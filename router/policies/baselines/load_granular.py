@@ -117,7 +117,7 @@ class LoadGranular(Source):
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         queue = self.queue
-        alone_ns = self.desk.lead_ns(1) + self.tables[self.fastest][1]
+        alone_ns = self.lead.ns(1) + self.tables[self.fastest][1]
         while len(queue) > 0 and queue.first().expires_at_ns < now_ns + alone_ns:
             self._drop_late(queue.pop())
         if len(queue) == 0:
@@ -174,7 +174,7 @@ class LoadGranular(Source):
 
     def _drop_late(self, first: Request) -> None:
         cost = self.costs.of(self.family.variants[self.fastest])
-        slo_ns = first.expires_at_ns - first.arrived_at_ns - self.desk.lead_ns(1)
+        slo_ns = first.expires_at_ns - first.arrived_at_ns - self.lead.ns(1)
         if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
             self.costs.doubt(self.family.variants[self.fastest])
         self.outbox.drop(first, DropReason.LATE)

@@ -249,7 +249,7 @@ class Partitioned(Source):
             self._place()
         route = self.routes.get(application, self.everyone)
         if route is None:
-            self.stranded.add(request, self.tables[application][1] + self.desk.lead_ns(1))
+            self.stranded.add(request, self._alone_ns(application))
             return NO_LANES
         worker = route.next()
         queue = worker.queues.get(application)
@@ -342,6 +342,10 @@ class Partitioned(Source):
 
     # Bid and grant
 
+    def _alone_ns(self, application: int) -> int:
+        """What a request needs to run alone."""
+        return self.desk.lead_ns(1, application) + self.tables[application][1]
+
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         worker = self.workers.get(lane - own_lane(0))
         if worker is None:
@@ -351,8 +355,9 @@ class Partitioned(Source):
             return None
         application = next(iter(worker.queues))
         queue = worker.queues[application]
-        budget_ns = queue.first().deadline_ns - now_ns - self.desk.lead_ns(1)
+        budget_ns = queue.first().deadline_ns - now_ns - self.desk.lead_ns(1, application)
         bid = worker.bid
+        bid.application = application
         bid.size = min(len(queue), bisect_right(self.tables[application], budget_ns) - 1)
         bid.ripe_at_ns = now_ns
         # The lane has one source, so the key decides nothing.
@@ -361,10 +366,9 @@ class Partitioned(Source):
 
     def _drop_hopeless(self, now_ns: int, worker: PartitionWorker) -> int:
         """Drop the first requests that could not even run alone; returns when the next one goes."""
-        lead_ns = self.desk.lead_ns(1)
         next_at_ns = NEVER
         for application, queue in list(worker.queues.items()):
-            alone_ns = lead_ns + self.tables[application][1]
+            alone_ns = self._alone_ns(application)
             while len(queue) > 0 and queue.first().deadline_ns < now_ns + alone_ns:
                 late = queue.pop()
                 self.drop_late(late, self.variants[application], late.deadline_ns)

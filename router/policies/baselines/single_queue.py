@@ -42,7 +42,7 @@ class SingleQueue(Source):
         """Shortest run time of one request."""
         tiers = {instance.tier for instance in self.instances.ordered} or range(len(self.accuracy))
         fastest = min(tiers, key=lambda tier: self.instances.speed[tier])
-        return self.desk.lead_ns(1) + self.costs.of(self.family.variants[fastest]).plan_ns[1]
+        return self.lead.ns(1) + self.costs.of(self.family.variants[fastest]).plan_ns[1]
 
     # Events
 

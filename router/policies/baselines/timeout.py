@@ -70,7 +70,7 @@ class TimeoutBatching(Source):
         if slo_ns != self.slo_ns[application]:
             self._learn_size_max(application, slo_ns)
         if not self.up:
-            self.stranded.add(request, self.tables[application][1] + self.desk.lead_ns(1))
+            self.stranded.add(request, self._alone_ns(application))
             return NO_LANES
         return self._enqueue(self._less_loaded(), request)
 
@@ -128,8 +128,7 @@ class TimeoutBatching(Source):
         lanes: list[int] = []
         for request in homeless:
             # In a new queue it would wait its turn again, perhaps for nothing.
-            alone_ns = self.desk.lead_ns(1) + self.tables[request.application][1]
-            if request.expires_at_ns < now_ns + alone_ns:
+            if request.expires_at_ns < now_ns + self._alone_ns(request.application):
                 self._drop_late(request)
             else:
                 lanes.extend(self.on_request(now_ns, request))
@@ -149,6 +148,10 @@ class TimeoutBatching(Source):
 
     # Bid and grant
 
+    def _alone_ns(self, application: int) -> int:
+        """What a request needs to run alone."""
+        return self.desk.lead_ns(1, application) + self.tables[application][1]
+
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         replica = self.replicas.get(lane - own_lane(0))
         if replica is None:
@@ -158,6 +161,7 @@ class TimeoutBatching(Source):
             return None
         application, ripe_at_ns = self._next_turn(now_ns, replica)
         bid = replica.bid
+        bid.application = application
         bid.size = min(len(replica.queues[application]), self.size_max[application])
         # The lane has one source, so the key decides nothing.
         bid.key = bid.expires_at_ns = hopeless_at_ns
@@ -173,10 +177,9 @@ class TimeoutBatching(Source):
 
     def _drop_hopeless(self, now_ns: int, replica: Replica) -> int:
         """Drop the first requests that could not even run alone; returns when the next one goes."""
-        lead_ns = self.desk.lead_ns(1)
         next_at_ns = NEVER
         for application, queue in list(replica.queues.items()):
-            alone_ns = lead_ns + self.tables[application][1]
+            alone_ns = self._alone_ns(application)
             while queue and queue[0].expires_at_ns < now_ns + alone_ns:
                 self._drop_late(queue.popleft())
                 replica.load -= 1
@@ -219,10 +222,8 @@ class TimeoutBatching(Source):
         taken: list[Request] = []
         while queue and not taken:
             size = min(len(queue), size_max)
-            # The slot was made for the bid's size; the queue may have grown since.
-            start_at_ns = max(slot.start_at_ns, now_ns + self.desk.lead_ns(size))
-            end_at_ns = start_at_ns + slot.plan_ns(variant, size)
-            late_at_ns = start_at_ns + slot.plan_ns(variant, 1)
+            end_at_ns = slot.start_at_ns + slot.plan_ns(variant, size)
+            late_at_ns = slot.start_at_ns + slot.plan_ns(variant, 1)
             for _ in range(size):
                 request = queue.popleft()
                 if request.expires_at_ns >= end_at_ns:

@@ -153,7 +153,7 @@ class CentralQueue(Source):
         backends = max(1.0, self.desk.backends_for(self) - self.others)
         self.each_ns = backends * self.gap_ns
         slo_ns = self.family.slo_ns or 2 * max(table[-1] for table in self.tables)
-        self.end_in_ns = slo_ns - self.desk.lead_ns(1)
+        self.end_in_ns = slo_ns - self.lead.ns(1)
         points = self._points(int(self.end_in_ns - self.options.headroom * slo_ns))
         self.hull = concave_hull(points)
         rooms_ns = [self._room_ns(point) for point in self.hull]
@@ -223,7 +223,7 @@ class CentralQueue(Source):
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         desk, queue = self.desk, self.queue
-        start_at_ns = now_ns + desk.lead_ns(1)
+        start_at_ns = now_ns + self.lead.ns(1)
         spare = desk.free_backends(self) > 0
         self._drop_hopeless(start_at_ns, spare)
         if len(queue) + len(self.choosy) == 0:
@@ -232,10 +232,10 @@ class CentralQueue(Source):
         bid.size = 1
         bid.ripe_at_ns = now_ns
         if self._choosy_first():
-            bid.key = bid.expires_at_ns = self.choosy.start_by_ns() - desk.lead_ns(1)
+            bid.key = bid.expires_at_ns = self.choosy.start_by_ns() - self.lead.ns(1)
             return bid
         first = queue.first()
-        bid.key = bid.expires_at_ns = first.deadline_ns - desk.lead_ns(1) - self._alone_ns()
+        bid.key = bid.expires_at_ns = first.deadline_ns - self.lead.ns(1) - self._alone_ns()
         if spare:
             left_ns = first.deadline_ns - start_at_ns
             hold_ns = self._hold_ns(now_ns, left_ns)
@@ -310,7 +310,9 @@ class CentralQueue(Source):
         best there is with a full queue."""
         best: Point | None = None
         best_worth = 0.0
+        each_ns = self.lead.per_request_ns
         for size in range(1, min(waiting, len(self.by_size) - 1) + 1):
+            left_ns -= each_ns if size > 1 else 0
             for point in self.by_size[size]:
                 run_ns = self.tables[point.variant][size]
                 if run_ns > left_ns:
@@ -403,7 +405,7 @@ class CentralQueue(Source):
         table = self.tables[point.variant]
         if point.size + 1 >= len(table) or point.size >= self._full_size(table):
             return 0
-        return left_ns - table[point.size + 1]
+        return left_ns - table[point.size + 1] - self.lead.per_request_ns * point.size
 
     def _full_size(self, table: list[int]) -> int:
         """The largest batch that can be gathered and run within the SLO."""
@@ -439,7 +441,7 @@ class CentralQueue(Source):
 
     def _doubt(self, request: Request) -> None:
         """A margin that lets nothing run is never refuted by a run."""
-        slo_ns = request.deadline_ns - request.arrived_at_ns - self.desk.lead_ns(1)
+        slo_ns = request.deadline_ns - request.arrived_at_ns - self.lead.ns(1)
         for variant in self.variants:
             cost = self.costs.of(variant)
             if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:

@@ -138,7 +138,7 @@ class Jellyfish(Source):
 
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
         if not self.workers:
-            self.stranded.add(request, self._alone_ns(0) + self.desk.lead_ns(1))
+            self.stranded.add(request, self._alone_ns(0) + self.lead.ns(1))
             return NO_LANES
         backend = self.mapped.get(request.client)
         if backend is not None and self._allows(request, self.workers[backend].dnn):
@@ -231,7 +231,7 @@ class Jellyfish(Source):
             self.variants,
             tuple(known.wish() for _, known in sorted(self.clients.items())),
             self.options.headroom,
-            self.desk.lead_ns(1),
+            self.lead.ns(1),
             self.floor,
             len(self.workers),
         )
@@ -280,7 +280,7 @@ class Jellyfish(Source):
         if known is None:
             return
         run_ns = self.costs.of(self.variants[dnn]).plan_ns[batch]
-        network_ns = known.last.slo_ns - self.desk.lead_ns(1) - 2 * run_ns
+        network_ns = known.last.slo_ns - self.lead.ns(1) - 2 * run_ns
         advice = (self.input_sizes[dnn], network_ns, served)
         if self.advised.get(client) != advice:
             self.advised[client] = advice
@@ -308,7 +308,7 @@ class Jellyfish(Source):
         worker = self.workers.get(lane - own_lane(0))
         if worker is None:
             return None
-        alone_ns = self._alone_ns(worker.dnn) + self.desk.lead_ns(1)
+        alone_ns = self._alone_ns(worker.dnn) + self.lead.ns(1)
         hopeless_at_ns = NEVER
         for queue in (worker.queue, worker.spare):
             while len(queue) > 0 and queue.first().deadline_ns < now_ns + alone_ns:
@@ -384,7 +384,7 @@ class Jellyfish(Source):
         """Drop the first; where only the learnt margin is in its way, trust that a little less,
         or nothing would ever run again to teach a better one."""
         first = queue.pop()
-        left_ns = first.deadline_ns - first.arrived_at_ns - self.desk.lead_ns(1)
+        left_ns = first.deadline_ns - first.arrived_at_ns - self.lead.ns(1)
         cost = self.costs.of(variant)
         if cost.p50_ns[1] <= left_ns < cost.plan_ns[1]:
             self.costs.doubt(variant)

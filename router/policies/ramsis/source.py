@@ -85,7 +85,7 @@ class Ramsis(Source):
             return NO_LANES
         if not self.order:
             alone_ns = self.costs.of(self._fastest(0)).plan_ns[1]
-            self.stranded.add(request, alone_ns + self.desk.lead_ns(1))
+            self.stranded.add(request, alone_ns + self.lead.ns(1))
             return NO_LANES
         worker = self._next_worker(self._able(request))
         worker.queue.push(request)
@@ -175,7 +175,7 @@ class Ramsis(Source):
                 self.costs,
                 kind,
                 len(self.order),
-                self.desk.lead_ns(1),
+                self.lead.ns(1),
                 self.options.load_rps,
             )
         self.outbox.effects.append(Compute(self.family.application, job))
@@ -231,7 +231,7 @@ class Ramsis(Source):
         self.batches += 1
         if self.batches % LOOK_EVERY == 0:
             for kind, made in self.made.items():
-                lead_ns = self.desk.lead_ns(1)
+                lead_ns = self.lead.ns(1)
                 if kind not in self.asked and drifted(made.job, self.family, self.costs, lead_ns):
                     self._ask(kind)
         return NO_LANES
@@ -246,7 +246,7 @@ class Ramsis(Source):
         kind = self.desk.kind(lane - own_lane(0))
         fastest = self._fastest(kind)
         cost = self.costs.of(fastest, kind)
-        alone_ns = self.desk.lead_ns(1) + cost.plan_ns[1]
+        alone_ns = self.lead.ns(1) + cost.plan_ns[1]
         while len(queue) > 0 and queue.first().expires_at_ns < now_ns + alone_ns:
             self._drop_late(queue.pop(), fastest, kind)
         if len(queue) == 0:
@@ -335,7 +335,7 @@ class Ramsis(Source):
 
     def _drop_late(self, first: Request, variant: int, kind: int) -> None:
         """Drop one whom not even this variant, the fastest for it, would answer in time."""
-        slo_ns = first.expires_at_ns - first.arrived_at_ns - self.desk.lead_ns(1)
+        slo_ns = first.expires_at_ns - first.arrived_at_ns - self.lead.ns(1)
         cost = self.costs.of(variant, kind)
         if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
             self.costs.doubt(variant)

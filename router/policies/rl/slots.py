@@ -191,15 +191,13 @@ class SlotRouting(DeadlineRouting):
             size = min(size_max, batch_size(len(instance.queue), self.limits[instance.tier]))
             if size == 0:
                 return None
-            # The slot was made for the bid's size; the queue may have grown since.
-            start_at_ns = max(slot.start_at_ns, now_ns + self.desk.lead_ns(size))
-            ends_at_ns = start_at_ns + slot.plan_ns(variant, size)
+            ends_at_ns = slot.start_at_ns + slot.plan_ns(variant, size)
             taken = instance.queue[:size]
             late = [request for request in taken if self._limit_ns(request) < ends_at_ns]
             if not late:
                 del instance.queue[:size]
                 expect_ns = self._mean_ns(instance, instance.tier, size) + slot.swap_in_ns(variant)
-                instance.on_sent(taken, start_at_ns, expect_ns)
+                instance.on_sent(taken, slot.start_at_ns + slot.wait_ns(size), expect_ns)
                 return Batch(variant, taken)
             for request in late:
                 instance.queue.remove(request)

@@ -67,7 +67,7 @@ class DeadlineRouting(Source):
 
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
         if not self.instances.ordered:
-            self.stranded.add(request, self.fastest_ns + self.desk.lead_ns(1))
+            self.stranded.add(request, self.fastest_ns + self.lead.ns(1))
             return NO_LANES
         return self._join(self._route(now_ns, request), request)
 
@@ -189,7 +189,7 @@ class DeadlineRouting(Source):
 
     def _starts_at_ns(self, now_ns: int, instance: Instance, overdue_ns: float) -> int:
         """When the first of its queue is expected to start."""
-        earliest_ns = now_ns + self.desk.lead_ns(1)
+        earliest_ns = now_ns + self.lead.ns(1)
         if instance.sent and instance.ends_at_ns < now_ns:
             # Overdue: nobody knows for how long, but not for nothing.
             return earliest_ns + int(overdue_ns)
@@ -232,7 +232,7 @@ class DeadlineRouting(Source):
         if instance is None:
             return None
         cost = self.costs.of(self.family.variants[instance.tier], instance.kind)
-        alone_ns = self.desk.lead_ns(1) + cost.plan_ns[1]
+        alone_ns = self.lead.ns(1) + cost.plan_ns[1]
         while instance.queue and self._limit_ns(instance.queue[0]) < now_ns + alone_ns:
             self._give_up(now_ns, instance, instance.queue.pop(0))
         if not instance.queue:
@@ -264,7 +264,7 @@ class DeadlineRouting(Source):
     def _give_up(self, now_ns: int, instance: Instance, request: Request) -> None:
         """It can no longer be in time here; perhaps on a faster instance."""
         speed_ns = self.instances.speed[instance.tier]
-        ends_at_ns = now_ns + self.desk.lead_ns(1) + self.fastest_ns
+        ends_at_ns = now_ns + self.lead.ns(1) + self.fastest_ns
         if self.aware and self.fastest_ns < speed_ns and ends_at_ns <= request.deadline_ns:
             self.homeless.append((request, speed_ns))
             self.timers.arm(self.rehousing, now_ns)

@@ -143,7 +143,10 @@ class WindowScheduler(Source):
     def _start(self, now_ns: int) -> Planning:
         self.changed = False
         jobs = [self._job(request) for request in self.waiting.values()]
-        workers = [self._worker(now_ns, backend) for backend in self.lines]
+        # Each batch meets its own lead at the grant; nobody is given up for another's.
+        asking = {request.application for request in self.waiting.values()}
+        ready_at_ns = now_ns + min(self.desk.lead_ns(1, each) for each in asking)
+        workers = [self._worker(ready_at_ns, backend) for backend in self.lines]
         return Planning(now_ns, jobs, workers, self.variants, self.penalty, self.options)
 
     def _job(self, request: Request) -> Job:
@@ -181,7 +184,7 @@ class WindowScheduler(Source):
         sure = min(estimate.classes[estimate.label], estimate.label_accuracy)
         return sure >= self.floors[request.application]
 
-    def _worker(self, now_ns: int, backend: int) -> Worker:
+    def _worker(self, ready_at_ns: int, backend: int) -> Worker:
         desk, costs = self.desk, self.costs
         kind, held = desk.kind(backend), desk.resident(backend)
         factor = costs.backend_factor.get(backend, 1.0)
@@ -192,7 +195,7 @@ class WindowScheduler(Source):
                 tables[variant] = (
                     plan_ns if factor == 1.0 else [int(each * factor) for each in plan_ns]
                 )
-        free_at_ns = max(now_ns + desk.lead_ns(1), desk.free_at_ns(backend))
+        free_at_ns = max(ready_at_ns, desk.free_at_ns(backend))
         sizes = self.sizes.setdefault(kind, {})
         return Worker(backend, free_at_ns, held, tables, costs.swap_in_ns, sizes)
 
@@ -224,6 +227,7 @@ class WindowScheduler(Source):
         if segment is None:
             return None
         bid = self.bids[backend]
+        bid.application = segment.application
         bid.size = 1
         bid.ripe_at_ns = now_ns
         bid.expires_at_ns = NEVER - 1

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,7 @@ class ControlPlane:
         await self.control.end()
 
 
-@serve.deployment
+@serve.deployment(health_check_period_s=HEALTH_S)
 class Backend:
     """One accelerator, or an emulated one."""
 
@@ -205,6 +206,8 @@ class Backend:
             meter,
             export,
             standby=where_standby(self.config),
+            # Ray starts another in its place, with a context of its own on the device.
+            end_process=lambda: os._exit(1),
         )
         await self.process.start()
 

@@ -57,6 +57,7 @@ class Invariants:
             if host.live is not None:
                 check_grants(host.live)
                 self._check_given_up(host.live)
+                self._check_ejected(host.live)
         elif isinstance(host, BackendHost):
             self._check_backend(host)
 
@@ -86,6 +87,14 @@ class Invariants:
                 raise InvariantViolationError(
                     f"backend {backend} was given up, and nothing was wrong with it"
                 )
+
+    def _check_ejected(self, live: LiveRouter) -> None:
+        """Only a backend that itself has failed may be ejected: no input's fault is its own."""
+        innocent = live.guard.outliers.ejected.keys() - self.system.failed
+        if innocent:
+            raise InvariantViolationError(
+                f"backends {sorted(innocent)} were ejected and had not failed"
+            )
 
     def _tick(self) -> None:
         world = self.system.world

@@ -180,6 +180,12 @@ class Machine:
         self.slowness = 1.0
         self.hangs = False
         self.fails = False
+        self.at_once = False
+        """Where it fails, it does so before anything has run."""
+        self.unusable = ""
+        """Why nothing will run on it any more, whatever is tried."""
+        self.bad_inputs = 0
+        """Requests whose number this divides fail wherever they run; 0: none."""
         self.room = 0
         """The largest batch that fits its memory; 0: any."""
         self.poison = ""
@@ -235,6 +241,8 @@ class VirtualExecutor:
             # It runs in parts, one after the other.
             plain_ns *= 1 + len(items) // machine.room
         run_ns = int(plain_ns * machine.profile_error * machine.slowness * jitter)
+        if machine.at_once and (machine.fails or machine.unusable):
+            run_ns = 0
         started_at_ns = self.loop.clock()
         world.enter(
             world.now_ns + run_ns,
@@ -264,21 +272,37 @@ class VirtualExecutor:
                 thread=True,
             )
             return
+        machine = self.machine
         run_ns = self.loop.clock() - started_at_ns
         outputs = []
-        failed = ""
-        if self.machine.fails:
+        failed = machine.unusable
+        if machine.fails:
             failed = "RuntimeError: the model broke"
-        elif items:
-            places = [place for place, _ in items]
-            outputs.append((places, runner.run(runner.stage([item for _, item in items]))))
+        elif not failed:
+            for half in _halves(items):
+                places = [place for place, _ in half]
+                if machine.bad_inputs and any(not item[0] % machine.bad_inputs for _, item in half):
+                    failed = "ValueError: a bad input"
+                    errors.update(dict.fromkeys(places, failed))
+                else:
+                    outputs.append((places, runner.run(runner.stage([item for _, item in half]))))
+        failed = "" if outputs else failed
         self.running = None
-        fits = self.machine.room if 0 < self.machine.room < len(items) else 0
-        self.report(BatchOutcome(job, 0, started_at_ns, run_ns, errors, outputs, failed, fits))
+        fits = machine.room if 0 < machine.room < len(items) else 0
+        unusable = machine.unusable if failed else ""
+        self.report(
+            BatchOutcome(job, 0, started_at_ns, run_ns, errors, outputs, failed, fits, unusable)
+        )
         self._next()
 
     def stop(self) -> None:
         self.orders.clear()
+
+
+def _halves(items: Sequence[tuple[int, Array]]) -> list[Sequence[tuple[int, Array]]]:
+    """As a batch is run that failed as a whole."""
+    middle = len(items) // 2
+    return [half for half in (items[:middle], items[middle:]) if half]
 
 
 def _both(
@@ -320,6 +344,7 @@ class BackendHost:
             heartbeat=VirtualHeartbeat(self.loop, LINKS.beat_ns),
             make_executor=self._make_executor,
             standby=second,
+            end_process=lambda: self.on_crash(self),
         )
         self.process.segments = VirtualSegments(world)
 

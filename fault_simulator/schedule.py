@@ -222,15 +222,43 @@ def _hang(schedule: FaultSchedule) -> Heal | None:
     return heal
 
 
-def _fail(schedule: FaultSchedule) -> Heal | None:
+def _failing(at_once: bool) -> Callable[[FaultSchedule], Heal | None]:
+    def play(schedule: FaultSchedule) -> Heal | None:
+        host = schedule.backend()
+        if host is None:
+            return None
+        machine = host.machine
+        machine.fails, machine.at_once = True, at_once
+        schedule.system.failed.add(host.process.settings.number)
+
+        def heal() -> None:
+            machine.fails = False
+
+        return heal
+
+    return play
+
+
+def _unusable(schedule: FaultSchedule) -> None:
+    """An error that an accelerator's process does not recover from."""
     host = schedule.backend()
-    if host is None:
-        return None
-    machine = host.machine
-    machine.fails = True
+    if host is not None:
+        host.machine.unusable = "RuntimeError: an illegal memory access was encountered"
+        host.machine.at_once = schedule.rng.random() < 0.5
+        schedule.system.failed.add(host.process.settings.number)
+
+
+def _bad_inputs(schedule: FaultSchedule) -> Heal:
+    """A client whose inputs a model cannot take, whatever backend runs it."""
+    system = schedule.system
+    system.bad_inputs = schedule.rng.choice((2, 5, 10))
+    for host in system.backends:
+        host.machine.bad_inputs = system.bad_inputs
 
     def heal() -> None:
-        machine.fails = False
+        system.bad_inputs = 0
+        for host in system.backends:
+            host.machine.bad_inputs = 0
 
     return heal
 
@@ -404,7 +432,10 @@ FAULTS: dict[str, Callable[[FaultSchedule], Heal | None]] = {
     "hang": _hang,
     "hang-for-ever": _hang_for_ever,
     "poison": _poison,
-    "fail": _fail,
+    "fail": _failing(at_once=False),
+    "fail-at-once": _failing(at_once=True),
+    "unusable": _unusable,
+    "bad-inputs": _bad_inputs,
     "no-room": _no_room,
     "misprofiled": _misprofiled,
     "clock-step": _clock_step,

@@ -88,6 +88,10 @@ class SimulatedDeployment:
         self.clients = SimulatedClients(world, self._check_failed)
         self.poison = ""
         """A variant that kills whatever process runs it."""
+        self.bad_inputs = 0
+        """Requests whose number this divides fail wherever they run; 0: none."""
+        self.failed: set[int] = set()
+        """Backends that have failed through a fault of their own: they may be ejected."""
         self.excused: set[int] = set()
         """Backends to which something has happened: they may be taken for hung."""
         self.starting = 0
@@ -110,7 +114,8 @@ class SimulatedDeployment:
                     host.process.check()
                 except UnfitError as error:
                     self.world.say(host.loop.name, "is unfit:", error)
-                    if not host.process.retired and not host.machine.hangs:
+                    unfit = host.process.retired or host.process.unusable
+                    if not unfit and not host.machine.hangs:
                         raise InvariantViolationError(
                             f"{host.loop.name} was fit: {error}"
                         ) from None
@@ -214,6 +219,7 @@ class SimulatedDeployment:
         name, number = self._name_and_number("backend")
         host = BackendHost(self.world, name, number, self.tables, self.resolvers, self.lose_backend)
         host.machine.poison = self.poison
+        host.machine.bad_inputs = self.bad_inputs
         self.backends.append(host)
         self._started(host)
         host.loop.start(host.run)
@@ -354,6 +360,8 @@ class SimulatedDeployment:
     def _whole(self) -> bool:
         live = self.router.live if self.router is not None else None
         if self.starting or live is None or live.presence.barred or not self.controlled():
+            return False
+        if live.guard.outliers.ejected:
             return False
         if not all(each is not None and self._seated(each) for each in self.seats):
             return False

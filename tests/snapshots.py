@@ -71,6 +71,7 @@ def router(applications: Mapping[str, ApplicationSnapshot], **more: Any) -> Rout
         hung_backends=[],
         lost_backends=[],
         retired_backends={},
+        ejected_backends={},
         next_wake_in_ns=None,
         lead_ns=0,
         link_ns=0,

@@ -2,7 +2,8 @@
 
 Pure: events and a time in, effects out. One batch runs; at most one more waits behind it and has
 its inputs fetched meanwhile. Every request of a batch gets exactly one `Result`, or is returned
-when its router is gone. Requests that have ended, or whose frontend is out of reach, are left out.
+when its batch fails or its router is gone. Requests that have ended, or whose frontend is out of
+reach, are left out.
 """
 
 from collections.abc import Sequence
@@ -292,9 +293,11 @@ class BatchPipeline:
         self._advance(now_ns)
 
     def on_failed(self, now_ns: int, job: PipelineJob, run_ns: int, reason: str) -> None:
-        """End a batch that gave no results."""
-        for payload in job.payloads():
-            self._refuse(now_ns, job, payload.rid, reason)
+        """Return the requests of a batch that failed: its router retries them, or answers."""
+        term = 0 if job.orphan else self.term
+        rids = [payload.rid for payload in job.payloads()]
+        for frontend, returned in by_frontend(rids).items():
+            self.effects.append(ReturnRequests(frontend, Returned(tuple(returned), term)))
         self._end(job, run_ns, reason)
         self._advance(now_ns)
 

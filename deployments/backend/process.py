@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
 from fermata.deployments.backend.batch_pipeline import (
     AnnounceReady,
@@ -51,6 +52,8 @@ from fermata.router.links.transport import Link, Resolve
 from fermata.router.live.precise_timer import LoopTimer
 
 OTHERS = "other reasons, too many to list"
+END_S = 1.0
+"""Time for the goodbyes of a process whose device is of no use any more."""
 
 
 class UnfitError(ServingError):
@@ -71,8 +74,10 @@ class BackendProcess:
         heartbeat: HeartbeatThread | None = None,
         make_executor: Callable[[Callable[[BatchOutcome], None]], BatchExecutor] = Executor,
         standby: Resolve | None = None,
+        end_process: Callable[[], None] = lambda: None,
     ) -> None:
-        """`resolve` and `standby` find routers; one of the two leads at a time."""
+        """`resolve` and `standby` find routers; one of the two leads at a time. `end_process` is
+        called for another process to take its place."""
         self.settings = settings
         self.heartbeat = heartbeat or HeartbeatThread(settings.links.beat_ns)
         self.clock = self.heartbeat.clock
@@ -84,6 +89,7 @@ class BackendProcess:
         self.meter = meter or BackendMeter(LoadCounts(), lambda: 0)
         self.export = export
         """Receives each report to the router too."""
+        self.end_process = end_process
         self.leaving: set[str] = set()
         """Variants that get no new batch, and are unloaded after those they have."""
         self.loading: dict[str, bool] = {}
@@ -103,6 +109,8 @@ class BackendProcess:
         """The router has confirmed that it sends nothing more."""
         self.retired = ""
         """The router's reason for having this process replaced."""
+        self.unusable = ""
+        """Why its device runs nothing any more."""
         self.batches = 0
         self.failures: dict[str, int] = {}
         """Batches and loads that failed, by reason."""
@@ -145,11 +153,13 @@ class BackendProcess:
         return self.drained or self.router is None or self.clock() > give_up_at_ns
 
     def check(self) -> None:
-        """UnfitError if this process is to be replaced: its accelerator hangs, or the router has
-        retired it."""
+        """UnfitError if this process is to be replaced: its accelerator hangs or is unusable, or
+        the router has retired it."""
         overrun_ns = self.pipeline.overrun_ns(self.clock())
         if overrun_ns > self.settings.hung_ns:
             raise UnfitError(f"a batch should have ended {overrun_ns / 1e9:.0f} s ago")
+        if self.unusable:
+            raise UnfitError(f"its device is unusable: {self.unusable}")
         if self.retired:
             raise UnfitError(f"retired: {self.retired}")
 
@@ -336,9 +346,27 @@ class BackendProcess:
             return
         self.executor.begin(job, runner, items, errors)
 
+    def _give_up(self, reason: str) -> None:
+        """The device is of no use any more. The router hears that nothing more is to come here
+        before it hears of the batch that failed."""
+        self.unusable = reason
+        LOG.error("device unusable", extra=fields(reason=reason))
+        self.draining = True
+        self._announce()
+        self._start(self._end())
+
+    async def _end(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_S):
+                await self.to_router.stop(f"device unusable: {self.unusable}")
+                await self.frontends.stop("device unusable")
+        self.end_process()
+
     def _on_outcome(self, outcome: BatchOutcome) -> None:
         now_ns, job = self.clock(), outcome.job
         self.batches += 1
+        if outcome.unusable and not self.unusable:
+            self._give_up(outcome.unusable)
         if outcome.fits and self.limits.set(now_ns, job.run.variant, outcome.fits):
             self._count(f"{job.run.variant}: memory suffices for batches of {outcome.fits}")
             self._announce()

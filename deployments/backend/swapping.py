@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fermata.deployments.backend.device import run_small_kernel
 from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.execution.tensors import Array, Outputs
 from fermata.deployments.models.model import Card
@@ -69,6 +70,10 @@ class SwappingRunner:
     def run(self, staged: Any) -> Outputs:
         runner = self.space.bring_in(self.spec)
         return runner.run(runner.stage(staged))
+
+    def check_device(self) -> None:
+        runner = self.space.runner
+        (run_small_kernel if runner is None else runner.check_device)()
 
     def close(self) -> None:
         if self.space.resident == self.spec.name:

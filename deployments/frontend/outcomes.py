@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.router.core.events import DropReason
-from fermata.router.links.messages import Result
+from fermata.router.links.messages import INPUT_LATE, Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,19 @@ RETRY_AFTER_NS = 100_000_000
 """Hint for a retry after an overload or an outage, unless the router gives a better one."""
 
 
-def drop_refusal(reason: str, retry_after_ns: int = 0) -> Refusal:
-    """The refusal of a request that the router dropped."""
+def drop_refusal(reason: str, retry_after_ns: int = 0, detail: str = "") -> Refusal:
+    """The refusal of a request that the router dropped; `detail` is its batch's error."""
+    if detail:
+        return error_refusal(detail)
     status, message = _STATUSES.get(reason, ("UNAVAILABLE", "the router could not serve it"))
     if status in ("RESOURCE_EXHAUSTED", "UNAVAILABLE"):
         retry_after_ns = retry_after_ns or RETRY_AFTER_NS
     return Refusal(status, reason, f"{reason}: {message}", retry_after_ns)
+
+
+def error_refusal(error: str) -> Refusal:
+    """What to tell a client whose request could not be run."""
+    if error == INPUT_LATE:
+        message = f"input-late: {error}, and its batch could not wait"
+        return Refusal("UNAVAILABLE", RefusalReason.INPUT_LATE, message, RETRY_AFTER_NS)
+    return Refusal("INTERNAL", RefusalReason.FAILED, f"the model failed: {error}")

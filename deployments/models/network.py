@@ -165,6 +165,8 @@ class Plain:
     def __init__(self, card: Card, function: Any) -> None:
         self.card = card
         self._function = function
+        if hasattr(function, "check_device"):
+            self.check_device = function.check_device
 
     def __call__(self, batch: Any) -> Any:
         return self._function(batch)

@@ -7,6 +7,7 @@ from fermata.router.core.costs import Costs
 from fermata.router.core.events import (
     Answer,
     Batch,
+    Blame,
     ClientReport,
     Dispatch,
     Drop,
@@ -14,11 +15,18 @@ from fermata.router.core.events import (
     Effect,
     Estimate,
     Request,
+    Retry,
+    Verdict,
 )
+from fermata.router.core.lane import BackendState
 from fermata.router.core.lead import Lead
 from fermata.router.core.rank import RankThread
 from fermata.router.core.source import POOL_ONLY, Outbox, Source
 from fermata.router.core.timers import Timers
+
+LAST_NS = 100_000_000
+"""For which a backend whose batch failed comes after its peers, times its errors in a row."""
+LAST_NS_MAX = 10_000_000_000
 
 
 class Engine:
@@ -131,7 +139,7 @@ class Engine:
         return True
 
     def _withdraw(self, now_ns: int, request: Request, reason: str) -> None:
-        source = self.sources[request.application]
+        source = self._holder(request)
         lanes = source.on_cancel(now_ns, request)
         self.outbox.drop(request, reason)
         source.desk.refresh(now_ns, source, lanes)
@@ -149,10 +157,18 @@ class Engine:
             return False
         request.accuracies = accuracies
         request.estimate = estimate
-        source = self.sources[request.application]
+        source = self._holder(request)
         lanes = source.on_update(now_ns, request)
         source.desk.refresh(now_ns, source, lanes)
         return True
+
+    def _holder(self, request: Request) -> Source:
+        """The source that a queued request waits in."""
+        if request.retried:
+            for rank in self.ranks:
+                if request.rid in rank.retries.of_request:
+                    return rank.retries
+        return self.sources[request.application]
 
     def on_report(self, now_ns: int, application: int, report: ClientReport) -> None:
         """A client of this application has said how fast it sends, and over what network."""
@@ -190,15 +206,23 @@ class Engine:
         self.ranks[rank].add_backend(now_ns, backend, kind, source, resident)
 
     def on_backend_down(self, now_ns: int, backend: int) -> None:
-        """A backend has died: what it had runs elsewhere once more, if there is time."""
+        """A backend has died: what it had runs elsewhere once more, if there is time.
+
+        Whatever ran there may have killed it, and is tried again alone.
+        """
         rank = self.backend_rank.pop(backend)
+        running = rank.backends[backend].running
         for batch in rank.remove_backend(now_ns, backend):
+            if batch.retry is not None:
+                rank.retries.on_lost(batch, began=batch is running)
             for request in batch.requests:
-                self._run_again(now_ns, request)
+                self._run_again(now_ns, request, batch.variant if batch is running else None)
 
     def on_drain(self, now_ns: int, backend: int) -> None:
         """Give a backend nothing more; it finishes what it has and then goes down."""
-        self.backend_rank[backend].drain(now_ns, backend)
+        rank = self.backend_rank[backend]
+        rank.drain(now_ns, backend)
+        rank.backends[backend].ejected = False
 
     def on_resident(self, now_ns: int, backend: int, resident: frozenset[int] | None) -> None:
         """Loads and unloads have left these variants on the backend; None: every one."""
@@ -208,18 +232,77 @@ class Engine:
         """A batch never reached its backend: the backend is as good as gone."""
         self.on_backend_down(now_ns, backend)
 
-    def _run_again(self, now_ns: int, request: Request) -> None:
-        self.outbox.queued[request.rid] = request
-        admission = self.admissions[request.application]
-        if admission is not None:
-            admission.on_queued(request)
+    def on_eject(self, now_ns: int, backend: int) -> None:
+        """Give a backend nothing more until it is given back."""
+        rank = self.backend_rank[backend]
+        rank.drain(now_ns, backend)
+        rank.backends[backend].ejected = True
+
+    def on_give_back(self, now_ns: int, backend: int) -> None:
+        """Try a backend again that was ejected: one batch at a time until one succeeds."""
+        rank = self.backend_rank[backend]
+        state = rank.backends[backend]
+        if state.ejected:
+            state.ejected = False
+            state.trial = True
+            rank.undrain(now_ns, backend)
+
+    def _run_again(self, now_ns: int, request: Request, alone: int | None = None) -> None:
+        """Queue a request once more; alone, where it is to have no company on that variant."""
+        self._queue_again(request)
         if request.retried or request.deadline_ns <= now_ns:
             self.outbox.drop(request, DropReason.LOST)
             return
         request.retried = True
         source = self.sources[request.application]
+        if alone is not None:
+            self._retry(now_ns, Retry([request], alone, -1, complete=True))
+            return
         lanes = source.on_request(now_ns, request)
         source.desk.refresh(now_ns, source, lanes)
+
+    def _queue_again(self, request: Request) -> None:
+        self.outbox.queued[request.rid] = request
+        admission = self.admissions[request.application]
+        if admission is not None:
+            admission.on_queued(request)
+
+    def _retry(self, now_ns: int, retry: Retry) -> None:
+        source = self.sources[retry.requests[0].application]
+        rank = self._home(source)
+        lanes = rank.retries.add(source if source.owns_backends else None, retry)
+        rank.refresh(now_ns, rank.retries, lanes)
+
+    def _home(self, source: Source) -> RankThread:
+        return next(rank for rank in self.ranks if rank is source.desk)
+
+    def _try_elsewhere(
+        self, now_ns: int, backend: int, batch: Batch, requests: Sequence[Request], error: str
+    ) -> None:
+        """A batch failed: run these of it once more on another backend, or drop them."""
+        application = batch.requests[0].application
+        source = self.sources[application]
+        again: list[Request] = []
+        if batch.retry is None:
+            rank, blame = self._home(source), Blame.UNKNOWN
+            owner = source if source.owns_backends else None
+            if not rank.retries.worth_it(owner, application):
+                blame = Blame.INPUT
+            elif rank.runs_elsewhere(owner, backend, batch.variant):
+                again = [each for each in requests if not each.retried]
+                again = [each for each in again if each.deadline_ns > now_ns]
+            if not again:
+                self.outbox.effects.append(Verdict(backend, application, blame))
+        for request in requests:
+            request.error = error
+            self._queue_again(request)
+            if request in again:
+                request.retried = True
+            else:
+                self.outbox.drop(request, DropReason.FAILED)
+        if again:
+            complete = len(again) == len(batch.requests)
+            self._retry(now_ns, Retry(again, batch.variant, backend, complete))
 
     def on_done(
         self,
@@ -227,33 +310,52 @@ class Engine:
         backend: int,
         run_ns: int,
         size: int = -1,
-        failed: bool = False,
+        failed: str = "",
         left_out: Sequence[Request] = (),
     ) -> Batch:
         """The batch that ran on this backend has ended; returns it.
 
         `size` is how many of its requests really ran, where some had ended before: run times are
-        learnt for that size. A batch that failed teaches nothing, and its requests count as such.
-        Those of it that were `left_out` run elsewhere once more, if there is time.
+        learnt for that size. A batch that `failed` teaches nothing. Those of it that were
+        `left_out` have no answer: they run elsewhere once more, if there is time, and where they
+        cannot, they are dropped; of one that failed, with its error.
         """
         rank = self.backend_rank[backend]
         batch = rank.finish(backend, run_ns, 0 if failed else size)
+        if failed or size != 0:
+            self._note_end(now_ns, rank.backends[backend], bool(failed))
+        source = self.sources[batch.requests[0].application]
+        if batch.retry is not None:
+            source = rank.retries
+            batch.retry.complete = batch.retry.complete and not left_out
         ran = batch.requests
         if left_out:
             ran = [request for request in ran if request not in left_out]
         if failed:
             for request in ran:
                 self.ledger.on_drop(request, DropReason.FAILED)
+            lanes = source.on_failed(now_ns, backend, batch)
         else:
             self.ledger.on_done(now_ns, ran)
-        source = self.sources[batch.requests[0].application]
-        lanes = source.on_done(now_ns, backend, batch, run_ns)
+            lanes = source.on_done(now_ns, backend, batch, run_ns)
         rank.go_on(now_ns, backend)
         if lanes:
             source.desk.refresh(now_ns, source, lanes)
-        for request in left_out:
-            self._run_again(now_ns, request)
+        if failed:
+            self._try_elsewhere(now_ns, backend, batch, left_out, failed)
+        else:
+            for request in left_out:
+                self._run_again(now_ns, request)
         return batch
+
+    def _note_end(self, now_ns: int, state: BackendState, failed: bool) -> None:
+        """A batch has given results there, or none."""
+        if failed:
+            state.errors += 1
+            state.last_until_ns = now_ns + min(state.errors * LAST_NS, LAST_NS_MAX)
+        else:
+            state.errors = state.last_until_ns = 0
+            state.trial = False
 
     def stands(self, dispatch: Dispatch) -> bool:
         """Whether a dispatch still has to be carried out: its backend may have gone since."""
@@ -294,7 +396,8 @@ class Engine:
         if admission is None or drop.reason == DropReason.SHED:
             return
         admission.on_left(drop.request, drop.reason)
-        if drop.reason != DropReason.CANCELLED:
+        # Neither says that too much was let in.
+        if drop.reason not in (DropReason.CANCELLED, DropReason.FAILED):
             admission.on_lost(drop.request)
 
     def _tell_of_end(self, request: Request) -> None:

@@ -27,7 +27,7 @@ class DropReason:
     CANCELLED: Final = "cancelled"
     """Its client has left."""
     FAILED: Final = "failed"
-    """Its batch raised an error on the backend."""
+    """Its batch raised an error on the backend, and again elsewhere if there was time to try."""
     QUARANTINED: Final = "quarantined"
     """Its model has crashed one backend after the other, and is not run for a while."""
     LOST: Final = "backend-lost"
@@ -80,6 +80,7 @@ class Request:
         "arrived_at_ns",
         "client",
         "deadline_ns",
+        "error",
         "estimate",
         "expires_at_ns",
         "priority",
@@ -121,7 +122,9 @@ class Request:
         self.allowed: frozenset[int] | None = None
         """The variants that its client's accuracy floor and pin leave; None: every one."""
         self.retried = False
-        """It ran once on a backend that died."""
+        """It ran once on a backend that died, or in a batch that failed."""
+        self.error = ""
+        """Why that batch failed; whatever keeps it from running again, its client is told this."""
 
     def __repr__(self) -> str:
         return f"Request({self.rid}, app {self.application}, deadline {self.deadline_ns})"
@@ -171,6 +174,25 @@ class ClientReport:
         """The only variant that may serve it; -1: any."""
 
 
+class Retry:
+    """Requests that are to run once more, away from where they failed or were lost."""
+
+    __slots__ = ("backend", "complete", "failed", "left", "requests", "variant")
+
+    def __init__(self, requests: list[Request], variant: int, backend: int, complete: bool) -> None:
+        self.requests = requests
+        """Those that wait, earliest deadline first."""
+        self.variant = variant
+        self.backend = backend
+        """Where their batch failed; -1 where it is not to be judged, since the backend is gone."""
+        self.complete = complete
+        """Nobody of that batch has been left out of the retry so far."""
+        self.failed = False
+        """Some of them failed elsewhere too."""
+        self.left = len(requests)
+        """Those that have not ended."""
+
+
 class Batch:
     """Requests that one backend runs together; formed at the grant."""
 
@@ -180,6 +202,7 @@ class Batch:
         "plan_ns",
         "ready_at_ns",
         "requests",
+        "retry",
         "start_at_ns",
         "swap_in_ns",
         "variant",
@@ -198,6 +221,8 @@ class Batch:
         self.expect_ns = 0
         """What it will usually take, swap-in included."""
         self.swap_in_ns = 0
+        self.retry: Retry | None = None
+        """What it tries again; None for a first try."""
 
 
 class Effect:
@@ -235,6 +260,28 @@ class Answer(Effect):
         self.request = request
         self.label = label
         self.accuracy = accuracy
+
+
+class Blame:
+    """The cause of a batch's failure, as far as a retry has shown it."""
+
+    BACKEND: Final = "backend"
+    """The same requests ran well elsewhere."""
+    INPUT: Final = "input"
+    """They failed elsewhere too: it is an input, or the model."""
+    UNKNOWN: Final = "unknown"
+    """There was no time, or nowhere else, to try all of them again."""
+
+
+class Verdict(Effect):
+    """The cause of a failure on this backend is known, or never will be."""
+
+    __slots__ = ("application", "backend", "blame")
+
+    def __init__(self, backend: int, application: int, blame: str) -> None:
+        self.backend = backend
+        self.application = application
+        self.blame = blame
 
 
 class Compute(Effect):

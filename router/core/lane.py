@@ -72,15 +72,19 @@ class BackendState(Timer):
         "backend",
         "bit",
         "draining",
+        "ejected",
+        "errors",
         "free",
         "free_at_ns",
         "kind",
         "lane",
+        "last_until_ns",
         "offer",
         "owner",
         "queued",
         "resident",
         "running",
+        "trial",
     )
 
     def __init__(
@@ -108,6 +112,14 @@ class BackendState(Timer):
         self.free_at_ns = 0
         """Predicted end of all it has been given."""
         self.draining = False
+        self.ejected = False
+        """It drains, but is to be given back."""
+        self.trial = False
+        """It was given back, and is given one batch at a time until one succeeds."""
+        self.errors = 0
+        """Batches in a row that failed, whoever was to blame."""
+        self.last_until_ns = 0
+        """Until then it comes after its peers."""
 
     def fire(self, now_ns: int) -> None:
         self.offer(now_ns, self)
@@ -213,6 +225,10 @@ class Lane:
         """Count on this backend no longer."""
         self.withdraw(state)
         self.up &= ~state.bit
+
+    def undrain(self, state: BackendState) -> None:
+        """Count on this backend again."""
+        self.up |= state.bit
 
     def remove(self, state: BackendState) -> None:
         self.drain(state)

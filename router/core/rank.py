@@ -7,7 +7,17 @@ from fermata.router.core.events import Batch, Dispatch
 from fermata.router.core.lane import BackendState, Lane, Standing
 from fermata.router.core.lead import Lead
 from fermata.router.core.pool import Pool
-from fermata.router.core.source import POOL, Bid, Outbox, Slot, Source, SourceContext, own_lane
+from fermata.router.core.retries import Retries
+from fermata.router.core.source import (
+    POOL,
+    POOL_ONLY,
+    Bid,
+    Outbox,
+    Slot,
+    Source,
+    SourceContext,
+    own_lane,
+)
 from fermata.router.core.timers import Timers
 
 TRIES = 16
@@ -26,6 +36,7 @@ class RankThread(SourceContext):
         "batches",
         "lanes",
         "nodes",
+        "retries",
         "settled_at_ns",
         "slot",
         "standings",
@@ -52,6 +63,8 @@ class RankThread(SourceContext):
         self.slot = Slot(costs)
         self.batches = 0
         self.settled_at_ns = 0
+        self.retries = Retries()
+        self.add_source(self.retries)
 
     def free_backends(self, source: Source) -> int:
         standing = self.standings[source.number][POOL]
@@ -69,6 +82,35 @@ class RankThread(SourceContext):
 
     def kind(self, backend: int) -> int:
         return self.backends[backend].kind
+
+    def owner(self, backend: int) -> Source | None:
+        return self.backends[backend].owner
+
+    def errors(self, backend: int) -> int:
+        return self.backends[backend].errors
+
+    def lanes_of(self, owner: Source | None) -> Sequence[int]:
+        if owner is None:
+            return POOL_ONLY
+        return [each.lane.index for each in self.backends.values() if each.owner is owner]
+
+    def runs_elsewhere(
+        self, owner: Source | None, backend: int, variant: int, well: bool = False
+    ) -> bool:
+        return any(
+            each.owner is owner
+            and each.backend != backend
+            and not each.draining
+            and not (well and each.errors)
+            and self.runs(each.backend, variant)
+            for each in self.backends.values()
+        )
+
+    def has_idle(self, owner: Source | None) -> bool:
+        return any(
+            each.owner is owner and each.running is None and not each.draining
+            for each in self.backends.values()
+        )
 
     # Sources and their bids
 
@@ -97,9 +139,10 @@ class RankThread(SourceContext):
         lane.join(standing)
 
     def _leave(self, source: Source, lane: Lane) -> None:
-        standing = self.standings[source.number].pop(lane.index)
-        self.timers.disarm(standing)
-        lane.leave(standing)
+        for each in (source, self.retries):
+            standing = self.standings[each.number].pop(lane.index)
+            self.timers.disarm(standing)
+            lane.leave(standing)
         del self.lanes[lane.index]
 
     def refresh(self, now_ns: int, source: Source, lanes: Sequence[int]) -> None:
@@ -163,6 +206,7 @@ class RankThread(SourceContext):
             lane = self.lanes[index] = Lane(index, self.costs.swap_in_ns)
         if owner is not None:
             self._join(owner, lane)
+            self._join(self.retries, lane)
         state = BackendState(self.offer, backend, kind, lane, owner)
         lane.add(state)
         lane.hold(state, resident)
@@ -194,6 +238,19 @@ class RankThread(SourceContext):
             state.lane.drain(state)
             self._tell(now_ns, state, up=False)
 
+    def undrain(self, now_ns: int, backend: int) -> None:
+        """Have it back that was to be given nothing more; it may still have something to finish."""
+        state = self.backends[backend]
+        assert state.draining
+        self.settle(now_ns)
+        self.signals.backends += 1
+        self._pool(state).backends += 1
+        state.draining = False
+        state.lane.undrain(state)
+        self._tell(now_ns, state, up=True)
+        if state.running is None:
+            self.offer(now_ns, state)
+
     def set_resident(self, now_ns: int, backend: int, resident: frozenset[int] | None) -> None:
         """These variants now run on the backend without a swap-in; None: all do."""
         state = self.backends[backend]
@@ -206,6 +263,8 @@ class RankThread(SourceContext):
         owner = state.owner
         if owner is not None:
             self.refresh(now_ns, owner, owner.on_backend(now_ns, state.backend, up))
+        if self.retries.of_request:
+            self.refresh(now_ns, self.retries, self.lanes_of(owner))
 
     def _pool(self, state: BackendState) -> Pool:
         return self.pool if state.owner is None else state.owner.pool
@@ -251,16 +310,21 @@ class RankThread(SourceContext):
         when it is free."""
         requests = batch.requests
         lead_ns = self.leads[requests[0].application].ns(len(requests))
-        if lead_ns > 0 and state.queued is None:
+        if lead_ns > 0 and state.queued is None and not state.trial:
             self.timers.arm(state, max(now_ns + 1, state.free_at_ns - lead_ns))
+        else:
+            self.timers.disarm(state)
 
     def offer(self, now_ns: int, state: BackendState) -> None:
         """This backend can be had from now on: offer it to the bids that wait for such a one."""
         overdue = state.running is not None and state.free_at_ns <= now_ns
         if state.draining or state.queued is not None or overdue:
             return
-        lane = state.lane
-        lane.offer(state, self._weak(state))
+        lane, weak = state.lane, self._weak(state)
+        if state.running is None and state.last_until_ns > now_ns:
+            weak = True
+            self.timers.arm(state, state.last_until_ns)
+        lane.offer(state, weak)
         declined: list[Standing] = []
         while state.free and lane.ripe:
             standing = lane.first_ripe(state)

@@ -171,6 +171,9 @@ class Outbox:
     def drop(self, request: Request, reason: str) -> None:
         """End a queued request without a result."""
         del self.queued[request.rid]
+        if request.error and reason != DropReason.CANCELLED:
+            # Whatever kept it from running again, this is why it has no result.
+            reason = DropReason.FAILED
         self.ledger.on_drop(request, reason)
         self.effects.append(Drop(request, reason))
 
@@ -211,7 +214,7 @@ class Source:
     """Variants of which every batch is one: only backends that can run one of them are offered.
     None: every backend is. The source still has to look whether a backend suits it."""
     application = 0
-    """Given by its engine; the first where it serves several."""
+    """Given by its engine; the first where it serves several. Negative: each bid names its own."""
 
     def attach(self, desk: "SourceContext") -> None:
         """Called once, before any event, with what a source may use of its surroundings."""
@@ -220,7 +223,8 @@ class Source:
         self.timers = desk.timers
         self.outbox = desk.outbox
         self.signals = desk.signals
-        self.lead = desk.leads[self.application]
+        if self.application >= 0:
+            self.lead = desk.leads[self.application]
         self.pool = Pool() if self.owns_backends else desk.pool
 
     def on_leave(self) -> None:
@@ -243,6 +247,10 @@ class Source:
 
     def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
         return NO_LANES
+
+    def on_failed(self, now_ns: int, backend: int, batch: Batch) -> Sequence[int]:
+        """A batch gave no results. It has taken what was expected, as far as anybody learns."""
+        return self.on_done(now_ns, backend, batch, batch.expect_ns)
 
     def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
         """A backend of one of its lanes has come or gone."""
@@ -347,6 +355,29 @@ class SourceContext:
 
     def kind(self, backend: int) -> int:
         """Which of the profiles holds on a backend."""
+        raise NotImplementedError
+
+    def owner(self, backend: int) -> Source | None:
+        """The source that runs a backend by itself; None in the pool."""
+        raise NotImplementedError
+
+    def errors(self, backend: int) -> int:
+        """Batches in a row that failed on a backend, whoever was to blame."""
+        raise NotImplementedError
+
+    def lanes_of(self, owner: Source | None) -> Sequence[int]:
+        """The lanes of an owner's backends; None: of the pool."""
+        raise NotImplementedError
+
+    def runs_elsewhere(
+        self, owner: Source | None, backend: int, variant: int, well: bool = False
+    ) -> bool:
+        """Whether another backend of this owner may be given the variant; `well`: one whose last
+        batch did not fail."""
+        raise NotImplementedError
+
+    def has_idle(self, owner: Source | None) -> bool:
+        """Whether a backend of this owner has nothing to do."""
         raise NotImplementedError
 
     def backends_for(self, source: Source) -> int:

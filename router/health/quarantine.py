@@ -71,16 +71,22 @@ class Quarantine:
 
     def on_done(self, backend: int, application: int, factor: float, failed: bool) -> str:
         """A batch has ended; why its backend should be replaced, or nothing."""
-        conduct = self.backends.setdefault(backend, BackendRecord())
         if failed:
-            count = self._failed(conduct, application)
-            if count >= FAILED_BATCHES:
-                return f"{count} batches in a row failed here, and none elsewhere"
-        else:
-            self._succeeded(conduct, application)
+            return self.on_error(backend, application)
+        conduct = self.backends.setdefault(backend, BackendRecord())
+        self._succeeded(conduct, application)
         conduct.slow = conduct.slow + 1 if factor >= SLOW_FACTOR else 0
         if conduct.slow >= SLOW_BATCHES:
             return f"it takes {factor:.1f} times as long as its peers"
+        return ""
+
+    def on_error(self, backend: int, application: int) -> str:
+        """A batch failed that could not be tried elsewhere; why its backend is to blame for it, or
+        nothing."""
+        conduct = self.backends.setdefault(backend, BackendRecord())
+        count = self._failed(conduct, application)
+        if count >= FAILED_BATCHES:
+            return f"{count} batches in a row failed here, and none elsewhere"
         return ""
 
     def _failed(self, conduct: BackendRecord, application: int) -> int:

@@ -176,6 +176,8 @@ class Dropped(msgspec.Struct, tag=20, array_like=True, frozen=True):
     rid: int
     reason: str
     retry_after_ns: int = 0
+    detail: str = ""
+    """The error itself, where a batch failed."""
 
 
 class Unavailable(msgspec.Struct, tag=21, array_like=True, frozen=True):
@@ -297,7 +299,7 @@ class Done(msgspec.Struct, tag=41, array_like=True, frozen=True):
     start_late_ns: int
     """How much later than planned it could start, the previous batch aside."""
     failed: str = ""
-    """Why it gave no results; its requests are told by the backend."""
+    """Why it gave no results; the router runs its requests elsewhere, or tells them."""
     left_out: tuple[int, ...] = ()
     """Requests that did not run, since their frontend was out of reach before it had sent their
     inputs."""
@@ -332,9 +334,11 @@ class Fetch(msgspec.Struct, tag=50, array_like=True, frozen=True):
 
 
 class Returned(msgspec.Struct, tag=53, array_like=True, frozen=True):
-    """These got no result here, and the router that ordered them is gone."""
+    """These got no result here."""
 
     rids: tuple[int, ...]
+    epoch: int = 0
+    """Of the router that decides what becomes of them; 0: the one that ordered them is gone."""
 
 
 class Payload(msgspec.Struct, tag=51, array_like=True, frozen=True):

@@ -17,6 +17,7 @@ from fermata.router.core.events import (
     Load,
     Request,
     Unload,
+    Verdict,
 )
 from fermata.router.core.lane import BackendState
 from fermata.router.health.availability import Availability
@@ -387,11 +388,13 @@ class LiveRouter:
                 self.meters.round_trip.add(max(0, away_ns - max(0, fetch_ns)))
         link_ns = self.lead.links_ns.get(node, 0)
         self.meters.on_done(now_ns, number, running, done.run_ns, link_ns, ran)
-        left_out = self.away.on_done(running, done.left_out, self.frontends)
+        left_out = self.away.on_done(running, done, self.frontends)
         # What did not run teaches nothing about run times.
         size = len(running.requests) - len(left_out) if ran else 0
-        self.engine.on_done(now_ns, number, done.run_ns, size, bool(done.failed), left_out)
-        self.guard.on_done(now_ns, number, running, ran, bool(done.failed))
+        if done.failed:
+            self.guard.on_failed(now_ns, number, running)
+        self.engine.on_done(now_ns, number, done.run_ns, size, done.failed, left_out)
+        self.guard.on_done(now_ns, number, running, ran)
         self.lead.replan_waiting(now_ns, application)
         self.placement.on_idle(now_ns, number)
 
@@ -416,7 +419,8 @@ class LiveRouter:
         now_ns = self.clock()
         self.guard.look(now_ns)
         self.engine.on_time(now_ns)
-        if self.engine.outbox.effects:
+        # A verdict may eject a backend, whose queue then goes elsewhere.
+        while self.engine.outbox.effects:
             self._carry_out(now_ns)
         self.word.fleet()
         for link in self.touched:
@@ -437,6 +441,8 @@ class LiveRouter:
                     self.lead.on_late(now_ns, effect.request)
             elif isinstance(effect, Answer):
                 self.word.short_circuit(effect)
+            elif isinstance(effect, Verdict):
+                self.guard.on_verdict(now_ns, effect)
             elif isinstance(effect, Advise):
                 self.word.advise(effect)
             elif isinstance(effect, Compute):

@@ -1,9 +1,9 @@
 """Requests that backends have, and those of them that are asked for once more."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from fermata.router.core.events import Batch, Request
-from fermata.router.links.messages import RID_BITS
+from fermata.router.links.messages import RID_BITS, Done
 
 
 class InFlight:
@@ -28,16 +28,15 @@ class InFlight:
         self.rids.difference_update(rids)
         self.asked_again.difference_update(rids)
 
-    def on_done(
-        self, batch: Batch, left_out: Iterable[int], frontends: Collection[int]
-    ) -> list[Request]:
-        """A batch has ended; those of it that the backend could not answer to a frontend that
-        lives. Whoever has been answered after all is left out of its next batch by the frontend."""
+    def on_done(self, batch: Batch, done: Done, frontends: Collection[int]) -> list[Request]:
+        """A batch has ended; those of it that the backend has not answered to a frontend that
+        lives: all, where it failed. Whoever has been answered after all is left out of its next
+        batch by the frontend."""
         rids = [request.rid for request in batch.requests]
         self.rids.difference_update(rids)
-        if not left_out and not self.asked_again:
+        if not done.failed and not done.left_out and not self.asked_again:
             return []
-        missed = self.asked_again.union(left_out)
+        missed = self.asked_again.union(rids if done.failed else done.left_out)
         self.asked_again.difference_update(rids)
         return [
             request

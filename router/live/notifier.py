@@ -118,4 +118,5 @@ class FrontendNotifier:
         link = self.frontends.get(request.rid >> RID_BITS)
         if link is not None:
             after_ns = retry_after_ns(self.built, drop.reason, request.application)
-            self.say(link, Dropped(request.rid, drop.reason, after_ns))
+            detail = request.error if drop.reason == DropReason.FAILED else ""
+            self.say(link, Dropped(request.rid, drop.reason, after_ns, detail))

@@ -7,7 +7,7 @@ from fermata.router.core.events import DropReason
 
 def retry_after_ns(built: Assembly, reason: str, application: int) -> int:
     """Admission reviews its share then, or a batch has passed; 0 where it would not help."""
-    if reason == DropReason.SUPERSEDED:
+    if reason in (DropReason.SUPERSEDED, DropReason.FAILED):
         return 0
     if reason == DropReason.SHED:
         return WINDOW_NS

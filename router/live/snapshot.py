@@ -47,6 +47,7 @@ def take_snapshot(
         hung_backends=sorted(set(live.guard.given_up)),
         lost_backends=[f"{number}: {reason}" for number, reason in live.guard.losses],
         retired_backends=dict(live.guard.retired),
+        ejected_backends=dict(live.guard.outliers.ejected),
         next_wake_in_ns=None if wake_ns == NEVER else wake_ns - now_ns,
         lead_ns=live.lead.lead_ns,
         link_ns=live.lead.link_ns,

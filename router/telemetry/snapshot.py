@@ -172,6 +172,8 @@ class RouterSnapshot:
     hung_backends: list[int]
     lost_backends: list[str]
     retired_backends: Mapping[int, str]
+    ejected_backends: Mapping[int, str]
+    """Backends that failed by their own fault and are to be given back, with the reason."""
     next_wake_in_ns: int | None
     lead_ns: int
     link_ns: int

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
@@ -16,9 +17,9 @@ from snapshots import snapshot
 from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
 from fermata.deployments.backend.execution.executor import tune
 from fermata.deployments.backend.execution.runner import PlainRunner, Runner, RunnerStore
-from fermata.deployments.backend.process import BackendProcess
+from fermata.deployments.backend.process import BackendProcess, UnfitError
 from fermata.deployments.backend.settings import BackendSettings
-from fermata.foundation.units import ms
+from fermata.foundation.units import ms, seconds
 from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
 from fermata.router.links.closing import Closed
 from fermata.router.links.connecting import PersistentLink
@@ -70,6 +71,8 @@ class World:
         self.heart = HeartbeatThread(OPTIONS.beat_ns)
         self.router_address = ""
         self.routers: list[LiveRouter] = []
+        self.ended: list[int] = []
+        """Backends whose process has ended itself."""
 
     async def resolve(self) -> str:
         if not self.router_address:
@@ -99,7 +102,8 @@ class World:
         if runner is None:
             runner = PlainRunner(EmulatedModel(EmulatedGpu(), TABLE_NS), len(TABLE_NS))
         settings = BackendSettings(number, "emulated", NODE, links=OPTIONS)
-        backend = BackendProcess(settings, {"v": runner}, self.resolve, stock)
+        end = partial(self.ended.append, number)
+        backend = BackendProcess(settings, {"v": runner}, self.resolve, stock, end_process=end)
         await backend.start()
         return backend
 
@@ -169,6 +173,9 @@ class TinyFrontend:
 
     def results(self) -> list[Result]:
         return [each for ends in self.ended.values() for each in ends if isinstance(each, Result)]
+
+    def dropped(self) -> list[Dropped]:
+        return [each for ends in self.ended.values() for each in ends if isinstance(each, Dropped)]
 
 
 def inline(rid: int) -> Payload:
@@ -276,8 +283,7 @@ def test_bad_inputs_and_failing_models_are_told_in_words() -> None:
             for _ in range(10):
                 frontend.submit()
             await frontend.all_ended()
-            errors = {result.error for result in frontend.results()}
-            assert "ZeroDivisionError: by zero" in errors
+            assert "ZeroDivisionError: by zero" in {each.detail for each in frontend.dropped()}
             counts = snapshot(router)["applications"]["app"]
             assert counts["dropped"]["failed"] > 0
             frontend.ended.clear()
@@ -285,6 +291,58 @@ def test_bad_inputs_and_failing_models_are_told_in_words() -> None:
             frontend.submit()
             await frontend.all_ended()
             assert "FP32 (7,) takes 28 bytes" in frontend.results()[0].error
+
+    run(test)
+
+
+@pytest.mark.parametrize("breaks", ["the device", "one batch"])
+def test_a_backend_whose_device_is_unusable_ends_itself_and_others_serve(breaks: str) -> None:
+    async def test() -> None:
+        async with served(1, inline) as (router, frontend, world, _):
+            gpu = EmulatedGpu()
+            model = EmulatedModel(gpu, TABLE_NS)
+            # The higher number: it is given something once the other one is busy.
+            other = await world.start_backend(7, PlainRunner(model, len(TABLE_NS)))
+            await until(lambda: len(router.backends) == 2)
+            gpu.broken = "an illegal memory access was encountered"
+            if breaks == "one batch":
+                model.check_device = lambda: None  # type: ignore[method-assign]
+            for _ in range(60):
+                # Time enough for a busy machine: what is asked here is who answers.
+                frontend.submit(seconds(5))
+                await asyncio.sleep(0.003)
+            await frontend.all_ended()
+            assert all(len(ends) == 1 for ends in frontend.ended.values())
+            # Nobody was told of it who could be served by the other one.
+            assert frontend.dropped() == []
+            assert all(result.error == "" for result in frontend.results())
+            if breaks == "the device":
+                await until(lambda: world.ended == [7])
+                assert sorted(router.backends) == [0]
+                assert "device unusable: RuntimeError: an illegal" in router.guard.losses[-1][1]
+                with pytest.raises(UnfitError, match="unusable"):
+                    other.check()
+            else:
+                assert world.ended == []
+                assert 7 in router.backends
+            await other.stop()
+
+    run(test)
+
+
+def test_the_last_backend_ends_itself_too() -> None:
+    async def test() -> None:
+        gpu = EmulatedGpu()
+        runner = PlainRunner(EmulatedModel(gpu, TABLE_NS), len(TABLE_NS))
+        async with served(1, inline, runner) as (router, frontend, world, _):
+            gpu.broken = "an illegal memory access was encountered"
+            frontend.submit(seconds(5))
+            await frontend.all_ended()
+            [dropped] = frontend.dropped()
+            assert (dropped.reason, dropped.detail) == ("failed", f"RuntimeError: {gpu.broken}")
+            await until(lambda: world.ended == [0])
+            assert not router.backends
+            assert not router.guard.quarantine.applications, "the model has crashed nobody"
 
     run(test)
 

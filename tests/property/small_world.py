@@ -51,7 +51,13 @@ class Workload:
 
 
 KINDS = (
-    ["request"] * 8 + ["burst"] * 4 + ["steady"] + ["cancel"] * 2 + ["down"] * 2 + ["up", "drain"]
+    ["request"] * 8
+    + ["burst"] * 4
+    + ["steady"]
+    + ["cancel"] * 2
+    + ["down"] * 2
+    + ["up", "drain", "eject"]
+    + ["fail"] * 2
 )
 
 
@@ -90,6 +96,9 @@ class Machine:
     kind: int
     up: bool = False
     draining: bool = False
+    ejected: bool = False
+    failing: int = 0
+    """So many batches give no results."""
     life: int = 0
     running: Batch | None = None
     waiting: Batch | None = None
@@ -213,8 +222,15 @@ class World:
             self.bring_up(backend)
         elif kind == "down" and machine.up:
             self.take_down(backend)
+        elif kind == "fail" and machine.up:
+            machine.failing += 1
+        elif kind == "eject" and machine.up and not machine.draining:
+            machine.ejected = not machine.ejected
+            call = self.engine.on_eject if machine.ejected else self.engine.on_give_back
+            call(self.now_ns, backend)
+            self.settle()
         elif kind == "drain" and machine.up and not machine.draining:
-            machine.draining = True
+            machine.draining, machine.ejected = True, False
             self.engine.on_drain(self.now_ns, backend)
             self.settle()
             if machine.running is None:
@@ -233,6 +249,7 @@ class World:
         if self.placed and (backend + machine.life) % 3:
             resident = frozenset(((backend + machine.life) % self.load.applications,))
         machine.up, machine.draining, machine.resident = True, False, resident
+        machine.ejected, machine.failing = False, 0
         self.engine.on_backend_up(
             self.now_ns, backend, kind=machine.kind, owner=self.owner, resident=resident
         )
@@ -277,14 +294,20 @@ class World:
             return
         batch = machine.running
         assert batch is not None
+        failed = "boom" if machine.failing else ""
+        machine.failing = max(0, machine.failing - 1)
         for request in batch.requests:
             self.end(request, "done")
+            if failed:
+                fate = self.fates[request.rid]
+                fate.ended, fate.excused = "", True
         machine.running = None
         run_ns = self.now_ns - machine.began_at_ns
         following, machine.waiting = machine.waiting, None
         if following is not None:
             self.start(backend, following)
-        ended = self.engine.on_done(self.now_ns, backend, run_ns)
+        left_out = list(batch.requests) if failed else ()
+        ended = self.engine.on_done(self.now_ns, backend, run_ns, failed=failed, left_out=left_out)
         assert ended is batch
         self.settle()
         if machine.draining and machine.running is None:
@@ -328,7 +351,7 @@ class World:
             return False
         choices = range(self.load.applications) if self.name in CHOOSING else (application,)
         free = (each for each in self.machines if each.up and not each.draining)
-        return any(each.holds(choices) and not each.running for each in free)
+        return any(each.holds(choices) and not each.ejected and not each.running for each in free)
 
     def check_dispatch(self, effect: Dispatch) -> None:
         batch, machine = effect.batch, self.machines[effect.backend]
@@ -339,6 +362,7 @@ class World:
         assert machine.up
         assert not machine.draining
         assert self.name == "swapper" or machine.holds((batch.variant,))
+        assert not machine.ejected
         assert machine.waiting is None, "at most one batch beside the running one"
         assert batch.start_at_ns >= self.now_ns
         end_at_ns = batch.start_at_ns + batch.plan_ns
@@ -358,7 +382,9 @@ class World:
         self.end(request, "dropped")
         fate = self.fates[request.rid]
         source = self.engine.sources[request.application]
-        if reason == DropReason.LOST:
+        if reason == DropReason.FAILED:
+            assert request.error == "boom"
+        elif reason == DropReason.LOST:
             assert request.retried or request.deadline_ns <= self.now_ns
         elif reason == DropReason.WINDOW and isinstance(source, ModelThread):
             # Who left after it was still in the queue with it.
@@ -387,6 +413,7 @@ class World:
         counts = self.engine.ledger.applications
         ended = sum(count.good + count.late + sum(count.drops.values()) for count in counts)
         assert ended == len(self.fates)
-        assert self.rank.signals.backends == sum(machine.up for machine in self.machines)
+        serving = [machine for machine in self.machines if machine.up and not machine.ejected]
+        assert self.rank.signals.backends == len(serving)
         assert self.wakes <= 100 + 40 * len(self.fates)
         assert self.engine.wake_at_ns() == NEVER

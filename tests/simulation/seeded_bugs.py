@@ -5,6 +5,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from fermata.deployments.frontend.requests.outcomes import Refusal, RefusalReason
+
 from fermata.deployments.backend.batch_pipeline import PipelineJob, ReportDone
 from fermata.deployments.control.cluster import Router
 from fermata.deployments.control.control_plane import ControlPlaneCore
@@ -14,8 +16,9 @@ from fermata.fault_simulator.processes import BackendHost, FrontendHost, RouterH
 from fermata.fault_simulator.system import NUMBER_BITS
 from fermata.foundation.errors import GoneError
 from fermata.foundation.units import ms
+from fermata.router.core.events import Blame, Verdict
 from fermata.router.leadership.process_ids import claim_process_id
-from fermata.router.links.messages import Fetch, Hello, Message, Result, Submit
+from fermata.router.links.messages import Fetch, Hello, Message, Returned, Submit
 from fermata.router.links.router_links import RouterLinks
 from fermata.router.links.transport import Link
 from fermata.router.live.driver import LiveRouter
@@ -129,25 +132,17 @@ def unnoticed_hang(what: object) -> None:
 
 
 def last_word_of_the_lost(what: object) -> None:
-    """A failure counts whoever says so, although the request runs elsewhere by now."""
-    if isinstance(what, BackendHost):
-        refuse = what.process.pipeline._refuse
-
-        def say(now_ns: int, job: PipelineJob, rid: int, reason: str) -> None:
-            orphan, job.orphan = job.orphan, False
-            refuse(now_ns, job, rid, reason)
-            job.orphan = orphan
-
-        what.process.pipeline._refuse = say  # type: ignore[method-assign]
-    elif isinstance(what, FrontendHost):
+    """What a backend gives back has failed for good, although it may run elsewhere by now."""
+    if isinstance(what, FrontendHost):
         table = what.board.table
-        heed = table.on_result
 
-        def believe(now_ns: int, backend: int, result: Result) -> None:
-            entry = table.entries.get(result.rid)
-            heed(now_ns, backend if entry is None else entry.fetched_by, result)
+        def believe(now_ns: int, backend: int, returned: Returned) -> None:
+            for rid in returned.rids:
+                if rid in table.entries:
+                    refusal = Refusal("INTERNAL", RefusalReason.FAILED, "given back")
+                    table._end(now_ns, table.entries[rid], refusal)
 
-        table.on_result = believe  # type: ignore[method-assign]
+        table.on_returned = believe  # type: ignore[method-assign]
 
 
 def memory_given_back_early(what: object) -> None:
@@ -163,6 +158,17 @@ def memory_given_back_early(what: object) -> None:
                     table.entries[rid].readers = 0
 
         table.on_fetch = forget  # type: ignore[method-assign]
+
+
+def inputs_blamed_on_backends(what: object) -> None:
+    """A router counts every error against the backend, whatever happened elsewhere."""
+    if isinstance(what, LiveRouter):
+        judge = what.guard.on_verdict
+
+        def condemn(now_ns: int, verdict: Verdict) -> None:
+            judge(now_ns, Verdict(verdict.backend, verdict.application, Blame.BACKEND))
+
+        what.guard.on_verdict = condemn  # type: ignore[method-assign]
 
 
 class HastyControl(ControlPlaneCore):
@@ -225,6 +231,7 @@ PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "shared number": (shared_number, ("drain-backend", "kill")),
     "unnoticed hang": (unnoticed_hang, ("loop-hangs",)),
     "last word of the lost": (last_word_of_the_lost, ("fail", "flap")),
+    "inputs blamed on backends": (inputs_blamed_on_backends, ("bad-inputs", "burst")),
     "memory given back early": (memory_given_back_early, ("burst",)),
     "two leaders": (two_leaders, ("cut", "part", "stop")),
     "hasty control plane": (control_plane(HastyControl), ("kill",)),

@@ -68,11 +68,13 @@ class World:
         policy: str = "deferred",
         hold: str = "deferred",
         make_meters: type[Meters] = Meters,
+        accuracy: float | None = None,
     ) -> None:
         self.now_ns = ms(1000)
         self.soon: list[Callable[[], None]] = []
         options: dict[str, object] = {"hold": hold} if policy == "deferred" else {}
-        application = ServedApplication("cats", ms(20), (ServedVariant("v", TABLE),))
+        variant = ServedVariant("v", TABLE, accuracy=accuracy)
+        application = ServedApplication("cats", ms(20), (variant,))
         config = RouterConfig((application,), policy, options, lead_ns=0)
         self.wakes: list[FakeWake] = []
         self.router = LiveRouter(

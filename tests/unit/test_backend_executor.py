@@ -4,7 +4,9 @@ import queue
 from typing import Any
 
 import numpy as np
+import pytest
 
+from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
 from fermata.deployments.backend.execution.executor import BatchOutcome, Executor
 from fermata.deployments.backend.execution.runner import PlainRunner
 from fermata.deployments.backend.execution.tensors import Array
@@ -22,6 +24,10 @@ def run(values: list[int]) -> tuple[BatchOutcome, list[int]]:
             raise ValueError("thirteen")
         return batch[:, 0] * 2
 
+    return run_on(model, values), sizes
+
+
+def run_on(model: Any, values: list[int]) -> BatchOutcome:
     heard: queue.SimpleQueue[BatchOutcome] = queue.SimpleQueue()
     executor = Executor(heard.put)
     job: Any = object()
@@ -29,7 +35,7 @@ def run(values: list[int]) -> tuple[BatchOutcome, list[int]]:
     executor.begin(job, PlainRunner(model, 16), items, {})
     outcome = heard.get(timeout=10)
     executor.stop()
-    return outcome, sizes
+    return outcome
 
 
 def served(outcome: BatchOutcome) -> dict[int, int]:
@@ -62,3 +68,53 @@ def test_one_input_alone_is_not_tried_again() -> None:
     outcome, sizes = run([BAD])
     assert sizes == [1]
     assert outcome.failed == outcome.errors[0] == "ValueError: thirteen"
+
+
+class Device:
+    """A model on a device that may be of no use any more."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+        self.checked = 0
+
+    def __call__(self, batch: Array) -> Any:
+        if BAD in batch:
+            raise ValueError("thirteen")
+        return batch
+
+    def check_device(self) -> None:
+        self.checked += 1
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "unusable"),
+    [
+        (None, ""),
+        (RuntimeError("CUDA error: unspecified launch failure"), "RuntimeError: CUDA error: "),
+        # Somebody else has taken it all, and may give it back.
+        (RuntimeError("CUDA out of memory"), ""),
+    ],
+)
+def test_the_device_is_checked_after_an_error(error: Exception | None, unusable: str) -> None:
+    device = Device(error)
+    outcome = run_on(device, [1, BAD])
+    assert device.checked == 1
+    assert outcome.unusable.startswith(unusable)
+    assert bool(outcome.unusable) == bool(unusable)
+
+
+def test_a_batch_that_runs_checks_nothing() -> None:
+    device = Device(RuntimeError("broken"))
+    assert run_on(device, [1, 2]).unusable == ""
+    assert device.checked == 0
+
+
+def test_an_emulated_gpu_may_be_of_no_use_any_more() -> None:
+    gpu = EmulatedGpu()
+    model = EmulatedModel(gpu, [1000, 2000])
+    assert run_on(model, [1, 2]).failed == ""
+    gpu.broken = "an illegal memory access"
+    outcome = run_on(model, [1, 2])
+    assert outcome.failed == outcome.unusable == "RuntimeError: an illegal memory access"

@@ -4,8 +4,8 @@ from told import Told, advance, dropped, make, ran, send
 
 from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
-from fermata.router.core.engine import Engine
-from fermata.router.core.events import DropReason
+from fermata.router.core.engine import LAST_NS, Engine
+from fermata.router.core.events import Blame, Drop, DropReason, Verdict
 
 
 def test_engine_never_asks_to_be_woken_in_the_past() -> None:
@@ -157,7 +157,157 @@ def test_ranks_do_not_share_backends() -> None:
 def test_failed_batch_teaches_nothing_and_is_counted_so() -> None:
     engine = make(Told())
     send(engine, 0)
-    engine.on_done(ms(50), 0, ms(50), failed=True)
+    engine.on_done(ms(50), 0, ms(50), failed="boom")
     assert engine.costs.of(0).batches == 0
     assert engine.ledger.applications[0].drops == {DropReason.FAILED: 1}
     assert engine.ledger.applications[0].good == 0
+
+
+def fail(engine: Engine, backend: int, now_ns: int) -> None:
+    """The batch that runs there gives no results, and nobody in it has an answer."""
+    running = engine.backend_rank[backend].backends[backend].running
+    assert running is not None
+    engine.on_done(now_ns, backend, 0, failed="boom", left_out=list(running.requests))
+
+
+def verdicts(engine: Engine) -> list[tuple[int, str]]:
+    return [
+        (effect.backend, effect.blame)
+        for effect in engine.take_effects()
+        if isinstance(effect, Verdict)
+    ]
+
+
+def test_failed_batch_runs_once_more_on_another_backend() -> None:
+    engine = make(Told(), backends=3)
+    send(engine, 0)
+    fail(engine, 0, ms(1))
+    assert ran(engine) == [(0, 0, [0]), (1, 1, [0])]
+    engine.on_done(ms(6), 1, ms(5))
+    assert verdicts(engine) == [(0, Blame.BACKEND)]
+    assert engine.ledger.applications[0].good == 1
+    assert not engine.ledger.applications[0].drops
+
+
+def test_what_fails_elsewhere_too_is_dropped_with_its_error() -> None:
+    engine = make(Told(), backends=3)
+    send(engine, 0)
+    fail(engine, 0, ms(1))
+    engine.take_effects()
+    fail(engine, 1, ms(2))
+    verdict, drop = engine.take_effects()
+    assert isinstance(verdict, Verdict)
+    assert (verdict.backend, verdict.blame) == (0, Blame.INPUT)
+    assert isinstance(drop, Drop)
+    assert (drop.reason, drop.request.error) == (DropReason.FAILED, "boom")
+    assert not engine.outbox.queued
+    assert engine.ledger.applications[0].drops == {DropReason.FAILED: 1}
+
+
+def test_failed_batch_is_tried_where_the_last_one_ran_well() -> None:
+    engine = make(Told(), backends=4)
+    send(engine, 0)
+    fail(engine, 0, ms(1))
+    fail(engine, 1, ms(2))
+    engine.take_effects()
+    # Backends 0 and 1 come last now, and are not asked for help.
+    send(engine, 1, ms(3))
+    fail(engine, 2, ms(4))
+    assert ran(engine) == [(2, 3, [1]), (3, 4, [1])]
+
+
+def test_alone_a_backend_has_its_failures_told_at_once() -> None:
+    engine = make(Told(), backends=1)
+    send(engine, 0)
+    engine.take_effects()
+    fail(engine, 0, ms(1))
+    assert [type(each).__name__ for each in engine.take_effects()] == ["Verdict", "Drop"]
+    assert engine.ledger.applications[0].drops == {DropReason.FAILED: 1}
+
+
+def test_retry_ends_when_nobody_else_is_left() -> None:
+    engine = make(Told(), backends=2)
+    send(engine, 0)
+    send(engine, 1)
+    fail(engine, 0, ms(1))
+    assert 0 in engine.outbox.queued
+    engine.on_drain(ms(2), 1)
+    effects = engine.take_effects()
+    assert [each.reason for each in effects if isinstance(each, Drop)] == [DropReason.FAILED]
+    assert 0 not in engine.outbox.queued
+
+
+def test_retry_whose_client_leaves_is_gone() -> None:
+    engine = make(Told(), backends=2)
+    send(engine, 0)
+    send(engine, 1)
+    fail(engine, 0, ms(1))
+    engine.take_effects()
+    assert engine.on_update(ms(2), 0, (0.5,))
+    assert engine.on_cancel(ms(2), 0)
+    assert [type(each).__name__ for each in engine.take_effects()] == ["Verdict", "Drop"]
+    engine.on_done(ms(6), 1, ms(5))
+    assert ran(engine) == []
+
+
+def test_retry_that_finds_no_backend_in_time_is_told_of_its_error() -> None:
+    engine = make(Told(), backends=2)
+    send(engine, 0)
+    send(engine, 1)
+    fail(engine, 0, ms(1))
+    engine.take_effects()
+    advance(engine, ms(100))
+    effects = engine.take_effects()
+    assert [each.reason for each in effects if isinstance(each, Drop)] == [DropReason.FAILED]
+    assert [each.blame for each in effects if isinstance(each, Verdict)] == [Blame.UNKNOWN]
+
+
+def test_retry_on_a_backend_that_dies_of_it_is_the_inputs_fault() -> None:
+    engine = make(Told(), backends=3)
+    send(engine, 0)
+    fail(engine, 0, ms(1))
+    engine.take_effects()
+    engine.on_backend_down(ms(2), 1)
+    effects = engine.take_effects()
+    assert [each.reason for each in effects if isinstance(each, Drop)] == [DropReason.FAILED]
+    assert [each.blame for each in effects if isinstance(each, Verdict)] == [Blame.INPUT]
+
+
+def test_backend_that_failed_comes_last_for_a_while() -> None:
+    engine = make(Told(), backends=2)
+    send(engine, 0)
+    fail(engine, 0, 0)
+    engine.on_done(ms(5), 1, ms(5))
+    send(engine, 1, ms(10))
+    engine.on_done(ms(15), 1, ms(5))
+    advance(engine, LAST_NS)
+    send(engine, 2, LAST_NS)
+    assert [backend for backend, _, _ in ran(engine)] == [0, 1, 1, 0]
+
+
+def test_ejected_backend_is_tried_with_one_batch_at_a_time() -> None:
+    engine = make(Told(), lead_ns=ms(2))
+    engine.on_eject(0, 0)
+    send(engine, 0)
+    send(engine, 1)
+    assert ran(engine) == []
+    assert engine.ranks[0].signals.backends == 0
+    engine.on_give_back(ms(1), 0)
+    assert engine.ranks[0].signals.backends == 1
+    send(engine, 2, ms(2))
+    advance(engine, ms(7))
+    assert ran(engine) == [(0, 3, [0, 1])]
+    engine.on_done(ms(9), 0, ms(6))
+    advance(engine, ms(20))
+    send(engine, 3, ms(9))
+    advance(engine, ms(20))
+    assert [rids for _, _, rids in ran(engine)] == [[2], [3]]
+
+
+def test_backend_that_leaves_while_it_is_ejected_is_not_given_back() -> None:
+    engine = make(Told())
+    engine.on_eject(0, 0)
+    engine.on_drain(ms(1), 0)
+    engine.on_give_back(ms(2), 0)
+    send(engine, 0, ms(3))
+    assert ran(engine) == []

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from fetch_world import USUAL_NS, Fetch, FetchWorld
@@ -102,7 +103,7 @@ def test_two_slow_fetches_may_be_accidents() -> None:
 def test_trials_in_vain_become_rare_but_do_not_end() -> None:
     times = FetchTimes()
     tried = [at_ns for at_ns in range(0, 10 * SECOND, ms(5)) if times.try_again(at_ns)]
-    gaps = [later - sooner for sooner, later in zip(tried, tried[1:], strict=False)]
+    gaps = [later - sooner for sooner, later in pairwise(tried)]
     assert gaps[0] == PATIENCE_NS
     assert gaps == sorted(gaps)
     assert gaps[-1] == PATIENCE_NS_MAX

@@ -306,6 +306,37 @@ def test_what_a_backend_returns_goes_to_the_router_that_came_since() -> None:
     assert to_router(table) == [Submit(late, "resnet", ms(699), ms(699))]
 
 
+def test_what_failed_on_a_backend_is_the_routers_to_decide() -> None:
+    table = make()
+    again, told = admit(table, 0, arrival()), admit(table, 0, arrival())
+    table.on_fetch(ms(1), 3, Fetch(1, (again, told)))
+    table.take_effects()
+    table.on_returned(ms(5), 3, Returned((again, told), epoch=1))
+    assert table.take_effects() == []
+    table.on_dropped(ms(6), Dropped(told, "failed", 0, "ValueError: thirteen"))
+    [answer] = [each for each in table.take_effects() if isinstance(each, SendAnswer)]
+    assert isinstance(answer.outcome, Refusal)
+    assert (answer.outcome.status, answer.outcome.reason) == ("INTERNAL", "failed")
+    assert answer.outcome.message == "the model failed: ValueError: thirteen"
+    # It runs elsewhere, and what the first backend says of it comes too late to matter.
+    table.on_fetch(ms(7), 4, Fetch(2, (again,)))
+    table.on_returned(ms(8), 3, Returned((again,), epoch=1))
+    table.on_result(ms(12), 4, result(again))
+    assert answers(table) == [(again, "OK")]
+
+
+def test_what_failed_is_submitted_anew_where_its_router_may_have_forgotten_it() -> None:
+    table = make()
+    rid = admit(table, 0, arrival(ms(900)))
+    table.on_fetch(ms(1), 3, Fetch(1, (rid,)))
+    table.on_router_down(ms(10))
+    # The same router; but it forgets whoever's frontend is away when a batch ends.
+    table.on_router_up(ms(20), 1)
+    table.take_effects()
+    table.on_returned(ms(100), 3, Returned((rid,), epoch=1))
+    assert to_router(table) == [Submit(rid, "resnet", ms(799), ms(799))]
+
+
 def test_without_a_router_requests_end_unavailable() -> None:
     table = make(router=False)
     refused = table.admit(0, arrival())
@@ -391,6 +422,11 @@ class EveryRequestEndsOnce(RuleBasedStateMachine):
     @rule(index=st.integers(0, 50), error=st.sampled_from(["", "broken"]))
     def answer(self, index: int, error: str) -> None:
         self.table.on_result(self.now_ns, 1, result(self.pick(index), error))
+        self.absorb()
+
+    @rule(index=st.integers(0, 50), backend=st.integers(1, 3), epoch=st.integers(0, 2))
+    def give_back(self, index: int, backend: int, epoch: int) -> None:
+        self.table.on_returned(self.now_ns, backend, Returned((self.pick(index),), epoch))
         self.absorb()
 
     @rule(index=st.integers(0, 50), reason=st.sampled_from(["late", "shed", "odd"]))

@@ -140,10 +140,14 @@ def test_falls_back_without_the_instances_it_was_trained_for() -> None:
 def test_an_instance_that_dies_ends_the_slot_s_shares_at_once() -> None:
     engine, source = make(policy([30.0, 0.0]))
     send(engine, 0, 0)
+    send(engine, 1, 0)
     assert not source.aware
     engine.on_backend_down(ms(10), 1)
     assert source.aware
-    assert effects(engine) == [(0, HEAVY), (0, LIGHT)]
+    # What ran there is tried again alone, as it was; what waited there goes where it is served now.
+    assert effects(engine) == [(0, HEAVY), (1, LIGHT)]
+    engine.on_done(ms(20), 0, ms(10))
+    assert effects(engine) == [(0, HEAVY)]
 
 
 def test_falls_back_where_training_has_never_been() -> None:

@@ -120,7 +120,7 @@ def test_who_is_asked_for_again_in_the_tick_that_granted_it_runs_once() -> None:
     assert not world.router.engine.outbox.queued
 
 
-def test_a_backend_that_alone_fails_is_told_to_retire() -> None:
+def test_a_backend_that_alone_fails_is_ejected() -> None:
     world = World(policy="eager")
     other = world.link("backend", 6)
     world.hear(other, Ready("emulated", ("v",)))
@@ -133,9 +133,9 @@ def test_a_backend_that_alone_fails_is_told_to_retire() -> None:
         for link in (world.backend, other):
             for run in link.take(Run):
                 world.hear(link, Done(run.batch, ms(5), 0, "boom" if link.peer.number == 5 else ""))
-    [retire] = world.backend.take(Retire)
-    assert "failed here, and none elsewhere" in retire.reason
-    assert snapshot(world.router)["retired_backends"] == {5: retire.reason}
+    ejected = snapshot(world.router)["ejected_backends"]
+    assert ejected == {5: "5 batches in a row failed here and ran well elsewhere"}
+    assert world.backend.take(Retire) == []
 
 
 def test_the_last_backend_is_kept_however_bad() -> None:

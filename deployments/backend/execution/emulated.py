@@ -60,6 +60,8 @@ class EmulatedGpu:
 
     def __init__(self, lock_path: str = "") -> None:
         self.lock = FileLock(lock_path) if lock_path else None
+        self.broken = ""
+        """Why it runs nothing any more, as after an error that a real one does not recover from."""
 
     @contextmanager
     def hold(self) -> Iterator[None]:
@@ -71,8 +73,13 @@ class EmulatedGpu:
 
     def run(self, run_ns: int) -> None:
         """Hold the GPU for that long, once it is free."""
+        self.check()
         with self.hold():
             sleep_until(time.monotonic_ns() + run_ns)
+
+    def check(self) -> None:
+        if self.broken:
+            raise RuntimeError(self.broken)
 
 
 class EmulatedModel:
@@ -86,3 +93,6 @@ class EmulatedModel:
     def __call__(self, batch: Array) -> Array:
         self.gpu.run(self.table_ns[len(batch) - 1])
         return np.zeros((len(batch), 1), np.float32)
+
+    def check_device(self) -> None:
+        self.gpu.check()

@@ -60,6 +60,8 @@ class BatchOutcome:
     failed: str = ""
     fits: int = 0
     """The largest part that ran, if memory did not suffice for the whole batch; else 0."""
+    unusable: str = ""
+    """Why nothing will run on this device any more; empty: it may."""
 
 
 class BatchExecutor(Protocol):
@@ -149,9 +151,10 @@ class Executor:
                 if again:
                     outputs += run_halves(given.runner, group, errors)
             run_ns += time.monotonic_ns() - from_ns
+        unusable = why_unusable(given.runner) if failed else ""
         failed = "" if outputs else failed
         return BatchOutcome(
-            given.job, staged_at_ns, started_at_ns, run_ns, errors, outputs, failed, fits
+            given.job, staged_at_ns, started_at_ns, run_ns, errors, outputs, failed, fits, unusable
         )
 
 
@@ -247,6 +250,17 @@ def request_outputs(outcome: BatchOutcome) -> list[Tensors | str]:
         for place, tensors in zip(places, split(returned, len(places)), strict=True):
             found[place] = tensors
     return found
+
+
+def why_unusable(runner: Runner) -> str:
+    """Why the runner's device cannot run anything any more; empty where it can."""
+    try:
+        runner.check_device()
+    # Every library has errors of its own.
+    except Exception as error:
+        # Somebody else may have taken all of its memory; that passes.
+        return "" if is_out_of_memory(error) else describe(error)
+    return ""
 
 
 def describe(error: Exception) -> str:

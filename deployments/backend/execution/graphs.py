@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fermata.deployments.backend.device import run_small_kernel
 from fermata.deployments.backend.execution.out_of_memory import (
     drop_references,
     is_out_of_memory,
@@ -227,6 +228,9 @@ class GraphRunner:
             self.running.synchronize()
             self._take_back(staged)
         return self.model.finish(self.answers[:size].numpy().copy())
+
+    def check_device(self) -> None:
+        run_small_kernel()
 
     def close(self) -> None:
         self.graphs.clear()

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fermata.deployments.backend.device import run_small_kernel
 from fermata.deployments.backend.execution.tensors import Array, InputError, Outputs
 
 Model = Callable[[Array], Outputs]
@@ -26,6 +27,9 @@ class Runner(Protocol):
 
     def run(self, staged: Any) -> Outputs:
         """The outputs, one for each staged input, in order."""
+
+    def check_device(self) -> None:
+        """Raises where its device cannot run anything any more; asked after a batch failed."""
 
     def close(self) -> None:
         """Release its memory."""
@@ -81,6 +85,10 @@ class PlainRunner:
     def run(self, staged: Array) -> Outputs:
         return self.model(staged)
 
+    def check_device(self) -> None:
+        """As its model does, where that knows better than torch."""
+        getattr(self.model, "check_device", run_small_kernel)()
+
     def close(self) -> None:
         close = getattr(self.model, "close", None)
         if close is not None:
@@ -110,6 +118,9 @@ class FittingRunner:
 
     def run(self, staged: Any) -> Outputs:
         return self.inner.run(staged)
+
+    def check_device(self) -> None:
+        self.inner.check_device()
 
     def close(self) -> None:
         self.inner.close()

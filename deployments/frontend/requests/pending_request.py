@@ -66,7 +66,7 @@ class PendingRequest:
         self.deadline_ns = deadline_ns
         self.expires_at_ns = expires_at_ns
         self.term = -1
-        """Term of the router that it was last submitted to."""
+        """Term of the router it was last submitted to over the present link; -1: none."""
         self.payload: Payload | None = None
         """None while it is being decoded."""
         self.waiting: list[int] = []

@@ -9,7 +9,13 @@ from heapq import heapify, heappop, heappush
 
 import msgspec
 
-from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal, drop_refusal
+from fermata.deployments.frontend.outcomes import (
+    RETRY_AFTER_NS,
+    Outcome,
+    Refusal,
+    drop_refusal,
+    error_refusal,
+)
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.pending_request import (
     Effect,
@@ -26,7 +32,6 @@ from fermata.deployments.specs.served_model import OUTPUT
 from fermata.foundation.units import NEVER, ms, seconds
 from fermata.router.core.events import DropReason
 from fermata.router.links.messages import (
-    INPUT_LATE,
     RID_BITS,
     Cancel,
     Dropped,
@@ -123,6 +128,7 @@ class RequestTable:
         """Submit to a new router every request that no backend has, if time is left."""
         self.term = term
         for entry in list(self.entries.values()):
+            entry.term = -1
             if entry.fetched_by < 0:
                 self._resubmit(now_ns, entry)
 
@@ -135,7 +141,8 @@ class RequestTable:
     def on_dropped(self, now_ns: int, dropped: Dropped) -> None:
         entry = self.entries.get(dropped.rid)
         if entry is not None:
-            self._end(now_ns, entry, drop_refusal(dropped.reason, dropped.retry_after_ns))
+            refusal = drop_refusal(dropped.reason, dropped.retry_after_ns, dropped.detail)
+            self._end(now_ns, entry, refusal)
 
     def on_estimated(self, estimated: Estimated) -> None:
         entry = self.entries.get(estimated.rid)
@@ -181,13 +188,13 @@ class RequestTable:
                 self._effects.append(ToBackend(backend, entry.payload))
 
     def on_returned(self, now_ns: int, backend: int, returned: Returned) -> None:
-        """Submit requests again that a backend returns without a result: its router is gone, and a
-        new one does not know of them."""
+        """Release requests that a backend returns without a result. A router that came since their
+        own does not know of them: submit them again."""
         for rid in returned.rids:
             entry = self.entries.get(rid)
             self._has_read(rid, entry)
             if entry is not None and entry.fetched_by == backend:
-                self._take_back(now_ns, entry, backend)
+                self._take_back(now_ns, entry, backend, returned.epoch)
 
     def on_result(self, now_ns: int, backend: int, result: Result) -> None:
         entry = self.entries.get(result.rid)
@@ -195,13 +202,8 @@ class RequestTable:
         # An error of a backend that had to give the request up is ignored: another one runs it.
         if entry is None or (result.error and entry.fetched_by not in (backend, -1)):
             self.counts.stale_results += 1
-        elif result.error == INPUT_LATE:
-            message = f"input-late: {result.error}, and its batch could not wait"
-            refusal = Refusal("UNAVAILABLE", RefusalReason.INPUT_LATE, message, RETRY_AFTER_NS)
-            self._end(now_ns, entry, refusal)
         elif result.error:
-            message = f"the model failed: {result.error}"
-            self._end(now_ns, entry, Refusal("INTERNAL", RefusalReason.FAILED, message))
+            self._end(now_ns, entry, error_refusal(result.error))
         else:
             if entry.estimate >= 0.0:
                 result = msgspec.structs.replace(result, estimate=entry.estimate)
@@ -216,12 +218,13 @@ class RequestTable:
             if backend in entry.waiting or entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend)
 
-    def _take_back(self, now_ns: int, entry: PendingRequest, backend: int) -> None:
+    def _take_back(self, now_ns: int, entry: PendingRequest, backend: int, term: int = 0) -> None:
+        """`term` is that of a router which knows that the backend has it no more; 0: none."""
         if backend in entry.waiting:
             entry.waiting.remove(backend)
         if entry.fetched_by == backend:
             entry.fetched_by = -1
-            if self.term >= 0:
+            if self.term >= 0 and entry.term != term:
                 self._resubmit(now_ns, entry)
 
     # Time

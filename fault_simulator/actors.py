@@ -72,7 +72,7 @@ class Call:
 
 
 class SimulatedActor:
-    """What a name stands for. Calls wait while its process is away, and are made once more where
+    """The actor behind a name. Calls wait while its process is away, and are made once more where
     it died under them."""
 
     def __init__(
@@ -94,7 +94,7 @@ class SimulatedActor:
         """Not answered yet."""
         self.on_call: list[Callable[[Call], None]] = []
         self.told: set[VirtualLoop] = set()
-        """Who has heard whose it is."""
+        """Callers that know the name's actor."""
 
     def up(self, host: RouterHost) -> None:
         self.host = host

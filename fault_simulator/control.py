@@ -26,7 +26,7 @@ RELAY_S = 0.5
 """Between two questions of Serve's controller for the number of backends."""
 LOOK_S = 0.1
 OUTDATED = 0.1
-"""Of the answers to whom a name stands for."""
+"""Delay of look-ups of a name."""
 
 
 class ControlHost:
@@ -115,7 +115,7 @@ class SeenCluster:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What Serve tells an autoscaling policy, as far as ours looks at it."""
+    """The context that Serve gives an autoscaling policy, as far as ours reads it."""
 
     target_num_replicas: int
     capacity_adjusted_min_replicas: int

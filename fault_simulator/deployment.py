@@ -1,4 +1,4 @@
-"""What this world serves, as a deployment's configuration says it."""
+"""The deployment that this world serves, as a configuration."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What must hold at every step, and what must be left when all is well again."""
+"""Invariants of every step, and of the end, when all is well again."""
 
 from collections import Counter
 
@@ -115,7 +115,7 @@ class Invariants:
         world.after(LOOK_NS, self._tick)
 
     def _check_meeting(self) -> None:
-        """Whatever has become of other routers, the control plane hears from the one that leads."""
+        """The control plane hears from the router that leads, whatever became of others."""
         system, now_ns = self.system, self.system.world.now_ns
         control, leader = system.control, system.router
         meeting = None
@@ -244,7 +244,7 @@ class Invariants:
 
 
 def check_view(control: ControlHost, leader: RouterHost) -> None:
-    """What the control plane shows is the router that leads, and that one knows what it wants."""
+    """The control plane shows the router that leads, and that one knows its targets."""
     assert control.control is not None
     assert control.control.watch is not None
     assert leader.live is not None

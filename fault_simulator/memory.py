@@ -26,7 +26,7 @@ class VirtualMemory:
 
 
 class VirtualArena(Arena):
-    """Of one frontend."""
+    """Shared memory of one frontend."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__(0)

@@ -18,14 +18,14 @@ FAR_NS = 400_000
 AGAIN_NS = seconds(1)
 """After which a connection that nobody answered is asked for once more."""
 PART = 0.05
-"""Of the writes that a socket takes only in part."""
+"""Share of the writes that a socket takes only in part."""
 OVERHEARD = 3
 """Pieces of each connection."""
 MakeProtocol = Callable[[], asyncio.Protocol]
 
 
 class SimulatedNetwork:
-    """Who listens where, and what there is between them."""
+    """Listeners, and the connections between processes."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -94,7 +94,7 @@ class SimulatedNetwork:
         self.connections = [each for each in self.connections if not each.over]
         return [each for each in self.connections if {one, other} == set(each.loops)]
 
-    # What may happen to it
+    # Faults
 
     def drop(self, loop: VirtualLoop) -> None:
         """A process has died: its connections end, and nobody listens there any more."""
@@ -120,7 +120,7 @@ class SimulatedNetwork:
                 end.pipe.stalled = True
 
     def join(self, one: VirtualLoop, other: VirtualLoop) -> None:
-        """What was on its way arrives after all."""
+        """Bytes that were in flight arrive after all."""
         self.split.discard(frozenset((one, other)))
         for connection in self.between(one, other):
             for end in connection.ends:
@@ -133,7 +133,7 @@ class SimulatedNetwork:
 
 
 class Listener:
-    """What `create_server` returns, as far as `LinkServer` looks at it."""
+    """The object that `create_server` returns, as far as `LinkServer` uses it."""
 
     def __init__(self, network: SimulatedNetwork, port: int) -> None:
         self.network = network

@@ -171,7 +171,7 @@ class FrontendHost:
 
 
 class Machine:
-    """What a backend's accelerator does to its batches."""
+    """Faults of a backend's accelerator."""
 
     def __init__(self, tables: dict[str, tuple[int, ...]]) -> None:
         self.tables = tables
@@ -210,7 +210,7 @@ class VirtualExecutor:
             tuple[PipelineJob, Runner, Sequence[tuple[int, Array]], dict[int, str]]
         ] = deque()
         self.given: dict[PipelineJob, list[Array]] = {}
-        """What lay in the inputs when each batch was handed over."""
+        """The inputs of each batch when it was handed over."""
         self.running: PipelineJob | None = None
 
     def begin(

@@ -22,7 +22,7 @@ WARM_ROUNDS = 20
 well. Each slow batch counts until 50 others have run, at most 256 (docs/reliability.md, "After a
 backend was slow"), and of the rarer model about twelve run in one round."""
 UNLEARNT = frozenset(("late", "window", "shed"))
-"""What becomes of requests until then."""
+"""Requests until then may end in any way."""
 PROBE_NS = ms(400)
 REST_NS = seconds(1)
 
@@ -69,7 +69,7 @@ def run_seed(
         schedule.heal()
         system.settle()
         for left in reversed(range(WARM_ROUNDS)):
-            # What was learnt from the faults is unlearnt by ordinary load.
+            # Ordinary load unlearns the lessons of the faults.
             schedule.load(world.now_ns, world.now_ns + WARM_NS, WARM_RPS)
             world.run_until(world.now_ns + WARM_NS + REST_NS)
             probes = _probe(system)
@@ -100,6 +100,6 @@ def _probe(system: SimulatedDeployment) -> list[Sent]:
 
 
 def _ends(sent: list[Sent]) -> list[str]:
-    """What became of those that have an answer."""
+    """Outcomes of requests that have an answer."""
     ends = [each.outcomes[0] for each in sent if each.outcomes]
     return [each.reason if isinstance(each, Refusal) else "served" for each in ends]

@@ -1,4 +1,4 @@
-"""What happens, when, and for how long: drawn from the seed."""
+"""The faults of a run, their times and spans: drawn from the seed."""
 
 import random
 from collections.abc import Callable
@@ -92,7 +92,7 @@ class FaultSchedule:
         return host
 
     def frontend(self) -> FrontendHost | None:
-        """Whatever happens to it, any backend may wait for its inputs."""
+        """Any backend may wait for its inputs, whatever happens to it."""
         self.excuse_all()
         here = [each for each in self.system.frontends if each.up and not each.draining]
         return self.rng.choice(here) if here else None
@@ -285,7 +285,7 @@ def _hang_for_ever(schedule: FaultSchedule) -> Heal | None:
     machine.hangs = True
 
     def heal() -> None:
-        # What nobody has met yet, nobody can have noticed.
+        # A fault that no process has met cannot have been noticed.
         machine.hangs = executor.running is not None
 
     return heal
@@ -371,7 +371,7 @@ def _end_router(schedule: FaultSchedule) -> None:
 
 
 def _slow_cluster(schedule: FaultSchedule) -> Heal:
-    """Whatever is asked of the cluster takes long, and what was asked later may come first."""
+    """Calls to the cluster take long, and later ones may overtake."""
     weather = schedule.system.weather
     weather.slow_ns = schedule.rng.randrange(ms(10), ms(1500))
 

@@ -34,7 +34,7 @@ reach everyone; a model that was in quarantine takes longest."""
 LOOK_NS = ms(100)
 HEALTH_NS = seconds(1)
 OUTDATED = 0.2
-"""Of the answers to where the router is."""
+"""Delay of look-ups of the router's address."""
 NUMBER_BITS = 6
 """Few, so that two processes often want the same number."""
 REST_NS = seconds(3)
@@ -63,11 +63,11 @@ class SimulatedDeployment:
         self.deployment = deployment(self.rng, backends, self.standby, self.scaled)
         self.tables = TABLES[self.scaled]
         self.mark = "first"
-        """Of the code and configuration that the cluster is to run."""
+        """Version of the code and configuration that the cluster is to run."""
         self.weather = RpcConditions(world.rng("weather"))
         self.counts: dict[str, int] = {}
         self.owners: dict[tuple[str, int], str] = {}
-        """Of the numbers of each kind of process, as the cluster remembers them."""
+        """Last number of each kind of process, as the cluster remembers it."""
         self.named: list[SimulatedActor | None] = [None, None]
         """The routers that the cluster names when asked, by seat."""
         seats = range(2 if self.standby else 1)
@@ -234,7 +234,7 @@ class SimulatedDeployment:
             router = self.seats[seat]
             before = [each for each in self.routers if each.number == seat]
             if loop.rng.random() < OUTDATED and len(before) > 1:
-                # Whoever was asked had not heard of the new one yet.
+                # The process that was asked did not know the new one yet.
                 router = before[-2]
             if router is None or not router.loop.alive or not router.address:
                 raise LinkError("router is not there")

@@ -32,7 +32,7 @@ class World:
         self.seed = seed
         self.now_ns = SECOND
         self.wall_ns = 1_700_000_000 * SECOND
-        """What wall clocks show beyond virtual time; it may step either way."""
+        """Wall time less virtual time; it may step either way."""
         self.sequence = 0
         self.agenda: list[tuple[int, int, VirtualLoop | None, bool, Callable[[], object]]] = []
         """(when, order, whose, whether a thread's, what)."""
@@ -103,7 +103,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """That have not ended."""
         self.may_fail: tuple[type[Exception], ...] = ()
-        """What tasks may end with: someone looks at them."""
+        """Errors that tasks may end with: someone looks at them."""
 
     def clock(self) -> int:
         return self.world.now_ns + self.skew_ns
@@ -112,7 +112,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def held(self) -> bool:
         return self.stopped or self.busy
 
-    # What may happen to a process
+    # Faults of a process
 
     def step(self, call: Callable[[], object], thread: bool) -> None:
         if self.stopped or (self.busy and not thread):
@@ -146,7 +146,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.parked.clear()
         for task in self.tasks:
             work = task.get_coro()
-            # What it had not begun would be missed by Python.
+            # Python would miss coroutines that were never started.
             if (
                 inspect.iscoroutine(work)
                 and inspect.getcoroutinestate(work) == inspect.CORO_CREATED
@@ -241,7 +241,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if not self.alive:
-            # What a process leaves behind unfinished when it is killed troubles nobody.
+            # Work that a killed process leaves unfinished is ignored.
             return
         error = context.get("exception")
         self.world.trouble.append(f"{self.name}: {error!r} {context.get('message', '')}")
@@ -264,7 +264,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
 
 def new_process(world: World, name: str) -> VirtualLoop:
-    # What it leaves out of an event loop, nobody asks of it.
+    # Parts of an event loop that are left out are never called.
     return VirtualLoop(world, name)  # type: ignore[abstract]
 
 

@@ -1,4 +1,4 @@
-"""What a router serves, live or simulated, and the engine built from it."""
+"""A router's applications, live or simulated, and the engine built from them."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -49,14 +49,14 @@ class ServedApplication:
     newest: bool = False
     """A new frame replaces the queued one of its stream."""
     weights: Mapping[int, float] = field(default_factory=dict)
-    """Of streams, by client; 1 where absent."""
+    """Weights of streams, by client; 1 where absent."""
     policy: str = ""
     """Empty: the router's, with the router's options."""
     policy_options: Mapping[str, object] = field(default_factory=dict)
     share: float = 1.0
-    """Of the backends, where policies need backends of their own."""
+    """Share of the backends, where policies need backends of their own."""
     fair_share: float = 1.0
-    """Of the backends, relative to other applications, when not everyone can be served."""
+    """Share of the backends, relative to other applications, when not all can be served."""
     accuracy_floor: float = 0.0
     """Variants below it are never chosen."""
     classes: Classes | None = None
@@ -72,7 +72,7 @@ class RouterConfig:
     policy_options: Mapping[str, object] = field(default_factory=dict)
     """As users write them."""
     kind: str = ""
-    """Of the backends whose run times these are; empty: of the first to come."""
+    """Kind of the backends whose run times these are; empty: the kind of the first to come."""
     lead_ns: int = ms(1)
     """Dispatch and fetch, until they have been measured."""
     seed: int = 0
@@ -95,7 +95,7 @@ class Assembly:
     families: tuple[Family, ...]
     """By application."""
     ownership: Ownership
-    """Whose source runs a backend by itself."""
+    """Backends that an application's source runs by itself."""
     estimators: tuple[Estimator | None, ...]
     """By application: makes estimates of evidence; None where there is none."""
 

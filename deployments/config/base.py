@@ -1,4 +1,4 @@
-"""What every section of the configuration is made of."""
+"""The base of every section of the configuration."""
 
 from typing import Annotated
 

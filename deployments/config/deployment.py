@@ -32,7 +32,7 @@ class VariantConfig(Section):
     name: str
     """Unique in the deployment; clients see it in answers."""
     model: str = "emulated"
-    """What to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`,
+    """The model to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`,
     `transformers:distilbert@128`, a path to a TorchScript, exported or ONNX file,
     `module:function`, or `emulated` (runs for the profiled time and returns zeros)."""
     profile: str | None = None
@@ -81,7 +81,7 @@ Resources = dict[str, Positive]
 
 
 class InputConfig(Section):
-    """What one request holds."""
+    """The input of one request."""
 
     name: str = "input"
     """Tensor name in requests."""
@@ -119,7 +119,7 @@ class ClassesConfig(Section):
     data: str | None = None
     """The labelled data it must have been built from; refused where it was not."""
     weights: list[Annotated[float, Field(ge=0)]] = []
-    """What a right answer is worth, by class; 1 where absent."""
+    """The worth of a right answer, by class; 1 where absent."""
     recall_floors: list[Fraction] = []
     """The least recall that answers must have, by class; 0 where absent."""
     prior: Literal["online", "even", "jeffreys"] | list[Positive] = "online"
@@ -130,7 +130,7 @@ class CanaryConfig(Section):
     """A new version that is tried out on some requests before it gets them all."""
 
     share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Of requests that name no version; the others go to the version before it."""
+    """Share of requests that name no version; the others go to the version before it."""
     bad_rate_max: Fraction = 0.05
     """Above it the version is withdrawn: nobody is sent to it until a client loads it anew."""
     requests_min: Annotated[int, Field(ge=1)] = 100
@@ -156,12 +156,12 @@ class ApplicationConfig(Section):
     newest: bool = False
     """A new frame of a stream replaces the queued one."""
     input: InputConfig | None = None
-    """What a request holds; an embedded model knows its own."""
+    """The input of a request; an embedded model knows its own."""
     labels: list[str] = []
     """Names of the classes of the first output, for clients that ask for them; an embedded model
     knows its own."""
     variants: Annotated[list[VariantConfig], Field(min_length=1)]
-    """What can serve it."""
+    """Models that can serve it."""
     serving: str | None = None
     """The variant that serves unless the policy chooses; the first where absent."""
     policy: str | None = None
@@ -224,7 +224,7 @@ class FrontendConfig(Section):
     connections_max: Annotated[int, Field(ge=1)] = 4096
     """gRPC connections that a process keeps open, and as many of HTTP; more are refused."""
     connections_per_client_max: Annotated[int, Field(ge=1)] = 1024
-    """Of HTTP, from one address."""
+    """HTTP connections from one address."""
     receive_s: Positive = 30
     """A request over HTTP has to come within this, an answer has to be read, and a handshake to
     end."""
@@ -325,7 +325,7 @@ class DeploymentConfig(Section):
     name: str = "fermata"
     """Names the router actor; two deployments on one cluster need two names."""
     applications: Annotated[list[ApplicationConfig], Field(min_length=1)]
-    """What is served."""
+    """The applications to serve."""
     frontend: FrontendConfig = FrontendConfig()
     """Processes that clients talk to."""
     backend: BackendConfig = BackendConfig()
@@ -337,11 +337,12 @@ class DeploymentConfig(Section):
     links: LinksConfig = LinksConfig()
     """Between the processes."""
     traces: TracesConfig | None = None
-    """What some requests waited for; absent: nobody is followed."""
+    """Traces of some requests; absent: none."""
     logs: LogsConfig = LogsConfig()
-    """What processes say of themselves."""
+    """Logs of all processes."""
     tenants: list[TenantConfig] = []
-    """Who may send requests; empty: everybody who reaches the port. See docs/security.md."""
+    """Tenants that may send requests; empty: everybody who reaches the port. See
+    docs/security.md."""
     repository: Literal["fixed", "open"] = "fixed"
     """`open` lets clients load and unload what is configured here."""
     autoscaler: AutoscalerConfig | None = None
@@ -397,7 +398,7 @@ def read_config(data: object, source: str = "config") -> DeploymentConfig:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "config"
-        # Who writes a secret into the file by mistake must not find it in the log too.
+        # A secret that was written into the file by mistake must not reach the log too.
         secret = any("token" in str(part) for part in first["loc"])
         shown = "..." if secret else repr(first["input"])[:80]
         message = f"{source}: {where}={shown}: {first['msg']}"

@@ -1,5 +1,5 @@
-"""What a configuration means for one frontend process; run on its own machine, where its secrets
-lie."""
+"""Options of one frontend process, from the configuration; read on its own machine, where its
+secrets lie."""
 
 from pathlib import Path
 

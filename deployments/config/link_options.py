@@ -1,4 +1,4 @@
-"""What a configuration means for links, the same for every process."""
+"""Options of links, from the configuration; the same for every process."""
 
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.router.links.tls import LinkTls

@@ -1,4 +1,4 @@
-"""What a deployment writes about itself: traces of some requests, and logs."""
+"""Traces of some requests, and logs."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ class TracesConfig(Section):
     folder: str
     """Where each frontend writes its file, on its own machine."""
     share: Fraction = 0.001
-    """Of requests; those whose caller's `traceparent` is sampled are always followed."""
+    """Share of requests; those whose caller's `traceparent` is sampled are always followed."""
     file_mb: Positive = 256
     """Then a file starts anew; the one before it is kept."""
 

@@ -73,7 +73,7 @@ def check_gpus(backend: BackendConfig, there: float) -> None:
 
 
 def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") -> RouterConfig:
-    """What the router serves; refuses an SLO that no batch of 1 can meet.
+    """The router's configuration; refuses an SLO that no batch of 1 can meet.
 
     `kind` is that of the backends which the profiles were measured on.
     """
@@ -101,7 +101,7 @@ def _options(policy: str, given: dict[str, Any], scaled: bool = False) -> dict[s
 
 
 def router_names(config: DeploymentConfig) -> list[str]:
-    """What the router calls each application: versions are applications of their own there."""
+    """The router's name of each application: versions are applications of their own there."""
     given = [each.name for each in config.applications]
     return [
         each.name if given.count(each.name) == 1 else f"{each.name}@{each.version}"
@@ -172,7 +172,7 @@ def peek_of(application: ApplicationConfig) -> SneakPeekModel | None:
 
 
 def peeks(config: DeploymentConfig) -> dict[str, SneakPeekModel]:
-    """What frontends look at requests with, by application."""
+    """SneakPeek models of frontends, by application."""
     found = {each.name: peek_of(each) for each in config.applications}
     return {name: model for name, model in found.items() if model is not None}
 
@@ -220,7 +220,7 @@ def measured_costs(
 
 
 def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]:
-    """What every backend loads."""
+    """Models that every backend loads."""
     specs: list[ModelSpec] = []
     for application, variant in variants(config):
         given = input_of(application)
@@ -244,7 +244,7 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
 
 
 def input_of(application: ApplicationConfig) -> InputConfig:
-    """What a request holds: as configured, or as the model that serves says of itself."""
+    """The input of a request: as configured, or as the model that serves says of itself."""
     card = describe(_serving(application).model)
     if application.input is not None or card is None:
         return application.input or InputConfig()
@@ -292,7 +292,7 @@ def _input_shape(variant: VariantConfig, given: InputConfig) -> tuple[int, ...]:
 
 
 def registry(config: DeploymentConfig) -> Registry:
-    """What the frontends offer to clients."""
+    """Models that frontends offer to clients."""
     names = router_names(config)
     given = sorted(zip(config.applications, names, strict=True), key=lambda pair: pair[0].version)
     versions: dict[str, tuple[str, ...]] = {}

@@ -1,4 +1,4 @@
-"""Who may do what, as configured: names of files and variables, never what they hold.
+"""Access rights, as configured: names of files and variables, never what they hold.
 
 A configuration travels through Ray and shows in its dashboard, so a secret is read by the process
 that needs it, on its own machine. Environment variables are read in this file only.
@@ -36,7 +36,7 @@ class TokenConfig(Section):
         return self
 
     def tokens(self) -> tuple[str, ...]:
-        """What is there now; a ConfigError that says where, and nothing of what."""
+        """The tokens of now; a ConfigError names the place, and nothing of the contents."""
         in_file = f"token_file={self.token_file}"
         where = in_file if self.token_file else f"token_env={self.token_env}"
         if self.token_file:
@@ -89,11 +89,11 @@ class TenantConfig(TokenConfig):
     name: str
     """For refusals and the log; not secret."""
     applications: list[str] = []
-    """What it may use; empty: everything."""
+    """Applications that it may use; empty: all."""
     rate_rps: Positive | None = None
     """Requests a second that all frontends together take from it; absent: any."""
     burst: Annotated[int, Field(ge=1)] = 32
-    """Of those, how many at once."""
+    """Requests of those that may come at once."""
     operator: bool = False
     """May load and unload models, where `repository` is open."""
 

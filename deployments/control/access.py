@@ -1,4 +1,4 @@
-"""Who may look at the control plane, and who may change something there. Pure."""
+"""Rights to read the control plane and to change something there. Pure."""
 
 import base64
 import binascii

@@ -1,4 +1,4 @@
-"""What the control plane asks of the cluster that it runs in. Ray and Serve are one, see
+"""The cluster as the control plane needs it. Ray and Serve are one, see
 `fermata.deployments.control.ray_cluster`; the world of `faults` is another."""
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from fermata.router.telemetry.snapshot import RouterSnapshot
 
 
 class Leader(Protocol):
-    """What a router that leads is asked and told. Raises NoAnswerError where it does not answer,
-    or does not lead."""
+    """The calls to a router that leads. Raises NoAnswerError where it does not answer, or does not
+    lead."""
 
     async def snapshot(self) -> RouterSnapshot: ...
     async def observe(self) -> RouterSnapshot: ...

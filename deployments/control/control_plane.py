@@ -43,7 +43,7 @@ class ControlPlaneCore:
         kind, profiles = await cluster.profiles()
         plan = router_config(config, profiles, kind)
         wanted = SEATS if config.router.standby else 1
-        # Whoever waits first: it would take the place of one that is ended here.
+        # The standby first: it would take the place of one that is ended here.
         found = [await self._adopt(seat, seat < wanted) for seat in reversed(range(SEATS))][::-1]
         loop, seats = asyncio.get_running_loop(), self.seats
         for seat in range(wanted):

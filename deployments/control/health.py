@@ -1,4 +1,4 @@
-"""What a start has died of, and whether to try it again."""
+"""The cause of a failed start, and whether to try it again."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ from fermata.foundation.errors import ConfigError
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """What was raised, where Ray has wrapped it on its way here."""
+    """The original error, where Ray has wrapped it on its way here."""
     return getattr(error, "cause", None) or error
 
 

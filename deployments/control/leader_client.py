@@ -46,7 +46,7 @@ class LeaderClient:
 
     @property
     def epoch(self) -> int:
-        """Of the router that leads; another one knows nothing of what this one was told."""
+        """Term of the leader; another router knows nothing that this one was told."""
         return max(self.claims, default=0)
 
     async def keep(self, router: Router) -> None:

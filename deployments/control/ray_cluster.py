@@ -31,7 +31,8 @@ from fermata.router.links.transport import Resolve
 
 NAMESPACE = "fermata"
 GENERATION = 1
-"""Of routers: raised when a later one must win over an earlier whatever their clocks say."""
+"""Generation of routers: raised when a later one must win over an earlier whatever their clocks
+say."""
 GOES_ON = ("DEPLOYING", "RUNNING", "UNHEALTHY")
 """States of an application in which Serve replaces a replica that ends."""
 STATUS_S = 2.0

@@ -15,7 +15,7 @@ from fermata.router.policies.jellyfish.source import SOON_NS, JellyfishOptions, 
 
 POLICY = "jellyfish"
 TIME_SHARE = 0.8
-"""Of the time between two decisions: one that takes longer returns the best it has."""
+"""Share of the time between two decisions: one that takes longer returns the best it has."""
 
 
 def mapping_options(config: DeploymentConfig) -> dict[int, JellyfishOptions]:
@@ -45,7 +45,7 @@ class Replanner:
         """How long the last decision took."""
         self.failures = 0
         self.trouble = ""
-        """What the last failure was; empty once it is over."""
+        """The last failure; empty once it is over."""
 
     async def run(self) -> None:
         """Until it is cancelled; without an application of this policy it has nothing to do."""
@@ -55,7 +55,7 @@ class Replanner:
                 await self._replan()
                 self.trouble = ""
             except Exception as error:
-                # Whatever it was, the router may be back for the next decision, and until then
+                # After any error the router may be back for the next decision, and until then
                 # clients stay mapped as they are.
                 self.failures += 1
                 self.trouble = repr(error)

@@ -44,7 +44,7 @@ CONFIG_BYTES_MAX = 4096
 """A configuration is the operator's own: its size is not what is tried here."""
 STATUS, CLEAR_REFS = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 SLACK_BYTES = 16 << 20
-"""What Python and its allocator may take beside a picture."""
+"""Memory that Python and its allocator may take beside a picture."""
 SIDE = 16
 
 
@@ -168,7 +168,7 @@ def pictures(data: bytes) -> None:
 
 @contextmanager
 def bounded_memory(given: int) -> Iterator[None]:
-    """Whatever is read of so many bytes takes no more memory than the largest picture may."""
+    """Reading so many bytes takes no more memory than the largest picture may."""
     # The peak counts from here on; without that what once was held would hide what is taken now.
     CLEAR_REFS.write_text("5")
     before = _peak_bytes()
@@ -204,7 +204,7 @@ def _load(data: bytes, load: Callable[[Path], object]) -> None:
 
 
 def _say(error: Exception, lines: int | None = None) -> None:
-    """Whatever was wrong, it can be said, and to an operator in one line."""
+    """Any error can be reported, and to an operator in one line."""
     said = str(error)
     said.encode()
     assert lines is None or len(said.splitlines()) <= lines, f"in several lines: {said}"
@@ -212,7 +212,7 @@ def _say(error: Exception, lines: int | None = None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """What to try, and bytes to begin with."""
+    """A parser to try, and bytes to begin with."""
 
     read: Callable[[bytes], None]
     seeds: Callable[[], list[bytes]]

@@ -126,7 +126,7 @@ def _body(given: dict[str, object], raw: bytes = b"") -> bytes:
 
 
 def pictures() -> list[bytes]:
-    """Of every format and way to write it, and some of a shape that nobody has in mind."""
+    """Pictures of every format and way to write it, and some of a shape that nobody has in mind."""
     plain = Image.linear_gradient("L").resize((24, 16)).convert("RGB")
     found = [_saved(plain, kind) for kind in ("JPEG", "PNG", "WEBP", "BMP")]
     found += [_saved(plain, "JPEG", progressive=True), _saved(plain, "WEBP", lossless=True)]

@@ -18,7 +18,7 @@ OWED_MAX = 8
 STREAM_ENDED_NS = 30_000_000_000
 STREAMS_KEPT = 1024
 START_WITHIN = 0.8
-"""Of its stream's period: a frame held longer would be superseded by the next."""
+"""Share of its stream's period: a frame held longer would be superseded by the next."""
 
 
 class Stream:

@@ -1,4 +1,4 @@
-"""What a batch costs: profiled run times, and the margin that execution has taught us."""
+"""The cost of a batch: profiled run times, and the margin that execution has taught us."""
 
 from bisect import bisect_left, insort_right
 from collections import deque
@@ -295,14 +295,14 @@ class Costs:
         self.margin_quantile = margin_quantile
         self.by_kind: list[dict[int, VariantCost]] = [{}]
         self.swap_in_ns: dict[int, int] = {}
-        """What it costs to bring a variant in that is not resident; absent means nothing."""
+        """Time to bring in a variant that is not resident; absent means none."""
         self.backend_ratios: dict[int, deque[float]] = {}
         self.backend_factor: dict[int, float] = {}
-        """Of backends that are slower than their peers; absent means 1."""
+        """Factors of backends that are slower than their peers; absent means 1."""
         self.backend_room: dict[int, dict[int, int]] = {}
-        """Of backends that are short of memory, by variant: the largest batch that fits there."""
+        """For backends that are short of memory, by variant: the largest batch that fits there."""
         self.refusals: dict[int, int] = {}
-        """Of those, since the last batch that ran there."""
+        """Refusals of those, since the last batch that ran there."""
 
     def add(
         self,

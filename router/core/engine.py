@@ -180,7 +180,7 @@ class Engine:
         source.desk.refresh(now_ns, source, source.on_plan(now_ns))
 
     def on_computed(self, now_ns: int, application: int, result: object) -> None:
-        """What a `Compute` effect of this application's source has returned."""
+        """Take the result of a `Compute` effect of this application's source."""
         source = self.sources[application]
         source.desk.refresh(now_ns, source, source.on_computed(now_ns, result))
 
@@ -374,7 +374,7 @@ class Engine:
         return self.timers.next_ns()
 
     def take_effects(self) -> list[Effect]:
-        """What the driver has to do now, in order."""
+        """The effects that the driver has to carry out now, in order."""
         effects = self.outbox.effects
         if not effects:
             return []

@@ -1,4 +1,4 @@
-"""What enters the engine and what leaves it."""
+"""Events that enter the engine and effects that leave it."""
 
 from collections.abc import Callable
 from typing import Final
@@ -46,7 +46,7 @@ def is_bad(outcome: str) -> bool:
 
 
 class Estimate:
-    """What evidence says of one request's content."""
+    """Evidence about one request's content."""
 
     __slots__ = ("accuracies", "classes", "label", "label_accuracy", "likely")
 
@@ -65,7 +65,7 @@ class Estimate:
         self.label = label
         """The answer that could be given at once; -1: none."""
         self.label_accuracy = label_accuracy
-        """What that answer is worth, on the scale of `accuracies`."""
+        """The worth of that answer, on the scale of `accuracies`."""
         self.likely = likely
         """The class with a probability above one half; -1 where none has."""
 
@@ -110,7 +110,7 @@ class Request:
         self.client = client
         """The client's stream; 0 when requests stand alone."""
         self.tenant = 0
-        """Who shares with others as one, whatever its clients; 0: each client does for itself."""
+        """The tenant that shares as one, whatever its clients; 0: each client shares for itself."""
         self.priority = priority
         """`HIGHEST` goes first within what its tenant, or its client, may have."""
         self.start_by_ns = NEVER
@@ -131,7 +131,7 @@ class Request:
 
 
 class ClientReport:
-    """What a client says of itself and of its network, with the frames it sends."""
+    """A client's report of itself and its network, sent with its frames."""
 
     __slots__ = (
         "accuracy_floor",
@@ -162,12 +162,12 @@ class ClientReport:
         """From the camera to the answer."""
         self.fps = fps
         self.bandwidth_bps = bandwidth_bps
-        """Of its uplink, as it has measured it; 0 where it does not know yet."""
+        """Bandwidth of its uplink, as it has measured it; 0 where it does not know yet."""
         self.input_size = input_size
         """Side of the last frame it sent, and that frame's bits; 0 before the first."""
         self.frame_bits = frame_bits
         self.round_trip_ns = round_trip_ns
-        """Of a message without a payload."""
+        """Round trip of a message without a payload."""
         self.accuracy_floor = accuracy_floor
         """No variant below it may serve this client."""
         self.pinned = pinned
@@ -219,7 +219,7 @@ class Batch:
         self.plan_ns = 0
         """Planned run time, margin and swap-in included."""
         self.expect_ns = 0
-        """What it will usually take, swap-in included."""
+        """The usual run time, swap-in included."""
         self.swap_in_ns = 0
         self.retry: Retry | None = None
         """What it tries again; None for a first try."""

@@ -66,7 +66,7 @@ class Standing(Timer):
 
 
 class BackendState(Timer):
-    """What the rank knows of a backend: one batch runs, at most one more waits there."""
+    """The rank's view of a backend: one batch runs, at most one more waits there."""
 
     __slots__ = (
         "backend",

@@ -13,18 +13,18 @@ LOOK_NS = 100_000_000
 REVIEWED = 32
 """Requests that must have left their queues in between."""
 LOSS_TOLERATED = 0.02
-"""Of requests that were let in: with so few lost in queues, a few more may enter."""
+"""Share of admitted requests: with so few lost in queues, a few more may enter."""
 SHRINK_MAX = 0.2
 GROW, GROW_UNREFUSED = 1.01, 1.25
 GAIN_MIN, GAIN_MAX = 0.5, 1.5
 PRESSED = 0.5
 """Backends spoken for, over all: below it a loss has other reasons than load."""
 BACKLOG = 0.5
-"""What a backend's worth of backlog counts against one that is busy."""
+"""Weight of a backend's worth of backlog against one that is busy."""
 
 
 class Pool:
-    """What admission knows of the backends that some applications share."""
+    """Backends that some applications share, as admission sees them."""
 
     __slots__ = (
         "backends",

@@ -285,8 +285,7 @@ class RankThread(SourceContext):
         if size < 0:
             size = len(batch.requests)
         if size > 0 and batch.swap_in_ns > 0:
-            # Of the two the swap-in is the less certain: what it took is learnt, not blamed on
-            # the run.
+            # The swap-in is the less certain of the two: its time is learnt, not blamed on the run.
             self.costs.observe_swap(batch.variant, run_ns - batch.expect_ns + batch.swap_in_ns)
         elif size > 0:
             self.costs.observe(batch.variant, state.kind, backend, size, run_ns)
@@ -383,7 +382,7 @@ class RankThread(SourceContext):
             lane.wait(standing)
 
     def _stay(self, now_ns: int, standing: Standing) -> None:
-        """Whoever handed every slot back stays in the race, but only for the next one."""
+        """A source that declined every slot stays in the race, but only for the next one."""
         since_ns = standing.ripe_since_ns
         if self._place(now_ns, standing):
             standing.ripe_since_ns = since_ns
@@ -449,7 +448,7 @@ class RankThread(SourceContext):
         batch.expect_ns = slot.expect_ns(batch.variant, size)
         batch.swap_in_ns = slot.swap_in_ns(batch.variant)
         if state.resident is not None and batch.variant not in state.resident:
-            # Whatever is granted next will find it there.
+            # The next grant will find it there.
             state.lane.hold(state, frozenset((batch.variant,)))
         state.free_at_ns = batch.start_at_ns + batch.expect_ns
         if state.running is None:

@@ -4,7 +4,7 @@ from fermata.foundation.units import NEVER, SECOND
 
 BUCKET_NS = 100_000_000
 WEIGHT = 0.1
-"""Of the newest bucket: a memory of about one second."""
+"""Weight of the newest bucket: a memory of about one second."""
 LULL = 0.25
 """A gap this many times the mean one is a lull."""
 LULLS_MIN = 5.0

@@ -44,14 +44,14 @@ class FairAdmission(Admission):
         self.slo_ns = slo_ns
         self.weight = weight
         self.weights = weights or {}
-        """Of clients; 1 where absent."""
+        """Weights of clients; 1 where absent."""
         self.lightest = min([1.0, *self.weights.values()])
         self.used = 0.0
         """Backends kept busy by requests that were let in lately, on the pool's scale."""
         self.clients: dict[int, float] = {}
         """The same by tenant, or by client where there are none."""
         self.urgent: dict[int, float] = {}
-        """Of that, what went to requests of the highest priority."""
+        """The part of that which went to requests of the highest priority."""
         self.began_at_ns = 0
         """When the scale was 1 that this is written in: the pool's, or the one before it."""
         self.queued = 0.0
@@ -111,8 +111,7 @@ class FairAdmission(Admission):
         pool.spoken -= hurry * self.cost_ns / self.slack_ns
 
     def _hurry(self, request: Request) -> float:
-        """Who asks for less time than the SLO is in no more of a hurry than others: that would
-        be at their cost."""
+        """A request with less time than the SLO is not hurried: that would be at others' cost."""
         return min(1.0, self.slo_ns / max(1, request.deadline_ns - request.arrived_at_ns))
 
     def _had_a_chance(self, request: Request) -> bool:
@@ -142,8 +141,8 @@ class FairAdmission(Admission):
         self.began_at_ns = pool.began_at_ns
 
     def _look(self, now_ns: int, application: int) -> None:
-        """What one request costs when backends take turns with batches as large as the SLO
-        allows (Symphony Eqn 2), and how long it may wait for its own."""
+        """The cost of one request when backends take turns with batches as large as the SLO allows
+        (Symphony Eqn 2), and how long it may wait for its own."""
         self.look_at_ns = now_ns + LOOK_NS
         source = self.source
         pool, backends = source.pool, max(1, source.pool.backends)

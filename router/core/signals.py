@@ -1,4 +1,4 @@
-"""What the core publishes about itself: how idle, how bad, how long ripe bids waited."""
+"""Signals of the core: how idle, how bad, how long ripe bids waited."""
 
 from collections.abc import Sequence
 

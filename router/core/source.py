@@ -165,7 +165,7 @@ class Outbox:
         self.effects: list[Effect] = []
         self.queued: dict[int, Request] = {}
         self.granted: set[int] = set()
-        """Whose dispatch is among the effects."""
+        """Requests whose dispatch is among the effects."""
         self.ledger = Ledger()
 
     def drop(self, request: Request, reason: str) -> None:
@@ -269,7 +269,7 @@ class Source:
         return NO_LANES
 
     def figures(self) -> dict[str, float]:
-        """What it would have an operator know."""
+        """Figures for an operator."""
         return {}
 
     def on_time(self, now_ns: int) -> Sequence[int]:
@@ -295,12 +295,12 @@ class Source:
         raise NotImplementedError
 
     def describe(self) -> dict[str, float]:
-        """What it counts of its own, for whoever watches it."""
+        """Counters of its own, for observers."""
         return {}
 
 
 class SourceContext:
-    """What the rank lends to its sources."""
+    """The rank as its sources see it."""
 
     __slots__ = ("costs", "leads", "outbox", "pool", "signals", "timers")
 
@@ -312,7 +312,7 @@ class SourceContext:
         self.outbox = outbox
         self.signals = Signals()
         self.pool = Pool()
-        """Of the backends that no source owns."""
+        """The pool of the backends that no source owns."""
         self.leads: list[Lead] = [] if leads is None else leads
         """By application, whichever rank serves it."""
 
@@ -345,7 +345,7 @@ class SourceContext:
         raise NotImplementedError
 
     def resident(self, backend: int) -> frozenset[int] | None:
-        """What the next batch on a backend will find there; None: every variant."""
+        """Variants that the next batch on a backend will find there; None: every variant."""
         raise NotImplementedError
 
     def runs(self, backend: int, variant: int) -> bool:

@@ -19,7 +19,7 @@ class Availability:
         self.variants = variants
         """By application."""
         self.held: dict[int, frozenset[str]] = {}
-        """What each backend has said that it holds."""
+        """Variants that each backend has announced."""
         self.unwanted: set[str] = set()
         """Applications that a client has had unloaded, or that were withdrawn."""
         self.barred: set[str] = set()

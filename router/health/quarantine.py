@@ -1,4 +1,4 @@
-"""Who is kept from doing harm: backends that fail or drag, models that kill their process.
+"""Decides which backends to retire and which models to quarantine.
 
 Pure. A backend is judged by its peers, a model by its own batches: a model that fails everywhere
 says nothing about a backend, and a machine that is switched off nothing about a model.
@@ -28,7 +28,7 @@ REST_NS_MAX = seconds(3600)
 
 @dataclass(slots=True)
 class Failures:
-    """Of one application on one backend."""
+    """Failures of one application on one backend."""
 
     merit_before: int
     count: int = 0
@@ -36,7 +36,7 @@ class Failures:
 
 @dataclass(slots=True)
 class BackendRecord:
-    """Of one backend."""
+    """The record of one backend."""
 
     slow: int = 0
     failed: dict[int, Failures] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class BackendRecord:
 
 @dataclass(slots=True)
 class CrashRecord:
-    """Of one application."""
+    """The record of one application."""
 
     crashes: int = 0
     crashed_at_ns: dict[str, int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class CrashRecord:
 
 @dataclass(slots=True)
 class Quarantine:
-    """What each has done of late."""
+    """Recent records."""
 
     backends: dict[int, BackendRecord] = field(default_factory=dict)
     applications: dict[int, CrashRecord] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Quarantine:
     """By application: batches that ended well, less some for each that failed on a backend which
     then did well. That one was not the backend's fault."""
     suspects: dict[int, int] = field(default_factory=dict)
-    """What each lost backend ran; one that comes back had only lost its link."""
+    """Applications that lost backends ran; one that comes back had only lost its link."""
 
     # Backends
 

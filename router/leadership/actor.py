@@ -40,7 +40,7 @@ def own_address(host: str) -> str:
 
 
 def standby_name(name: str) -> str:
-    """What the router is called that waits to take the place of another."""
+    """The name of the router that waits to take the place of another."""
     return name + STANDBY_SUFFIX
 
 
@@ -110,7 +110,7 @@ class RouterActor(RouterProcess):
 
 
 def in_our_words(error: ray.exceptions.RayError) -> Exception:
-    """What to raise in place of Ray's error; what our own code has raised over there stays."""
+    """The error to raise in place of Ray's; errors of our own code stay."""
     if isinstance(error, ServingError):
         return error
     gone = isinstance(error, ray.exceptions.ActorDiedError)

@@ -127,8 +127,8 @@ class RouterProcess:
 
     @led
     async def questions(self, wait_s: float) -> dict[int, MappingProblem]:
-        """What mappings of clients are to be decided from, once one is due or what was decided
-        last holds no more, within so many seconds; see `ClientMapping`."""
+        """Problems of client mapping, once one is due or what was decided last holds no more,
+        within so many seconds; see `ClientMapping`."""
         clients, urgent = self.live.clients, asyncio.Event()
         clients.on_urgent = urgent.set
         due_in_s = (clients.due_at_ns() - self.live.clock()) / 1e9

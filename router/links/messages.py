@@ -1,4 +1,4 @@
-"""What travels on links. Times on the wire are durations: monotonic clocks differ between hosts.
+"""Messages on links. Times on the wire are durations: monotonic clocks differ between hosts.
 
 A frame is a list of messages, everything that one loop tick has to say to one peer. Requests are
 known by `rid`, unique in the cluster: the frontend's number in the upper bits, a counter below.
@@ -34,7 +34,8 @@ class Hello(msgspec.Struct, tag=1, array_like=True, frozen=True):
     number: int
     """Which one of its role; a frontend's is part of its rids."""
     epoch: int
-    """Of the router; 0 from others that have not met one. A lower one than known is refused."""
+    """Term of the router; 0 from others that have not met one. A lower one than known is
+    refused."""
     address: str = ""
     """host:port where this process itself takes links; empty where it takes none."""
     node: str = ""
@@ -95,7 +96,7 @@ class Submit(msgspec.Struct, tag=10, array_like=True, frozen=True):
     pinned: str = ""
     """Name of the only variant that may; empty: any."""
     tenant: int = 0
-    """Whose fair share it is of; 0: its client's own."""
+    """The tenant whose fair share it uses; 0: its client's own."""
 
 
 class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):
@@ -105,7 +106,7 @@ class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):
 
 
 class Evidence(msgspec.Struct, tag=12, array_like=True, frozen=True):
-    """What a look at this very request says: votes for each class, or the expected accuracy of
+    """Evidence from a look at this very request: votes for each class, or the expected accuracy of
     each variant where somebody else has worked that out."""
 
     rid: int
@@ -121,7 +122,7 @@ class Place(msgspec.Struct, tag=13, array_like=True, frozen=True):
 
 
 class ClientNetworkReport(msgspec.Struct, tag=14, array_like=True, frozen=True):
-    """What a client says of itself and of its network; see
+    """A client's report of itself and its network; see
     `fermata.router.core.events.ClientReport`."""
 
     application: str
@@ -158,11 +159,11 @@ class FrontendStats(msgspec.Struct, tag=15, array_like=True, frozen=True):
     payload_bytes: int = 0
     """Memory of their inputs."""
     memory_bytes: int = 0
-    """Of the whole process."""
+    """Memory of the whole process."""
     loop_late_ns: int = 0
     """How late its event loop came to this."""
     tasks: int = 0
-    """Of its event loop, as counted a few seconds ago at most."""
+    """Tasks of its event loop, as counted a few seconds ago at most."""
     tenants: tuple[tuple[str, dict[str, int]], ...] = ()
     """How requests of each tenant ended, of all applications together."""
 
@@ -215,7 +216,7 @@ class Estimated(msgspec.Struct, tag=24, array_like=True, frozen=True):
 
 
 class FleetStatus(msgspec.Struct, tag=25, array_like=True, frozen=True):
-    """Who else is there; said first on a link, and whenever it changes."""
+    """The size of the fleet; sent first on a link, and whenever it changes."""
 
     frontends: int
     """Linked to this router, whoever hears this among them."""
@@ -315,7 +316,7 @@ class BackendStats(msgspec.Struct, tag=42, array_like=True, frozen=True):
     models_bytes: int = 0
     """Held by models on the accelerator."""
     memory_bytes: int = 0
-    """Of the whole process."""
+    """Memory of the whole process."""
     gpu_memory_bytes: int = -1
     """In use on its GPU, by whomever; negative where there is none."""
     gpu_memory_bytes_max: int = -1

@@ -54,7 +54,7 @@ class RouterLinks:
     def on_messages(self, link: Link, messages: list[Message]) -> None:
         if link is not self.leader:
             first = messages[0]
-            # What an older one still says is nobody's business.
+            # Messages of an older one are ignored.
             if not isinstance(first, TakesLead) or link.peer.role != STANDBY:
                 return
             link.now_leads(first.epoch)

@@ -32,7 +32,7 @@ _decoder = msgspec.msgpack.Decoder(list[Message])
 
 
 class LinkError(ServingError):
-    """What one side asked of a link cannot be done."""
+    """A link cannot do what one side asked."""
 
     grpc_status: ClassVar[str] = "UNAVAILABLE"
 
@@ -140,7 +140,7 @@ class Session:
         # Not cleared: a decoder that failed may still look at it.
         self.buffer = bytearray()
 
-    # What comes in
+    # Incoming bytes
 
     def receive(self, now_ns: int, data: bytes) -> list[Message]:
         """The messages these bytes complete, in order; those of the link itself aside."""

@@ -15,7 +15,7 @@ from typing import Any
 from fermata.foundation.errors import ConfigError
 
 READ_BYTES = 1 << 14
-"""Of one record; what is made for more would be thrown away each time."""
+"""Size of one record; a larger buffer would be thrown away each time."""
 ROLES = ("router", "frontend", "backend")
 CONTEXTS = 8
 """That are kept: of client and server, for a few sets of files."""
@@ -72,7 +72,7 @@ class TlsChannelError(Exception):
     def __init__(self, reason: str, last: bytes) -> None:
         super().__init__(reason)
         self.last = last
-        """What to tell the peer before the connection is closed."""
+        """Bytes for the peer before the connection is closed."""
 
 
 class TlsChannel:
@@ -92,8 +92,8 @@ class TlsChannel:
         """Named in the peer's certificate; empty: any."""
 
     def wrap(self, data: bytes) -> bytes:
-        """What to send for this; it waits for the handshake, which the first call begins. Raises
-        SealError, as `unwrap` does, once the peer has refused."""
+        """Encrypt this; it waits for the handshake, which the first call begins. Raises SealError,
+        as `unwrap` does, once the peer has refused."""
         if self.made:
             self._write(data)
         else:
@@ -102,7 +102,7 @@ class TlsChannel:
         return self._out.read()
 
     def unwrap(self, data: bytes) -> tuple[bytes, bytes]:
-        """What the peer has said, and what to send it at once; raises SealError."""
+        """Decrypt; returns the peer's bytes and an immediate reply; raises SealError."""
         self._in.write(data)
         if not self.made:
             self._shake()

@@ -41,13 +41,13 @@ Resolve = Callable[[], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """What both ends of a link should agree on, roughly."""
+    """Options that both ends of a link should agree on, roughly."""
 
     silence_ns: int = SILENCE_NS
     """A peer that said nothing for so long is dead."""
     frame_bytes_max: int = FRAME_BYTES_MAX
     buffer_bytes_max: int = 256 << 20
-    """What may wait for a peer that does not read; then it is cut."""
+    """Bytes that may wait for a peer that does not read; then it is cut."""
     connect_ns: int = ms(2000)
     """From the first attempt to the peer's hello."""
     backoff_ns_min: int = ms(20)
@@ -68,7 +68,7 @@ class LinkOptions:
 
 
 class LinkEvents(Protocol):
-    """Whoever uses links; called on the loop, never from within `send`."""
+    """The user of links; called on the loop, never from within `send`."""
 
     def on_up(self, link: "Link") -> None:
         """The peer has proven itself (`link.peer`)."""
@@ -214,7 +214,7 @@ class Link(asyncio.Protocol):
             if self.seal is not None and not self.tail:
                 if not self.seal.made:
                     return
-                # What is sealed has its place among all that is: from here on it must go out.
+                # An encrypted record has its place in the sequence: from here on it must go out.
                 self.tail = frame = self._sealed(frame)
             sent = self.wire.push(frame)
             if sent > 0 or self.tail:
@@ -286,7 +286,7 @@ class Link(asyncio.Protocol):
             self.events.on_up(self)
 
     def _unseal(self, tls: LinkTls, data: bytes) -> bytes:
-        """What the peer has said; a session whose peer may not speak ends here."""
+        """Messages of the peer; a session whose peer may not speak ends here."""
         with self.lock:
             try:
                 if self.seal is None:
@@ -361,7 +361,7 @@ class LinkServer:
     async def start(self, host: str, port: int = 0) -> int:
         """Listen; returns the port, which the system chooses where 0 is given."""
         if self.options.tls is not None:
-            # What is wrong with the files is said now, and not to the first peer.
+            # Faults in the files are reported now, and not to the first peer.
             self.options.tls.seal(server_side=True)
         loop = asyncio.get_running_loop()
         self.server = await loop.create_server(self._take, host, port)

@@ -22,7 +22,7 @@ class AcceleratorTypes:
         costs = self.built.engine.costs
         told = {variant: (list(p50_ns), list(p99_ns)) for variant, p50_ns, p99_ns in ready.costs}
         for variant, name in enumerate(self.built.variants):
-            # What the configuration says of a variant, it says of every kind.
+            # The configuration of a variant holds for every kind.
             p50_ns, p99_ns = told.get(name, (costs.of(variant).p50_ns[1:], None))
             costs.add(variant, p50_ns, p99_ns, kind=number)
         return number

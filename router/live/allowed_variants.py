@@ -12,7 +12,7 @@ class AllowedVariants:
     def __init__(self, families: tuple[Family, ...], names: tuple[str, ...]) -> None:
         self.families = families
         self.names = names
-        """Of variants, by the engine's number."""
+        """Accuracies of variants, by the engine's number."""
         self.known: dict[tuple[int, float, str], frozenset[int]] = {}
 
     def allowed(self, application: int, floor: float, pinned: str) -> frozenset[int] | None:

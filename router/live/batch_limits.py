@@ -27,8 +27,9 @@ class BatchSizeLimits:
             self.costs.limit(variant, self._usual(variant))
 
     def _usual(self, variant: int) -> int:
-        """What at least half of its backends have room for: batches are planned before it is
-        certain where they run, and one that is short of memory is not to make all of them small."""
+        """The batch size that at least half of its backends have room for: batches are planned
+        before it is certain where they run, and one that is short of memory is not to make all of
+        them small."""
         sizes = [each[variant] for each in self.told.values() if variant in each]
         short = sorted(size for size in sizes if size)
         return short[len(sizes) // 2] if len(short) > len(sizes) // 2 else 0

@@ -12,7 +12,7 @@ from fermata.router.policies.jellyfish.mapping_problem import Assignment, Mappin
 from fermata.router.policies.jellyfish.source import Jellyfish
 
 CLIENTS_MAX = 100_000
-"""Whose frontend is remembered, to tell them which input size to send."""
+"""Clients whose frontend is remembered, to advise them of an input size."""
 
 
 def nothing() -> None:
@@ -95,7 +95,7 @@ class ClientMapping:
         return min((source.plan_due_at_ns for source in self.sources.values()), default=NEVER)
 
     def questions(self, now_ns: int) -> dict[int, MappingProblem]:
-        """What the mappings that are due are to be decided from now."""
+        """Problems of the mappings that are due."""
         return {
             number: source.question(now_ns)
             for number, source in self.sources.items()

@@ -123,7 +123,7 @@ class LiveRouter:
         self.wake = make_wake(self._on_wake)
 
     def hello(self, address: str = "", node: str = "") -> Hello:
-        """What this router says first on every link."""
+        """The first message of this router on every link."""
         return Hello(PROTOCOL, "router", 0, self.epoch, address, node)
 
     # Links
@@ -310,7 +310,7 @@ class LiveRouter:
         number = link.peer.number
         if here:
             self._spare(now_ns, number)
-            # What has been granted in this tick goes out before the word that nothing more comes.
+            # Batches granted in this tick go out before the message that nothing more comes.
             self._carry_out(now_ns)
         self._say(link, Drained())
 
@@ -389,7 +389,7 @@ class LiveRouter:
         link_ns = self.lead.links_ns.get(node, 0)
         self.meters.on_done(now_ns, number, running, done.run_ns, link_ns, ran)
         left_out = self.away.on_done(running, done, self.frontends)
-        # What did not run teaches nothing about run times.
+        # Requests that did not run teach nothing about run times.
         size = len(running.requests) - len(left_out) if ran else 0
         if done.failed:
             self.guard.on_failed(now_ns, number, running)

@@ -1,4 +1,4 @@
-"""What frontends hear of their requests, and of who is there to serve them."""
+"""Notifies frontends of their requests, and of the fleet that serves them."""
 
 from collections.abc import Callable
 
@@ -103,7 +103,7 @@ class FrontendNotifier:
             self.say(link, ShortCircuit(request.rid, answer.label, right, estimate.classes))
 
     def estimates(self, batch: Batch) -> None:
-        """Whoever asked hears how good the answer is thought to be."""
+        """Send the expected accuracy of the answers to the frontends that asked."""
         for request in batch.requests:
             expected = self.built.expected(request, batch.variant)
             link = self.frontends.get(request.rid >> RID_BITS)
@@ -111,7 +111,7 @@ class FrontendNotifier:
                 self.say(link, Estimated(request.rid, expected))
 
     def dropped(self, drop: Drop) -> None:
-        # Who cancelled knows; nobody waits for the word.
+        # A client that cancelled waits for no answer.
         if drop.reason == DropReason.CANCELLED:
             return
         request = drop.request

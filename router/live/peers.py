@@ -1,4 +1,4 @@
-"""Who a router talks to: a link, and what it has told the backend behind it."""
+"""Peers of a router: a link, and the orders of the backend behind it."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from fermata.router.links.messages import Hello, Message
 
 
 class LinkPeer(Protocol):
-    """What the router needs of a link."""
+    """A link as the router needs it."""
 
     @property
     def peer(self) -> Hello: ...

@@ -18,7 +18,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """For matrices as small as ours, more threads only double the CPU time."""
 
 LASTS_S_MAX = 300.0
-"""What takes longer hangs."""
+"""Work that takes longer hangs."""
 
 Work = Callable[[], object]
 Then = Callable[[object], None]
@@ -65,7 +65,7 @@ class SubprocessWorker:
 
 
 async def run_in_subprocess(work: Work, lasts_s_max: float = LASTS_S_MAX) -> object:
-    """What it returned, or how it `Failed`."""
+    """The result of the work, or how it `Failed`."""
     path = os.pathsep.join(each for each in sys.path if each)
     try:
         process = await asyncio.create_subprocess_exec(

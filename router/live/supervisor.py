@@ -24,7 +24,7 @@ OVERDUE = Closed(CloseCode.OVERDUE, "its batch should have ended long ago")
 
 
 class BackendSupervisor:
-    """What `HangDetector` and `Quarantine` find, carried out for one router."""
+    """Carries out the findings of `HangDetector` and `Quarantine` for one router."""
 
     def __init__(
         self,

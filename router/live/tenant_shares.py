@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping
 
 FLOOR = 0.01
-"""Of what a tenant asks in all, each frontend is thought to be asked at least so much: whoever
-connects there is not refused everything until that is known."""
+"""Least share of a tenant's requests that each frontend is thought to get: a client that connects
+there is not refused everything until that is known."""
 MEMORY = 0.5
-"""Of what was asked before, beside the last second."""
+"""Weight of earlier requests, beside the last second."""
 
 
 class TenantShares:
@@ -18,7 +18,7 @@ class TenantShares:
         """By tenant and frontend: requests in a second, of late."""
 
     def on_asked(self, frontend: int, counts: Mapping[str, int]) -> None:
-        """What a frontend was asked by each tenant in the last second; others asked nothing."""
+        """Requests of each tenant at a frontend in the last second; others sent none."""
         for tenant in self.asked.keys() | counts.keys():
             known = self.asked.setdefault(tenant, {})
             asked = MEMORY * known.get(frontend, 0.0) + (1 - MEMORY) * counts.get(tenant, 0)
@@ -32,8 +32,8 @@ class TenantShares:
             known.pop(frontend, None)
 
     def of(self, frontend: int, frontends: Collection[int]) -> dict[str, float]:
-        """What this frontend may give each tenant, 1 being all of its rate; of those who have asked
-        anywhere of late, while the others' is even."""
+        """The share of each tenant at this frontend, 1 being all of its rate; for those who have
+        asked anywhere of late, while the others' is even."""
         found: dict[str, float] = {}
         for tenant, known in self.asked.items():
             total = sum(known.values())

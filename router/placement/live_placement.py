@@ -1,4 +1,4 @@
-"""What a live router knows of placement, by the names that the control plane uses."""
+"""Placement in a live router, by the names that the control plane uses."""
 
 from collections.abc import Iterable, Sequence
 

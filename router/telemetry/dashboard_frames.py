@@ -89,7 +89,7 @@ class DashboardFrame:
 
 
 def _fields(part: Any) -> dict[str, Any]:
-    """Of one of these classes; `dataclasses.asdict` would copy all that is inside, too."""
+    """Fields of one of these classes; `dataclasses.asdict` would copy their contents, too."""
     return {name: getattr(part, name) for name in part.__slots__}
 
 

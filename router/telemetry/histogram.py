@@ -58,7 +58,7 @@ class Histogram:
             self._settle()
 
     def merge(self, counts: Sequence[int], total: int) -> None:
-        """What another one with the same bounds has counted."""
+        """Add the counts of another one with the same bounds."""
         self._counts = [mine + more for mine, more in zip(self._counts, counts, strict=True)]
         self._sum += total
 

@@ -1,4 +1,4 @@
-"""What a live router counts: a few sums for each batch, never work for each request beyond a list.
+"""Counters of a live router: a few sums for each batch, never work for each request beyond a list.
 
 Readers take differences over windows of their own; see `fermata.router.telemetry.snapshot`.
 """
@@ -61,7 +61,7 @@ class ApplicationMeter:
         self.latency = Histogram(LATENCY_NS)
         """As frontends see it."""
         self.answered: dict[str, int] = {}
-        """What frontends told clients: `good`, `late`, or why not."""
+        """Outcomes that frontends reported: `good`, `late`, or a reason."""
         self.streams = StreamCounts()
 
 
@@ -81,7 +81,7 @@ class Meters:
         self.frontends: dict[int, FrontendStats] = {}
         """The last word of each."""
         self.tenants: dict[str, dict[str, int]] = {}
-        """What frontends told clients of each tenant that is configured and has asked."""
+        """Outcomes of each configured tenant that has sent requests."""
         self.backends: dict[int, BackendStats] = {}
         self.loads: dict[str, list[int]] = {}
         """By variant: loads and the time they took, over all backends."""
@@ -121,7 +121,7 @@ class Meters:
                 meter.streams.count(now_ns, request.client, left_ns >= 0)
 
     def _rate(self, meter: ApplicationMeter, batch: Batch) -> None:
-        """What its answers are expected to be worth."""
+        """The expected worth of its answers."""
         requests, accuracy = batch.requests, self.accuracy[batch.variant]
         if self.built.estimators[requests[0].application] is not None:
             found = [self.built.expected(request, batch.variant) for request in requests]
@@ -138,7 +138,7 @@ class Meters:
         if request.client and drop.reason != DropReason.CANCELLED:
             self.applications[request.application].streams.count(now_ns, request.client, False)
 
-    # What others count
+    # Counts of other processes
 
     def on_frontend(self, number: int, stats: FrontendStats) -> bool:
         """Add what a frontend has counted; false where its buckets are not ours."""
@@ -164,7 +164,7 @@ class Meters:
             known[1] += took_ns
 
     def on_gone(self, role: str, number: int) -> None:
-        """What a process that is gone has counted stays; what it had does not."""
+        """The counts of a process that is gone stay; its gauges do not."""
         if role == "frontend":
             self.frontends.pop(number, None)
         else:

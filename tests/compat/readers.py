@@ -32,7 +32,7 @@ from fermata.deployments.config.resolve import (
     router_config,
     variants,
 )
-from fermata.deployments.control.scaling import ScalingLoop, rule_options
+from fermata.deployments.control.scaling import ScalingLoop
 from fermata.deployments.sneakpeek.store import load_model, read_data
 from fermata.partitioner.problem_file import load_current
 from fermata.profiles.profile import Profile, linear
@@ -295,7 +295,7 @@ def _deployment(path: str) -> Meaning:
     if config.frontend.tls is None and config.links.tls is None:
         meaning["frontend"] = _frontend(config)
     if config.autoscaler is not None:
-        meaning["rule"] = _pick(rule_options(config.autoscaler), RULE)
+        meaning["rule"] = _pick(config.autoscaler.options().rule, RULE)
     if config.epochs is not None and config.epochs.plan_file:
         meaning["kept_plan"] = asyncio.run(_kept_plan(config))
     return meaning

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from fermata.deployments.frontend.requests.outcomes import Refusal, RefusalReason
-
 from fermata.deployments.backend.batch_pipeline import PipelineJob, ReportDone
 from fermata.deployments.control.cluster import Router
 from fermata.deployments.control.control_plane import ControlPlaneCore
 from fermata.deployments.control.leader_client import LeaderClient
+from fermata.deployments.frontend.outcomes import Refusal
+from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.fault_simulator.control import ControlHost
 from fermata.fault_simulator.processes import BackendHost, FrontendHost, RouterHost
 from fermata.fault_simulator.system import NUMBER_BITS

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("pydantic")
+from snapshots import application, router, sub_cluster
+
 from fermata.autoscaler.control_loop import ControlEffect, ControlLoop, SetTargets
 from fermata.autoscaler.placer import ApplyPlan, LeaveInPlace, SolvePlacement
 from fermata.autoscaler.readings import ClusterReading
@@ -22,6 +24,7 @@ from fermata.deployments.control.scaling import ScalingLoop
 from fermata.fault_simulator.world import World, new_process
 from fermata.foundation.units import SECOND, ms, seconds
 from fermata.partitioner.plan import Plan, Problem
+from fermata.router.telemetry.snapshot import PlacementSnapshot, RouterSnapshot
 from fermata.simulator.run import Driver, RunLog
 from fermata.simulator.scenario.scenario import Scenario, read_scenario
 
@@ -140,7 +143,7 @@ class PlayedRouter:
         self.plans = [record.readings[0].plan]
         self.targets: list[tuple[int, ...]] = []
 
-    async def snapshot(self) -> dict[str, Any]:
+    async def snapshot(self) -> RouterSnapshot:
         elapsed_ns = round((self.loop.time() - self.began_s) * SECOND)
         shown = [
             each
@@ -157,35 +160,29 @@ class PlayedRouter:
         self.targets.append(tuple(wanted))
 
 
-def snapshot_of(reading: ClusterReading, on_their_way: Sequence[str]) -> dict[str, Any]:
-    """The reading as a router tells it."""
-    return {
-        "up_ns": reading.at_ns,
-        "epoch": reading.term,
-        "wanted": list(reading.targets),
-        "placement": {
-            "applications": dict(reading.plan.home),
-            "on_their_way": list(on_their_way),
-        },
-        "applications": {
-            name: {
-                "requests": each.received,
-                "good": each.good,
-                "late": each.bad,
-                "dropped": {"cancelled": 3},
-            }
+def snapshot_of(reading: ClusterReading, on_their_way: Sequence[str]) -> RouterSnapshot:
+    """The reading as a router shows it."""
+    return router(
+        {
+            name: application(
+                requests=each.received, good=each.good, late=each.bad, dropped={"cancelled": 3}
+            )
             for name, each in reading.applications.items()
         },
-        "ranks": [
-            {
-                "backends": each.backends,
-                "backend_up_ns": each.uptime_ns,
-                "backend_busy_ns": each.busy_ns,
-                "least": each.backends_min,
-            }
+        up_ns=reading.at_ns,
+        epoch=reading.term,
+        wanted=list(reading.targets),
+        placement=PlacementSnapshot(dict(reading.plan.home), {}, list(on_their_way)),
+        ranks=[
+            sub_cluster(
+                backends=each.backends,
+                backend_up_ns=each.uptime_ns,
+                backend_busy_ns=each.busy_ns,
+                least=each.backends_min,
+            )
             for each in reading.sub_clusters
         ],
-    }
+    )
 
 
 class PlayedCluster:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fermata.deployments.frontend.requests.outcomes import Refusal
+from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.deployment import ENCODED
 from fermata.fault_simulator.invariants import Invariants
 from fermata.fault_simulator.run import run_seed

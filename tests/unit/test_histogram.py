@@ -1,6 +1,6 @@
 """Buckets that are filled when somebody asks."""
 
-from fermata.router.telemetry.histogram import PENDING_MAX, Histogram
+from fermata.router.telemetry.histogram import PENDING_MAX, Histogram, HistogramSnapshot
 
 
 def test_a_value_at_a_bound_is_in_its_bucket() -> None:
@@ -23,7 +23,7 @@ def test_what_others_counted_is_added() -> None:
     one = Histogram((10,))
     one.add(3)
     one.merge((2, 5), 100)
-    assert one.describe() == {"bounds": [10], "counts": [3, 5], "sum": 103}
+    assert one.snapshot() == HistogramSnapshot((10,), (3, 5), 103)
 
 
 def test_it_never_holds_more_than_so_many_values() -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from benchmarks.ports import free_port
-from fermata.deployments import ports
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.config.endpoints import endpoints, with_free_ports
 from fermata.deployments.frontend import listening
 from fermata.deployments.frontend.protocol.listening import Listening
+from fermata.foundation import ports
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.ports import (
     Endpoint,

@@ -147,8 +147,15 @@ def test_cancel_and_loss_reach_the_class() -> None:
     engine.on_backend_down(SECOND + ms(1), gone)
     other = 1 - gone
     engine.on_done(SECOND + ms(8), other, ms(8))
-    again = [each for each in engine.take_effects() if isinstance(each, Dispatch)]
-    assert {each.rid for dispatch in again for each in dispatch.batch.requests} == {1, 3}
+    ran: list[int] = []
+    for after_ms in (16, 24):
+        for effect in engine.take_effects():
+            if isinstance(effect, Dispatch):
+                ran += [each.rid for each in effect.batch.requests]
+        if len(ran) < 2:
+            engine.on_done(SECOND + ms(after_ms), other, ms(8))
+    # The one that ran on the backend when it was lost runs alone.
+    assert ran == [3, 1]
 
 
 def test_clients_of_two_slos_in_a_scenario() -> None:

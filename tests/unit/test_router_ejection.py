@@ -5,12 +5,12 @@ import random
 import pytest
 from fleet_world import ERROR, FleetWorld
 from router_world import TABLE, rid
+from snapshots import snapshot
 
 from fermata.foundation.units import ms, seconds
 from fermata.router.health.outliers import EJECT_NS
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import Done, Dropped, FleetStatus, Ready, Run
-from fermata.router.telemetry.snapshot import snapshot
 
 POLICIES = ("eager", "deferred", "timeout", "partitioned", "central-queue", "routing", "ramsis")
 BUSY_NS = ms(0.8)

@@ -112,7 +112,7 @@ def test_ports_of_this_machine_matter_where_everything_runs_on_it(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     if address is not None:
         monkeypatch.setenv("RAY_ADDRESS", address)
-    config = load_config(command.ROOT / "deployments/emulated.yaml")
+    config = load_config(command.PACKAGE / "deployments/emulated.yaml")
     assert command._is_all_here(config) is own
     elsewhere = config.frontend.model_copy(update={"resources": {"edge": 1.0}})
     assert not command._is_all_here(config.model_copy(update={"frontend": elsewhere}))

@@ -291,7 +291,7 @@ def _scaling_options(config: DeploymentConfig) -> dict[str, Any]:
     # Serve adds no delays: the windows and the cool-down of our autoscaler are enough.
     return {
         "autoscaling_config": AutoscalingConfig(
-            min_replicas=0 if spec.to_zero else spec.minimum,
+            min_replicas=spec.fewest,
             max_replicas=spec.maximum,
             initial_replicas=config.backend.count,
             upscale_delay_s=0,

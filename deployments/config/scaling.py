@@ -70,6 +70,11 @@ class AutoscalerConfig(Section):
         _refuse(self.options().contradiction())
         return self
 
+    @property
+    def fewest(self) -> int:
+        """Fewest backends that there may ever be."""
+        return 0 if self.to_zero else self.minimum
+
     def options(self) -> AutoscalerOptions:
         window_ns, startup_ns = seconds(self.window_s), seconds(self.startup_s)
         return AutoscalerOptions(

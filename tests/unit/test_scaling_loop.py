@@ -113,6 +113,14 @@ def test_impossible_limits_are_refused() -> None:
         read_config({"applications": APPLICATIONS, "autoscaler": {"minimum": 0, "maximum": 8}})
 
 
+@pytest.mark.parametrize(("to_zero", "lowest"), [(False, 2), (True, 0)])
+def test_serve_keeps_the_minimum_unless_all_may_go(to_zero: bool, lowest: int) -> None:
+    spec = {"minimum": 2, "maximum": 8, "to_zero": to_zero}
+    config = read_config({"applications": APPLICATIONS, "autoscaler": spec})
+    assert config.autoscaler is not None
+    assert config.autoscaler.fewest == lowest
+
+
 class Context:
     target_num_replicas = 3
     capacity_adjusted_min_replicas = 1

@@ -1,6 +1,7 @@
 """Placement: plans and moves worked by hand, limits kept, obstacles named."""
 
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,6 +165,14 @@ def test_contradicting_limits_say_what_would_help() -> None:
     # Three models of 60 do not fit two rooms of 100, though all together they would.
     with pytest.raises(ConfigError, match="memory of every sub-cluster larger by 20 %"):
         solve(Problem(alike(3, static=60), places(2, room=100)), 3)
+
+
+def test_a_plan_travels_as_plain_data() -> None:
+    plan = Plan({"a": 0, "b": 1})
+    assert pickle.loads(pickle.dumps(plan)) == plan
+    assert plan.after((Move("a", 0, 1, 2.0), Move("b", 1, None, 0.0))) == Plan({"a": 1, "b": 1})
+    assert plan.away(Plan({"a": 0, "b": 0})) == ("b",)
+    assert plan.away(Plan({"a": 0})) == ("b",)
 
 
 def test_moves_are_counted_as_load_and_unload() -> None:

@@ -4,7 +4,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console, Group
@@ -16,6 +16,8 @@ from fermata.clients.access import OPEN, Access
 from fermata.clients.wire.errors import WireError
 from fermata.commands.server_access import CaFile, TokenEnv, TokenFile, access_of
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.json_types import JsonObject
+from fermata.router.telemetry.dashboard_frames import BackendFrame, DashboardFrame, read_frame
 
 ServerUrl = Annotated[
     str, typer.Option("--control", help="Address of the control plane, `control` in its config.")
@@ -29,7 +31,7 @@ STRIP_S = 2.0
 WIDE = 160
 
 
-def fetch(control: str, access: Access = OPEN) -> dict[str, Any]:
+def fetch(control: str, access: Access = OPEN) -> JsonObject:
     """The last second, as the page gets it; empty while the server starts."""
     url = f"{'https' if access.tls else 'http'}://{control}/frame"
     try:
@@ -44,34 +46,41 @@ def fetch(control: str, access: Access = OPEN) -> dict[str, Any]:
         raise ConfigError(f"{control} does not answer ({error}); is it serving?") from None
 
 
-def shown(frame: dict[str, Any]) -> Group:
+def read(control: str, document: JsonObject) -> DashboardFrame:
+    try:
+        return read_frame(document)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{control} sends frames that cannot be read ({error})") from None
+
+
+def shown(frame: DashboardFrame) -> Group:
     """Tables of one frame."""
     head = Text.assemble(
-        (f"{frame['title']} ", "bold"),
-        f"{sum(each['rps'] for each in frame['applications']):,.0f} req/s, ",
-        f"{frame['queued']} queued, {frame['under_way']} at backends, up {frame['at_s']:,.0f} s",
+        (f"{frame.title} ", "bold"),
+        f"{sum(each.rps for each in frame.applications):,.0f} req/s, ",
+        f"{frame.queued} queued, {frame.under_way} at backends, up {frame.at_s:,.0f} s",
     )
     return Group(head, _applications(frame), _backends(frame))
 
 
-def _applications(frame: dict[str, Any]) -> Table:
+def _applications(frame: DashboardFrame) -> Table:
     table = Table()
     table.add_column("application", no_wrap=True)
     for heading in ("in time", "req/s", "p50, p99 of SLO", "batch", "accuracy", "worst", "bad"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("variants")
-    for told in frame["applications"]:
-        style = "green" if told["bad_rate"] <= 0.01 else "red"
-        mix = ", ".join(f"{name} {share:.0%}" for name, share in told["variants"].items() if share)
+    for told in frame.applications:
+        style = "green" if told.bad_rate <= 0.01 else "red"
+        mix = ", ".join(f"{name} {share:.0%}" for name, share in told.variants.items() if share)
         table.add_row(
-            told["name"],
-            Text(f"{1 - told['bad_rate']:.2%}", style),
-            f"{told['rps']:,.0f}",
-            f"{_ms(told['p50_ms'])}, {_ms(told['p99_ms'])} of {_ms(told['slo_ms'])} ms",
-            "-" if told["mean_batch"] is None else f"{told['mean_batch']:.1f}",
-            "-" if told["accuracy"] is None else f"{told['accuracy']:.1%}",
-            f"{told['worst_stream_bad_rate']:.1%}" if told["streams"] else "-",
-            f"{sum(told['bad'].values()):,} of {told['requests']:,}",
+            told.name,
+            Text(f"{1 - told.bad_rate:.2%}", style),
+            f"{told.rps:,.0f}",
+            f"{_ms(told.p50_ms)}, {_ms(told.p99_ms)} of {_ms(told.slo_ms)} ms",
+            "-" if told.mean_batch is None else f"{told.mean_batch:.1f}",
+            "-" if told.accuracy is None else f"{told.accuracy:.1%}",
+            f"{told.worst_stream_bad_rate:.1%}" if told.streams else "-",
+            f"{sum(told.bad.values()):,} of {told.requests:,}",
             mix,
         )
     return table
@@ -81,34 +90,34 @@ def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
-def _backends(frame: dict[str, Any]) -> Table:
+def _backends(frame: DashboardFrame) -> Table:
     table = Table()
     for heading in ("backend", "state", f"the last {STRIP_S:g} s"):
         table.add_column(heading)
-    for told in frame["backends"]:
-        table.add_row(told["name"], f"{told['kind']} {told['state']}", strip(told, frame["at_s"]))
-    for number, told in enumerate(frame["sub_clusters"]):
-        demand = told["demand"]
-        needed = "" if demand is None else f", {demand:.1f} needed with full batches"
-        advised = "" if told["advised"] is None else f", {told['advised']} advised"
+    for backend in frame.backends:
+        state = f"{backend.kind} {backend.state}"
+        table.add_row(backend.name, state, strip(backend, frame.at_s))
+    for number, each in enumerate(frame.sub_clusters):
+        needed = "" if each.demand is None else f", {each.demand:.1f} needed with full batches"
+        advised = "" if each.advised is None else f", {each.advised} advised"
         table.add_row(
             f"sub-cluster {number}",
-            f"{told['backends']} up{advised}",
-            f"{told['idle']:.0%} idle{needed}",
+            f"{each.backends} up{advised}",
+            f"{each.idle:.0%} idle{needed}",
         )
     return table
 
 
-def strip(backend: dict[str, Any], at_s: float) -> Text:
-    """When it ran; red where something was late."""
+def strip(backend: BackendFrame, at_s: float) -> Text:
+    """Cells in which the backend ran; red where something was late."""
     cells = [" "] * STRIP
     styles = ["cyan"] * STRIP
-    for batch in backend["batches"]:
-        first = int(STRIP * (batch["start_s"] - at_s + STRIP_S) / STRIP_S)
-        last = int(STRIP * (batch["end_s"] - at_s + STRIP_S) / STRIP_S)
+    for batch in backend.batches:
+        first = int(STRIP * (batch.start_s - at_s + STRIP_S) / STRIP_S)
+        last = int(STRIP * (batch.end_s - at_s + STRIP_S) / STRIP_S)
         for cell in range(max(0, first), min(STRIP - 1, last) + 1):
             cells[cell] = "▇"
-            if batch["late"]:
+            if batch.late:
                 styles[cell] = "red"
     return Text.assemble(*zip(cells, styles, strict=True))
 
@@ -123,23 +132,23 @@ def top(
 ) -> None:
     """Watch a running server: applications, backends, what is late and why, once a second."""
     access = access_of(token_file, token_env, ca_file, "", "", "")
-    frame = fetch(control, access)
+    document = fetch(control, access)
     # Batches are kept from the first look on.
     end_s = time.monotonic() + 30
-    while not frame and time.monotonic() < end_s:
+    while not document and time.monotonic() < end_s:
         time.sleep(EVERY_S)
-        frame = fetch(control, access)
-    if not frame:
+        document = fetch(control, access)
+    if not document:
         raise ConfigError(f"{control} is still starting; try again")
     if as_json:
-        print(json.dumps(frame))
+        print(json.dumps(document))
     elif once:
         console = Console()
-        # In a file or a pipe nothing says how wide it is.
+        # A file or a pipe has no width of its own.
         console.width = console.width if console.is_terminal else WIDE
-        console.print(shown(frame))
+        console.print(shown(read(control, document)))
     else:
-        with Live(shown(frame), auto_refresh=False, screen=True) as screen:
+        with Live(shown(read(control, document)), auto_refresh=False, screen=True) as screen:
             while True:
                 time.sleep(EVERY_S)
-                screen.update(shown(fetch(control, access)), refresh=True)
+                screen.update(shown(read(control, fetch(control, access))), refresh=True)

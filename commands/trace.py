@@ -1,13 +1,15 @@
 """`fermata trace`: spans of frontends as a file for Perfetto or Chrome's own viewer."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.json_types import JsonObject
 
 Folder = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="`traces.folder` of the configuration.")
@@ -15,9 +17,30 @@ Folder = Annotated[
 OutPath = Annotated[Path, typer.Option("--out", help="File to write.")]
 BACKENDS, REQUESTS = 1, 2
 """Numbers of the two groups of rows."""
+REQUEST = "receive"
+"""Name of the span of a whole request; its stages are below it."""
 
 
-def read_spans(folder: Path) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class RecordedSpan:
+    """A span as a frontend's file holds it, its attributes without their prefix."""
+
+    name: str
+    trace_id: str
+    span_id: str
+    parent_id: str
+    start_ns: int
+    end_ns: int
+    failed: str
+    attributes: Mapping[str, str]
+
+    @property
+    def request_id(self) -> str:
+        """The span of the whole request that this one is part of."""
+        return self.span_id if self.name == REQUEST else self.parent_id
+
+
+def read_spans(folder: Path) -> Iterator[RecordedSpan]:
     """Every span of every frontend, with plain attributes."""
     files = sorted(folder.glob("*.jsonl"))
     if not files:
@@ -26,74 +49,77 @@ def read_spans(folder: Path) -> Iterator[dict[str, Any]]:
         for line in path.read_text(encoding="utf-8").splitlines():
             for resource in json.loads(line)["resourceSpans"]:
                 for scope in resource["scopeSpans"]:
-                    for span in scope["spans"]:
-                        yield {**span, "attributes": _plain(span["attributes"])}
+                    yield from map(_read_span, scope["spans"])
 
 
-def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        each["key"].removeprefix("fermata."): next(iter(each["value"].values()))
-        for each in attributes
-    }
+def _read_span(given: Any) -> RecordedSpan:
+    return RecordedSpan(
+        name=given["name"],
+        trace_id=given["traceId"],
+        span_id=given["spanId"],
+        parent_id=given["parentSpanId"],
+        start_ns=int(given["startTimeUnixNano"]),
+        end_ns=int(given["endTimeUnixNano"]),
+        failed=given.get("status", {}).get("message", ""),
+        attributes={
+            each["key"].removeprefix("fermata."): next(iter(each["value"].values()))
+            for each in given["attributes"]
+        },
+    )
 
 
-def chrome_events(spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def chrome_events(spans: list[RecordedSpan]) -> list[JsonObject]:
     """Batches on a row for each backend, requests on as few rows as they need."""
     events = [_named(BACKENDS, "backends"), _named(REQUESTS, "sampled requests")]
-    origin_ns = min((int(each["startTimeUnixNano"]) for each in spans), default=0)
+    origin_ns = min((each.start_ns for each in spans), default=0)
     backends: set[int] = set()
     batches: set[tuple[str, str]] = set()
     for span in spans:
-        told = span["attributes"]
+        told = span.attributes
         key = (told.get("backend", ""), told.get("batch", ""))
-        if span["name"] == "run" and key not in batches:
+        if span.name == "run" and key not in batches:
             batches.add(key)
-            backends.add(int(told["backend"]))
+            backend = int(told["backend"])
+            backends.add(backend)
             name = f"{told['variant']} x{told['batch_size']}"
-            events.append(_event(span, origin_ns, BACKENDS, int(told["backend"]), name))
+            events.append(_event(span, origin_ns, BACKENDS, backend, name))
     for backend in sorted(backends):
         events.append(_named(BACKENDS, f"backend {backend}", backend))
     return events + _requests(spans, origin_ns)
 
 
-def _requests(spans: list[dict[str, Any]], origin_ns: int) -> list[dict[str, Any]]:
+def _requests(spans: list[RecordedSpan], origin_ns: int) -> list[JsonObject]:
     """Each request with its stages on the first row that is free."""
     rows: list[int] = []
     row_of: dict[str, int] = {}
-    roots = [each for each in spans if each["name"] == "receive"]
-    for root in sorted(roots, key=lambda each: int(each["startTimeUnixNano"])):
-        start_ns, end_ns = int(root["startTimeUnixNano"]), int(root["endTimeUnixNano"])
-        free = [row for row, until_ns in enumerate(rows) if until_ns <= start_ns]
+    roots = [each for each in spans if each.name == REQUEST]
+    for root in sorted(roots, key=lambda each: each.start_ns):
+        free = [row for row, until_ns in enumerate(rows) if until_ns <= root.start_ns]
         row = free[0] if free else len(rows)
-        rows[row : row + 1] = [end_ns]
-        row_of[root["spanId"]] = row
+        rows[row : row + 1] = [root.end_ns]
+        row_of[root.span_id] = row
     events = []
     for span in spans:
-        own = span["spanId"] if span["name"] == "receive" else span["parentSpanId"]
-        if own in row_of:
-            name = span["attributes"]["application"] if span["name"] == "receive" else span["name"]
-            events.append(_event(span, origin_ns, REQUESTS, row_of[own], name))
+        row_here = row_of.get(span.request_id)
+        if row_here is not None:
+            name = span.attributes["application"] if span.name == REQUEST else span.name
+            events.append(_event(span, origin_ns, REQUESTS, row_here, name))
     return events
 
 
-def _event(span: dict[str, Any], origin_ns: int, group: int, row: int, name: str) -> dict[str, Any]:
-    start_ns, end_ns = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+def _event(span: RecordedSpan, origin_ns: int, group: int, row: int, name: str) -> JsonObject:
     return {
         "ph": "X",
         "name": name,
         "pid": group,
         "tid": row,
-        "ts": (start_ns - origin_ns) / 1000,
-        "dur": (end_ns - start_ns) / 1000,
-        "args": {
-            **span["attributes"],
-            "trace": span["traceId"],
-            "failed": span.get("status", {}).get("message", ""),
-        },
+        "ts": (span.start_ns - origin_ns) / 1000,
+        "dur": (span.end_ns - span.start_ns) / 1000,
+        "args": {**span.attributes, "trace": span.trace_id, "failed": span.failed},
     }
 
 
-def _named(group: int, name: str, row: int | None = None) -> dict[str, Any]:
+def _named(group: int, name: str, row: int | None = None) -> JsonObject:
     kind = "process_name" if row is None else "thread_name"
     return {"ph": "M", "name": kind, "pid": group, "tid": row or 0, "args": {"name": name}}
 

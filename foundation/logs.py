@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
+from fermata.foundation.json_types import Json
 from fermata.foundation.rolling_file import RollingFile
 
 LOG = logging.getLogger("fermata")
@@ -24,6 +25,8 @@ WAITING_MAX = 100_000
 WRITE_EVERY_S = 0.2
 
 Write = Callable[[str], None]
+Loggable: TypeAlias = "Json | Path | Exception"
+"""Values of fields; what is no JSON is written as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class LogOptions:
     """Size of a file; then it starts anew, and the one before is kept."""
 
 
-def fields(**values: object) -> dict[str, dict[str, object]]:
+def fields(**values: Loggable) -> dict[str, dict[str, Loggable]]:
     """Fields of a line: `LOG.info("loaded", extra=fields(variant=name))`. Ids of requests are
     text: as numbers they are more than some readers of JSON can tell apart."""
     return {"fields": values}
@@ -56,7 +59,7 @@ def debugging() -> bool:
 def log_line(record: logging.LogRecord, process: str) -> str:
     """A record as one line of JSON."""
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    told: dict[str, Any] = {
+    told: dict[str, Json] = {
         "time": f"{seconds}.{int(record.created % 1 * 1e6):06d}Z",
         "level": record.levelname.lower(),
         "process": process,

@@ -5,9 +5,9 @@
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 from fermata.deployments.specs.outcomes import CLIENT_FAULTS
+from fermata.foundation.json_types import JsonObject
 
 WIDTH, HEIGHT, COLUMNS = 8, 7, 3
 SOURCE = {"type": "prometheus", "uid": "${source}"}
@@ -214,7 +214,7 @@ PANELS = (
 )
 
 
-def _drawn(number: int, panel: Panel) -> dict[str, Any]:
+def _drawn(number: int, panel: Panel) -> JsonObject:
     row, column = divmod(number, COLUMNS)
     return {
         "id": number + 1,
@@ -237,9 +237,9 @@ def _drawn(number: int, panel: Panel) -> dict[str, Any]:
     }
 
 
-def dashboard() -> dict[str, Any]:
+def dashboard() -> JsonObject:
     """The whole document."""
-    variables = [
+    variables: list[JsonObject] = [
         {"name": "source", "label": "Prometheus", "type": "datasource", "query": "prometheus"},
         {
             "name": "application",

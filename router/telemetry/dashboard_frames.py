@@ -1,14 +1,18 @@
 """One second of a deployment as the page and `fermata top` show it, live or simulated."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+from fermata.foundation.json_types import Json
+
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationFrame:
-    """How one application fares. Totals are since the start, rates of the last second, shares and
+    """Figures of one application. Totals are since the start, rates of the last second, shares and
     latencies of the last minute."""
 
     name: str
@@ -67,7 +71,7 @@ class SubClusterFrame:
     advised: int | None
     """Backends that the autoscaler wants; None without one."""
     reason: str = ""
-    """Why."""
+    """Reason of the advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,19 +86,44 @@ class DashboardFrame:
     applications: tuple[ApplicationFrame, ...]
     sub_clusters: tuple[SubClusterFrame, ...]
     backends: tuple[BackendFrame, ...]
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Json] = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(self, default=_fields, separators=(",", ":"))
 
 
-def _fields(part: Any) -> dict[str, Any]:
-    """Fields of one of these classes; `dataclasses.asdict` would copy their contents, too."""
+def _fields(part: Any) -> dict[str, Json]:
+    """Fields of one of these classes; `dataclasses.asdict` would copy all that is inside, too."""
     return {name: getattr(part, name) for name in part.__slots__}
 
 
+def read_frame(given: Any) -> DashboardFrame:
+    """The frame in a decoded document; a TypeError where the document is no frame."""
+    frame = _read(DashboardFrame, given)
+    return replace(
+        frame,
+        applications=_read_all(ApplicationFrame, frame.applications),
+        sub_clusters=_read_all(SubClusterFrame, frame.sub_clusters),
+        backends=tuple(
+            replace(each, models=tuple(each.models), batches=_read_all(BatchFrame, each.batches))
+            for each in _read_all(BackendFrame, frame.backends)
+        ),
+    )
+
+
+def _read_all(kind: type[Part], given: Iterable[Any]) -> tuple[Part, ...]:
+    return tuple(_read(kind, each) for each in given)
+
+
+def _read(kind: type[Part], given: Any) -> Part:
+    """One part; fields that only a newer server knows are left out."""
+    make: Callable[..., Part] = kind
+    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]
+    return make(**{name: value for name, value in dict(given).items() if name in names})
+
+
 def write_frames(frames: Iterable[DashboardFrame], path: str) -> int:
-    """One line each; returns how many."""
+    """Write one line each; returns their number."""
     count = 0
     with open(path, "w", encoding="utf-8") as out:
         for frame in frames:

@@ -45,7 +45,7 @@ class ApplicationSnapshot:
     queue_delay: HistogramSnapshot
     slack: HistogramSnapshot
     streams: StreamsSnapshot
-    policy: Mapping[str, object]
+    policy: Mapping[str, float]
     """The policy's own description of itself."""
 
     @property

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fermata.deployments.frontend.options import FrontendOptions
 from test_link_transport import Recorder, greet
 from test_links import FRONTEND, HOST, OPTIONS, World, inline, run, served, until
 
 from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.frontend.memory.arena import Arena
-from fermata.deployments.frontend.options import FrontendOptions
 from fermata.deployments.specs import Registry
 from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode

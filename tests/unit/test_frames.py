@@ -14,7 +14,12 @@ from fermata.deployments.control.history import History
 from fermata.deployments.control.page_frames import live_frame
 from fermata.foundation.units import ms, seconds
 from fermata.router.links.messages import Done, Run
-from fermata.router.telemetry.dashboard_frames import DashboardFrame
+from fermata.router.telemetry.dashboard_frames import (
+    BackendFrame,
+    BatchFrame,
+    DashboardFrame,
+    read_frame,
+)
 from fermata.router.telemetry.histogram import quantile
 
 
@@ -68,8 +73,18 @@ def test_a_frame_is_plain_json() -> None:
     assert json.loads(frame.to_json())["applications"][0]["name"] == "cats"
 
 
+def test_a_frame_is_read_back_and_fields_of_a_newer_server_are_left_out() -> None:
+    frame = look(busy_world(), History())
+    document = json.loads(frame.to_json())
+    assert read_frame(document) == frame
+    document["backends"][0]["batches"][0]["newer"] = 1
+    assert read_frame(document | {"newer": 1}) == frame
+    with pytest.raises(TypeError, match="queued"):
+        read_frame({name: value for name, value in document.items() if name != "queued"})
+
+
 def test_top_prints_the_same_figures() -> None:
-    frame = json.loads(look(busy_world(), History()).to_json())
+    frame = read_frame(json.loads(look(busy_world(), History()).to_json()))
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(shown(frame))
     text = console.export_text()
@@ -79,8 +94,8 @@ def test_top_prints_the_same_figures() -> None:
 
 
 def test_the_strip_marks_what_was_late() -> None:
-    batch = {"start_s": 9.0, "end_s": 9.4, "late": 1}
-    line = strip({"batches": [batch]}, at_s=10.0)
+    batch = BatchFrame(9.0, 9.4, "v", size=1, deadline_s=9.3, late=1)
+    line = strip(BackendFrame("0", 0, "emulated", "idle", ("v",), (batch,)), at_s=10.0)
     assert line.plain[20:28] == "▇" * 8
     assert line.plain[:20].strip() == ""
     assert line.plain[30:].strip() == ""

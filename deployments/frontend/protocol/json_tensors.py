@@ -21,6 +21,7 @@ from fermata.clients.wire.tensors import (
     split_bytes,
     to_array,
 )
+from fermata.foundation.json_types import Json, JsonObject
 
 TENSORS_MAX = 64
 NUMBERS = {bool, int, float}
@@ -139,7 +140,7 @@ def _read_data(name: str, datatype: str, data: object, base64_text: bool) -> byt
         raise BadRequestError(f"input {name!r} has data that are not {datatype}: {error}") from None
 
 
-def write_response(response: pb.ModelInferResponse) -> dict[str, Any]:
+def write_response(response: pb.ModelInferResponse) -> JsonObject:
     """A response as JSON; BYTES that are not text become base64, with a parameter that marks it."""
     outputs = [_write_tensor(tensor) for tensor in response_tensors(response)]
     return {
@@ -151,12 +152,12 @@ def write_response(response: pb.ModelInferResponse) -> dict[str, Any]:
     }
 
 
-def _write_parameters(given: Mapping[str, pb.InferParameter]) -> dict[str, Any]:
+def _write_parameters(given: Mapping[str, pb.InferParameter]) -> JsonObject:
     return {name: value_of(each) for name, each in given.items()}
 
 
-def _write_tensor(tensor: RawTensor) -> dict[str, Any]:
-    written: dict[str, Any] = {
+def _write_tensor(tensor: RawTensor) -> JsonObject:
+    written: dict[str, Json] = {
         "name": tensor.name,
         "datatype": tensor.datatype,
         "shape": list(tensor.shape),

@@ -1,15 +1,12 @@
 """The HTTP API as an OpenAPI document, for client generators and for tests."""
 
-from typing import Any
-
 from fermata.deployments.frontend.protocol.server_metadata import VERSION
+from fermata.foundation.json_types import JsonObject
 
-Json = dict[str, Any]
 
-
-def document() -> Json:
+def document() -> JsonObject:
     """The whole document; it names no models."""
-    paths: Json = {
+    paths: dict[str, JsonObject] = {
         "/v2": {"get": _get("Name and version of this server", "server", "Server")},
         "/v2/health/live": {"get": _health("Whether the process runs", "live")},
         "/v2/health/ready": {"get": _health("Whether requests can be served", "ready")},
@@ -33,64 +30,67 @@ def document() -> Json:
     }
 
 
-def _operation(summary: str, name: str, parts: tuple[str, ...], ok: Json) -> Json:
-    text = {"type": "string", "minLength": 1}
+def _operation(
+    summary: str, name: str, parts: tuple[str, ...], ok: JsonObject, **others: JsonObject
+) -> JsonObject:
+    """One method of a path; `others` are answers beside `ok`, by their status."""
+    refusal = _json("A refusal, with its reason", "Refusal")
+    text: JsonObject = {"type": "string", "minLength": 1}
     return {
         "summary": summary,
         "operationId": name,
         "parameters": [
             {"name": part, "in": "path", "required": True, "schema": text} for part in parts
         ],
-        "responses": {"200": ok, "default": _json("A refusal, with its reason", "Refusal")},
+        "responses": {"200": ok, "default": refusal, **others},
         # Needed if tenants are configured.
         "security": [{}, {"token": []}],
     }
 
 
-def _get(summary: str, name: str, schema: str, parts: tuple[str, ...] = ()) -> Json:
+def _get(summary: str, name: str, schema: str, parts: tuple[str, ...] = ()) -> JsonObject:
     return _operation(summary, name, parts, _json(summary, schema))
 
 
-def _health(summary: str, name: str, parts: tuple[str, ...] = ()) -> Json:
+def _health(summary: str, name: str, parts: tuple[str, ...] = ()) -> JsonObject:
     plain = {"text/plain": {"schema": {"type": "string"}}}
-    found = _operation(summary, name, parts, {"description": "It is", "content": plain})
-    found["responses"]["503"] = {
+    ok: JsonObject = {"description": "It is", "content": plain}
+    unready: JsonObject = {
         "description": "It is not, or not yet",
-        "content": plain | {"application/json": {"schema": _named("Refusal")}},
+        "content": {**plain, "application/json": {"schema": _named("Refusal")}},
     }
-    return found
+    return _operation(summary, name, parts, ok, **{"503": unready})
 
 
-def _infer(name: str, parts: tuple[str, ...]) -> Json:
+def _infer(name: str, parts: tuple[str, ...]) -> JsonObject:
     found = _operation("One request", name, parts, _json("Its answer", "Answer"))
     body = {"application/json": {"schema": _named("Request")}}
-    found["requestBody"] = {"required": True, "content": body}
-    return found
+    return {**found, "requestBody": {"required": True, "content": body}}
 
 
-def _json(description: str, schema: str) -> Json:
+def _json(description: str, schema: str) -> JsonObject:
     return {
         "description": description,
         "content": {"application/json": {"schema": _named(schema)}},
     }
 
 
-def _named(schema: str) -> Json:
+def _named(schema: str) -> JsonObject:
     return {"$ref": f"#/components/schemas/{schema}"}
 
 
-def _object(required: list[str], **properties: Json) -> Json:
+def _object(required: list[str], **properties: JsonObject) -> JsonObject:
     return {"type": "object", "required": required, "properties": properties}
 
 
-TEXT: Json = {"type": "string"}
-PARAMETERS: Json = {
+TEXT: JsonObject = {"type": "string"}
+PARAMETERS: JsonObject = {
     "type": "object",
     "additionalProperties": {"type": ["string", "number", "boolean"]},
 }
-DIMENSIONS: Json = {"type": "array", "items": {"type": "integer"}}
-DATA: Json = {"type": "array", "items": {"type": ["number", "string", "boolean", "array"]}}
-TENSOR: Json = _object(
+DIMENSIONS: JsonObject = {"type": "array", "items": {"type": "integer"}}
+DATA: JsonObject = {"type": "array", "items": {"type": ["number", "string", "boolean", "array"]}}
+TENSOR: JsonObject = _object(
     ["name", "datatype", "shape"],
     name=TEXT,
     datatype=TEXT,
@@ -98,9 +98,11 @@ TENSOR: Json = _object(
     parameters=PARAMETERS,
     data=DATA,
 )
-OUTPUT: Json = _object(["name"], name=TEXT, parameters=PARAMETERS)
-SPEC: Json = _object(["name", "datatype", "shape"], name=TEXT, datatype=TEXT, shape=DIMENSIONS)
-SCHEMAS: Json = {
+OUTPUT: JsonObject = _object(["name"], name=TEXT, parameters=PARAMETERS)
+SPEC: JsonObject = _object(
+    ["name", "datatype", "shape"], name=TEXT, datatype=TEXT, shape=DIMENSIONS
+)
+SCHEMAS: JsonObject = {
     "Server": _object(
         ["name", "version", "extensions"],
         name=TEXT,

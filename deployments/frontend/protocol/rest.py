@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -23,6 +23,7 @@ from fermata.deployments.frontend.protocol.openapi import document
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
 from fermata.deployments.specs.outcomes import RefusalReason
+from fermata.foundation.json_types import JsonObject
 
 STATUSES = {
     "INVALID_ARGUMENT": 400,
@@ -227,5 +228,5 @@ def _refusal(refusal: Refusal) -> Response:
     return JSONResponse(body, STATUSES.get(refusal.status, 500), headers)
 
 
-def _tensor(given: pb.ModelMetadataResponse.TensorMetadata) -> dict[str, Any]:
+def _tensor(given: pb.ModelMetadataResponse.TensorMetadata) -> JsonObject:
     return {"name": given.name, "datatype": given.datatype, "shape": list(given.shape)}

@@ -5,6 +5,7 @@ from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.frontend.requests.traces import read_traceparent
 from fermata.deployments.specs.outcomes import GOOD, LATE
+from fermata.foundation.json_types import Json
 from fermata.foundation.logs import LOG, fields, in_ms
 from fermata.router.links.messages import Fetch
 
@@ -14,7 +15,7 @@ class OpenLine:
 
     __slots__ = ("about", "arrived_at_ns", "backend", "batch", "slo_ns")
 
-    def __init__(self, now_ns: int, terms: RequestTerms, about: dict[str, object]) -> None:
+    def __init__(self, now_ns: int, terms: RequestTerms, about: dict[str, Json]) -> None:
         self.about = about
         self.arrived_at_ns = now_ns
         self.slo_ns = min(terms.slo_ns, terms.left_ns)
@@ -38,7 +39,7 @@ class RequestLog(RequestObserver):
     def begin(
         self, now_ns: int, rid: int, terms: RequestTerms, traceparent: str, called: str
     ) -> None:
-        about: dict[str, object] = {"request": str(rid), "application": terms.application}
+        about: dict[str, Json] = {"request": str(rid), "application": terms.application}
         if called:
             about["called"] = called
         context = read_traceparent(traceparent) if traceparent else None
@@ -56,15 +57,16 @@ class RequestLog(RequestObserver):
         line = self.open.pop(rid)
         latency_ns = now_ns - line.arrived_at_ns
         about = line.about
-        about["latency_ms"] = in_ms(latency_ns)
-        about["slo_ms"] = in_ms(line.slo_ns)
+        about.update(latency_ms=in_ms(latency_ns), slo_ms=in_ms(line.slo_ns))
         if line.batch >= 0:
-            about["batch"], about["backend"] = line.batch, line.backend
+            about.update(batch=line.batch, backend=line.backend)
         if isinstance(outcome, Refusal):
-            about["outcome"], about["message"] = outcome.reason, outcome.message
+            about.update(outcome=outcome.reason, message=outcome.message)
         else:
-            about["outcome"] = GOOD if latency_ns <= line.slo_ns else LATE
-            about["variant"] = outcome.variant
-            about["size"] = outcome.batch_size
-            about["run_ms"] = in_ms(outcome.run_ns)
+            about.update(
+                outcome=GOOD if latency_ns <= line.slo_ns else LATE,
+                variant=outcome.variant,
+                size=outcome.batch_size,
+                run_ms=in_ms(outcome.run_ns),
+            )
         LOG.debug("request", extra={"fields": about})

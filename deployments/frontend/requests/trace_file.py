@@ -3,12 +3,12 @@
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any
 
 from fermata.deployments.frontend.requests.traces import Span, Tracer
 from fermata.deployments.specs.frontend import TraceOptions
+from fermata.foundation.json_types import Json, JsonObject
 from fermata.foundation.logs import LOG, fields
 from fermata.foundation.rolling_file import RollingFile
 
@@ -17,7 +17,7 @@ ERROR = 2
 """OpenTelemetry's status code for an error."""
 
 
-def otlp_line(spans: Sequence[Span], wall_ns: int, resource: dict[str, Any]) -> str:
+def otlp_line(spans: Sequence[Span], wall_ns: int, resource: Mapping[str, str]) -> str:
     """One line; `wall_ns` is the offset from the monotonic clock to wall time."""
     message = {
         "resourceSpans": [
@@ -30,8 +30,8 @@ def otlp_line(spans: Sequence[Span], wall_ns: int, resource: dict[str, Any]) -> 
     return json.dumps(message, separators=(",", ":")) + "\n"
 
 
-def _span(span: Span, wall_ns: int) -> dict[str, Any]:
-    written = {
+def _span(span: Span, wall_ns: int) -> JsonObject:
+    written: dict[str, Json] = {
         "traceId": span.trace_id,
         "spanId": span.span_id,
         "parentSpanId": span.parent_id,
@@ -47,7 +47,7 @@ def _span(span: Span, wall_ns: int) -> dict[str, Any]:
     return written
 
 
-def _attributes(values: dict[str, Any]) -> list[dict[str, Any]]:
+def _attributes(values: Mapping[str, int | str]) -> list[JsonObject]:
     return [
         {
             "key": key,

@@ -5,9 +5,8 @@ a backend reports how long it ran, and the arrival of its answer marks the end o
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.requests.observers import RequestObserver
@@ -29,7 +28,7 @@ class Span:
     name: str
     start_ns: int
     end_ns: int
-    attributes: dict[str, Any]
+    attributes: Mapping[str, int | str]
     kind: int = INTERNAL
     failed: str = ""
     """Reason of the refusal; empty if there was a result."""
@@ -140,7 +139,10 @@ class Tracer(RequestObserver):
 
     def _spans(self, now_ns: int, rid: int, trace: RequestTrace, outcome: Outcome) -> list[Span]:
         failed = outcome.reason if isinstance(outcome, Refusal) else ""
-        about: dict[str, Any] = {"fermata.application": trace.application, "fermata.request": rid}
+        about: dict[str, int | str] = {
+            "fermata.application": trace.application,
+            "fermata.request": rid,
+        }
         if isinstance(outcome, Result):
             about["fermata.variant"] = outcome.variant
             about["fermata.batch_size"] = outcome.batch_size

@@ -11,7 +11,8 @@ from fermata.partitioner.plan import ANY_KIND, PlacedModel, Plan, Problem, SubCl
 from fermata.partitioner.plan_file import by_name, load_yaml, save_json
 from fermata.partitioner.solution import PlacementSolution
 from fermata.profiles.profile import Profile
-from fermata.profiles.store import BYTES_PER_MB, find
+from fermata.profiles.reference import find_profile
+from fermata.profiles.store import BYTES_PER_MB
 
 PROBLEM_KEYS = (
     "sub_clusters",
@@ -38,16 +39,16 @@ MODEL_KEYS = (
 
 def load_problem(path: Path | str) -> Problem:
     """The problem in a YAML or JSON file, or a ConfigError in one line."""
-    return read_problem(load_yaml(path))
+    return read_problem(load_yaml(path), Path(path).parent)
 
 
-def read_problem(data: object) -> Problem:
-    """The problem that these plain values describe, every one of them checked."""
+def read_problem(data: object, beside: Path | None = None) -> Problem:
+    """The problem that these plain values describe; profile files that it names lie `beside`."""
     top = fields("", "problem", data, PROBLEM_KEYS)
     places = _read_places(top)
     models: list[PlacedModel] = []
     for row in top.rows("models", MODEL_KEYS):
-        model = _read_model(row)
+        model = _read_model(row, beside)
         copies = row.integer("copies", 1, low=1)
         names = [model.name] if copies == 1 else [f"{model.name}-{n}" for n in range(copies)]
         models += [replace(model, name=name) for name in names]
@@ -95,8 +96,8 @@ def _read_place(row: Fields, top: Fields, name: str) -> SubCluster:
     return SubCluster(name, rate, int(memory_mb * BYTES_PER_MB), share, kind, cluster)
 
 
-def _read_model(row: Fields) -> PlacedModel:
-    profiles = _read_profiles(row)
+def _read_model(row: Fields, beside: Path | None) -> PlacedModel:
+    profiles = _read_profiles(row, beside)
     known = next(iter(profiles.values()), None)
     size = row.integer("batch_size_max", _size(known), low=1) if known else 0
     static = known.static_bytes if known else 0
@@ -118,17 +119,17 @@ def _size(profile: Profile | None) -> int:
     return (profile.batch_size_max if profile else None) or 1
 
 
-def _read_profiles(row: Fields) -> Mapping[str, Profile]:
+def _read_profiles(row: Fields, beside: Path | None) -> Mapping[str, Profile]:
     if row.has("profile") and row.has("profiles"):
         refuse(row.name("profiles"), row.data["profiles"], "give either profile or profiles")
     if row.has("profile"):
-        return {ANY_KIND: find(row.text("profile"))}
+        return {ANY_KIND: find_profile(row.text("profile"), beside, row.name("profile"))}
     named = row.mapping("profiles")
     found: dict[str, Profile] = {}
     for kind, name in named.items():
         if not isinstance(name, str):
             refuse(row.name(f"profiles.{kind}"), name, "must be a profile's name")
-        found[kind] = find(name)
+        found[kind] = find_profile(name, beside, row.name(f"profiles.{kind}"))
     return found
 
 

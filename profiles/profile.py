@@ -88,6 +88,11 @@ class Profile:
         digits = self.input.replace("x", " ").split()
         return int(digits[-1]) if digits and digits[-1].isdecimal() else None
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Samples of each class behind `recall`; empty where unknown."""
+        return tuple(sum(row) for row in self.confusion)
+
     def latency_ns(self, size: int) -> int:
         """Median run time of a batch, interpolated between measured sizes."""
         return self._at(self.p50_ns, size)

@@ -62,7 +62,7 @@ def load_file(path: Path | str) -> Table:
     seen: set[str] = set()
     for index, row in enumerate(rows):
         label = f"{where}profiles[{index}]"
-        profile = _read_profile(fields(f"{label}.", label, row, PROFILE_KEYS), device)
+        profile = read_profile(fields(f"{label}.", label, row, PROFILE_KEYS), device)
         if profile.name in seen:
             refuse(f"{label}.name", profile.name, "is used twice; rename one of the two")
         seen.add(profile.name)
@@ -74,7 +74,7 @@ def save_file(path: Path | str, table: Table) -> None:
     """Write a table so that `load_file` gives it back; one profile a line, for readable diffs."""
     head = {"schema": SCHEMA, "table": table.name, "device": table.device, "source": table.source}
     lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
-    rows = ",\n".join(f"  {json.dumps(_row(profile))}" for profile in table.profiles)
+    rows = ",\n".join(f"  {json.dumps(profile_row(profile))}" for profile in table.profiles)
     text = "\n".join(["{", *lines, ' "profiles": [', rows, " ]", "}"])
     Path(path).write_text(text + "\n", encoding="utf-8")
 
@@ -130,7 +130,8 @@ def _suggest(name: str, known: Iterable[str]) -> str:
     return f"known: {', '.join(names[:8]) or 'none'}{more}"
 
 
-def _read_profile(row: Fields, device: str) -> Profile:
+def read_profile(row: Fields, device: str) -> Profile:
+    """One profile of a file, every field checked."""
     name = row.text("name")
     if "/" in name:
         refuse(row.name("name"), name, "must not hold '/', which parts TABLE/NAME")
@@ -227,7 +228,7 @@ def _shortest(value: int, unit: int) -> float:
     return value / unit
 
 
-def _row(profile: Profile) -> dict[str, object]:
+def profile_row(profile: Profile) -> dict[str, object]:
     """The JSON object of a profile, without what is unknown."""
 
     def in_ms(value_ns: int) -> float:

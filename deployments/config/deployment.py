@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import (
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from fermata.deployments.config.base import Fraction, Positive, Section
 from fermata.deployments.config.observability import LogsConfig, TracesConfig
@@ -22,7 +28,7 @@ from fermata.deployments.config.security import (
 from fermata.foundation.check import in_one_line
 from fermata.foundation.errors import ConfigError
 from fermata.profiles.profile import Profile, from_table_ms, linear
-from fermata.profiles.store import find
+from fermata.profiles.reference import find_profile, names_file, read_inline, write_inline
 from fermata.router.policies.catalog import POLICIES, check_movable, read_options
 
 
@@ -35,8 +41,9 @@ class VariantConfig(Section):
     """The model to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`,
     `transformers:distilbert@128`, a path to a TorchScript, exported or ONNX file,
     `module:function`, or `emulated` (runs for the profiled time and returns zeros)."""
-    profile: str | None = None
-    """Name in the zoo (`TABLE/NAME`) of its run times; measured at start where absent."""
+    profile: str | dict[str, object] | None = None
+    """Its run times: a name in the zoo (`TABLE/NAME`), or a file of `fermata profile` as
+    `./FILE#NAME`, relative to this file; measured at start where absent."""
     alpha_ms: Positive | None = None
     """Run time of one more request in a batch, with `beta_ms`, in place of a profile."""
     beta_ms: Annotated[float, Field(ge=0)] | None = None
@@ -54,6 +61,16 @@ class VariantConfig(Section):
     input_size: Annotated[int, Field(ge=1)] | None = None
     """Side of its pictures, where variants differ in it; as in its name (`@160`) where absent."""
 
+    @field_validator("profile")
+    @classmethod
+    def _inline(
+        cls, given: str | dict[str, object] | None, info: ValidationInfo
+    ) -> str | dict[str, object] | None:
+        """A profile of a file goes along, since other machines do not have the file."""
+        if not isinstance(given, str) or not names_file(given):
+            return given
+        return write_inline(find_profile(given, info.context))
+
     @model_validator(mode="after")
     def _one_cost(self) -> "VariantConfig":
         line = self.alpha_ms is not None or self.beta_ms is not None
@@ -68,8 +85,10 @@ class VariantConfig(Section):
 
     def known_profile(self) -> Profile | None:
         """Its run times, where the configuration says them."""
+        if isinstance(self.profile, str):
+            return find_profile(self.profile)
         if self.profile is not None:
-            return find(self.profile)
+            return read_inline("profile", self.profile)
         if self.alpha_ms is not None and self.beta_ms is not None:
             return linear(self.name, self.alpha_ms, self.beta_ms, accuracy=self.accuracy)
         if self.latency_ms is not None:
@@ -388,13 +407,20 @@ def load_config(path: Path | str) -> DeploymentConfig:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: is not YAML ({' '.join(str(error).split())})") from None
-    return read_config(data, str(path))
+    return read_config(data, str(path), Path(path).parent)
 
 
-def read_config(data: object, source: str = "config") -> DeploymentConfig:
-    """The configuration that these plain values describe, or a ConfigError in one line."""
+def read_config(
+    data: object, source: str = "config", beside: Path | None = None
+) -> DeploymentConfig:
+    """The configuration that these plain values describe, or a ConfigError in one line.
+
+    Profile files that it names lie in the folder `beside`.
+    """
     try:
-        return DeploymentConfig.model_validate(data)
+        return DeploymentConfig.model_validate(data, context=beside)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "config"

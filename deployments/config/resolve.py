@@ -146,19 +146,15 @@ def _classes(application: ApplicationConfig, profiles: Profiles) -> Classes | No
                 "or measure it with `fermata profile --data`"
             )
     model = peek_of(application)
+    counts = profiles[application.variants[0].name].counts
     return Classes(
         recall=tuple(recalls),
-        counts=_counts(profiles[application.variants[0].name]),
+        counts=counts if len(counts) == len(recalls[0]) else (),
         weights=tuple(given.weights),
         recall_floors=tuple(given.recall_floors),
         peek=None if model is None else model.peek,
         prior=given.prior if isinstance(given.prior, str) else tuple(given.prior),
     )
-
-
-def _counts(profile: Profile) -> tuple[int, ...]:
-    """Samples of each class behind a profile's recalls; empty where it does not say."""
-    return tuple(sum(row) for row in profile.confusion)
 
 
 def peek_of(application: ApplicationConfig) -> SneakPeekModel | None:

@@ -57,12 +57,13 @@ def read_content(row: Fields, variants: Sequence[Profile]) -> tuple[Classes, Con
     for variant in variants:
         if not variant.recall:
             refuse(row.where.rstrip("."), variant.name, "needs recall, a fraction for each class")
-    count = len(variants[0].recall)
+    count, counts = len(variants[0].recall), variants[0].counts
     peek = row.inner("sneakpeek", SNEAKPEEK_KEYS)
     confusion = _read_confusion(peek, count) if row.has("sneakpeek") else ()
     prior = row.data.get("prior", "online")
     classes = Classes(
         recall=tuple(variant.recall for variant in variants),
+        counts=counts if len(counts) == count else (),
         weights=tuple(row.numbers("weights")),
         recall_floors=tuple(row.numbers("recall_floors")),
         peek=Peek(confusion, tuple(each[at] for at, each in enumerate(confusion)))

@@ -13,7 +13,7 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import NEVER, SECOND, ms, seconds
 from fermata.foundation.validation import Fields, fields
 from fermata.profiles.profile import Profile
-from fermata.profiles.store import load_table
+from fermata.profiles.reference import find_table
 from fermata.router.policies.catalog import POLICIES, check_movable, read_options
 from fermata.router.policies.sneakpeek.classes import Classes
 from fermata.simulator.scenario.arrival_spec import ArrivalSpec, read_arrivals
@@ -190,13 +190,16 @@ def load_scenario(path: Path | str) -> Scenario:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"{path}: is neither YAML nor JSON ({reason})") from None
-    return read_scenario(data)
+    return read_scenario(data, Path(path).parent)
 
 
-def read_scenario(data: object) -> Scenario:
-    """The scenario that these plain values describe, every one of them checked."""
+def read_scenario(data: object, beside: Path | None = None) -> Scenario:
+    """The scenario that these plain values describe, every one of them checked.
+
+    Profile files that it names lie in the folder `beside`.
+    """
     top = fields("", "scenario", data, SCENARIO_KEYS)
-    applications = _read_applications(top)
+    applications = _read_applications(top, beside)
     backends = top.integer("backends", low=1)
     policy = top.choice("policy", POLICIES, "deferred")
     options = top.mapping("policy_options")
@@ -261,17 +264,17 @@ def _read_network(top: Fields, applications: tuple[Application, ...]) -> Network
     return network
 
 
-def _read_applications(top: Fields) -> tuple[Application, ...]:
+def _read_applications(top: Fields, beside: Path | None) -> tuple[Application, ...]:
     if top.has("zoo") == top.has("applications"):
         refuse("applications", top.data.get("applications"), "give either applications or zoo")
     if top.has("zoo"):
-        return _read_zoo(top.inner("zoo", ("table", "setting")))
+        return _read_zoo(top.inner("zoo", ("table", "setting")), beside)
     rows = top.rows("applications", APPLICATION_KEYS)
     if not rows:
         refuse("applications", [], "must hold at least one application")
     applications: list[Application] = []
     for row in rows:
-        application = _read_application(row)
+        application = _read_application(row, beside)
         copies = row.integer("copies", 1, low=1)
         for copy in range(copies):
             name = application.name if copies == 1 else f"{application.name}-{copy}"
@@ -283,10 +286,10 @@ def _read_applications(top: Fields) -> tuple[Application, ...]:
     return tuple(applications)
 
 
-def _read_zoo(row: Fields) -> tuple[Application, ...]:
+def _read_zoo(row: Fields, beside: Path | None) -> tuple[Application, ...]:
     setting = row.choice("setting", ZOO_SETTINGS, "all")
     applications: list[Application] = []
-    for profile in load_table(row.text("table")).profiles:
+    for profile in find_table(row.text("table"), beside, row.name("table")).profiles:
         if profile.slo_ns is None or profile.linear_ns is None:
             refuse(
                 row.name("table"), row.text("table"), "has no SLOs; use symphony-1080ti or -a100"
@@ -302,9 +305,10 @@ def _read_zoo(row: Fields) -> tuple[Application, ...]:
     return tuple(applications)
 
 
-def _read_application(row: Fields) -> Application:
+def _read_application(row: Fields, beside: Path | None) -> Application:
     name = row.text("name")
-    variants = tuple(read_variant(variant) for variant in row.rows("variants", VARIANT_KEYS))
+    rows = row.rows("variants", VARIANT_KEYS)
+    variants = tuple(read_variant(variant, beside) for variant in rows)
     if not variants:
         refuse(row.name("variants"), [], "must hold at least one variant")
     slo_ms = row.positive("slo_ms")

@@ -1,13 +1,14 @@
 """A variant as a scenario says it: run times by hand, by a line or from a profile."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from fermata.foundation.check import check_positive, refuse
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.foundation.validation import Fields
 from fermata.profiles.profile import Profile, from_table_ms, linear
-from fermata.profiles.store import find
+from fermata.profiles.reference import find_profile
 
 VARIANT_KEYS = (
     "name",
@@ -23,8 +24,8 @@ VARIANT_KEYS = (
 )
 
 
-def read_variant(row: Fields) -> Profile:
-    """The profile that these values describe."""
+def read_variant(row: Fields, beside: Path | None = None) -> Profile:
+    """The profile that these values describe; files that it names lie `beside`."""
     given = [key for key in ("alpha_ms", "latency_ms", "profile") if row.has(key)]
     if len(given) != 1:
         refuse(
@@ -36,7 +37,7 @@ def read_variant(row: Fields) -> Profile:
         refuse(row.name("p99_ms"), row.data["p99_ms"], "goes with latency_ms only")
     accuracy = row.fraction("accuracy")
     if row.has("profile"):
-        profile = find(row.text("profile"))
+        profile = find_profile(row.text("profile"), beside, row.name("profile"))
         name = row.text("name", profile.name)
         profile = replace(profile, name=name)
         if accuracy is not None:

@@ -34,7 +34,7 @@ from fermata.deployments.config.resolve import (
 )
 from fermata.deployments.control.scaling import ScalingLoop
 from fermata.deployments.sneakpeek.store import load_model, read_data
-from fermata.partitioner.problem_file import load_current
+from fermata.partitioner.plan_file import by_name, load_plan
 from fermata.profiles.profile import Profile, linear
 from fermata.profiles.store import load_file, load_table, tables
 from fermata.router.assembly import assemble
@@ -177,8 +177,11 @@ def _by_name(profiles: Sequence[Profile]) -> Meaning:
 
 
 def _plan(path: str) -> Any:
-    if "plan" in yaml.safe_load(Path(path).read_text(encoding="utf-8")):
-        return load_current(path)
+    written = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    if "plan" in written:
+        names = [str(each) for each in written["plan"]]
+        placed = by_name(load_plan(path, names), names)
+        return {model: home for home, models in placed.items() for model in models}
     return _fermata("plan", path, "--json")
 
 

@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 pytest.importorskip("ray")
-from fermata.deployments.frontend.options import FrontendOptions
 from served import ROOT, Server, descendants, get, serving, wait_until
 from stand_in import Running, options
 
 from benchmarks.ports import free_port
 from fermata.deployments.frontend.protocol.server import ServerOptions
+from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.foundation.errors import ConfigError, ServingError
 from fermata.foundation.units import ms
 

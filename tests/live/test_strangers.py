@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fermata.deployments.frontend.options import FrontendOptions
 from test_link_transport import Recorder, greet
 from test_links import FRONTEND, HOST, OPTIONS, World, inline, run, served, until
 
 from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.frontend.memory.arena import Arena
-from fermata.deployments.specs import Registry
+from fermata.deployments.specs.frontend import FrontendOptions
+from fermata.deployments.specs.registry import Registry
 from fermata.foundation.units import ms
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.connecting import connect
@@ -96,7 +96,7 @@ class Fronted:
         self.router = router
 
     def check(self) -> None:
-        assert self.board.epoch == 1
+        assert self.board.term == 1
         assert self.board.router is not None
         assert self.board.router.open
         assert list(self.router.frontends) == [FRONTEND]

@@ -4,18 +4,21 @@ import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("pydantic")
+from snapshots import application, router, sub_cluster
+
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import known_profiles
 from fermata.deployments.control.scaling import ScalingLoop
+from fermata.deployments.specs.status import ScalingStatus
 from fermata.fault_simulator.world import VirtualLoop, World, new_process
 from fermata.foundation.errors import ConfigError, NoAnswerError
 from fermata.foundation.units import SECOND, seconds
 from fermata.partitioner.plan import Plan, Problem
+from fermata.router.telemetry.snapshot import PlacementSnapshot, RouterSnapshot
 
 RATES = {"a": 300.0, "b": 100.0, "c": 100.0}
 FIRST = Plan({"a": 0, "b": 0, "c": 1})
@@ -44,7 +47,7 @@ class Leader:
             self.fails[name] -= 1
             raise NoAnswerError("the answer was lost")
 
-    async def snapshot(self) -> dict[str, Any]:
+    async def snapshot(self) -> RouterSnapshot:
         self._called("snapshot")
         now_s = self.loop.time()
         if self.going is not None and now_s >= self.going[0]:
@@ -53,26 +56,21 @@ class Leader:
         up_s = now_s - self.began_s
         away = [] if self.going is None else self.going[1].away(Plan(self.home))
         counts = {name: int(rate * up_s) for name, rate in RATES.items()}
-        return {
-            "up_ns": int(up_s * SECOND),
-            "epoch": self.epoch,
-            "wanted": list(self.wanted),
-            "busy_ns": {},
-            "placement": {"applications": dict(self.home), "on_their_way": list(away)},
-            "applications": {
-                name: {"requests": count, "good": count, "late": 0, "dropped": {}}
-                for name, count in counts.items()
-            },
-            "ranks": [
-                {
-                    "backends": 2,
-                    "backend_up_ns": int(2 * up_s * SECOND),
-                    "backend_busy_ns": int(0.2 * up_s * SECOND),
-                    "least": 0.0,
-                }
+        return router(
+            {name: application(requests=count, good=count) for name, count in counts.items()},
+            up_ns=int(up_s * SECOND),
+            epoch=self.epoch,
+            wanted=list(self.wanted),
+            placement=PlacementSnapshot(dict(self.home), {}, list(away)),
+            ranks=[
+                sub_cluster(
+                    backends=2,
+                    backend_up_ns=int(2 * up_s * SECOND),
+                    backend_busy_ns=int(0.2 * up_s * SECOND),
+                )
             ]
             * 2,
-        }
+        )
 
     async def place(self, plan: Plan) -> list[str]:
         self._called("place")
@@ -218,16 +216,13 @@ def test_status_has_advice_plan_and_moves() -> None:
     shell = Shell(Solvers(FIRST, SECOND_PLAN), minimum=2)
     shell.until(lambda: shell.placed == SECOND_PLAN.home)
     shell.run(1)
-    told: list[dict[str, Any]] = []
+    told: list[ScalingStatus] = []
 
     async def ask() -> None:
-        told.append(shell.scaling.describe(await shell.leader.snapshot()))
+        told.append(shell.scaling.status(await shell.leader.snapshot()))
 
     shell.process.start(ask)
     shell.run(0.1)
-    assert set(told[0]) == {"dry_run", "advice", "plan", "moved", "bill"}
-    assert told[0]["plan"] == {"a": "0", "b": "1", "c": "1"}
-    assert told[0]["moved"] == 1
-    assert [set(each) for each in told[0]["advice"]] == [
-        {"target", "change", "reason", "demand"}
-    ] * 2
+    assert told[0].plan == {"a": "0", "b": "1", "c": "1"}
+    assert told[0].moved == 1
+    assert len(told[0].advice) == 2

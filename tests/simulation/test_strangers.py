@@ -40,9 +40,9 @@ def test_no_crowd_of_strangers_ends_or_misleads_a_process(seed: int) -> None:
     assert not leader.live.stale
     assert leader.process.server.lobby.refused > 20
     for frontend in system.frontends:
-        assert frontend.board.epoch == epoch
+        assert frontend.board.term == epoch
         assert sorted(frontend.board.backends) == system.backend_numbers()
-    assert {each.process.slot.epoch for each in system.backends} == {epoch}
+    assert {each.process.pipeline.term for each in system.backends} == {epoch}
     schedule.heal()
     system.settle()
     invariants.check_clean()

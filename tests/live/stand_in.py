@@ -109,10 +109,11 @@ class StandIn:
             segment.close()
 
     def on_up(self, link: Link) -> None:
-        if link.peer.role == "frontend":
-            self.router_side = link
-            link.send(FleetStatus(1, 1))
-        if link.peer.role == "frontend" and self.backend is None:
+        if link.session.me.role == "backend":
+            return
+        self.router_side = link
+        link.send(FleetStatus(1, 1))
+        if self.backend is None:
             self.joining = asyncio.ensure_future(self._join(link.peer.address))
 
     async def _join(self, address: str) -> None:

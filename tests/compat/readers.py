@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from snapshots import application, router, sub_cluster
 from typer.testing import CliRunner
 
 from fermata.commands.main import app
@@ -34,12 +35,14 @@ from fermata.deployments.config.resolve import (
 )
 from fermata.deployments.control.scaling import ScalingLoop
 from fermata.deployments.sneakpeek.store import load_model, read_data
+from fermata.partitioner.plan import Plan
 from fermata.partitioner.plan_file import by_name, load_plan
 from fermata.profiles.profile import Profile, linear
 from fermata.profiles.store import load_file, load_table, tables
 from fermata.router.assembly import assemble
 from fermata.router.policies.catalog import POLICIES, read_options
 from fermata.router.policies.rl.checkpoint import load_checkpoint
+from fermata.router.telemetry.snapshot import PlacementSnapshot, RouterSnapshot
 from fermata.simulator.scenario.scenario import load_scenario
 
 FILES = Path(__file__).parent / "files"
@@ -236,7 +239,7 @@ def _scenario(path: str) -> Meaning:
         read["network"] = _pick(network, "frame_bits round_trip_ns adaptation")
         read["traces"] = {key: _pick(each, "bps step_ns") for key, each in network.traces.items()}
     if autoscaler is not None:
-        read["rule"] = _pick(autoscaler.options, RULE)
+        read["rule"] = _pick(autoscaler.rule, RULE)
         read["autoscaler"] = _pick(autoscaler, "window_ns startup_ns dry_run price_per_hour")
     if epochs is not None:
         read["epochs"] = _pick(epochs, "every_ns sub_clusters memory_bytes rate_rps_max")
@@ -300,7 +303,7 @@ def _deployment(path: str) -> Meaning:
     if config.autoscaler is not None:
         meaning["rule"] = _pick(config.autoscaler.options().rule, RULE)
     if config.epochs is not None and config.epochs.plan_file:
-        meaning["kept_plan"] = asyncio.run(_kept_plan(config))
+        meaning["kept_plan"] = asyncio.run(_kept_plan(config, profiles))
     return meaning
 
 
@@ -375,22 +378,23 @@ class _Cluster:
     def __init__(self, applications: Sequence[str]) -> None:
         self.home = dict.fromkeys(applications, 0)
 
-    async def snapshot(self) -> dict[str, Any]:
-        placement = {"applications": self.home, "on_their_way": []}
-        return {"epoch": self.epoch, "wanted": [], "placement": placement}
+    async def snapshot(self) -> RouterSnapshot:
+        placement = PlacementSnapshot(self.home, {}, [])
+        counts = {name: application() for name in self.home}
+        return router(counts, placement=placement, ranks=[sub_cluster(), sub_cluster()])
 
-    async def place(self, home: dict[str, int]) -> list[str]:
-        self.home = dict(home)
+    async def place(self, plan: Plan) -> list[str]:
+        self.home = dict(plan.home)
         return []
 
     async def backends_there(self) -> int:
         return 1
 
 
-async def _kept_plan(config: DeploymentConfig) -> dict[str, int]:
+async def _kept_plan(config: DeploymentConfig, profiles: Mapping[str, Profile]) -> dict[str, int]:
     """Where a control plane that starts anew has applications served."""
     cluster = _Cluster([each.name for each in config.applications])
-    loop = ScalingLoop(config, {}, cluster, cluster)  # type: ignore[arg-type]
+    loop = ScalingLoop(config, profiles, cluster, cluster)  # type: ignore[arg-type]
     await loop.start()
     loop.stop()
     return cluster.home

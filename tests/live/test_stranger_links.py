@@ -192,7 +192,7 @@ def test_a_stranger_in_a_routers_place_is_not_followed() -> None:
                 address = f"{HOST}:{listens.sockets[0].getsockname()[1]}"
                 events = Recorder()
                 with pytest.raises(LinkError):
-                    await connect(address, board._hello, events, board.heart, how)
+                    await connect(address, board._hello, events, board.heartbeat, how)
                 assert events.up == []
                 listens.close()
                 one.check()
@@ -338,7 +338,7 @@ def test_a_backend_that_speaks_as_a_router_is_cut(message: Message) -> None:
         async with fronted() as one:
             board, events = one.board, Recorder()
             fleet = board.readiness.fleet
-            link = await connect(board.address, greet("backend"), events, board.heart, OPTIONS)
+            link = await connect(board.address, greet("backend"), events, board.heartbeat, OPTIONS)
             link.send_all([message, FleetStatus(9, 9)])
             await until(lambda: events.down)
             assert events.down[0].code is CloseCode.WRONG_ROLE
@@ -390,7 +390,7 @@ def test_whoever_dialled_another_address_is_refused() -> None:
             board = one.board
             wrong = f"localhost:{board.address.rpartition(':')[2]}"
             with pytest.raises(LinkError, match="was dialled"):
-                await connect(wrong, greet("backend"), Recorder(), board.heart, OPTIONS)
+                await connect(wrong, greet("backend"), Recorder(), board.heartbeat, OPTIONS)
             assert not board.backends
 
     run(test)

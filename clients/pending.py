@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from numpy.typing import NDArray
+
 RETRIED = frozenset(("RESOURCE_EXHAUSTED", "UNAVAILABLE"))
 """Refusals that may not be repeated a moment later."""
 NEVER = 1 << 62
@@ -25,8 +27,8 @@ class FrameResult:
     latency_ns: int = 0
     """From capture to answer; for a frame given up, to that."""
     attempts: int = 0
-    outputs: dict[str, Any] = field(default_factory=dict)
-    """Name to numpy array."""
+    outputs: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """Tensors by name."""
     variant: str = ""
     batch_size: int = 0
     queue_ns: int = 0

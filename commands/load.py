@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -200,12 +201,12 @@ def _of_scenario(
 
 
 def _save(ledger: LoadLedger, path: Path) -> None:
-    columns: dict[str, Any] = {
+    columns: dict[str, NDArray[Any]] = {
         name: getattr(ledger, name)
         for name in ("scheduled_ns", "sent_ns", "answered_ns", "target", "client", "batch")
     }
     outcome = np.array(ledger.outcomes)[ledger.outcome]
-    np.savez_compressed(path, outcome=outcome, **columns)
+    np.savez_compressed(path, allow_pickle=False, outcome=outcome, **columns)
 
 
 def _table(result: LoadReport) -> Table:

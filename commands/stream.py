@@ -4,6 +4,8 @@ import json
 import math
 import os
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from socket import gethostname
 from typing import Annotated, Any
@@ -28,45 +30,77 @@ from fermata.commands.server_access import (
 )
 from fermata.deployments.models.video import NAMES, bundled_video
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms
 
 INTERRUPTED = 130
 """The exit status of a command that Ctrl-C has ended."""
 Server = Annotated[str, typer.Option(help="host:port of a frontend's gRPC.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="Video, picture, folder, camera number, rtsp:// address, or a bundled film: "
+        "carphone_pristine, bikes, bigbuckbunny.",
+    ),
+]
+Model = Annotated[str, typer.Option(help="Model that takes pictures.")]
+SloMs = Annotated[
+    float | None, typer.Option(help="From capture to answer; the model's own where absent.")
+]
+Fps = Annotated[
+    float | None, typer.Option(help="Frames a second; the source's own, 0 for all it takes.")
+]
+Frames = Annotated[int | None, typer.Option(help="Stop after so many frames.")]
+Client = Annotated[str, typer.Option(help="Name of this stream.")]
+Adapt = Annotated[
+    bool,
+    typer.Option(
+        help="Follow the network: send the size that the server asks for, or the largest that "
+        "the uplink carries in time. Needs --fps and a video."
+    ),
+]
+AccuracyFloor = Annotated[
+    float, typer.Option(help="No less accurate variant may answer.", min=0, max=1)
+]
+PinnedVariant = Annotated[str, typer.Option(help="The only variant that may answer.")]
+Top = Annotated[int, typer.Option(help="Classes to name for each frame.")]
+
+
+@dataclass(frozen=True, slots=True)
+class LatencySummary:
+    """Quantiles over the frames with a result; None where there are none."""
+
+    p50: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSummary:
+    """The figures of one stream."""
+
+    requests: int
+    good: int
+    bad_rate: float
+    slo_ms: float
+    latency_ms: LatencySummary
+    statuses: Mapping[str, int]
+    variants: Mapping[str, int]
 
 
 def stream(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SOURCE",
-            help="Video, picture, folder, camera number, rtsp:// address, or a bundled film: "
-            "carphone_pristine, bikes, bigbuckbunny.",
-        ),
-    ] = "carphone_pristine",
-    model: Annotated[str, typer.Option(help="Model that takes pictures.")] = "imagenet",
+    source: Source = "carphone_pristine",
+    model: Model = "imagenet",
     server: Server = "127.0.0.1:8001",
-    slo_ms: Annotated[
-        float | None, typer.Option(help="From capture to answer; the model's own where absent.")
-    ] = None,
-    fps: Annotated[
-        float | None, typer.Option(help="Frames a second; the source's own, 0 for all it takes.")
-    ] = None,
-    frames: Annotated[int | None, typer.Option(help="Stop after so many frames.")] = None,
-    client: Annotated[str, typer.Option(help="Name of this stream.")] = "",
-    adapt: Annotated[
-        bool,
-        typer.Option(
-            help="Follow the network: send the size that the server asks for, or the largest that "
-            "the uplink carries in time. Needs --fps and a video."
-        ),
-    ] = False,
-    accuracy_floor: Annotated[
-        float, typer.Option(help="No less accurate variant may answer.", min=0, max=1)
-    ] = 0.0,
-    variant: Annotated[str, typer.Option(help="The only variant that may answer.")] = "",
-    top: Annotated[int, typer.Option(help="Classes to name for each frame.")] = 1,
+    slo_ms: SloMs = None,
+    fps: Fps = None,
+    frames: Frames = None,
+    client: Client = "",
+    adapt: Adapt = False,
+    accuracy_floor: AccuracyFloor = 0.0,
+    variant: PinnedVariant = "",
+    top: Top = 1,
     token_file: TokenFile = "",
     token_env: TokenEnv = "",
     ca_file: CaFile = "",
@@ -108,7 +142,7 @@ def stream(
         raise ConfigError(str(error)) from None
     summary = _summary(results, slo_ns)
     if as_json:
-        print(json.dumps(summary | {"frames": [_row(each) for each in results]}))
+        print(json.dumps(asdict(summary) | {"frames": [_row(each) for each in results]}))
     else:
         _print_summary(summary)
     if interrupted:
@@ -190,7 +224,7 @@ def _boxes(name: str, array: Any) -> str:
     return "  ".join(found) or "nothing"
 
 
-def _row(result: FrameResult) -> dict[str, Any]:
+def _row(result: FrameResult) -> JsonObject:
     return {
         "index": result.index,
         "status": result.status,
@@ -209,27 +243,27 @@ def _plain(array: Any) -> Any:
     return array.tolist() if array.size <= 1000 else list(array.shape)
 
 
-def _summary(results: list[FrameResult], slo_ns: int) -> dict[str, Any]:
+def _summary(results: list[FrameResult], slo_ns: int) -> StreamSummary:
     latencies = np.array([each.latency_ns for each in results if each.ok])
     good = int((latencies <= slo_ns).sum())
-    p50, p99 = np.percentile(latencies, (50, 99)) / 1e6 if len(latencies) else (None, None)
-    return {
-        "requests": len(results),
-        "good": good,
-        "bad_rate": 1 - good / len(results) if results else 0.0,
-        "slo_ms": slo_ns / 1e6,
-        "latency_ms": {
-            "p50": None if p50 is None else round(float(p50), 3),
-            "p99": None if p99 is None else round(float(p99), 3),
-        },
-        "statuses": dict(Counter(each.status for each in results)),
-        "variants": dict(Counter(each.variant for each in results if each.ok)),
-    }
+    latency_ms = LatencySummary(None, None)
+    if len(latencies):
+        p50, p99 = np.percentile(latencies, (50, 99)) / 1e6
+        latency_ms = LatencySummary(round(float(p50), 3), round(float(p99), 3))
+    return StreamSummary(
+        requests=len(results),
+        good=good,
+        bad_rate=1 - good / len(results) if results else 0.0,
+        slo_ms=slo_ns / 1e6,
+        latency_ms=latency_ms,
+        statuses=dict(Counter(each.status for each in results)),
+        variants=dict(Counter(each.variant for each in results if each.ok)),
+    )
 
 
-def _print_summary(summary: dict[str, Any]) -> None:
-    latency = summary["latency_ms"]
-    shown = "" if latency["p50"] is None else f", p50 {latency['p50']} ms, p99 {latency['p99']} ms"
+def _print_summary(summary: StreamSummary) -> None:
+    latency = summary.latency_ms
+    shown = "" if latency.p50 is None else f", p50 {latency.p50} ms, p99 {latency.p99} ms"
     Console(highlight=False).print(
-        f"{summary['good']} of {summary['requests']} frames within {summary['slo_ms']:g} ms{shown}"
+        f"{summary.good} of {summary.requests} frames within {summary.slo_ms:g} ms{shown}"
     )

@@ -8,7 +8,7 @@ from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.units import ms
 
-POLICIES: tuple[tuple[str, dict[str, object]], ...] = (
+POLICIES: tuple[tuple[str, dict[str, str]], ...] = (
     ("deferred", {"hold": "deferred"}),
     ("deferred", {"hold": "auto"}),
     ("eager", {}),

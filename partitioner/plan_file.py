@@ -8,6 +8,7 @@ import yaml
 
 from fermata.foundation.check import refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.json_types import JsonObject
 from fermata.partitioner.plan import Plan
 
 
@@ -50,7 +51,7 @@ def load_yaml(path: Path | str) -> object:
         raise ConfigError(f"{path}: is neither YAML nor JSON ({reason})") from None
 
 
-def save_json(path: Path | str, content: Mapping[str, object]) -> None:
+def save_json(path: Path | str, content: JsonObject) -> None:
     """Write a file in one step, so that a reader never sees half of it."""
     path = Path(path)
     draft = path.with_name(path.name + ".new")

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fermata.foundation.check import check_positive, refuse
+from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms
 from fermata.foundation.validation import Fields, fields
 from fermata.partitioner.plan import ANY_KIND, PlacedModel, Plan, Problem, SubCluster
@@ -133,7 +134,7 @@ def _read_profiles(row: Fields, beside: Path | None) -> Mapping[str, Profile]:
     return found
 
 
-def solution_dict(problem: Problem, solution: PlacementSolution) -> dict[str, object]:
+def solution_dict(problem: Problem, solution: PlacementSolution) -> JsonObject:
     """The object that `fermata plan --json` prints; `load_plan` reads its plan back."""
     names = [each.name for each in problem.sub_clusters]
     return {

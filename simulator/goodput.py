@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import SECOND, seconds
 from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import simulate
@@ -25,10 +26,10 @@ class Goodput:
     at: RunReport
     """The run at that rate, or at the lowest tried where none was good."""
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> JsonObject:
         at = self.at.to_dict()
-        found = {"goodput_rps": self.goodput_rps, "rates_tried": list(self.rates_tried)}
-        return {**found, **at, "simulate": at}
+        rates = list(self.rates_tried)
+        return {"goodput_rps": self.goodput_rps, "rates_tried": rates, **at, "simulate": at}
 
 
 class _Search:

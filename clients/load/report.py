@@ -7,6 +7,7 @@ import numpy as np
 
 from fermata.clients.load.arrivals import Times
 from fermata.clients.load.ledger import LOST, OK, UNSENT, LoadLedger
+from fermata.foundation.json_types import JsonObject
 
 QUANTILES = (50.0, 90.0, 99.0, 99.9)
 
@@ -40,7 +41,7 @@ class LoadReport:
     worst_client_bad_rate: float | None
     messages: dict[str, str]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         return asdict(self)
 
 

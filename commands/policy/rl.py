@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
-from fermata.router.policies.rl.checkpoint import load_checkpoint
+from fermata.router.policies.rl.checkpoint import LearningCurve, load_checkpoint
 from fermata.simulator.learning.served import served_by
 from fermata.simulator.learning.system import read_tiers
 from fermata.simulator.reports.phase_report import PhaseReport, report_phases
@@ -36,6 +36,15 @@ PlotPath = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE", help="Draw the learning curve as a PNG.")
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the checkpoint goes.")]
+TrainingSeed = Annotated[int, typer.Option(help="Of arrivals, draws and first weights.")]
+Arrivals = Annotated[
+    bool, typer.Option("--arrivals", help="Let the policy see the last slot's arrivals.")
+]
+Memory = Annotated[int, typer.Option(min=1, max=16, help="Slots whose beginnings the policy sees.")]
+Batching = Annotated[
+    bool, typer.Option("--batching", help="Let the policy set batch sizes of 1, 3 and 5.")
+]
+SlotMs = Annotated[float, typer.Option(min=1, help="Length of a slot.")]
 Updates = Annotated[int, typer.Option(min=1, help="Of the policy, each after some 8,000 slots.")]
 
 
@@ -43,17 +52,11 @@ Updates = Annotated[int, typer.Option(min=1, help="Of the policy, each after som
 def train(
     scenario: ScenarioPath,
     out: Out,
-    seed: Annotated[int, typer.Option(help="Of arrivals, draws and first weights.")] = 1,
-    arrivals: Annotated[
-        bool, typer.Option("--arrivals", help="Let the policy see the last slot's arrivals.")
-    ] = False,
-    memory: Annotated[
-        int, typer.Option(min=1, max=16, help="Slots whose beginnings the policy sees.")
-    ] = 3,
-    batching: Annotated[
-        bool, typer.Option("--batching", help="Let the policy set batch sizes of 1, 3 and 5.")
-    ] = False,
-    slot_ms: Annotated[float, typer.Option(min=1, help="Length of a slot.")] = 1000,
+    seed: TrainingSeed = 1,
+    arrivals: Arrivals = False,
+    memory: Memory = 3,
+    batching: Batching = False,
+    slot_ms: SlotMs = 1000,
     updates: Updates = 30,
     plot: PlotPath = None,
     as_json: AsJson = False,
@@ -89,7 +92,7 @@ def train(
             print(f"fermata: interrupted; {stopped}", file=sys.stderr)
             raise typer.Exit(130) from None
     if draw is not None:
-        draw({f"seed {seed}": trained.checkpoint.training["curve"]})
+        draw({f"seed {seed}": trained.checkpoint.curve})
     result = {
         "checkpoint": str(out),
         "slots": trained.curve[-1].slots,
@@ -147,7 +150,7 @@ def curves(
 ) -> None:
     """Draw the learning curves of several trainings in one picture."""
     draw = _plotter("--out", out)
-    draw({path.stem: load_checkpoint(path).training["curve"] for path in checkpoints})
+    draw({path.stem: load_checkpoint(path).curve for path in checkpoints})
     print(f"{out}: {len(checkpoints)} learning curves")
 
 
@@ -159,7 +162,7 @@ def _check_place(option: str, path: Path) -> None:
         raise ConfigError(f"{option} {path}: is a folder; give a file")
 
 
-def _plotter(option: str, path: Path) -> Callable[[Mapping[str, Any]], None]:
+def _plotter(option: str, path: Path) -> Callable[[Mapping[str, LearningCurve]], None]:
     """A function that draws curves there; raises before any work is done where it cannot."""
     _check_place(option, path)
     try:

@@ -23,6 +23,7 @@ from fermata.deployments.metrics.process_stats import PeriodicReport, resident_b
 from fermata.deployments.sneakpeek.store import SneakPeekModel
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
+from fermata.foundation.json_types import JsonObject
 from fermata.foundation.logs import LOG, debugging, fields
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import FrontendStats
@@ -148,7 +149,7 @@ class FrontendProcess:
         if self.export is not None:
             self.export(stats)
 
-    def status(self) -> Mapping[str, object]:
+    def status(self) -> JsonObject:
         """The state of the process, for tests and debugging."""
         hub = self.hub
         return {

@@ -26,13 +26,13 @@ def load_graph(path: Path) -> "torch.nn.Module":
     graph = onnx.load(path).graph
     root = torch.nn.Module()
     traced = torch.fx.Graph()
-    values: dict[str, Any] = {}
+    weights: dict[str, str] = {}
     for weight in graph.initializer:
         # Names in the file hold dots, which part a module's path.
-        name = f"w_{len(values)}"
+        name = f"w_{len(weights)}"
         root.register_buffer(name, torch.from_numpy(numpy_helper.to_array(weight).copy()))
-        values[weight.name] = name
-    weights = dict(values)
+        weights[weight.name] = name
+    values: dict[str, torch.fx.Node | str] = {**weights}
     for given in graph.input:
         if given.name not in weights:
             values[given.name] = traced.placeholder("batch")

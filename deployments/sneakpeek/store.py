@@ -2,7 +2,7 @@
 
 import json
 import zipfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -86,26 +86,59 @@ def build_model(
     return SneakPeekModel(index, peek, checksum(samples, labels), samples.shape[1:])
 
 
+@dataclass(frozen=True)
+class _Arrays:
+    """The arrays of a file, by the names that they have there."""
+
+    mean: NDArray[Any]
+    axes: NDArray[Any]
+    labels: NDArray[Any]
+    faiss: NDArray[Any]
+
+    def digest(self) -> str:
+        digest = blake2b(digest_size=16)
+        for name, array in sorted(vars(self).items()):
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    """All else in a file, as JSON with these names."""
+
+    schema: int
+    data: str
+    classes: int
+    k: int
+    kind: str
+    input_shape: tuple[int, ...]
+    peek: Peek
+    parts: str
+    """Digest of the arrays."""
+
+
 def save_model(path: Path, model: SneakPeekModel) -> None:
     index = model.index
-    about = {
-        "schema": SCHEMA,
-        "data": model.data,
-        "classes": index.classes,
-        "k": index.k,
-        "kind": index.kind,
-        "input_shape": model.input_shape,
-        "peek": asdict(model.peek),
-    }
-    parts: dict[str, NDArray[Any]] = {
-        "mean": index.projection.mean,
-        "axes": index.projection.axes,
-        "labels": index.labels,
-        "faiss": open_faiss().serialize_index(index.faiss),
-    }
-    about["parts"] = _digest(parts)
+    arrays = _Arrays(
+        mean=index.projection.mean,
+        axes=index.projection.axes,
+        labels=index.labels,
+        faiss=open_faiss().serialize_index(index.faiss),
+    )
+    header = _Header(
+        schema=SCHEMA,
+        data=model.data,
+        classes=index.classes,
+        k=index.k,
+        kind=index.kind,
+        input_shape=model.input_shape,
+        peek=model.peek,
+        parts=arrays.digest(),
+    )
+    about = np.array(json.dumps(asdict(header)))
     with open(path, "wb") as file:
-        np.savez(file, allow_pickle=False, about=np.array(json.dumps(about)), **parts)
+        np.savez(file, allow_pickle=False, about=about, **vars(arrays))
 
 
 def load_model(path: Path, data: Path | None = None) -> SneakPeekModel:
@@ -114,37 +147,28 @@ def load_model(path: Path, data: Path | None = None) -> SneakPeekModel:
     try:
         with np.load(path, allow_pickle=False) as held:
             about = json.loads(str(held["about"]))
-            parts = {name: held[name] for name in ("mean", "axes", "labels", "faiss")}
+            arrays = _Arrays(**{each.name: held[each.name] for each in fields(_Arrays)})
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"sneakpeek={str(path)!r}: cannot be read ({reason}); {remedy}") from None
     if about.get("schema") != SCHEMA:
         refuse(f"{path}: schema", about.get("schema"), f"must be {SCHEMA}; {remedy}")
-    if about["parts"] != _digest(parts):
+    header = _Header(**{**about, "peek": _read_peek(**about["peek"])})
+    if header.parts != arrays.digest():
         refuse("sneakpeek", str(path), f"is damaged; {remedy}")
-    if data is not None and about["data"] != checksum(*read_data(data)):
+    if data is not None and header.data != checksum(*read_data(data)):
         refuse("sneakpeek", str(path), f"was not built from {data}; {remedy}")
     index = NeighbourIndex(
-        Projection(parts["mean"], parts["axes"]),
-        parts["labels"],
-        about["classes"],
-        about["k"],
-        about["kind"],
-        open_faiss().deserialize_index(parts["faiss"]),
+        Projection(arrays.mean, arrays.axes),
+        arrays.labels,
+        header.classes,
+        header.k,
+        header.kind,
+        open_faiss().deserialize_index(arrays.faiss),
     )
-    given = about["peek"]
-    peek = Peek(
-        confusion=tuple(map(tuple, given["confusion"])),
-        recall=tuple(given["recall"]),
-        sharpness=given["sharpness"],
-        hidden=tuple(map(tuple, given["hidden"])),
-    )
-    return SneakPeekModel(index, peek, about["data"], tuple(about["input_shape"]))
+    return SneakPeekModel(index, header.peek, header.data, tuple(header.input_shape))
 
 
-def _digest(parts: dict[str, NDArray[Any]]) -> str:
-    digest = blake2b(digest_size=16)
-    for name in sorted(parts):
-        digest.update(name.encode())
-        digest.update(np.ascontiguousarray(parts[name]).tobytes())
-    return digest.hexdigest()
+def _read_peek(confusion: Any, recall: Any, sharpness: float, hidden: Any) -> Peek:
+    """JSON knows no tuples."""
+    return Peek(tuple(map(tuple, confusion)), tuple(recall), sharpness, tuple(map(tuple, hidden)))

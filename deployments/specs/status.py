@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from fermata.autoscaler.cost import CostShare
+from fermata.foundation.json_types import Json
 from fermata.router.telemetry.snapshot import RouterSnapshot
 
 
@@ -53,7 +53,7 @@ class DeploymentStatus:
     replanning: ReplanningStatus | None = None
     """None where no policy maps clients."""
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """The object that `/status` answers with."""
         told = asdict(self.router)
         if told["recent"] is None:

@@ -12,6 +12,7 @@ from PIL import Image
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.parameters import parameter
 from fermata.clients.wire.tensors import RawTensor, add_input, from_array, join_bytes
+from fermata.foundation.json_types import Json, JsonObject
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import (
     PROTOCOL,
@@ -101,7 +102,7 @@ def _encoded(data: bytes) -> RawTensor:
 
 def bodies() -> list[bytes]:
     """Two bytes of the length of the JSON, the JSON, and raw tensors behind it."""
-    tensor: dict[str, object] = {"name": "input", "datatype": "FP32", "shape": [4]}
+    tensor: dict[str, Json] = {"name": "input", "datatype": "FP32", "shape": [4]}
     found = [
         _body(
             {"id": "7", "parameters": _parameters(), "inputs": [tensor | {"data": [0, 1, 2, 3.5]}]}
@@ -111,16 +112,16 @@ def bodies() -> list[bytes]:
     ]
     for picture in pictures():
         element = join_bytes([picture])
-        said = {"name": "input", "datatype": "BYTES", "shape": [1]}
+        said: dict[str, Json] = {"name": "input", "datatype": "BYTES", "shape": [1]}
         raw = said | {"parameters": {"binary_data_size": len(element)}}
         found.append(_body({"inputs": [raw]}, element))
-    wanted = [{"name": "output", "parameters": {"classification": 2}}]
-    text = {"parameters": {"encoding": "base64"}, "data": ["/9j/"]}
+    wanted: list[JsonObject] = [{"name": "output", "parameters": {"classification": 2}}]
+    text: dict[str, Json] = {"parameters": {"encoding": "base64"}, "data": ["/9j/"]}
     found.append(_body({"inputs": [said | text], "outputs": wanted}))
     return found
 
 
-def _body(given: dict[str, object], raw: bytes = b"") -> bytes:
+def _body(given: JsonObject, raw: bytes = b"") -> bytes:
     text = json.dumps(given).encode()
     return struct.pack(">H", len(text)) + text + raw
 

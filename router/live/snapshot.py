@@ -70,19 +70,7 @@ def take_snapshot(
         placement=live.placement.snapshot(live.backends),
         processes=_processes(live),
         backends={number: _backend(live, number) for number in sorted(live.backends)},
-        ranks=[
-            SubClusterSnapshot(
-                backends=rank.signals.backends,
-                backend_up_ns=rank.signals.uptime_ns,
-                backend_busy_ns=rank.signals.busy_ns,
-                demand=rank.signals.demand + rank.pool.missing(now_ns),
-                least=rank.signals.least + rank.pool.missing(now_ns),
-                load=rank.signals.load(),
-                grants=rank.signals.grants,
-                ripe_wait_ns=int(rank.signals.wait_ns),
-            )
-            for rank in engine.ranks
-        ],
+        ranks=_sub_clusters(live, now_ns),
         pid=os.getpid(),
         standby=standby,
         tasks=tasks,
@@ -170,6 +158,22 @@ def _processes(live: LiveRouter) -> ProcessesSnapshot:
             if number in live.backends
         },
     )
+
+
+def _sub_clusters(live: LiveRouter, now_ns: int) -> list[SubClusterSnapshot]:
+    return [
+        SubClusterSnapshot(
+            backends=rank.signals.backends,
+            backend_up_ns=rank.signals.uptime_ns,
+            backend_busy_ns=rank.signals.busy_ns,
+            demand=rank.signals.demand + rank.pool.missing(now_ns),
+            least=rank.signals.least + rank.pool.missing(now_ns),
+            load=rank.signals.load(),
+            grants=rank.signals.grants,
+            ripe_wait_ns=int(rank.signals.wait_ns),
+        )
+        for rank in live.engine.ranks
+    ]
 
 
 def _backend(live: LiveRouter, number: int) -> BackendSnapshot:

@@ -1,16 +1,17 @@
 """Learning curves as a picture."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
+
+from fermata.router.policies.rl.checkpoint import LearningCurve
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 
-def draw_curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
+def draw_curves(curves: Mapping[str, LearningCurve], path: Path) -> None:
     """Goodput and violations over the slots played, a line for each curve; RL-edge Fig. 2."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
     for name, curve in curves.items():

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fermata.autoscaler.cost import HOUR_NS, CostShare, allocate_cost
+from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import SECOND
 from fermata.router.core.events import DropReason
 from fermata.simulator.reports.utility import right_answers
@@ -80,7 +81,7 @@ class RunReport:
     applications: tuple[ApplicationReport, ...]
     streams: tuple[StreamReport, ...]
 
-    def to_dict(self) -> dict[str, object]:
+    def to_dict(self) -> JsonObject:
         return asdict(self)
 
 

@@ -1,21 +1,25 @@
 """A trained policy as a file: JSON, so that it can be read without the tools that trained it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.json_types import JsonObject
 from fermata.router.policies.rl.batching import LIMITS
 from fermata.router.policies.rl.network import PolicyNetwork, softmax
 from fermata.router.policies.rl.observation import Floats, Scales, width
 
 FORMAT = "fermata-rl-1"
 TOLERANCE = 0.1
-"""How far beyond the observations of its training a policy is still trusted, in their range."""
+"""Distance beyond the observations of its training at which a policy is still trusted, as a share
+of their range."""
+LearningCurve: TypeAlias = Sequence[Mapping[str, float]]
+"""Figures of each rollout in training, by name: `slots`, `goodput`, `violations`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +47,12 @@ class Checkpoint:
     batching: bool = False
     even: bool = True
     """Requests are drawn to instances evenly, not at random."""
-    training: Mapping[str, Any] = field(default_factory=dict)
-    """How it came about: scenario, seed, slots, figures."""
+    training: JsonObject = field(default_factory=dict)
+    """Origin of the policy: seed, slots, settings, learning curve."""
+
+    @property
+    def curve(self) -> LearningCurve:
+        return cast(LearningCurve, self.training["curve"])
 
     def trusts(self, observation: Floats) -> bool:
         """Whether training has seen the like."""
@@ -125,7 +133,7 @@ def _fits(checkpoint: Checkpoint) -> bool:
     return ranges == (sizes[0],) * 2 and limits % len(LIMITS) == 0 and limits >= tiers * len(LIMITS)
 
 
-def _read(data: Mapping[str, Any]) -> Checkpoint:
+def _read(data: Any) -> Checkpoint:
     return Checkpoint(
         network=PolicyNetwork(
             tuple(np.array(weight, np.float64) for weight in data["weights"]),

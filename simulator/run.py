@@ -173,14 +173,9 @@ class Driver:
 
     def _loop(self) -> None:
         engine, cluster, outbox = self.engine, self.cluster, self.engine.outbox
-        hard_limit_ns = [each.hard_limit_ns for each in self.scenario.applications]
         arrivals, uplinks = self.arrivals, self.uplinks
         count = len(arrivals.at_ns)
-        if uplinks is not None:
-            # Frames come out of their uplinks in another order.
-            self.columns = (*self._columns(0, count), hard_limit_ns)
-        if self.control is not None:
-            self.control.begin(self.scenario.backends)
+        hard_limit_ns = self._begin()
         index = events = now_ns = first = last = 0
         at_ns = [NEVER]
         peeked = 0
@@ -235,6 +230,16 @@ class Driver:
                 self.progress(index / max(1, count))
         if self.control is not None:
             self.control.finish(now_ns)
+
+    def _begin(self) -> list[int]:
+        """Prepare uplinks and control; returns the hard limit of each application."""
+        hard_limit_ns = [each.hard_limit_ns for each in self.scenario.applications]
+        if self.uplinks is not None:
+            # Frames come out of their uplinks in another order.
+            self.columns = (*self._columns(0, len(self.arrivals.at_ns)), hard_limit_ns)
+        if self.control is not None:
+            self.control.begin(self.scenario.backends)
+        return hard_limit_ns
 
     def _columns(self, first: int, last: int) -> tuple[list[int], list[int], list[int], list[int]]:
         """Application, client, SLO and priority of some arrivals; lists are read the fastest."""

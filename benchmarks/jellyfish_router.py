@@ -12,7 +12,7 @@ from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import ClientReport
-from fermata.router.policies.family import Family
+from fermata.router.policies.family import family_of
 from fermata.router.policies.jellyfish.mapping_problem import answer
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions, make_decider
 
@@ -27,7 +27,7 @@ def busy_router(data: Data) -> tuple[Engine, Jellyfish]:
         costs.add(variant, list(table_ns), None)
     engine = Engine(costs)
     numbers = tuple(range(len(data.input_sizes)))
-    family = Family(0, "cameras", ms(150), numbers, 0, data.zoo.accuracy, data.input_sizes)
+    family = family_of(0, "cameras", ms(150), numbers, 0, data.zoo.accuracy, data.input_sizes)
     source = Jellyfish(family, JellyfishOptions(), random.Random(0))
     engine.add_application(source)
     source.plan_elsewhere()

@@ -8,20 +8,21 @@ from multiprocessing.connection import Connection
 from benchmarks.figures import Figure, run
 from benchmarks.live_server import resident_mb
 from fermata.foundation.units import ms, seconds
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.actor import RouterActor
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.connecting import connect
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import PROTOCOL, RID_BITS, Hello, Message, Submit
 from fermata.router.links.transport import Link, LinkOptions
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
 QUEUED = 100_000
 CHUNK = 1_000
 MB_MAX = 100
 NUMBER = 7
 """Of the frontend that this process stands for."""
-CONFIG = RouterConfig((ServedApplication("m", seconds(600), (ServedVariant("m-1", (ms(5),)),)),))
+CONFIG = RouterConfig((ApplicationSpec("m", seconds(600), (VariantSpec("m-1", (ms(5),)),)),))
 
 
 class Silent:

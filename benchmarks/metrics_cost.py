@@ -19,13 +19,14 @@ from fermata.deployments.metrics.families import prometheus_text
 from fermata.deployments.specs.status import DeploymentStatus
 from fermata.foundation.logs import LOG, LogOptions, debugging, start_logs
 from fermata.foundation.units import ms
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from fermata.router.assembly import RouterConfig, assemble
 from fermata.router.core.events import Batch, Request
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import Fetch, FrontendStats, Hello, Message, Ready, Result
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.precise_timer import PreciseTimer
 from fermata.router.live.snapshot import take_snapshot
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.telemetry.batch_log import LoggedMeters
 from fermata.router.telemetry.meters import Meters
 from fermata.router.telemetry.stream_counts import HALF_NS, REQUESTS_MIN, STREAMS_MAX, StreamCounts
@@ -45,7 +46,7 @@ def config(models: int) -> RouterConfig:
     table = tuple(ms(4 + size) for size in range(1, 33))
     return RouterConfig(
         tuple(
-            ServedApplication(f"m{number}", ms(50), (ServedVariant(f"m{number}-1", table),))
+            ApplicationSpec(f"m{number}", ms(50), (VariantSpec(f"m{number}-1", table),))
             for number in range(models)
         )
     )

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.sneakpeek_setting import Prepared, Stream
+from fermata.applications.application import Application
+from fermata.applications.variant import Variant, with_profile
 from fermata.foundation.units import ms, seconds
 from fermata.profiles.profile import linear
 from fermata.router.policies.sneakpeek.classes import Classes
@@ -15,7 +17,7 @@ from fermata.simulator.arrivals import Arrivals
 from fermata.simulator.contents import Contents
 from fermata.simulator.reports.utility import right_answers, utilities
 from fermata.simulator.run import Driver, RunLog
-from fermata.simulator.scenario.scenario import Application, Fault, Scenario
+from fermata.simulator.scenario.scenario import Fault, Scenario
 
 WINDOW_NS = ms(100)
 APART_NS = seconds(1)
@@ -142,22 +144,19 @@ def scenario_of(
 
 def _application(prepared: Prepared, classes: Classes) -> Application:
     task = prepared.task
-    variants = tuple(
+    profiles = [
         replace(
             linear(f"{task.name}-{number}", each.latency_ms, 0.0, recall=classes.recall[number]),
             swap_in_ns=ms(each.swap_in_ms),
             accuracy=float(np.mean(classes.recall[number])),
         )
         for number, each in enumerate(task.variants)
-    )
+    ]
     return Application(
         name=task.name,
         slo_ns=ms(DEADLINE_MS[0]),
         hard_limit_ns=HARD_LIMIT_NS,
-        weight=1.0,
-        newest=False,
-        clients=(),
-        variants=variants,
+        variants=tuple(with_profile(Variant(each.name), each) for each in profiles),
         classes=classes,
     )
 

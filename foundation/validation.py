@@ -1,9 +1,11 @@
-"""Typed reading of one JSON object; every refusal names the file, the field and the value."""
+"""Typed reading of one object of a file; every refusal names the field and the value."""
 
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+
+import yaml
 
 from fermata.foundation.check import check_fraction, check_number, check_positive, refuse
 from fermata.foundation.errors import ConfigError
@@ -19,12 +21,30 @@ def read_json(path: Path) -> object:
         raise ConfigError(f"{path}: is not JSON ({error}); see profiles/README.md") from None
 
 
+def read_yaml(path: Path | str) -> object:
+    """The content of a YAML or JSON file, or a ConfigError in one line."""
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a YAML file") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path}: is neither YAML nor JSON ({reason})") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Fields:
     """An object with known keys; `where` is the start of its fields' full names."""
 
     where: str
     data: dict[str, object]
+    beside: Path | None = None
+    """Folder of the file, which paths in it are relative to; None: the current one."""
+
+    @property
+    def label(self) -> str:
+        """The object's own name."""
+        return self.where.rstrip(".")
 
     def name(self, key: str) -> str:
         return f"{self.where}{key}"
@@ -76,7 +96,7 @@ class Fields:
     def inner(self, key: str, allowed: Collection[str]) -> "Fields":
         """The object under a key; empty where the key is absent."""
         name = self.name(key)
-        return fields(f"{name}.", name, self.data.get(key, {}), allowed)
+        return fields(f"{name}.", name, self.data.get(key, {}), allowed, self.beside)
 
     def mapping(self, key: str) -> dict[str, object]:
         """The object under a key, its own keys unchecked; empty where the key is absent."""
@@ -87,9 +107,10 @@ class Fields:
 
     def rows(self, key: str, allowed: Collection[str]) -> list["Fields"]:
         """The list of objects under a key; empty where the key is absent."""
+        names = [f"{self.name(key)}[{index}]" for index in range(len(self.items(key)))]
         return [
-            fields(f"{self.name(key)}[{index}].", f"{self.name(key)}[{index}]", row, allowed)
-            for index, row in enumerate(self.items(key))
+            fields(f"{name}.", name, row, allowed, self.beside)
+            for name, row in zip(names, self.items(key), strict=True)
         ]
 
     def fraction(self, key: str) -> float | None:
@@ -124,14 +145,16 @@ class Fields:
         return whole
 
 
-def fields(where: str, label: str, value: object, allowed: Collection[str]) -> Fields:
+def fields(
+    where: str, label: str, value: object, allowed: Collection[str], beside: Path | None = None
+) -> Fields:
     """The object's fields, or a refusal of what is no object or has keys beyond `allowed`."""
     if not isinstance(value, dict):
         refuse(label, value, "must be an object with named fields")
     for key in value:
         if key not in allowed:
             refuse(f"{where}{key}", value[key], f"unknown key; allowed: {', '.join(allowed)}")
-    return Fields(where, value)
+    return Fields(where, value, beside)
 
 
 def number(field: str, value: object) -> float:

@@ -12,62 +12,19 @@ from fermata.router.core.engine import Engine
 from fermata.router.core.events import Request
 from fermata.router.core.shares import FairAdmission
 from fermata.router.core.source import Outbox, Source
+from fermata.router.policies.application import ApplicationSpec
 from fermata.router.policies.catalog import POLICIES, build_sources, check_movable
 from fermata.router.policies.family import Family
 from fermata.router.policies.ownership import Ownership
-from fermata.router.policies.sneakpeek.classes import Classes, check_classes, sharpened
+from fermata.router.policies.sneakpeek.classes import check_classes, sharpened
 from fermata.router.policies.sneakpeek.estimator import Estimator
 
 
 @dataclass(frozen=True, slots=True)
-class ServedVariant:
-    """A model as backends know it, and what it costs."""
-
-    name: str
-    p50_ns: tuple[int, ...]
-    """Median run time of batches of 1, 2, 3 and so on; its length is the largest batch."""
-    p99_ns: tuple[int, ...] | None = None
-    """Seeds the margin until execution has taught a better one."""
-    swap_in_ns: int = 0
-    accuracy: float | None = None
-    """Fraction of right answers; policies that choose need it."""
-    input_size: int = 0
-    """The side of the picture it takes; 0 where that is not known."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedApplication:
-    """A task with an SLO and the variants that can serve it."""
-
-    name: str
-    slo_ns: int
-    variants: tuple[ServedVariant, ...]
-    serving: str = ""
-    """The variant that serves under policies which do not choose; empty: the first."""
-    streams: bool = False
-    """Share overload evenly among the clients' streams."""
-    newest: bool = False
-    """A new frame replaces the queued one of its stream."""
-    weights: Mapping[int, float] = field(default_factory=dict)
-    """Weights of streams, by client; 1 where absent."""
-    policy: str = ""
-    """Empty: the router's, with the router's options."""
-    policy_options: Mapping[str, object] = field(default_factory=dict)
-    share: float = 1.0
-    """Share of the backends, where policies need backends of their own."""
-    fair_share: float = 1.0
-    """Share of the backends, relative to other applications, when not all can be served."""
-    accuracy_floor: float = 0.0
-    """Variants below it are never chosen."""
-    classes: Classes | None = None
-    """Recall by class, and how to read evidence of a request's content."""
-
-
-@dataclass(frozen=True, slots=True)
 class RouterConfig:
-    """Everything a router is told at its start."""
+    """Everything that a router is configured with at its start."""
 
-    applications: tuple[ServedApplication, ...]
+    applications: tuple[ApplicationSpec, ...]
     policy: str = "deferred"
     policy_options: Mapping[str, object] = field(default_factory=dict)
     """As users write them."""
@@ -128,11 +85,13 @@ def assemble(config: RouterConfig) -> Assembly:
     names: list[str] = []
     families: list[Family] = []
     for application in config.applications:
-        families.append(_family(len(families), application, len(names)))
+        first = len(names)
         for variant in application.variants:
             p99_ns = None if variant.p99_ns is None else list(variant.p99_ns)
-            costs.add(len(names), list(variant.p50_ns), p99_ns, swap_in_ns=variant.swap_in_ns)
+            swap_in_ns = variant.swap_in_ns or 0
+            costs.add(len(names), list(variant.p50_ns), p99_ns, swap_in_ns=swap_in_ns)
             names.append(variant.name)
+        families.append(Family(len(families), application, tuple(range(first, len(names)))))
     sources = _build_all(config, families)
     for application, source in zip(config.applications, sources, strict=True):
         family = families[len(engine.sources)]
@@ -153,7 +112,7 @@ def assemble(config: RouterConfig) -> Assembly:
 
 def _admission(
     config: RouterConfig,
-    application: ServedApplication,
+    application: ApplicationSpec,
     source: Source,
     family: Family,
     outbox: Outbox,
@@ -175,7 +134,7 @@ def _admission(
 
 
 def _what_runs(
-    config: RouterConfig, application: ServedApplication, source: Source, family: Family
+    config: RouterConfig, application: ApplicationSpec, source: Source, family: Family
 ) -> frozenset[int] | None:
     """Variants that any request of the application may meet with; None where its policy runs
     each request only on what that request allows."""
@@ -191,26 +150,6 @@ def _estimator(family: Family) -> Estimator | None:
     if family.classes is None or family.classes.peek is None:
         return None
     return Estimator(family.classes, family.accuracy, family.accuracy_floor)
-
-
-def _family(number: int, application: ServedApplication, first: int) -> Family:
-    """The application's variants have the engine's numbers from `first` on."""
-    names = [variant.name for variant in application.variants]
-    known = [variant.accuracy for variant in application.variants if variant.accuracy is not None]
-    classes = application.classes
-    if classes is not None and len(known) < len(names):
-        known = [sum(recall) / len(recall) for recall in classes.recall]
-    return Family(
-        application=number,
-        name=application.name,
-        slo_ns=application.slo_ns,
-        variants=tuple(range(first, first + len(names))),
-        serving=first + (names.index(application.serving) if application.serving else 0),
-        accuracy=tuple(known) if len(known) == len(names) else (),
-        input_sizes=tuple(variant.input_size for variant in application.variants),
-        accuracy_floor=application.accuracy_floor,
-        classes=classes,
-    )
 
 
 def _build_all(config: RouterConfig, families: list[Family]) -> list[Source]:
@@ -229,7 +168,7 @@ def _build_all(config: RouterConfig, families: list[Family]) -> list[Source]:
 
 
 def policy_of(
-    config: RouterConfig, application: ServedApplication
+    config: RouterConfig, application: ApplicationSpec
 ) -> tuple[str, Mapping[str, object]]:
     """The policy that serves an application, and its options as users write them."""
     if application.policy:
@@ -241,7 +180,7 @@ def _ownership(config: RouterConfig, sources: list[Source]) -> Ownership:
     shares: dict[int | None, float] = {}
     for application, source in zip(config.applications, sources, strict=True):
         owner = sources.index(source) if source.owns_backends else None
-        shares[owner] = shares.get(owner, 0.0) + application.share
+        shares[owner] = shares.get(owner, 0.0) + application.backend_share
     return Ownership(shares)
 
 
@@ -258,7 +197,7 @@ def check(config: RouterConfig) -> None:
         _check_policy(config, application)
 
 
-def _check_policy(config: RouterConfig, application: ServedApplication) -> None:
+def _check_policy(config: RouterConfig, application: ApplicationSpec) -> None:
     policy, options = policy_of(config, application)
     if policy not in POLICIES:
         raise ConfigError(f"policy={policy!r} is unknown; one of {', '.join(POLICIES)}")
@@ -279,43 +218,45 @@ def _check_policy(config: RouterConfig, application: ServedApplication) -> None:
     _check_floor(application, options)
 
 
-def _check_serving(application: ServedApplication, policy: str) -> None:
+def _check_serving(application: ApplicationSpec, policy: str) -> None:
     """Refuse an accuracy floor that the one variant that runs does not reach."""
-    names = [variant.name for variant in application.variants]
-    place = names.index(application.serving) if application.serving else 0
-    accuracy = application.variants[place].accuracy
-    if accuracy is None and application.classes is not None:
-        accuracy = _family(0, application, 0).accuracy[place]
+    serving = application.variants[application.serving_place]
+    accuracy = serving.accuracy
+    if accuracy is None and application.accuracies:
+        accuracy = application.accuracies[application.serving_place]
     floor = application.accuracy_floor
     if floor <= 0.0 or (accuracy is not None and accuracy >= floor):
         return
     found = "has no accuracy" if accuracy is None else f"has {accuracy:g}"
     raise ConfigError(
-        f"application {application.name!r}: accuracy_floor={floor:g}, but {names[place]!r} {found} "
+        f"application {application.name!r}: accuracy_floor={floor:g}, but {serving.name!r} {found} "
         f"and policy {policy} runs no other; lower it, serve a better variant, or let a policy "
         "choose (central-queue)"
     )
 
 
-def _check_floor(application: ServedApplication, options: Mapping[str, object]) -> None:
+def _check_floor(application: ApplicationSpec, options: Mapping[str, object]) -> None:
     """Refuse an accuracy floor that what may run does not reach."""
-    floor, family = application.accuracy_floor, _family(0, application, 0)
+    floor, accuracies = application.accuracy_floor, application.accuracies
     where = f"application {application.name!r}: accuracy_floor={floor:g} is above"
-    best = max(family.accuracy)
+    best = max(accuracies)
     if floor > best:
         raise ConfigError(f"{where} {best:g}, its best variant's; lower it or add a better variant")
-    serving = family.accuracy[family.serving]
-    if options.get("pinned") and floor > serving:
+    place = application.serving_place
+    if options.get("pinned") and floor > accuracies[place]:
         raise ConfigError(
-            f"{where} {serving:g} of {application.variants[family.serving].name!r}, which is "
+            f"{where} {accuracies[place]:g} of {application.variants[place].name!r}, which is "
             "pinned; lower it or serve a better variant"
         )
 
 
-def _check_application(application: ServedApplication) -> None:
+def _check_application(application: ApplicationSpec) -> None:
     where = f"application {application.name!r}"
     names = [variant.name for variant in application.variants]
-    for share, value in (("share", application.share), ("fair_share", application.fair_share)):
+    for share, value in (
+        ("backend_share", application.backend_share),
+        ("fair_share", application.fair_share),
+    ):
         if not value > 0:
             raise ConfigError(f"{where}: {share}={value}; must be above 0")
     if not names:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fermata.applications.application import Application
 from fermata.foundation.units import SECOND
-from fermata.simulator.scenario.scenario import Application, Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 Times = npt.NDArray[np.int64]
 Phased = tuple[Times, Times]

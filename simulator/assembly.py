@@ -1,16 +1,18 @@
 """Builds the engine that a scenario describes; from here on nothing sees the scenario."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fermata.profiles.profile import Profile
+from fermata.applications.application import Application
+from fermata.applications.variant import Variant
 from fermata.router.assembly import Assembly as RouterAssembly
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.assembly import RouterConfig
 from fermata.router.assembly import assemble as assemble_router
 from fermata.router.core.engine import Engine
+from fermata.router.policies.application import ApplicationSpec
 from fermata.router.policies.family import Family
 from fermata.router.policies.ownership import Ownership
-from fermata.simulator.scenario.scenario import Application, Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 Z_99 = 2.3263
 """The 99th percentile of a standard normal variable."""
@@ -54,37 +56,28 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> SimulatedAssembly
     return SimulatedAssembly(built.engine, accuracy, built, built.ownership, built.families)
 
 
-def _served(application: Application, weights: dict[int, float]) -> ServedApplication:
-    return ServedApplication(
-        name=application.name,
-        slo_ns=application.slo_ns,
-        variants=tuple(_variant(each, application.slo_ns_max) for each in application.variants),
-        streams=bool(application.clients),
-        newest=application.newest,
-        weights=weights,
-        serving=application.serving,
-        policy=application.policy,
-        policy_options=application.policy_options,
-        share=application.backend_share,
-        fair_share=application.fair_share,
-        accuracy_floor=application.accuracy_floor,
-        classes=application.classes,
-    )
+def _served(application: Application, weights: dict[int, float]) -> ApplicationSpec:
+    variants = tuple(_variant(each, application.slo_ns_max) for each in application.variants)
+    return replace(application, variants=variants, weights=weights)
 
 
-def _variant(profile: Profile, slo_ns_max: int) -> ServedVariant:
-    p50_ns = tuple(profile.table_ns(_batch_size_max(profile, slo_ns_max)))
+def _variant(variant: Variant, slo_ns_max: int) -> Variant:
+    """The variant with its run times by batch size."""
+    profile = variant.profile
+    assert profile is not None
+    p50_ns = tuple(profile.table_ns(_batch_size_max(variant, slo_ns_max)))
     p99_ns = None
     if profile.linear_ns is None:
         p99_ns = tuple(profile.table_ns_p99(len(p50_ns)))
-    return ServedVariant(
-        profile.name, p50_ns, p99_ns, profile.swap_in_ns, profile.accuracy, profile.input_size or 0
-    )
+    return replace(variant, p50_ns=p50_ns, p99_ns=p99_ns)
 
 
-def _batch_size_max(profile: Profile, slo_ns_max: int) -> int:
+def _batch_size_max(variant: Variant, slo_ns_max: int) -> int:
     """The largest batch that could be of use: one that alone still meets the loosest SLO."""
-    low, high = 1, profile.batch_size_max or BATCH_SIZE_MAX
+    profile = variant.profile
+    assert profile is not None
+    ends = (profile.batch_size_max, variant.batch_size_max)
+    low, high = 1, min([end for end in ends if end] or [BATCH_SIZE_MAX])
     while low < high:
         middle = (low + high + 1) // 2
         if profile.latency_ns(middle) <= slo_ns_max:
@@ -99,8 +92,8 @@ def spreads(scenario: Scenario) -> list[list[float]]:
     the profile's median to its 99th percentile."""
     of_variants: list[list[float]] = []
     for application in scenario.applications:
-        for profile in application.variants:
-            size_max = _batch_size_max(profile, application.slo_ns_max)
+        for variant, profile in zip(application.variants, application.profiles, strict=True):
+            size_max = _batch_size_max(variant, application.slo_ns_max)
             if profile.linear_ns is not None:
                 of_variants.append([0.0] * size_max)
                 continue

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from fermata.applications.application import Application
+from fermata.applications.content import ContentSpec
 from fermata.simulator.arrivals import Arrivals
-from fermata.simulator.scenario.content_spec import ContentSpec
-from fermata.simulator.scenario.scenario import Application, Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 Table = npt.NDArray[np.bool_]
 

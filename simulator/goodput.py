@@ -103,9 +103,9 @@ def fluid_bound_rps(scenario: Scenario) -> float:
     """The backends' capacity if every batch were as large as the SLO allows."""
     cost_s = 0.0
     for application, share in zip(scenario.applications, scenario.shares, strict=True):
-        profile = application.variants[0]
-        size = 1
-        end = profile.batch_size_max or 1024
+        profile, size = application.profiles[0], 1
+        ends = (profile.batch_size_max, application.variants[0].batch_size_max)
+        end = min([each for each in ends if each] or [1024])
         while size < end and profile.latency_ns(size + 1) <= application.slo_ns:
             size += 1
         cost_s += share * profile.latency_ns(size) / size / SECOND

@@ -116,7 +116,7 @@ class Driver:
         self.sent_side: dict[int, int] = {}
         """By request, where frames are sized by their clients."""
         self.sides = [
-            profile.input_size or 0 for each in scenario.applications for profile in each.variants
+            variant.input_size for each in scenario.applications for variant in each.variants
         ]
         self.control: ScalingControl | None = None
         if scenario.scales:
@@ -233,7 +233,7 @@ class Driver:
 
     def _begin(self) -> list[int]:
         """Prepare uplinks and control; returns the hard limit of each application."""
-        hard_limit_ns = [each.hard_limit_ns for each in self.scenario.applications]
+        hard_limit_ns = [each.limit_ns for each in self.scenario.applications]
         if self.uplinks is not None:
             # Frames come out of their uplinks in another order.
             self.columns = (*self._columns(0, len(self.arrivals.at_ns)), hard_limit_ns)

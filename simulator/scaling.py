@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fermata.applications.application import Application
 from fermata.autoscaler.control_loop import ControlLoop, SetTargets, WindowEnded
 from fermata.autoscaler.placer import ApplyPlan, SolvePlacement
 from fermata.autoscaler.readings import ApplicationReading, ClusterReading, SubClusterReading
@@ -15,7 +16,7 @@ from fermata.partitioner.plan import PlacedModel, Plan
 from fermata.partitioner.plan_file import load_plan
 from fermata.router.core.engine import Engine
 from fermata.router.policies.ownership import Ownership
-from fermata.simulator.scenario.scenario import Application, Scenario
+from fermata.simulator.scenario.scenario import Scenario
 
 READING, READY, LOADED = range(3)
 """Kinds of entries on the agenda: a reading is due, a backend is up, models are loaded."""
@@ -278,14 +279,17 @@ class ScalingControl:
 
 def placed_model(application: Application) -> PlacedModel:
     """The application as placement sees it."""
-    variants = application.variants
-    sizes = [each.batch_size_max or 1 for each in variants]
-    return placed_application(application.name, variants, sizes, application.slo_ns)
+    profiles = application.profiles
+    sizes = [
+        variant.batch_size_max or profile.batch_size_max or 1
+        for variant, profile in zip(application.variants, profiles, strict=True)
+    ]
+    return placed_application(application.name, profiles, sizes, application.slo_ns)
 
 
 def load_ns(application: Application) -> int:
     """Time to load all variants of an application on a backend."""
-    return sum(each.load_ns for each in application.variants)
+    return sum(each.load_ns for each in application.profiles)
 
 
 def fluid_backends(application: Application, rate_rps: float) -> float:

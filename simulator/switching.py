@@ -46,7 +46,7 @@ def _sustained_rps(scenario: Scenario, index: int, high_rps: float, step_rps: fl
     )
     slo_ms = application.slo_ns / 1e6
     low, high = 0, int(high_rps / step_rps)
-    if application.variants[index].latency_ns(1) > application.slo_ns:
+    if application.profiles[index].latency_ns(1) > application.slo_ns:
         return 0.0
     while low < high:
         middle = (low + high + 1) // 2

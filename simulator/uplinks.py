@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from fermata.applications.application import Application
 from fermata.clients.uplink import Uplink
 from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.events import Advise, ClientReport
 from fermata.simulator.scenario.network_spec import BandwidthTrace, NetworkSpec
-from fermata.simulator.scenario.scenario import Application
 
 CLOCK_NS_MAX = 1000 * SECOND
 """A camera's clock is ahead of the server's, or behind, by any time up to this."""
@@ -103,8 +103,8 @@ class Uplinks:
         first = 0
         """The engine's number of the application's first variant."""
         for application in applications:
-            tops = [profile.input_size or 0 for profile in application.variants]
-            names = [profile.name for profile in application.variants]
+            tops = [variant.input_size for variant in application.variants]
+            names = [variant.name for variant in application.variants]
             top = max(tops)
             if spec.adaptation == "throughput":
                 top = tops[names.index(application.serving) if application.serving else 0]

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import seconds
-from fermata.router.policies.family import Family
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.problem import WorkerProblem
 from fermata.router.policies.ramsis.slo_classes import share_out, slos_of
@@ -88,21 +87,18 @@ def worker_problem(
     """RAMSIS' problem for the scenario's application, with the names of the variants in it; for
     its own SLO, unless another is given."""
     (application,) = scenario.applications
-    lead_ns = scenario.dispatch_ns
     # The router's own tables, so that what is planned is what serves.
     built = assemble(under(scenario, "ramsis"), {})
-    family = Family(
-        application=0,
-        name=application.name,
-        slo_ns=slo_ns or application.slo_ns,
-        variants=tuple(range(len(application.variants))),
-        serving=0,
-        accuracy=tuple(variant.accuracy or 0.0 for variant in application.variants),
-        accuracy_floor=application.accuracy_floor,
-        classes=application.classes,
-    )
+    family = built.families[0].with_slo(slo_ns or application.slo_ns)
     job = job_for(
-        family, family.choices(), options, built.engine.costs, 0, workers, lead_ns, rate_rps
+        family,
+        family.choices(),
+        options,
+        built.engine.costs,
+        0,
+        workers,
+        scenario.dispatch_ns,
+        rate_rps,
     )
     names = tuple(application.variants[variant].name for variant in job.variants)
     return job.problem.at_rate(rate_rps), names

@@ -3,19 +3,24 @@
 Secrets are named in it, not held; see `fermata.deployments.config.security`.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     Field,
+    PlainSerializer,
+    PlainValidator,
     ValidationError,
     ValidationInfo,
-    field_validator,
     model_validator,
 )
 
-from fermata.deployments.config.base import Fraction, Positive, Section
+from fermata.applications.application import Application
+from fermata.applications.reader import read_applications
+from fermata.applications.variant import EMULATED, RUN_TIMES
+from fermata.deployments.config.base import Positive, Section
 from fermata.deployments.config.observability import LogsConfig, TracesConfig
 from fermata.deployments.config.scaling import AutoscalerConfig, EpochsConfig
 from fermata.deployments.config.security import (
@@ -25,194 +30,59 @@ from fermata.deployments.config.security import (
     TenantConfig,
     TokenConfig,
 )
-from fermata.foundation.check import in_one_line
+from fermata.foundation.check import in_one_line, refuse
 from fermata.foundation.errors import ConfigError
-from fermata.profiles.profile import Profile, from_table_ms, linear
-from fermata.profiles.reference import find_profile, names_file, read_inline, write_inline
+from fermata.foundation.sections import Mark, write_section
+from fermata.foundation.validation import Fields, read_yaml
 from fermata.router.policies.catalog import POLICIES, check_movable, read_options
 
-
-class VariantConfig(Section):
-    """One model that can serve an application."""
-
-    name: str
-    """Unique in the deployment; clients see it in answers."""
-    model: str = "emulated"
-    """The model to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`,
-    `transformers:distilbert@128`, a path to a TorchScript, exported or ONNX file,
-    `module:function`, or `emulated` (runs for the profiled time and returns zeros)."""
-    profile: str | dict[str, object] | None = None
-    """Its run times: a name in the zoo (`TABLE/NAME`), or a file of `fermata profile` as
-    `./FILE#NAME`, relative to this file; measured at start where absent."""
-    alpha_ms: Positive | None = None
-    """Run time of one more request in a batch, with `beta_ms`, in place of a profile."""
-    beta_ms: Annotated[float, Field(ge=0)] | None = None
-    """Fixed run time of a batch."""
-    latency_ms: list[Positive] | None = None
-    """Run times of batches of 1, 2, 3, ..., in place of a profile."""
-    accuracy: Fraction | None = None
-    """Share of right answers; measured where the model knows its own."""
-    recall: list[Fraction] = []
-    """Share of right answers by class; measured where the model knows its own."""
-    swap_in_ms: Positive | None = None
-    """To bring it back where backends hold one model at a time; its load time where absent."""
-    batch_size_max: Annotated[int, Field(ge=1)] = 64
-    """No batch is larger."""
-    input_size: Annotated[int, Field(ge=1)] | None = None
-    """Side of its pictures, where variants differ in it; as in its name (`@160`) where absent."""
-
-    @field_validator("profile")
-    @classmethod
-    def _inline(
-        cls, given: str | dict[str, object] | None, info: ValidationInfo
-    ) -> str | dict[str, object] | None:
-        """A profile of a file goes along, since other machines do not have the file."""
-        if not isinstance(given, str) or not names_file(given):
-            return given
-        return write_inline(find_profile(given, info.context))
-
-    @model_validator(mode="after")
-    def _one_cost(self) -> "VariantConfig":
-        line = self.alpha_ms is not None or self.beta_ms is not None
-        if line and (self.alpha_ms is None or self.beta_ms is None):
-            raise ValueError("alpha_ms and beta_ms come together")
-        given = [self.profile is not None, line, self.latency_ms is not None]
-        if sum(given) > 1:
-            raise ValueError("give one of profile, alpha_ms with beta_ms, latency_ms")
-        if self.model == "emulated" and not any(given):
-            raise ValueError("an emulated model needs profile, alpha_ms with beta_ms or latency_ms")
-        return self
-
-    def known_profile(self) -> Profile | None:
-        """Its run times, where the configuration says them."""
-        if isinstance(self.profile, str):
-            return find_profile(self.profile)
-        if self.profile is not None:
-            return read_inline("profile", self.profile)
-        if self.alpha_ms is not None and self.beta_ms is not None:
-            return linear(self.name, self.alpha_ms, self.beta_ms, accuracy=self.accuracy)
-        if self.latency_ms is not None:
-            return from_table_ms(self.name, self.latency_ms, accuracy=self.accuracy)
-        return None
-
-
+Options = Mapping[str, object]
+"""Options of a policy, as users write them."""
 Resources = dict[str, Positive]
 
 
-class InputConfig(Section):
-    """The input of one request."""
-
-    name: str = "input"
-    """Tensor name in requests."""
-    dtype: Literal["FP32", "FP16", "UINT8", "INT64"] = "FP32"
-    """As the model takes it, after preprocessing."""
-    shape: list[Annotated[int, Field(ge=1)]] = [1]
-    """Without the batch dimension."""
-    image: bool = False
-    """Encoded JPEG in a BYTES tensor is decoded, resized to `shape` and normalised."""
-    fit: Literal["stretch", "crop", "centre", "whole"] = "stretch"
-    """How a picture gets that size: `stretch` ignores its proportions, `crop` is torchvision's
-    middle, `centre` EfficientNet's, `whole` keeps all of it in the top left of a square."""
-    sized: bool = False
-    """Variants differ in the side of their pictures: each frame keeps the size it comes with, and
-    is fitted to the variant that runs it; `fit` is `whole` or `centre`."""
-    mean: list[float] = [0.485, 0.456, 0.406]
-    """Subtracted from each channel of an image, on a scale of 0 to 1."""
-    std: list[Positive] = [0.229, 0.224, 0.225]
-    """Then divided by this."""
+BATCH_SIZE_MAX = 64
+"""Limit of variants that name none of their own."""
 
 
-def check_policy(policy: str, given: dict[str, Any]) -> None:
+def check_policy(policy: str, given: Options) -> None:
     """Refuse a policy that there is not, and options that it has not."""
     if policy not in POLICIES:
         raise ValueError(f"policy={policy!r} must be one of {', '.join(POLICIES)}")
     read_options(policy, given)
 
 
-class ClassesConfig(Section):
-    """How an application's classes count, and who peeks at its requests."""
-
-    sneakpeek: str | None = None
-    """SneakPeek model that frontends look at requests with: a file of `fermata sneakpeek build`, or
-    `digits` for the embedded digits."""
-    data: str | None = None
-    """The labelled data it must have been built from; refused where it was not."""
-    weights: list[Annotated[float, Field(ge=0)]] = []
-    """The worth of a right answer, by class; 1 where absent."""
-    recall_floors: list[Fraction] = []
-    """The least recall that answers must have, by class; 0 where absent."""
-    prior: Literal["online", "even", "jeffreys"] | list[Positive] = "online"
-    """Class frequencies: estimated from the stream, even, or Dirichlet weights on raw votes."""
+def _read_applications(given: object, info: ValidationInfo) -> tuple[Application, ...]:
+    """The applications as a server needs them; `info` holds the folder of the file."""
+    if isinstance(given, tuple):
+        found = given
+    else:
+        found = read_applications(Fields("", {"applications": given}, info.context))
+    return tuple(_served(f"applications[{index}]", each) for index, each in enumerate(found))
 
 
-class CanaryConfig(Section):
-    """A new version that is tried out on some requests before it gets them all."""
+def _served(where: str, application: Application) -> Application:
+    for index, variant in enumerate(application.variants):
+        if variant.model == EMULATED and variant.profile is None:
+            name = f"{where}.variants[{index}]"
+            refuse(name, variant.name, f"an emulated model needs run times: {RUN_TIMES}")
+    variants = [
+        replace(each, batch_size_max=each.batch_size_max or BATCH_SIZE_MAX)
+        for each in application.variants
+    ]
+    return replace(application, variants=tuple(variants))
 
-    share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Share of requests that name no version; the others go to the version before it."""
-    bad_rate_max: Fraction = 0.05
-    """Above it the version is withdrawn: nobody is sent to it until a client loads it anew."""
-    requests_min: Annotated[int, Field(ge=1)] = 100
-    """Nobody judges before so many have ended."""
+
+def _write_applications(applications: tuple[Application, ...]) -> list[dict[str, object]]:
+    """As plain values; what only simulations use stays behind."""
+    return [write_section(each, without=Mark.SIMULATED) for each in applications]
 
 
-class ApplicationConfig(Section):
-    """A task with an SLO: what clients call a model."""
-
-    name: str
-    """The model name that clients use."""
-    version: Annotated[int, Field(ge=1)] = 1
-    """Versions of one name serve side by side; requests that name none go to the highest one that
-    is loaded."""
-    canary: CanaryConfig | None = None
-    """Try it out first; absent: it gets every request that names no version."""
-    load: Literal["start", "asked"] = "start"
-    """`asked`: not before a client asks for it (RepositoryModelLoad; needs `repository: open`)."""
-    slo_ms: Positive
-    """Target from arrival to answer, unless a request asks for less with `timeout`."""
-    hard_limit_ms: Positive | None = None
-    """An answer after it is worthless and not computed; `slo_ms` where absent."""
-    newest: bool = False
-    """A new frame of a stream replaces the queued one."""
-    input: InputConfig | None = None
-    """The input of a request; an embedded model knows its own."""
-    labels: list[str] = []
-    """Names of the classes of the first output, for clients that ask for them; an embedded model
-    knows its own."""
-    variants: Annotated[list[VariantConfig], Field(min_length=1)]
-    """Models that can serve it."""
-    serving: str | None = None
-    """The variant that serves unless the policy chooses; the first where absent."""
-    policy: str | None = None
-    """A policy of its own, in place of the router's; see docs/scenarios.md."""
-    policy_options: dict[str, Any] = {}
-    """Options of that policy."""
-    backend_share: Positive = 1
-    """Its part of the backends, where policies need backends of their own."""
-    fair_share: Positive = 1
-    """Its part of the backends, relative to others, when not everyone can be served."""
-    accuracy_floor: Fraction = 0
-    """Variants below it never run; refused at the start where the only one that may does not
-    reach it."""
-    classes: ClassesConfig | None = None
-    """Its classes, for policies that look at what a request holds; see docs/data-aware.md."""
-
-    @model_validator(mode="after")
-    def _limits(self) -> "ApplicationConfig":
-        if self.hard_limit_ms is not None and self.hard_limit_ms < self.slo_ms:
-            raise ValueError(f"hard_limit_ms={self.hard_limit_ms} is below slo_ms={self.slo_ms}")
-        return self
-
-    @model_validator(mode="after")
-    def _policy(self) -> "ApplicationConfig":
-        names = [variant.name for variant in self.variants]
-        if self.serving is not None and self.serving not in names:
-            raise ValueError(f"serving={self.serving!r} must be one of {', '.join(names)}")
-        if self.policy is not None:
-            check_policy(self.policy, self.policy_options)
-        elif self.policy_options:
-            raise ValueError("policy_options needs policy beside it")
-        return self
+Applications = Annotated[
+    tuple[Application, ...],
+    PlainValidator(_read_applications),
+    PlainSerializer(_write_applications),
+]
 
 
 class FrontendConfig(Section):
@@ -286,7 +156,7 @@ class RouterSection(Section):
 
     policy: str = "deferred"
     """See docs/scenarios.md for the policies and their options."""
-    policy_options: dict[str, Any] = {}
+    policy_options: Options = {}
     """Options of that policy; `hold` is `auto` unless set, right on a fixed fleet."""
     fair_shares: bool = True
     """Refuse on arrival what is above an application's or a client's fair share of the backends,
@@ -343,7 +213,7 @@ class DeploymentConfig(Section):
 
     name: str = "fermata"
     """Names the router actor; two deployments on one cluster need two names."""
-    applications: Annotated[list[ApplicationConfig], Field(min_length=1)]
+    applications: Applications
     """The applications to serve."""
     frontend: FrontendConfig = FrontendConfig()
     """Processes that clients talk to."""
@@ -401,13 +271,7 @@ class DeploymentConfig(Section):
 
 def load_config(path: Path | str) -> DeploymentConfig:
     """The configuration in a YAML file, or a ConfigError in one line."""
-    try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a YAML file") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not YAML ({' '.join(str(error).split())})") from None
-    return read_config(data, str(path), Path(path).parent)
+    return read_config(read_yaml(path), str(path), Path(path).parent)
 
 
 def read_config(

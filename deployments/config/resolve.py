@@ -1,19 +1,16 @@
 """From a configuration and measured profiles to what each process is told."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from fermata.applications.application import Application
+from fermata.applications.served import InputSpec
+from fermata.applications.variant import Variant
 from fermata.clients.wire.dtypes import NAMES
-from fermata.deployments.config.deployment import (
-    ApplicationConfig,
-    BackendConfig,
-    DeploymentConfig,
-    InputConfig,
-    VariantConfig,
-)
+from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig, Options
 from fermata.deployments.models.catalog import describe
 from fermata.deployments.models.digits import training_data
 from fermata.deployments.models.minilm import Tokens
@@ -29,9 +26,8 @@ from fermata.deployments.specs.served_model import (
     TensorSpec,
 )
 from fermata.foundation.errors import ConfigError
-from fermata.foundation.units import ms
 from fermata.profiles.profile import Profile
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.assembly import RouterConfig
 from fermata.router.policies.sneakpeek.classes import Classes
 
 EMBEDDED = "digits"
@@ -44,13 +40,12 @@ def known_profiles(config: DeploymentConfig) -> dict[str, Profile]:
     """Those that the configuration itself says; the others have to be measured."""
     found: dict[str, Profile] = {}
     for _, variant in variants(config):
-        profile = variant.known_profile()
-        if profile is not None:
-            found[variant.name] = profile
+        if variant.profile is not None:
+            found[variant.name] = variant.profile
     return found
 
 
-def variants(config: DeploymentConfig) -> list[tuple[ApplicationConfig, VariantConfig]]:
+def variants(config: DeploymentConfig) -> list[tuple[Application, Variant]]:
     """Every variant with its application."""
     return [(each, variant) for each in config.applications for variant in each.variants]
 
@@ -94,7 +89,7 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
     )
 
 
-def _options(policy: str, given: dict[str, Any], scaled: bool = False) -> dict[str, Any]:
+def _options(policy: str, given: Options, scaled: bool = False) -> Options:
     """With the default that a fixed fleet wants; one that is scaled is there to be used."""
     preset = {"hold": "deferred" if scaled else "auto"} if policy == "deferred" else {}
     return {**preset, **given}
@@ -110,35 +105,29 @@ def router_names(config: DeploymentConfig) -> list[str]:
 
 
 def _application(
-    application: ApplicationConfig, name: str, profiles: Profiles, swaps: bool, swap: bool
-) -> ServedApplication:
-    served = tuple(_variant(variant, profiles, swaps, swap) for variant in application.variants)
-    fastest = min(served, key=lambda variant: variant.p50_ns[0])
-    if fastest.p50_ns[0] > ms(application.slo_ms):
+    application: Application, name: str, profiles: Profiles, swaps: bool, swap: bool
+) -> Application:
+    variants = tuple(_variant(variant, profiles, swaps, swap) for variant in application.variants)
+    fastest = min(variants, key=lambda variant: variant.p50_ns[0])
+    if fastest.p50_ns[0] > application.slo_ns:
         raise ConfigError(
-            f"slo_ms={application.slo_ms:g} of {application.name} is below "
+            f"slo_ms={application.slo_ns / 1e6:g} of {application.name} is below "
             f"{fastest.p50_ns[0] / 1e6:.3g} ms, the run time of {fastest.name} at batch 1; raise it"
         )
-    return ServedApplication(
+    return replace(
+        application,
         name=name,
-        slo_ns=ms(application.slo_ms),
-        variants=served,
-        newest=application.newest,
-        serving=application.serving or "",
-        policy=application.policy or "",
-        policy_options=_options(application.policy or "", application.policy_options),
-        share=application.backend_share,
-        fair_share=application.fair_share,
-        accuracy_floor=application.accuracy_floor,
+        variants=variants,
+        policy_options=_options(application.policy, application.policy_options),
         classes=_classes(application, profiles),
     )
 
 
-def _classes(application: ApplicationConfig, profiles: Profiles) -> Classes | None:
-    given = application.classes
+def _classes(application: Application, profiles: Profiles) -> Classes | None:
+    given = application.class_options
     if given is None:
         return None
-    recalls = [tuple(each.recall) or profiles[each.name].recall for each in application.variants]
+    recalls = [each.recall or profiles[each.name].recall for each in application.variants]
     for variant, recall in zip(application.variants, recalls, strict=True):
         if not recall:
             raise ConfigError(
@@ -150,21 +139,22 @@ def _classes(application: ApplicationConfig, profiles: Profiles) -> Classes | No
     return Classes(
         recall=tuple(recalls),
         counts=counts if len(counts) == len(recalls[0]) else (),
-        weights=tuple(given.weights),
-        recall_floors=tuple(given.recall_floors),
+        weights=given.weights,
+        recall_floors=given.recall_floors,
         peek=None if model is None else model.peek,
-        prior=given.prior if isinstance(given.prior, str) else tuple(given.prior),
+        prior=given.prior,
     )
 
 
-def peek_of(application: ApplicationConfig) -> SneakPeekModel | None:
+def peek_of(application: Application) -> SneakPeekModel | None:
     """The application's SneakPeek model, checked against its data."""
-    given = application.classes
-    if given is None or given.sneakpeek is None:
+    given = application.class_options
+    # Simulations make one up where there is no file; a server has none then.
+    if given is None or not given.sneakpeek or not isinstance(given.sneakpeek, str):
         return None
     if given.sneakpeek == EMBEDDED:
         return build_model(*training_data())
-    return load_model(Path(given.sneakpeek), None if given.data is None else Path(given.data))
+    return load_model(Path(given.sneakpeek), Path(given.data) if given.data else None)
 
 
 def peeks(config: DeploymentConfig) -> dict[str, SneakPeekModel]:
@@ -173,9 +163,7 @@ def peeks(config: DeploymentConfig) -> dict[str, SneakPeekModel]:
     return {name: model for name, model in found.items() if model is not None}
 
 
-def _variant(
-    variant: VariantConfig, profiles: Profiles, swaps: bool, swap: bool = False
-) -> ServedVariant:
+def _variant(variant: Variant, profiles: Profiles, swaps: bool, swap: bool = False) -> Variant:
     """`swaps`: a variant that is not there may be brought in; not where a client took it away.
     `swap`: backends hold one at a time, so that each has to be brought in now and then."""
     profile = profiles[variant.name]
@@ -183,20 +171,25 @@ def _variant(
     p99_ns = None
     if profile.linear_ns is None:
         p99_ns = tuple(profile.table_ns_p99(len(p50_ns)))
-    accuracy = variant.accuracy if variant.accuracy is not None else profile.accuracy
     swap_in_ns = profile.swap_in_ns if swaps else 0
-    if swap and variant.swap_in_ms is not None:
-        swap_in_ns = ms(variant.swap_in_ms)
+    if swap and variant.swap_in_ns is not None:
+        swap_in_ns = variant.swap_in_ns
     elif swap and swap_in_ns == 0:
         # Where nobody has measured it, a swap-in is a load; what it takes will be learnt.
         swap_in_ns = max(1, profile.load_ns)
-    side = side_of(variant) or profile.input_size or 0
-    return ServedVariant(variant.name, p50_ns, p99_ns, swap_in_ns, accuracy, side)
+    return replace(
+        variant,
+        p50_ns=p50_ns,
+        p99_ns=p99_ns,
+        swap_in_ns=swap_in_ns,
+        accuracy=profile.accuracy if variant.accuracy is None else variant.accuracy,
+        input_size=side_of(variant) or profile.input_size or 0,
+    )
 
 
-def side_of(variant: VariantConfig) -> int:
+def side_of(variant: Variant) -> int:
     """Side of the pictures that a variant takes, as the configuration says it; 0: not at all."""
-    if variant.input_size is not None:
+    if variant.input_size:
         return variant.input_size
     _, at, size = variant.model.rpartition("@")
     return int(size) if at and size.isdecimal() else 0
@@ -239,20 +232,20 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
     return specs
 
 
-def input_of(application: ApplicationConfig) -> InputConfig:
+def input_of(application: Application) -> InputSpec:
     """The input of a request: as configured, or as the model that serves says of itself."""
     card = describe(_serving(application).model)
     if application.input is not None or card is None:
-        return application.input or InputConfig()
-    return InputConfig(
+        return application.input or InputSpec()
+    return InputSpec(
         dtype=NAMES[np.dtype(card.input_dtype)],  # type: ignore[arg-type]
-        shape=list(card.input_shape),
+        shape=card.input_shape,
         image=bool(card.fit),
         fit=card.fit or "stretch",  # type: ignore[arg-type]
     )
 
 
-def _serving(application: ApplicationConfig) -> VariantConfig:
+def _serving(application: Application) -> Variant:
     """The variant that serves unless the policy chooses."""
     for variant in application.variants:
         if variant.name == application.serving:
@@ -260,20 +253,18 @@ def _serving(application: ApplicationConfig) -> VariantConfig:
     return application.variants[0]
 
 
-def _check_input(
-    application: ApplicationConfig, variant: VariantConfig, given: InputConfig
-) -> None:
+def _check_input(application: Application, variant: Variant, given: InputSpec) -> None:
     card = describe(variant.model)
-    if card is not None and card.input_shape != tuple(given.shape):
+    if card is not None and card.input_shape != given.shape:
         raise ConfigError(
             f"{variant.name} takes inputs of {list(card.input_shape)}, {application.name} gives it "
-            f"{given.shape}; give it an application of its own"
+            f"{list(given.shape)}; give it an application of its own"
         )
 
 
-def _input_shape(variant: VariantConfig, given: InputConfig) -> tuple[int, ...]:
+def _input_shape(variant: Variant, given: InputSpec) -> tuple[int, ...]:
     if not given.sized:
-        return tuple(given.shape)
+        return given.shape
     if given.dtype != "UINT8" or not given.image or given.fit not in ("whole", "centre"):
         raise ConfigError(
             f"{variant.name}: input.sized needs image: true, dtype: UINT8 and fit: whole or centre"
@@ -303,20 +294,20 @@ def registry(config: DeploymentConfig) -> Registry:
 
 
 def _served_model(
-    application: ApplicationConfig, router_name: str, versions: tuple[str, ...]
+    application: Application, router_name: str, versions: tuple[str, ...]
 ) -> ServedModel:
     given = input_of(application)
     card = describe(_serving(application).model)
     outputs: tuple[TensorSpec, ...] = ()
-    labels = tuple(application.labels)
+    labels = application.labels
     if card is not None:
         outputs = (TensorSpec(OUTPUT, "FP32", card.output_shape),)
         labels = labels or card.labels
     return ServedModel(
         name=application.name,
-        input=TensorSpec(given.name, given.dtype, tuple(given.shape)),
-        slo_ns=ms(application.slo_ms),
-        hard_limit_ns=ms(application.hard_limit_ms or application.slo_ms),
+        input=TensorSpec(given.name, given.dtype, given.shape),
+        slo_ns=application.slo_ns,
+        hard_limit_ns=application.limit_ns,
         outputs=outputs,
         versions=versions,
         version=str(application.version),
@@ -335,15 +326,14 @@ def _served_model(
     )
 
 
-def _image(application: ApplicationConfig, given: InputConfig) -> ImageSpec | None:
+def _image(application: Application, given: InputSpec) -> ImageSpec | None:
     if not given.image:
         return None
     if len(given.shape) != 3:
         raise ConfigError(
-            f"input.shape={given.shape} of {application.name} must be channels, height, width"
+            f"input.shape={list(given.shape)} of {application.name} must be channels, height, width"
         )
-    mean, std = tuple(given.mean), tuple(given.std)
-    return ImageSpec(given.shape[1], given.shape[2], mean, std, given.fit)
+    return ImageSpec(given.shape[1], given.shape[2], given.mean, given.std, given.fit)
 
 
 def _reader(card: Card | None) -> Reader | None:

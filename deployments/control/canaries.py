@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fermata.deployments.config.deployment import CanaryConfig, DeploymentConfig
+from fermata.applications.served import CanarySpec
+from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.resolve import router_names
 from fermata.router.core.events import GOOD
 from fermata.router.telemetry.snapshot import ApplicationSnapshot, RouterSnapshot
@@ -15,7 +16,7 @@ WITHDRAWN = "withdrawn: "
 class Canaries:
     """Every version on trial, by what the router calls it."""
 
-    tried: Mapping[str, CanaryConfig]
+    tried: Mapping[str, CanarySpec]
     withdrawn: dict[str, tuple[str, int]] = field(default_factory=dict)
     """Why, and which router has been told."""
 
@@ -49,7 +50,7 @@ def canaries(config: DeploymentConfig) -> Canaries:
     return Canaries({name: each.canary for name, each in pairs if each.canary is not None})
 
 
-def _verdict(limits: CanaryConfig, application: ApplicationSnapshot) -> str:
+def _verdict(limits: CanarySpec, application: ApplicationSnapshot) -> str:
     """Why it has to go; empty where it may stay, or it is too early to say."""
     bad = application.answered_bad
     total = application.answered.get(GOOD, 0) + bad

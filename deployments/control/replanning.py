@@ -23,7 +23,7 @@ def mapping_options(config: DeploymentConfig) -> dict[int, JellyfishOptions]:
     found: dict[int, JellyfishOptions] = {}
     for number, application in enumerate(config.applications):
         policy, options = config.router.policy, config.router.policy_options
-        if application.policy is not None:
+        if application.policy:
             policy, options = application.policy, application.policy_options
         if policy == POLICY:
             found[number] = read_options(policy, options)

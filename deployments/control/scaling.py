@@ -23,7 +23,7 @@ from fermata.deployments.control.leader_client import LeaderClient
 from fermata.deployments.specs.status import AdviceStatus, ScalingStatus
 from fermata.foundation.errors import ConfigError, ServingError
 from fermata.foundation.logs import LOG, fields
-from fermata.foundation.units import SECOND, ms
+from fermata.foundation.units import SECOND
 from fermata.partitioner.applications import placed_application
 from fermata.partitioner.plan import PlacedModel, Plan
 from fermata.partitioner.plan_file import by_name, load_plan, save_json
@@ -64,7 +64,7 @@ def placed_models(
             name,
             [profiles[variant.name] for variant in each.variants],
             [variant.batch_size_max for variant in each.variants],
-            ms(each.slo_ms),
+            each.slo_ns,
         )
         for each, name in zip(config.applications, router_names(config), strict=True)
     )

@@ -43,10 +43,10 @@ class TrainingSystem:
 def read_tiers(scenario: Scenario) -> tuple[int, ...]:
     """The variant of each of the instances that serve the one application."""
     application = scenario.applications[0]
-    speed = [variant.latency_ns(1) for variant in application.variants]
+    speed = [profile.latency_ns(1) for profile in application.profiles]
     variants = tuple(range(len(speed)))
-    accuracy = _accuracy(scenario)
-    family = Family(0, application.name, application.slo_ns, variants, 0, accuracy)
+    _accuracy(scenario)
+    family = Family(0, application, variants)
     counts = allot(read_mix(_options(scenario).mix, family, speed), scenario.backends, speed)
     return tuple(tier for tier, count in enumerate(counts) for _ in range(count))
 
@@ -70,8 +70,8 @@ def read_system(scenario: Scenario) -> TrainingSystem:
     return TrainingSystem(
         tiers=read_tiers(scenario),
         batch_ns=tuple(
-            (0, *variant.table_ns(min(max(SIZES), variant.batch_size_max or max(SIZES))))
-            for variant in application.variants
+            (0, *profile.table_ns(min(max(SIZES), profile.batch_size_max or max(SIZES))))
+            for profile in application.profiles
         ),
         accuracy=accuracy,
         buffer=options.buffer,

@@ -1,139 +1,87 @@
-"""Contents of an application's requests: class frequencies, and how well somebody can peek."""
+"""An application's `classes` in a simulation: what requests hold, and how well a model peeks."""
 
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from fermata.foundation.check import check_fraction, refuse
+from fermata.applications.classes import ClassesOptions, PeekOptions, Steps
+from fermata.applications.content import ContentSpec, Samples
+from fermata.foundation.check import refuse
 from fermata.foundation.errors import ConfigError
-from fermata.foundation.units import ms, seconds
-from fermata.foundation.validation import Fields, number
 from fermata.profiles.profile import Profile
-from fermata.router.policies.sneakpeek.classes import Classes, Peek, check_classes
-
-CLASSES_KEYS = (
-    "frequencies",
-    "weights",
-    "recall_floors",
-    "prior",
-    "sneakpeek",
-    "samples",
-)
-SNEAKPEEK_KEYS = ("accuracy", "confusion", "votes", "delay_ms")
+from fermata.router.policies.sneakpeek.classes import Classes, Matrix, Peek, check_classes
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """Real content: labelled samples that requests are drawn from."""
-
-    labels: npt.NDArray[np.int64]
-    votes: npt.NDArray[np.float64]
-    """[sample, class]: of the SneakPeek model."""
-    right: npt.NDArray[np.bool_]
-    """[sample, variant]: whether it answers right."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContentSpec:
-    """How content is drawn: from samples where there are some; else votes come from the SneakPeek
-    model's confusion matrix, and right answers from recalls."""
-
-    frequencies: tuple[tuple[int, tuple[float, ...]], ...]
-    """(from, share of each class), by time from the end of the warm-up."""
-    votes: int = 1
-    """Time of the SneakPeek model on one request; 0: nobody peeks."""
-    delay_ns: int = 0
-    """From a request's arrival to its evidence."""
-    samples: Samples | None = None
-
-
-def read_content(row: Fields, variants: Sequence[Profile]) -> tuple[Classes, ContentSpec]:
-    """An application's `classes`, every value checked."""
+def resolve_content(
+    where: str, given: ClassesOptions, variants: Sequence[Profile]
+) -> tuple[Classes, ContentSpec]:
+    """Classes as the policy sees them, and content as it is drawn, every value checked."""
     for variant in variants:
         if not variant.recall:
-            refuse(row.where.rstrip("."), variant.name, "needs recall, a fraction for each class")
+            refuse(where, variant.name, "needs recall, a fraction for each class")
     count, counts = len(variants[0].recall), variants[0].counts
-    peek = row.inner("sneakpeek", SNEAKPEEK_KEYS)
-    confusion = _read_confusion(peek, count) if row.has("sneakpeek") else ()
-    prior = row.data.get("prior", "online")
+    # A file of `fermata sneakpeek build` is looked with live; see `fermata simulate` for its use.
+    peek = given.sneakpeek if isinstance(given.sneakpeek, PeekOptions) else None
+    confusion = () if peek is None else _confusion(f"{where}.sneakpeek", peek, count)
     classes = Classes(
         recall=tuple(variant.recall for variant in variants),
         counts=counts if len(counts) == count else (),
-        weights=tuple(row.numbers("weights")),
-        recall_floors=tuple(row.numbers("recall_floors")),
+        weights=given.weights,
+        recall_floors=given.recall_floors,
         peek=Peek(confusion, tuple(each[at] for at, each in enumerate(confusion)))
         if confusion
         else None,
-        prior=tuple(row.numbers("prior")) if isinstance(prior, list) else str(prior),
+        prior=given.prior,
     )
-    check_classes(row.where, classes, len(variants))
+    check_classes(f"{where}.", classes, len(variants))
     spec = ContentSpec(
-        frequencies=_read_frequencies(row, count),
-        votes=peek.integer("votes", 1) if confusion else 0,
-        delay_ns=ms(peek.number("delay_ms", 0)) if confusion else 0,
-        samples=_read_samples(row, count, len(variants)) if row.has("samples") else None,
+        frequencies=_frequencies(where, given.frequencies, count),
+        votes=peek.votes if peek is not None else 0,
+        delay_ns=peek.delay_ns if peek is not None else 0,
+        samples=_samples(where, given.samples, count, len(variants)) if given.samples else None,
     )
     return classes, spec
 
 
-def _read_confusion(row: Fields, count: int) -> tuple[tuple[float, ...], ...]:
-    if row.has("confusion"):
-        rows = row.items("confusion")
-        return tuple(
-            tuple(number(row.name("confusion"), value) for value in each)
-            if isinstance(each, list)
-            else ()
-            for each in rows
-        )
-    accuracy = row.fraction("accuracy")
-    if accuracy is None:
-        refuse(row.name("accuracy"), None, "is needed, or confusion")
-    other = (1.0 - accuracy) / max(1, count - 1)
+def _confusion(where: str, peek: PeekOptions, count: int) -> Matrix:
+    if peek.confusion:
+        for at, row in enumerate(peek.confusion):
+            if len(row) <= at:
+                refuse(f"{where}.confusion[{at}]", list(row), f"must hold {count} shares")
+        return peek.confusion
+    if peek.accuracy is None:
+        refuse(f"{where}.accuracy", None, "is needed, or confusion")
+    other = (1.0 - peek.accuracy) / max(1, count - 1)
     return tuple(
-        tuple(accuracy if true == voted else other for voted in range(count))
+        tuple(peek.accuracy if true == voted else other for voted in range(count))
         for true in range(count)
     )
 
 
-def _read_frequencies(row: Fields, count: int) -> tuple[tuple[int, tuple[float, ...]], ...]:
-    given = row.items("frequencies")
-    if given and isinstance(given[0], dict):
-        steps = [
-            (seconds(step.number("from_s", 0)), tuple(step.numbers("frequencies")))
-            for step in row.rows("frequencies", ("from_s", "frequencies"))
-        ]
-    else:
-        steps = [(0, tuple(row.numbers("frequencies")) or (1.0 / count,) * count)]
+def _frequencies(where: str, given: Steps, count: int) -> Steps:
+    steps = given or ((0, (1.0 / count,) * count),)
     for _, shares in steps:
         if len(shares) != count or sum(shares) <= 0:
-            refuse(row.name("frequencies"), list(shares), f"must be {count} shares, not all 0")
-        for share in shares:
-            check_fraction(row.name("frequencies"), share)
-    for before, after in pairwise(steps):
-        if after[0] <= before[0]:
-            refuse(row.name("frequencies"), after[0] / 1e9, "from_s must rise from step to step")
-    return tuple(steps)
+            refuse(f"{where}.frequencies", list(shares), f"must be {count} shares, not all 0")
+    return steps
 
 
-def _read_samples(row: Fields, classes: int, variants: int) -> Samples:
-    path = Path(row.text("samples"))
+def _samples(where: str, file: str, classes: int, variants: int) -> Samples:
+    path, name = Path(file), f"{where}.samples"
     try:
         with np.load(path, allow_pickle=False) as held:
             found = Samples(held["labels"], held["votes"].astype(float), held["right"].astype(bool))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise ConfigError(
-            f"{row.name('samples')}={str(path)!r}: cannot be read ({error}); give an .npz with "
+            f"{name}={str(path)!r}: cannot be read ({error}); give an .npz with "
             "labels, votes and right"
         ) from None
     count = len(found.labels)
     if found.votes.shape != (count, classes) or found.right.shape != (count, variants):
         rule = f"votes must be [{count}, {classes}] and right [{count}, {variants}]"
-        refuse(row.name("samples"), str(path), rule)
+        refuse(name, str(path), rule)
     if set(found.labels.tolist()) != set(range(classes)):
-        refuse(row.name("samples"), str(path), f"must hold every class from 0 to {classes - 1}")
+        refuse(name, str(path), f"must hold every class from 0 to {classes - 1}")
     return found

@@ -5,28 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import yaml
-
+from fermata.applications.application import Application
+from fermata.applications.reader import numbered, read_applications
 from fermata.autoscaler.options import AutoscalerOptions, EpochOptions
 from fermata.foundation.check import check_positive, refuse
-from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import NEVER, SECOND, ms, seconds
-from fermata.foundation.validation import Fields, fields
-from fermata.profiles.profile import Profile
+from fermata.foundation.validation import Fields, fields, read_yaml
 from fermata.profiles.reference import find_table
 from fermata.router.policies.catalog import POLICIES, check_movable, read_options
-from fermata.router.policies.sneakpeek.classes import Classes
 from fermata.simulator.scenario.arrival_spec import ArrivalSpec, read_arrivals
-from fermata.simulator.scenario.client_spec import (
-    CLIENT_KEYS,
-    ClientsSpec,
-    check_reachable,
-    read_clients,
-)
-from fermata.simulator.scenario.content_spec import CLASSES_KEYS, ContentSpec, read_content
 from fermata.simulator.scenario.network_spec import NetworkSpec, read_network
 from fermata.simulator.scenario.scaling_spec import read_autoscaler, read_epochs
-from fermata.simulator.scenario.variant_spec import VARIANT_KEYS, read_variant
+from fermata.simulator.scenario.simulated import read_zoo, simulated
 
 SCENARIO_KEYS = (
     "seed",
@@ -49,63 +39,12 @@ SCENARIO_KEYS = (
     "zoo",
     "network",
 )
-APPLICATION_KEYS = (
-    "name",
-    "slo_ms",
-    "hard_limit_ms",
-    "weight",
-    "copies",
-    "newest",
-    "clients",
-    "variants",
-    "serving",
-    "policy",
-    "policy_options",
-    "backend_share",
-    "fair_share",
-    "accuracy_floor",
-    "classes",
-)
 DRAWS = ("median", "profile")
 EXECUTION_KEYS = ("jitter", "variation", "draw")
 FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
 FAULT_KINDS = ("crash", "hang", "slow")
 ZOO_SETTINGS = ("all", "gt2", "lt2")
 ZIPF_MAX = 20.0
-STRONG_BATCHING = 2.0
-"""Beta over alpha above which Symphony counts a model as batching well (its gt2 and lt2)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Application:
-    """A task with an SLO and the variants that can serve it."""
-
-    name: str
-    slo_ns: int
-    hard_limit_ns: int
-    weight: float
-    newest: bool
-    clients: tuple[ClientsSpec, ...]
-    variants: tuple[Profile, ...]
-    serving: str = ""
-    """The variant that serves where the policy does not choose; empty: the first."""
-    policy: str = ""
-    """Empty: the scenario's, with the scenario's options."""
-    policy_options: Mapping[str, object] = field(default_factory=dict)
-    backend_share: float = 1.0
-    """Of the backends, where policies need backends of their own."""
-    fair_share: float = 1.0
-    """Of the backends, relative to other applications, when not everyone can be served."""
-    accuracy_floor: float = 0.0
-    """Variants below it are never chosen."""
-    classes: Classes | None = None
-    """Recall by class, and how to read evidence of a request's content."""
-    content: ContentSpec | None = None
-    """What its requests hold; None: nobody looks."""
-
-    @property
-    def slo_ns_max(self) -> int:
-        return max([self.slo_ns, self.hard_limit_ns, *(client.slo_ns for client in self.clients)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +122,7 @@ def knows_rate(arrivals: ArrivalSpec, applications: tuple[Application, ...]) -> 
 
 def load_scenario(path: Path | str) -> Scenario:
     """The scenario in a YAML or JSON file, or a ConfigError in one line."""
-    try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a YAML file") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path}: is neither YAML nor JSON ({reason})") from None
-    return read_scenario(data, Path(path).parent)
+    return read_scenario(read_yaml(path), Path(path).parent)
 
 
 def read_scenario(data: object, beside: Path | None = None) -> Scenario:
@@ -198,8 +130,8 @@ def read_scenario(data: object, beside: Path | None = None) -> Scenario:
 
     Profile files that it names lie in the folder `beside`.
     """
-    top = fields("", "scenario", data, SCENARIO_KEYS)
-    applications = _read_applications(top, beside)
+    top = fields("", "scenario", data, SCENARIO_KEYS, beside)
+    applications = _read_applications(top)
     backends = top.integer("backends", low=1)
     policy = top.choice("policy", POLICIES, "deferred")
     options = top.mapping("policy_options")
@@ -254,7 +186,7 @@ def _read_network(top: Fields, applications: tuple[Application, ...]) -> Network
     if network is None:
         return None
     for application in applications:
-        sides = [variant.input_size or 0 for variant in application.variants]
+        sides = [variant.input_size for variant in application.variants]
         if not application.clients or not set(sides) & set(network.frame_bits):
             refuse(
                 f"application {application.name!r}",
@@ -264,106 +196,28 @@ def _read_network(top: Fields, applications: tuple[Application, ...]) -> Network
     return network
 
 
-def _read_applications(top: Fields, beside: Path | None) -> tuple[Application, ...]:
+def _read_applications(top: Fields) -> tuple[Application, ...]:
     if top.has("zoo") == top.has("applications"):
         refuse("applications", top.data.get("applications"), "give either applications or zoo")
     if top.has("zoo"):
-        return _read_zoo(top.inner("zoo", ("table", "setting")), beside)
-    rows = top.rows("applications", APPLICATION_KEYS)
-    if not rows:
-        refuse("applications", [], "must hold at least one application")
-    applications: list[Application] = []
-    for row in rows:
-        application = _read_application(row, beside)
-        copies = row.integer("copies", 1, low=1)
-        for copy in range(copies):
-            name = application.name if copies == 1 else f"{application.name}-{copy}"
-            applications.append(replace(application, name=name))
+        row = top.inner("zoo", ("table", "setting"))
+        setting = row.choice("setting", ZOO_SETTINGS, "all")
+        table = find_table(row.text("table"), top.beside, row.name("table"))
+        found = read_zoo(row.name("table"), table, setting)
+    else:
+        found = read_applications(top)
+    return simulate_all(found)
+
+
+def simulate_all(given: tuple[Application, ...]) -> tuple[Application, ...]:
+    """Applications of a file as a simulation needs them, copies counted, no name used twice."""
+    found = [simulated(f"applications[{index}]", each) for index, each in enumerate(given)]
+    applications = numbered(tuple(found))
     names = [application.name for application in applications]
     for index, name in enumerate(names):
         if name in names[:index]:
             refuse("applications", name, "is the name of two applications; rename one")
-    return tuple(applications)
-
-
-def _read_zoo(row: Fields, beside: Path | None) -> tuple[Application, ...]:
-    setting = row.choice("setting", ZOO_SETTINGS, "all")
-    applications: list[Application] = []
-    for profile in find_table(row.text("table"), beside, row.name("table")).profiles:
-        if profile.slo_ns is None or profile.linear_ns is None:
-            refuse(
-                row.name("table"), row.text("table"), "has no SLOs; use symphony-1080ti or -a100"
-            )
-        alpha_ns, beta_ns = profile.linear_ns
-        strong = beta_ns / alpha_ns > STRONG_BATCHING
-        if setting == "all" or strong == (setting == "gt2"):
-            applications.append(
-                Application(
-                    profile.name, profile.slo_ns, profile.slo_ns, 1.0, False, (), (profile,)
-                )
-            )
-    return tuple(applications)
-
-
-def _read_application(row: Fields, beside: Path | None) -> Application:
-    name = row.text("name")
-    rows = row.rows("variants", VARIANT_KEYS)
-    variants = tuple(read_variant(variant, beside) for variant in rows)
-    if not variants:
-        refuse(row.name("variants"), [], "must hold at least one variant")
-    slo_ms = row.positive("slo_ms")
-    if slo_ms is None:
-        refuse(row.name("slo_ms"), None, "is needed; milliseconds")
-    slo_ns = ms(slo_ms)
-    fastest = min(variant.latency_ns(1) for variant in variants)
-    clients = tuple(
-        read_clients(client, slo_ms, variants) for client in row.rows("clients", CLIENT_KEYS)
-    )
-    check_reachable(row.name("slo_ms"), slo_ms, fastest)
-    hard_limit_ms = row.positive("hard_limit_ms") or slo_ms
-    if hard_limit_ms < slo_ms:
-        refuse(row.name("hard_limit_ms"), hard_limit_ms, f"must be at least slo_ms, {slo_ms:g}")
-    weight = row.number("weight", 1)
-    newest = row.flag("newest")
-    if newest and not clients:
-        refuse(row.name("newest"), True, "needs clients, whose frames supersede one another")
-    serving = row.text("serving", "")
-    if serving and serving not in [variant.name for variant in variants]:
-        refuse(row.name("serving"), serving, "is not among the variants")
-    classes, content = None, None
-    if row.has("classes"):
-        classes, content = read_content(row.inner("classes", CLASSES_KEYS), variants)
-    backend_share = row.number("backend_share", 1)
-    check_positive(row.name("backend_share"), backend_share)
-    fair_share = row.number("fair_share", 1)
-    check_positive(row.name("fair_share"), fair_share)
-    return Application(
-        name=name,
-        slo_ns=slo_ns,
-        hard_limit_ns=ms(hard_limit_ms),
-        weight=weight,
-        newest=newest,
-        clients=clients,
-        variants=variants,
-        serving=serving,
-        policy=_read_policy(row),
-        policy_options=row.mapping("policy_options"),
-        backend_share=backend_share,
-        fair_share=fair_share,
-        accuracy_floor=row.fraction("accuracy_floor") or 0.0,
-        classes=classes,
-        content=content,
-    )
-
-
-def _read_policy(row: Fields) -> str:
-    if not row.has("policy"):
-        if row.has("policy_options"):
-            refuse(row.name("policy_options"), row.data["policy_options"], "needs policy beside it")
-        return ""
-    policy = row.choice("policy", POLICIES)
-    read_options(policy, row.mapping("policy_options"))
-    return policy
+    return applications
 
 
 def _read_jitter(top: Fields) -> tuple[tuple[int, float], ...]:
@@ -382,7 +236,8 @@ def _read_jitter(top: Fields) -> tuple[tuple[int, float], ...]:
 
 
 def _read_shares(top: Fields, applications: tuple[Application, ...]) -> tuple[float, ...]:
-    popularity = top.data.get("popularity", "equal")
+    """Each application's part of the rate: by its weight, unless the popularity says otherwise."""
+    popularity = top.data.get("popularity", "weights")
     count = len(applications)
     if popularity == "equal":
         weights = [1.0] * count

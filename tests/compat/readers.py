@@ -266,7 +266,7 @@ def _simulated(application: Any) -> Meaning:
         **_pick(application, "name slo_ns hard_limit_ns weight newest serving policy"),
         **_pick(application, "backend_share fair_share accuracy_floor"),
         "clients": [_pick(each, clients) for each in application.clients],
-        "variants": [_profile(each) for each in application.variants],
+        "variants": [_profile(each) for each in application.profiles],
     }
     if application.policy:
         found["policy_options"] = _options(application.policy, application.policy_options)
@@ -326,7 +326,8 @@ def _router(config: Any) -> Meaning:
 
 
 def _served(application: Any) -> Meaning:
-    found = _pick(application, "name slo_ns newest serving policy share fair_share accuracy_floor")
+    found = _pick(application, "name slo_ns newest serving policy share=backend_share")
+    found |= _pick(application, "fair_share accuracy_floor")
     found["variants"] = [
         {
             **_pick(variant, "name swap_in_ns accuracy input_size"),

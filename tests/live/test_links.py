@@ -20,7 +20,7 @@ from fermata.deployments.backend.execution.runner import PlainRunner, Runner, Ru
 from fermata.deployments.backend.process import BackendProcess, UnfitError
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.foundation.units import ms, seconds
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.assembly import RouterConfig
 from fermata.router.links.closing import Closed
 from fermata.router.links.connecting import PersistentLink
 from fermata.router.links.heartbeat import HeartbeatThread
@@ -40,6 +40,7 @@ from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkOptions, LinkServer
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.precise_timer import precise_timer
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
 pytestmark = pytest.mark.live
 
@@ -80,10 +81,10 @@ class World:
         return self.router_address
 
     async def start_router(
-        self, epoch: int, application: ServedApplication | None = None
+        self, epoch: int, application: ApplicationSpec | None = None
     ) -> tuple[LiveRouter, LinkServer]:
         loop = asyncio.get_running_loop()
-        served = application or ServedApplication("app", SLO_NS, (ServedVariant("v", TABLE_NS),))
+        served = application or ApplicationSpec("app", SLO_NS, (VariantSpec("v", TABLE_NS),))
         router = LiveRouter(
             RouterConfig((served,), policy_options={"hold": "auto"}),
             epoch,

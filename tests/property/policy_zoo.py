@@ -10,7 +10,7 @@ from toy_policies import Lanes, Swapper
 from fermata.foundation.units import ms
 from fermata.router.core.source import Source
 from fermata.router.policies.catalog import POLICIES
-from fermata.router.policies.family import Family, alone
+from fermata.router.policies.family import alone, family_of
 from fermata.router.policies.rl.batching import LIMITS
 from fermata.router.policies.rl.checkpoint import Checkpoint
 from fermata.router.policies.rl.network import PolicyNetwork
@@ -27,7 +27,7 @@ def from_catalog(name: str, **changes: object) -> Build:
         return lambda variants, rng: policy.build(alone(variants), options, rng)
 
     def build(variants: Sequence[int], rng: random.Random) -> list[Source]:
-        known = [replace(each, accuracy=(0.5,), input_sizes=(128,)) for each in alone(variants)]
+        known = alone(variants, accuracy=(0.5,), input_sizes=(128,))
         return policy.build(known, options, rng)
 
     return build
@@ -59,7 +59,7 @@ def choosing(name: str, **changes: object) -> Build:
     def build(variants: Sequence[int], rng: random.Random) -> list[Source]:
         accuracy = tuple(0.5 + 0.1 * variant for variant in variants)
         families = [
-            Family(each, f"application {each}", ms(15), tuple(variants), each, accuracy)
+            family_of(each, f"application {each}", ms(15), tuple(variants), each, accuracy)
             for each in variants
         ]
         return policy.build(families, options, rng)

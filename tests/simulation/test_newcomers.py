@@ -12,7 +12,7 @@ from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, Request
 from fermata.router.policies.catalog import build_sources
-from fermata.router.policies.family import Family
+from fermata.router.policies.family import family_of
 
 MODELS, SERVING, NEWCOMERS = 10, 4, 8
 SLO_NS = ms(50)
@@ -44,7 +44,9 @@ class Cluster:
                 slower = 1.0 + 0.5 * place
                 costs.add(variant, [ms((4 + size) * slower) for size in range(1, 17)])
             accuracy = tuple(0.7 + 0.05 * place for place in range(self.variants))
-            families.append(Family(application, f"{application}", SLO_NS, numbers, first, accuracy))
+            families.append(
+                family_of(application, f"{application}", SLO_NS, numbers, first, accuracy)
+            )
         self.engine = Engine(costs)
         rng = random.Random(1)
         for source in build_sources(self.policy, self.options, families, rng):

@@ -8,9 +8,10 @@ from heapq import heappop, heappush
 from router_world import TABLE, FakeLink, FakeWake
 
 from fermata.foundation.units import NEVER, SECOND, ms
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.assembly import RouterConfig
 from fermata.router.links.messages import RID_BITS, Done, Dropped, Message, Ready, Run, Submit
 from fermata.router.live.driver import LiveRouter
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
 USUAL_NS = ms(0.3)
 
@@ -76,7 +77,7 @@ class FetchWorld:
         self.table = table
         self.slos_ns = {name: ms(each) for name, each in (slos_ms or {"cats": 20}).items()}
         applications = tuple(
-            ServedApplication(name, slo_ns, (ServedVariant(name, table, accuracy=0.7),))
+            ApplicationSpec(name, slo_ns, (VariantSpec(name, table, accuracy=0.7),))
             for name, slo_ns in self.slos_ns.items()
         )
         if options is None:

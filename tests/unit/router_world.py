@@ -6,7 +6,7 @@ from typing import TypeVar
 from snapshots import snapshot
 
 from fermata.foundation.units import NEVER, ms
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.assembly import RouterConfig
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import (
     PROTOCOL,
@@ -17,6 +17,7 @@ from fermata.router.links.messages import (
     Submit,
 )
 from fermata.router.live.driver import LiveRouter
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.telemetry.meters import Meters
 
 Kind = TypeVar("Kind")
@@ -73,8 +74,8 @@ class World:
         self.now_ns = ms(1000)
         self.soon: list[Callable[[], None]] = []
         options: dict[str, object] = {"hold": hold} if policy == "deferred" else {}
-        variant = ServedVariant("v", TABLE, accuracy=accuracy)
-        application = ServedApplication("cats", ms(20), (variant,))
+        variant = VariantSpec("v", TABLE, accuracy=accuracy)
+        application = ApplicationSpec("cats", ms(20), (variant,))
         config = RouterConfig((application,), policy, options, lead_ns=0)
         self.wakes: list[FakeWake] = []
         self.router = LiveRouter(

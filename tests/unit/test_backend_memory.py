@@ -14,16 +14,11 @@ from fermata.deployments.backend.execution.runner import PlainRunner
 from fermata.deployments.backend.execution.tensors import Array
 from fermata.deployments.backend.limits import BatchLimits
 from fermata.foundation.units import ms, seconds
-from fermata.router.assembly import (
-    Assembly,
-    RouterConfig,
-    ServedApplication,
-    ServedVariant,
-    assemble,
-)
+from fermata.router.assembly import Assembly, RouterConfig, assemble
 from fermata.router.core.events import Dispatch, Request
 from fermata.router.links.messages import Payload, Run
 from fermata.router.live.batch_limits import BatchSizeLimits
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
 
 class OutOfMemoryError(RuntimeError):
@@ -206,8 +201,8 @@ def test_an_outcome_tells_what_fitted_even_where_staging_did_not() -> None:
 
 
 def make_room() -> tuple[BatchSizeLimits, Assembly]:
-    variant = ServedVariant("v", tuple(ms(10 + n) for n in range(1, 9)))
-    built = assemble(RouterConfig((ServedApplication("a", ms(100), (variant,)),)))
+    variant = VariantSpec("v", tuple(ms(10 + n) for n in range(1, 9)))
+    built = assemble(RouterConfig((ApplicationSpec("a", ms(100), (variant,)),)))
     return BatchSizeLimits(built), built
 
 

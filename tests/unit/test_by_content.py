@@ -1,7 +1,7 @@
 """Policies that choose without looking take a better variant where a request's content is known."""
 
 import random
-from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -13,14 +13,15 @@ from fermata.router.core.source import Slot, Source
 from fermata.router.policies.by_content import suited
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
-from fermata.router.policies.family import Family
+from fermata.router.policies.family import family_of
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.source import Ramsis
 
 FAST, TWIN, SLOW = 0, 1, 2
 """The second is as fast as the first."""
-FAMILY = Family(0, "task", ms(100), (FAST, TWIN, SLOW), FAST, (0.8, 0.85, 0.9), (8, 8, 8))
+TASK = partial(family_of, 0, "task", ms(100), (FAST, TWIN, SLOW), FAST)
+FAMILY = TASK((0.8, 0.85, 0.9), (8, 8, 8))
 KNOWN = (0.2, 0.9, 1.0)
 """What is known of a request: the profile's order does not hold for it."""
 
@@ -84,9 +85,9 @@ def test_profile_speaks_for_those_of_whom_nothing_is_known() -> None:
 
 
 def test_floors_clients_inputs_and_memory_are_heeded() -> None:
-    floored = replace(FAMILY, accuracy=(0.9, 0.7, 0.9), accuracy_floor=0.8)
+    floored = TASK((0.9, 0.7, 0.9), (8, 8, 8), accuracy_floor=0.8)
     assert suited(floored, slot(), FAST, [request(0, KNOWN)]) == FAST
-    other_input = replace(FAMILY, input_sizes=(8, 16, 16))
+    other_input = TASK((0.8, 0.85, 0.9), (8, 16, 16))
     assert suited(other_input, slot(), FAST, [request(0, KNOWN)]) == FAST
     assert suited(FAMILY, slot(frozenset((FAST,))), FAST, [request(0, KNOWN)]) == FAST
     choosy = request(0, KNOWN)

@@ -18,7 +18,7 @@ from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.prices import PriceCurve
 from fermata.router.policies.central.running_work import RunningWork
 from fermata.router.policies.central.source import CentralQueue
-from fermata.router.policies.family import Family
+from fermata.router.policies.family import Family, family_of
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.source import Ramsis
 
@@ -42,7 +42,7 @@ def family(**changes: object) -> Family:
         "accuracy": ACCURACY,
     }
     values.update(changes)
-    return Family(**values)  # type: ignore[arg-type]
+    return family_of(**values)  # type: ignore[arg-type]
 
 
 class Bench:

@@ -3,11 +3,12 @@
 import pytest
 
 from fermata.foundation.units import SECOND, ms
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from fermata.router.assembly import RouterConfig, assemble
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Compute, Dispatch, Drop, DropReason, Request
 from fermata.router.live.allowed_variants import KNOWN_MAX, AllowedVariants
-from fermata.router.policies.family import Family
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
+from fermata.router.policies.family import family_of
 from fermata.simulator.reports.report import report
 from fermata.simulator.run import simulate
 from fermata.simulator.scenario.scenario import read_scenario
@@ -15,9 +16,9 @@ from fermata.simulator.scenario.scenario import read_scenario
 SLO_NS = ms(100)
 FAST, MIDDLE, GOOD = 0, 1, 2
 VARIANTS = (
-    ServedVariant("fast", (ms(10), ms(14), ms(18), ms(22)), accuracy=0.6),
-    ServedVariant("middle", (ms(20), ms(34), ms(48)), accuracy=0.7),
-    ServedVariant("good", (ms(50), ms(90)), accuracy=0.8),
+    VariantSpec("fast", (ms(10), ms(14), ms(18), ms(22)), accuracy=0.6),
+    VariantSpec("middle", (ms(20), ms(34), ms(48)), accuracy=0.7),
+    VariantSpec("good", (ms(50), ms(90)), accuracy=0.8),
 )
 OPTIONS: dict[str, dict[str, object]] = {
     "central-queue": {},
@@ -28,7 +29,7 @@ OPTIONS: dict[str, dict[str, object]] = {
 
 
 def engine(policy: str, backends: int = 1, options: dict[str, object] | None = None) -> Engine:
-    application = ServedApplication("task", SLO_NS, VARIANTS)
+    application = ApplicationSpec("task", SLO_NS, VARIANTS)
     given = OPTIONS.get(policy, {}) if options is None else options
     built = assemble(RouterConfig((application,), policy, given, lead_ns=0))
     for backend in range(backends):
@@ -145,9 +146,9 @@ def test_cancelled_while_it_waits_for_its_variant() -> None:
 
 def test_wishes_name_variants_of_the_application_alone() -> None:
     families = (
-        Family(0, "one", SLO_NS, (0, 1), 0, (0.6, 0.8)),
-        Family(1, "two", SLO_NS, (2, 3), 2, (0.7, 0.9)),
-        Family(2, "unknown", SLO_NS, (4,), 4),
+        family_of(0, "one", SLO_NS, (0, 1), 0, (0.6, 0.8)),
+        family_of(1, "two", SLO_NS, (2, 3), 2, (0.7, 0.9)),
+        family_of(2, "unknown", SLO_NS, (4,), 4),
     )
     wishes = AllowedVariants(families, ("small", "large", "small", "large", "only"))
     assert wishes.allowed(0, 0.0, "") is None

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.reference_page import page, sections
+from fermata.deployments.config.reference_page import page, rows, sections
 
 ROOT = Path(__file__).parents[2]
 
@@ -16,11 +16,12 @@ def test_the_page_is_current() -> None:
 
 def test_every_option_says_what_it_means() -> None:
     for section, where in sections():
-        for name, field in section.model_fields.items():
-            assert field.description, f"{where}.{name}"
+        for row in rows(section):
+            assert row.meaning.rpartition("only*: ")[2], f"{where}.{row.key}"
 
 
 def test_every_section_is_found() -> None:
     found = {where for _, where in sections()}
     assert {"", "frontend", "applications[].variants[]", "autoscaler", "links"} <= found
+    assert {"applications[].clients[]", "applications[].input", "tenants[]"} <= found
     assert sections()[0] == (DeploymentConfig, "")

@@ -13,7 +13,7 @@ from fermata.router.core.source import Slot, Source
 from fermata.router.policies.baselines.batch_queues import BatchQueues, BatchQueuesOptions
 from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.source import CentralQueue
-from fermata.router.policies.family import Family
+from fermata.router.policies.family import Family, family_of
 
 NOTHING: frozenset[int] = frozenset()
 
@@ -49,7 +49,7 @@ def with_models(count: int) -> tuple[Engine, list[Counting]]:
 
 def family(variants: int) -> Family:
     accuracy = tuple(0.7 + 0.1 * each for each in range(variants))
-    return Family(0, "family", ms(100), tuple(range(variants)), 0, accuracy)
+    return family_of(0, "family", ms(100), tuple(range(variants)), 0, accuracy)
 
 
 def central(variants: int) -> Engine:

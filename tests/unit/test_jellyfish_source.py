@@ -6,7 +6,7 @@ from fermata.foundation.units import ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Advise, ClientReport, Dispatch, Drop, DropReason, Request
-from fermata.router.policies.family import Family
+from fermata.router.policies.family import Family, family_of
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions, accurate_order
 
 SIZES = (128, 224, 320)
@@ -14,7 +14,7 @@ TABLES = ([10.0, 14.0, 18.0], [15.0, 22.0, 29.0], [25.0, 40.0, 55.0])
 
 
 def family(accuracy: tuple[float, ...] = (0.3, 0.5, 0.6)) -> Family:
-    return Family(0, "cameras", ms(100), (0, 1, 2), 0, accuracy, SIZES)
+    return family_of(0, "cameras", ms(100), (0, 1, 2), 0, accuracy, SIZES)
 
 
 def engine(backends: int = 1, **options: object) -> tuple[Engine, Jellyfish]:

@@ -13,13 +13,13 @@ from fermata.router.policies.baselines.load_granular import (
     ModelSwitchingOptions,
 )
 from fermata.router.policies.catalog import build_sources
-from fermata.router.policies.family import Family
+from fermata.router.policies.family import family_of
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.source import Ramsis
 
 FAST, MIDDLE, GOOD = 0, 1, 2
 SLO_NS = ms(100)
-FAMILY = Family(0, "task", SLO_NS, (FAST, MIDDLE, GOOD), FAST, (0.6, 0.7, 0.8))
+FAMILY = family_of(0, "task", SLO_NS, (FAST, MIDDLE, GOOD), FAST, (0.6, 0.7, 0.8))
 
 
 def chosen(
@@ -72,7 +72,7 @@ def test_the_accuracy_floor_holds_for_baselines_too() -> None:
     costs = Costs()
     for variant in (FAST, MIDDLE, GOOD):
         costs.add(variant, [ms(10 * (variant + 1))])
-    family = Family(0, "task", SLO_NS, (FAST, MIDDLE, GOOD), FAST, (0.6, 0.7, 0.8), (), 0.65)
+    family = family_of(0, "task", SLO_NS, (FAST, MIDDLE, GOOD), FAST, (0.6, 0.7, 0.8), (), 0.65)
     engine = Engine(costs)
     engine.add_application(LoadGranular(family, JellyfishPlusOptions(load_rps=9999.0)))
     engine.on_backend_up(0, 0)

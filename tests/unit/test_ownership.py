@@ -6,14 +6,15 @@ import pytest
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from fermata.router.assembly import RouterConfig, assemble
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.ownership import Ownership
 from fermata.router.policies.sneakpeek.classes import Classes
 
 
-def application(name: str, policy: str = "", share: float = 1.0) -> ServedApplication:
-    variant = ServedVariant(f"{name}-model", (ms(5), ms(6)))
-    return ServedApplication(name, ms(50), (variant,), policy=policy, share=share)
+def application(name: str, policy: str = "", share: float = 1.0) -> ApplicationSpec:
+    variant = VariantSpec(f"{name}-model", (ms(5), ms(6)))
+    return ApplicationSpec(name, ms(50), (variant,), policy=policy, backend_share=share)
 
 
 def test_backends_are_given_by_share() -> None:
@@ -60,16 +61,16 @@ def test_a_share_of_nothing_is_refused() -> None:
 
 
 def test_a_floor_that_no_variant_reaches_is_refused() -> None:
-    variant = ServedVariant("v", (ms(5),), accuracy=0.8)
-    one = ServedApplication("a", ms(50), (variant,), policy="central-queue", accuracy_floor=0.9)
+    variant = VariantSpec("v", (ms(5),), accuracy=0.8)
+    one = ApplicationSpec("a", ms(50), (variant,), policy="central-queue", accuracy_floor=0.9)
     with pytest.raises(ConfigError, match=r"accuracy_floor=0.9 is above 0.8, its best variant's"):
         assemble(RouterConfig((one,)))
 
 
 def test_a_floor_that_no_variants_recalls_reach_is_refused() -> None:
     for accuracy in (0.8, None):
-        variant = ServedVariant("v", (ms(5),), accuracy=accuracy)
-        one = ServedApplication(
+        variant = VariantSpec("v", (ms(5),), accuracy=accuracy)
+        one = ApplicationSpec(
             "a",
             ms(50),
             (variant,),
@@ -83,10 +84,10 @@ def test_a_floor_that_no_variants_recalls_reach_is_refused() -> None:
 
 def test_a_floor_above_the_variant_that_is_pinned_is_refused() -> None:
     variants = (
-        ServedVariant("small", (ms(5),), accuracy=0.7),
-        ServedVariant("large", (ms(9),), accuracy=0.9),
+        VariantSpec("small", (ms(5),), accuracy=0.7),
+        VariantSpec("large", (ms(9),), accuracy=0.9),
     )
-    one = ServedApplication("a", ms(50), variants, accuracy_floor=0.8)
+    one = ApplicationSpec("a", ms(50), variants, accuracy_floor=0.8)
     with pytest.raises(ConfigError, match=r"accuracy_floor=0.8 is above 0.7 of 'small', which is"):
         assemble(RouterConfig((one,), "central-queue", {"pinned": True}))
     assemble(RouterConfig((replace(one, serving="large"),), "central-queue", {"pinned": True}))
@@ -95,10 +96,10 @@ def test_a_floor_above_the_variant_that_is_pinned_is_refused() -> None:
 
 def test_a_floor_above_the_one_variant_that_runs_is_refused() -> None:
     variants = (
-        ServedVariant("small", (ms(5),), accuracy=0.7),
-        ServedVariant("large", (ms(9),), accuracy=0.9),
+        VariantSpec("small", (ms(5),), accuracy=0.7),
+        VariantSpec("large", (ms(9),), accuracy=0.9),
     )
-    one = ServedApplication("a", ms(50), variants, accuracy_floor=0.8)
+    one = ApplicationSpec("a", ms(50), variants, accuracy_floor=0.8)
     with pytest.raises(ConfigError, match=r"'a': accuracy_floor=0.8, but 'small' has 0.7 and pol"):
         assemble(RouterConfig((one,)))
     assemble(RouterConfig((replace(one, serving="large"),)))

@@ -69,9 +69,9 @@ def test_the_serving_variant_says_what_the_input_is() -> None:
     own = {"name": "own", "model": "my_models:load"}
     variants = [own, DIGITS]
     first = config({"name": "d", "slo_ms": 9, "variants": variants})
-    assert input_of(first.applications[0]).shape == [1]
+    assert input_of(first.applications[0]).shape == (1,)
     chosen = config({"name": "d", "slo_ms": 9, "variants": variants, "serving": "small"})
-    assert input_of(chosen.applications[0]).shape == [64]
+    assert input_of(chosen.applications[0]).shape == (64,)
 
 
 @pytest.mark.parametrize(("device", "there"), [("cuda", 0.0), ("cuda", 1.0)])

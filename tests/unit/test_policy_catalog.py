@@ -8,7 +8,8 @@ import pytest
 from fermata.deployments.config.deployment import read_config
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from fermata.router.assembly import RouterConfig, assemble
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.catalog import POLICIES
 from fermata.router.policies.family import alone
 from fermata.simulator.scenario.scenario import read_scenario
@@ -23,7 +24,7 @@ def test_policy_owns_backends_as_its_sources_do(name: str) -> None:
     options = policy.defaults
     if name == "model-switching":
         options = replace(options, sustained_rps=(100.0,))
-    families = [replace(each, accuracy=(0.5,), input_sizes=(8,)) for each in alone((0,))]
+    families = alone((0,), accuracy=(0.5,), input_sizes=(8,))
     (source,) = policy.build(families, options, random.Random(0))
     assert source.owns_backends == policy.owns_backends
 
@@ -60,6 +61,6 @@ def test_a_deployment_with_epochs_refuses_it_too(policy: str) -> None:
 
 
 def test_a_router_of_several_sub_clusters_refuses_it_too() -> None:
-    one = ServedApplication("a", ms(50), (ServedVariant("v", (ms(5),), accuracy=0.8),))
+    one = ApplicationSpec("a", ms(50), (VariantSpec("v", (ms(5),), accuracy=0.8),))
     with pytest.raises(ConfigError, match=REFUSAL):
         assemble(RouterConfig((one,), "ramsis", sub_clusters=2))

@@ -121,7 +121,7 @@ def test_a_scenario_names_a_file_beside_it(elsewhere: Path) -> None:
     classes = {"recall_floors": [0, 0.5]}
     scenario = load_scenario(scenario_file(elsewhere, variants=rows, classes=classes))
     (application,) = scenario.applications
-    small, large = application.variants
+    small, large = application.profiles
     assert (small.name, small.latency_ns(4), small.latency_ns_p99(1)) == ("s", ms(5), ms(2.5))
     assert (small.accuracy, small.load_ns, large.name) == (0.8, ms(30), "large")
     assert application.classes is not None

@@ -5,8 +5,9 @@ import pytest
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import SECOND, ms
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant, assemble
+from fermata.router.assembly import RouterConfig, assemble
 from fermata.router.core.events import Compute, Dispatch, Request
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.catalog import read_options
 from fermata.router.policies.ramsis.counts import Bursty, Floats, poisson
 from fermata.router.policies.ramsis.laws import law_of
@@ -16,8 +17,8 @@ from fermata.simulator.run import Driver
 from fermata.simulator.scenario.scenario import read_scenario
 
 VARIANTS = (
-    ServedVariant("fast", (ms(8), ms(12), ms(16)), accuracy=0.6),
-    ServedVariant("good", (ms(30), ms(55)), accuracy=0.9),
+    VariantSpec("fast", (ms(8), ms(12), ms(16)), accuracy=0.6),
+    VariantSpec("good", (ms(30), ms(55)), accuracy=0.9),
 )
 
 
@@ -64,7 +65,7 @@ def test_what_is_no_law_is_refused_in_one_line(options: dict[str, object], messa
 
 
 def made_for(options: dict[str, object], backends: int = 2) -> tuple[SloClasses, list[Compute]]:
-    application = ServedApplication("task", ms(100), VARIANTS)
+    application = ApplicationSpec("task", ms(100), VARIANTS)
     built = assemble(RouterConfig((application,), "ramsis", options, lead_ns=0))
     for backend in range(backends):
         built.engine.on_backend_up(0, backend, owner=built.ownership.take(backend))
@@ -130,7 +131,7 @@ def test_a_class_without_backends_is_served_by_another() -> None:
 
 
 def test_cancel_and_loss_reach_the_class() -> None:
-    application = ServedApplication("task", ms(100), VARIANTS)
+    application = ApplicationSpec("task", ms(100), VARIANTS)
     options = {"slos_ms": [40, 200], "bins": 20}
     built = assemble(RouterConfig((application,), "ramsis", options, lead_ns=0))
     engine = built.engine

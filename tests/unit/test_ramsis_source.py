@@ -8,7 +8,7 @@ from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Compute, Dispatch, Drop, DropReason, Request
-from fermata.router.policies.family import Family
+from fermata.router.policies.family import family_of
 from fermata.router.policies.load_monitor import LoadMonitor
 from fermata.router.policies.ramsis.counts import poisson
 from fermata.router.policies.ramsis.options import RamsisOptions
@@ -17,7 +17,7 @@ from fermata.router.policies.ramsis.tables import Made
 
 FAST, GOOD = 0, 1
 SLO_NS = ms(40)
-FAMILY = Family(0, "task", SLO_NS, (FAST, GOOD), FAST, (0.6, 0.9))
+FAMILY = family_of(0, "task", SLO_NS, (FAST, GOOD), FAST, (0.6, 0.9))
 
 
 class Bench:

@@ -14,7 +14,7 @@ from fermata.router.policies.baselines.load_granular import JellyfishPlusOptions
 from fermata.router.policies.by_content import suited
 from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.source import CentralQueue
-from fermata.router.policies.family import Family
+from fermata.router.policies.family import Family, family_of
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.source import Ramsis
@@ -31,7 +31,7 @@ SIZES = (8, 8, 8)
 def family(
     classes: Classes | None = FLOORED, accuracy: tuple[float, ...] = (0.9, 0.7, 0.6)
 ) -> Family:
-    return Family(0, "task", ms(100), (FAST, SURE, TWIN), FAST, accuracy, SIZES, 0.0, classes)
+    return family_of(0, "task", ms(100), (FAST, SURE, TWIN), FAST, accuracy, SIZES, 0.0, classes)
 
 
 def costs() -> Costs:

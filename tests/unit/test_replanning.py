@@ -13,7 +13,7 @@ from fermata.deployments.control.history import History
 from fermata.deployments.control.replanning import Replanner
 from fermata.deployments.metrics.families import prometheus_text
 from fermata.foundation.units import NEVER, SECOND, ms
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.assembly import RouterConfig
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import (
     PROTOCOL,
@@ -24,6 +24,7 @@ from fermata.router.links.messages import (
     Ready,
 )
 from fermata.router.live.driver import LiveRouter
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer
 from fermata.router.policies.jellyfish.source import JellyfishOptions, make_decider
 
@@ -67,11 +68,11 @@ class World:
         self.now_ns = SECOND
         self.soon: list[Callable[[], None]] = []
         applications = tuple(
-            ServedApplication(
+            ApplicationSpec(
                 name,
                 ms(100),
                 tuple(
-                    ServedVariant(f"{name}-{size}", table, accuracy=share, input_size=size)
+                    VariantSpec(f"{name}-{size}", table, accuracy=share, input_size=size)
                     for size, table, share in zip(SIZES, TABLES, (0.3, 0.5, 0.6), strict=True)
                 ),
                 policy="jellyfish",

@@ -14,7 +14,7 @@ from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
 from fermata.router.policies.catalog import build_sources, read_options
-from fermata.router.policies.family import Family
+from fermata.router.policies.family import family_of
 from fermata.router.policies.rl.batching import LIMITS, batch_size
 from fermata.router.policies.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fermata.router.policies.rl.network import PolicyNetwork
@@ -30,7 +30,7 @@ from fermata.router.policies.rl.sampling import even_draw
 from fermata.router.policies.rl.slots import SlotRouting, SlotRoutingOptions
 
 HEAVY, LIGHT = 0, 1
-FAMILY = Family(0, "vision", ms(300), (HEAVY, LIGHT), HEAVY, accuracy=(0.83, 0.78))
+FAMILY = family_of(0, "vision", ms(300), (HEAVY, LIGHT), HEAVY, accuracy=(0.83, 0.78))
 SCALES = Scales(buffer=3, slo_ns=ms(300))
 
 
@@ -286,7 +286,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="lacks 'memory'"):
         load_checkpoint(path)
     save_checkpoint(policy([1.0, 2.0]), path)
-    one = replace(FAMILY, variants=(HEAVY,), accuracy=(0.83,))
+    one = family_of(0, "vision", ms(300), (HEAVY,), HEAVY, accuracy=(0.83,))
     with pytest.raises(ConfigError, match="more variants than the 1 of vision"):
         build_sources("rl", {"checkpoint": str(path)}, [one], Random(1))
     with pytest.raises(ConfigError, match="checkpoint"):

@@ -6,7 +6,7 @@ from snapshots import snapshot
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.assembly import RouterConfig
 from fermata.router.core.events import DropReason
 from fermata.router.health.availability import LOADING, UNLOADED
 from fermata.router.links.closing import CloseCode, Closed
@@ -29,6 +29,7 @@ from fermata.router.links.messages import (
 )
 from fermata.router.live.driver import UNKNOWN, LiveRouter
 from fermata.router.live.subprocess_worker import Failed, Then, Work
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
 
 def test_who_pins_another_variant_is_refused_by_name() -> None:
@@ -100,8 +101,8 @@ def test_a_report_is_answered_with_parts_of_tenants_rates_where_they_are_shared(
 
 def test_tables_that_cannot_be_made_are_told_of_and_tried_again() -> None:
     asked: list[tuple[Work, Then]] = []
-    variants = (ServedVariant("v", TABLE, accuracy=0.7), ServedVariant("w", TABLE, accuracy=0.8))
-    application = ServedApplication("cats", ms(20), variants)
+    variants = (VariantSpec("v", TABLE, accuracy=0.7), VariantSpec("w", TABLE, accuracy=0.8))
+    application = ApplicationSpec("cats", ms(20), variants)
     world = World()
     world.router = LiveRouter(
         RouterConfig((application,), "ramsis", lead_ns=0),
@@ -353,14 +354,14 @@ def test_router_that_is_told_of_a_newer_one_knows_that_it_is_stale() -> None:
     ("applications", "word"),
     [
         ((), "applications is empty"),
-        ((ServedApplication("a", 1, ()),), "has no variants"),
-        ((ServedApplication("a", 1, (ServedVariant("v", ()),)),), "has no run times"),
-        ((ServedApplication("a", 1, (ServedVariant("v", TABLE),), "w"),), "serving='w'"),
-        ((ServedApplication("a", 1, (ServedVariant("v", TABLE),)),) * 2, "there twice"),
+        ((ApplicationSpec("a", 1, ()),), "has no variants"),
+        ((ApplicationSpec("a", 1, (VariantSpec("v", ()),)),), "has no run times"),
+        ((ApplicationSpec("a", 1, (VariantSpec("v", TABLE),), "w"),), "serving='w'"),
+        ((ApplicationSpec("a", 1, (VariantSpec("v", TABLE),)),) * 2, "there twice"),
     ],
 )
 def test_configuration_that_cannot_work_is_refused(
-    applications: tuple[ServedApplication, ...], word: str
+    applications: tuple[ApplicationSpec, ...], word: str
 ) -> None:
     with pytest.raises(ConfigError, match=word):
         LiveRouter(RouterConfig(applications), 1, lambda: 0, print, FakeWake)

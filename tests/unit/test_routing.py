@@ -8,7 +8,7 @@ from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
 from fermata.router.policies.baselines.single_queue import SingleQueue, SingleQueueOptions
-from fermata.router.policies.family import Family
+from fermata.router.policies.family import family_of
 from fermata.router.policies.routing.deadline import DeadlineRouting, RoutingOptions
 from fermata.router.policies.routing.mix import allot, read_mix
 from fermata.router.policies.routing.service_times import ServiceTimes
@@ -17,7 +17,7 @@ HEAVY, LIGHT = 0, 1
 LIGHT_BACKEND, HEAVY_BACKEND = 0, 1
 """Of two backends the first to come is the light instance: a single one must be fast."""
 SPEED = [ms(40), ms(10)]
-FAMILY = Family(0, "vision", ms(300), (HEAVY, LIGHT), HEAVY, accuracy=(0.83, 0.78))
+FAMILY = family_of(0, "vision", ms(300), (HEAVY, LIGHT), HEAVY, accuracy=(0.83, 0.78))
 EXACT = RoutingOptions(reserve=0.0)
 
 
@@ -202,7 +202,7 @@ def test_an_odd_instance_is_a_fast_one(instances: int, counts: list[int]) -> Non
 
 
 def test_the_mix_is_the_two_ends_of_the_family_unless_given() -> None:
-    five = Family(0, "digits", ms(50), (0, 1, 2, 3, 4), 0, accuracy=(0.8, 0.9, 0.95, 0.97, 0.98))
+    five = family_of(0, "digits", ms(50), (0, 1, 2, 3, 4), 0, accuracy=(0.8, 0.9, 0.95, 0.97, 0.98))
     speed = [1, 2, 3, 4, 5]
     assert read_mix("", five, speed) == (1, 0, 0, 0, 1)
     assert read_mix("0/1/0/2/0", five, speed) == (0, 1, 0, 2, 0)

@@ -24,7 +24,7 @@ def test_defaults() -> None:
     (application,) = scenario.applications
     assert (application.slo_ns, application.hard_limit_ns) == (ms(50), ms(50))
     assert (application.weight, application.newest, application.clients) == (1, False, ())
-    assert application.variants[0].linear_ns == (ms(1), ms(4))
+    assert application.profiles[0].linear_ns == (ms(1), ms(4))
 
 
 def test_equal_files_give_equal_scenarios() -> None:
@@ -47,8 +47,11 @@ def test_popularity() -> None:
     rows = [
         {**APPLICATION, "name": name, "weight": weight} for name, weight in (("a", 1), ("b", 3))
     ]
-    assert read_scenario(with_top(applications=rows)).shares == (0.5, 0.5)
+    assert read_scenario(with_top(applications=rows)).shares == (0.25, 0.75)
     assert read_scenario(with_top(applications=rows, popularity="weights")).shares == (0.25, 0.75)
+    assert read_scenario(with_top(applications=rows, popularity="equal")).shares == (0.5, 0.5)
+    some = [{**APPLICATION, "name": "a"}, {**APPLICATION, "name": "b", "weight": 0}]
+    assert read_scenario(with_top(applications=some)).shares == (1.0, 0.0)
     zipf = read_scenario(with_top(applications=rows, popularity={"zipf": 2})).shares
     # 1 against 1/4.
     assert zipf == pytest.approx((0.8, 0.2))
@@ -74,7 +77,7 @@ def test_variant_by_table_or_by_profile() -> None:
         {"profile": "symphony-1080ti/ResNet50", "name": "mine"},
     ]
     (application,) = read_scenario(with_application(variants=rows)).applications
-    table, profile = application.variants
+    table, profile = application.profiles
     assert table.table_ns(8) == [ms(5), ms(6.5)]
     assert (table.accuracy, table.swap_in_ns) == (0.7, ms(12))
     assert (profile.name, profile.latency_ns(1)) == ("mine", ms(2.05 + 5.378))
@@ -105,10 +108,10 @@ def test_zoo_settings_part_the_table(setting: str, count: int | None) -> None:
     chosen = read_scenario(data).applications
     assert count is None or len(chosen) == count
     for application in everyone:
-        alpha_ns, beta_ns = application.variants[0].linear_ns or (1, 0)
+        alpha_ns, beta_ns = application.profiles[0].linear_ns or (1, 0)
         strong = beta_ns > 2 * alpha_ns
         assert (application in chosen) == (setting == "all" or strong == (setting == "gt2"))
-    assert chosen[0].slo_ns == chosen[0].variants[0].slo_ns
+    assert chosen[0].slo_ns == chosen[0].profiles[0].slo_ns
 
 
 def test_at_rate_and_lasting_change_one_thing() -> None:

@@ -27,7 +27,7 @@ from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.profiles.profile import from_table_ms
-from fermata.router.assembly import RouterConfig, ServedApplication, ServedVariant
+from fermata.router.assembly import RouterConfig
 from fermata.router.links.messages import (
     Estimated,
     Evidence,
@@ -38,6 +38,7 @@ from fermata.router.links.messages import (
     Submit,
 )
 from fermata.router.live.driver import LiveRouter
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.sneakpeek.classes import Classes, Peek
 
 PEEK = Peek(((0.9, 0.1), (0.1, 0.9)), (0.9, 0.9))
@@ -52,10 +53,10 @@ class PeekingWorld(World):
         self.soon = []
         self.wakes = []
         variants = tuple(
-            ServedVariant(name, tuple(ms(run * size) for size in range(1, 9)), swap_in_ns=ms(3))
+            VariantSpec(name, tuple(ms(run * size) for size in range(1, 9)), swap_in_ns=ms(3))
             for name, run in (("small", 2), ("large", 9))
         )
-        application = ServedApplication("cats", ms(100), variants, classes=CLASSES)
+        application = ApplicationSpec("cats", ms(100), variants, classes=CLASSES)
         config = RouterConfig((application,), "sneakpeek", {"window_ms": 10}, lead_ns=0, swap=True)
         self.router = LiveRouter(config, 3, lambda: self.now_ns, self.soon.append, self._wake)
         self.frontend = self.link("frontend", 2)

@@ -1,7 +1,6 @@
 """Window scheduling on a real engine: two applications with two variants each, one backend."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -11,7 +10,7 @@ from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Answer, Dispatch, Drop, DropReason, Estimate, Request
 from fermata.router.core.source import own_lane
-from fermata.router.policies.family import Family
+from fermata.router.policies.family import Family, family_of
 from fermata.router.policies.sneakpeek.classes import Classes
 from fermata.router.policies.sneakpeek.options import (
     GROUPED,
@@ -27,8 +26,8 @@ from fermata.router.policies.sneakpeek.source import WindowScheduler
 TIMES_MS = (4, 10, 6, 11)
 SWAPS_MS = (5, 18, 8, 12)
 FAMILIES = (
-    Family(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9)),
-    Family(1, "two", ms(150), (2, 3), 2, accuracy=(0.7, 0.95)),
+    family_of(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9)),
+    family_of(1, "two", ms(150), (2, 3), 2, accuracy=(0.7, 0.95)),
 )
 
 
@@ -184,7 +183,7 @@ def test_short_circuit_answers_nobody_who_insists_on_variants() -> None:
 
 @pytest.mark.parametrize(("sure", "as_a_rule"), [(0.7, 0.95), (0.95, 0.7)])
 def test_short_circuit_keeps_the_applications_floor(sure: float, as_a_rule: float) -> None:
-    floored = Family(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.75)
+    floored = family_of(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.75)
     estimate = Estimate((1 - sure, sure), (0.2, 0.3), 1, as_a_rule, 1)
     for families, expected in (((floored,), (1, [0])), (FAMILIES, ("answer", 0, 1))):
         engine, _ = make(families=families)
@@ -254,7 +253,7 @@ def test_two_workers_share_the_window() -> None:
 
 
 def test_accuracy_floor_bars_variants() -> None:
-    floored = Family(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.85)
+    floored = family_of(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.85)
     engine, _ = make(families=(floored,))
     send(engine, 0, 10, slo_ms=115, hard_ms=300)
     advance(engine, 100.1)
@@ -263,7 +262,7 @@ def test_accuracy_floor_bars_variants() -> None:
 
 @pytest.mark.parametrize("options", [LO_EDF, LO_PRIORITY, MAXACC_EDF])
 def test_baselines_keep_the_floor_in_overload(options: SneakPeekOptions) -> None:
-    floored = Family(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.85)
+    floored = family_of(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.85)
     engine, _ = make(options, families=(floored,))
     for rid in range(12):
         send(engine, rid, 10, slo_ms=110, hard_ms=900)
@@ -273,7 +272,7 @@ def test_baselines_keep_the_floor_in_overload(options: SneakPeekOptions) -> None
 
 @pytest.mark.parametrize("options", [LO_EDF, GROUPED])
 def test_who_finds_no_variant_above_the_floor_waits_for_one(options: SneakPeekOptions) -> None:
-    floored = Family(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.85)
+    floored = family_of(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.85)
     engine, _ = make(options, families=(floored,), swaps=False)
     engine.on_resident(0, 0, frozenset((0,)))
     send(engine, 0, 10, slo_ms=400)
@@ -320,7 +319,7 @@ def test_hopeless_is_who_no_backend_that_is_up_could_serve_as_planned_now() -> N
         engine.costs.observe(0, 1, 5, 1, ms(24))
     source.on_time(0)
     assert source.fastest[0] == (ms(24), 0, 1)
-    floored = Family(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.85)
+    floored = family_of(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), accuracy_floor=0.85)
     _, source = make(families=(floored,))
     assert source.fastest == {0: (ms(10), 1, 0)}
 
@@ -333,7 +332,7 @@ def test_unknown_penalty_is_refused() -> None:
 def test_request_without_evidence_runs_though_no_variant_keeps_all_floors() -> None:
     # The second misses the first floor by 0.2, the first the second by 0.6.
     torn = Classes(((0.98, 0.2), (0.7, 0.9)), recall_floors=(0.9, 0.8))
-    families = (replace(FAMILIES[0], classes=torn),)
+    families = (family_of(0, "one", ms(150), (0, 1), 0, accuracy=(0.8, 0.9), classes=torn),)
     engine, _ = make(families=families)
     send(engine, 1, at_ms=10)
     advance(engine, to_ms=101)

@@ -1,7 +1,6 @@
 """Requests of several SLOs: tables and backends for each (RAMSIS section 6)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from fermata.router.core.events import Batch, Request
 from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext, own_lane
@@ -32,7 +31,7 @@ class SloClasses(Source):
         """`slos_ns` ascending, with the share of the backends that each gets."""
         self.slos_ns = list(slos_ns)
         self.shares = list(shares)
-        self.members = [Ramsis(replace(family, slo_ns=slo_ns), options) for slo_ns in slos_ns]
+        self.members = [Ramsis(family.with_slo(slo_ns), options) for slo_ns in slos_ns]
         self.home: dict[int, Ramsis] = {}
         """The class of each backend."""
 

@@ -1,0 +1,1 @@
+"""Applications as serving files and scenarios declare them."""

@@ -1,0 +1,71 @@
+"""An application as a file declares it: the same section in serving files and in scenarios."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fermata.applications.classes import ClassesOptions
+from fermata.applications.clients import ClientsSpec
+from fermata.applications.content import ContentSpec
+from fermata.applications.served import CanarySpec, InputSpec
+from fermata.applications.variant import Variant
+from fermata.foundation.sections import (
+    Count,
+    Key,
+    NotNegative,
+    PositiveTime,
+    Resolved,
+    Served,
+    Simulated,
+)
+from fermata.profiles.profile import Profile
+from fermata.router.policies.application import ApplicationSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Application(ApplicationSpec):
+    """A task with an SLO: what clients call a model."""
+
+    variants: tuple[Variant, ...]
+    """The models that can serve it."""
+    hard_limit_ns: PositiveTime = 0
+    """An answer after it is worthless and not computed; `slo_ms` where absent."""
+    class_options: Annotated[ClassesOptions | None, Key("classes")] = None
+    """Its classes, for policies that look at what a request holds; see docs/data-aware.md."""
+    version: Served[Count] = 1
+    """Versions of one name serve side by side; requests that name none go to the highest one that
+    is loaded."""
+    canary: Served[CanarySpec | None] = None
+    """Try it out first; absent: it gets every request that names no version."""
+    load: Served[Literal["start", "asked"]] = "start"
+    """`asked`: not before a client asks for it (RepositoryModelLoad; needs `repository: open`)."""
+    input: Served[InputSpec | None] = None
+    """What a request holds; an embedded model knows its own."""
+    labels: Served[tuple[str, ...]] = ()
+    """Names of the classes of the first output, for clients that ask for them; an embedded model
+    knows its own."""
+    weight: Simulated[NotNegative] = 1.0
+    """Its part of the whole rate, relative to others."""
+    copies: Simulated[Count] = 1
+    """So many applications like this one, named with -0, -1, and so on."""
+    clients: Simulated[tuple[ClientsSpec, ...]] = ()
+    """Streams with an SLO and a frame rate of their own; servers see their own clients."""
+    content: Resolved[ContentSpec | None] = None
+    """How requests of a simulation hold what they hold."""
+
+    @property
+    def limit_ns(self) -> int:
+        """After which an answer is worthless."""
+        return self.hard_limit_ns or self.slo_ns
+
+    @property
+    def slo_ns_max(self) -> int:
+        """The loosest deadline of any request."""
+        return max([self.limit_ns, *(client.slo_ns for client in self.clients)])
+
+    @property
+    def profiles(self) -> tuple[Profile, ...]:
+        """Run times of each variant, where all of them are known."""
+        found = [variant.profile for variant in self.variants]
+        known = [profile for profile in found if profile is not None]
+        assert len(known) == len(found), f"{self.name} has unmeasured variants"
+        return tuple(known)

@@ -1,0 +1,55 @@
+"""Reads the `applications` of a file, serving file or scenario alike."""
+
+from dataclasses import replace
+
+from fermata.applications.application import Application
+from fermata.applications.variant import Variant, read_variant
+from fermata.foundation.check import refuse
+from fermata.foundation.sections import keys, read_section
+from fermata.foundation.validation import Fields
+from fermata.router.policies.catalog import POLICIES, read_options
+
+
+def read_applications(top: Fields) -> tuple[Application, ...]:
+    """Every application under `applications`, each value of it checked."""
+    rows = top.rows("applications", keys(Application))
+    if not rows:
+        refuse(top.name("applications"), [], "must hold at least one application")
+    return tuple(_read_application(row) for row in rows)
+
+
+def _read_application(row: Fields) -> Application:
+    variants = tuple(read_variant(each) for each in row.rows("variants", keys(Variant)))
+    if not variants:
+        refuse(row.name("variants"), [], "must hold at least one variant")
+    found = read_section(Application, row, variants=variants)
+    if found.hard_limit_ns and found.hard_limit_ns < found.slo_ns:
+        rule = f"must be at least slo_ms, {found.slo_ns / 1e6:g}"
+        refuse(row.name("hard_limit_ms"), found.hard_limit_ns / 1e6, rule)
+    names = [variant.name for variant in variants]
+    for index, group in enumerate(found.clients):
+        if group.pinned and group.pinned not in names:
+            refuse(row.name(f"clients[{index}].pinned"), group.pinned, "is not among the variants")
+    if found.serving and found.serving not in names:
+        refuse(row.name("serving"), found.serving, f"must be one of {', '.join(names)}")
+    _check_policy(row, found)
+    return found
+
+
+def _check_policy(row: Fields, application: Application) -> None:
+    if application.policy:
+        row.choice("policy", POLICIES)
+        read_options(application.policy, application.policy_options)
+    elif application.policy_options:
+        given = application.policy_options
+        refuse(row.name("policy_options"), given, "needs policy beside it")
+
+
+def numbered(applications: tuple[Application, ...]) -> tuple[Application, ...]:
+    """Each application as often as `copies` says, the copies with a number in their names."""
+    found: list[Application] = []
+    for application in applications:
+        for copy in range(application.copies):
+            name = application.name if application.copies == 1 else f"{application.name}-{copy}"
+            found.append(replace(application, name=name, copies=1))
+    return tuple(found)

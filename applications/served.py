@@ -1,0 +1,45 @@
+"""What only servers need to know of an application: its input, and how a version is tried out."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fermata.foundation.sections import Count, Fraction, Limits, Positive
+
+Dtype = Literal["FP32", "FP16", "UINT8", "INT64"]
+Fit = Literal["stretch", "crop", "centre", "whole"]
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """What one request holds."""
+
+    name: str = "input"
+    """Tensor name in requests."""
+    dtype: Dtype = "FP32"
+    """As the model takes it, after preprocessing."""
+    shape: tuple[Count, ...] = (1,)
+    """Without the batch dimension."""
+    image: bool = False
+    """Encoded JPEG in a BYTES tensor is decoded, resized to `shape` and normalised."""
+    fit: Fit = "stretch"
+    """How a picture gets that size: `stretch` ignores its proportions, `crop` is torchvision's
+    middle, `centre` EfficientNet's, `whole` keeps all of it in the top left of a square."""
+    sized: bool = False
+    """Variants differ in the side of their pictures: each frame keeps the size it comes with, and
+    is fitted to the variant that runs it; `fit` is `whole` or `centre`."""
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    """Subtracted from each channel of an image, on a scale of 0 to 1."""
+    std: tuple[Positive, ...] = (0.229, 0.224, 0.225)
+    """Then divided by this."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanarySpec:
+    """A new version that is tried out on some requests before it gets them all."""
+
+    share: Annotated[float, Limits(high=1.0, ends=False)] = 0.1
+    """Of requests that name no version; the others go to the version before it."""
+    bad_rate_max: Fraction = 0.05
+    """Above it the version is withdrawn: nobody is sent to it until a client loads it anew."""
+    requests_min: Count = 100
+    """Nobody judges before so many have ended."""

@@ -1,5 +1,6 @@
 """A variant as a file declares it: a model, and its run times by hand or from a profile."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -122,10 +123,12 @@ def with_profile(variant: Variant, profile: Profile) -> Variant:
     )
 
 
-def measured_by(variant: VariantSpec) -> str:
-    """The remedy where a variant's run times are not known."""
-    model = variant.model if isinstance(variant, Variant) else variant.name
-    return f"measure it: `fermata profile {model} -o FILE`, then `profile: ./FILE#{model}`"
+def measured_by(variants: Sequence[Variant]) -> str:
+    """The remedy where run times of variants are not known."""
+    models = " ".join(dict.fromkeys(variant.model for variant in variants))
+    return (
+        f"measure: `fermata profile {models} -o FILE`, then `profile: ./FILE#{variants[0].model}`"
+    )
 
 
 def merged(variant: Variant) -> Profile | None:

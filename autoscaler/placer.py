@@ -109,20 +109,8 @@ class Placer:
         return max(load) - min(load) > self.options.imbalance * mean
 
     def _ask(self, models: Sequence[PlacedModel]) -> list[PlacementEffect]:
-        options = self.options
-        memory_bytes = options.memory_bytes
-        room = UNLIMITED_BYTES if memory_bytes is None else memory_bytes
-        self.problem = Problem(
-            models=tuple(models),
-            sub_clusters=tuple(
-                SubCluster(str(index), options.rate_rps_max, room)
-                for index in range(options.sub_clusters)
-            ),
-            memory_weight=options.memory_weight,
-            current=self.plan,
-            load_cost_max=options.load_cost_max,
-        )
-        return [SolvePlacement(self.problem, options.solve_s)]
+        self.problem = placement_problem(self.options, models, self.plan)
+        return [SolvePlacement(self.problem, self.options.solve_s)]
 
     def on_solved(self, plan: Plan) -> list[PlacementEffect]:
         """Begin the way to the plan that was asked for."""
@@ -182,3 +170,21 @@ class Placer:
         left = [move.model for each in (stage, *self.stages_left) for move in each.moves]
         self.stages_left = []
         return [LeaveInPlace(tuple(sorted(set(left))))]
+
+
+def placement_problem(
+    options: EpochOptions, models: Sequence[PlacedModel], current: Plan | None = None
+) -> Problem:
+    """The problem of placing these models; sub-clusters are named by their indices."""
+    limit = options.memory_bytes
+    room = UNLIMITED_BYTES if limit is None else limit
+    return Problem(
+        models=tuple(models),
+        sub_clusters=tuple(
+            SubCluster(str(index), options.rate_rps_max, room)
+            for index in range(options.sub_clusters)
+        ),
+        memory_weight=options.memory_weight,
+        current=Plan() if current is None else current,
+        load_cost_max=options.load_cost_max,
+    )

@@ -29,10 +29,12 @@ from fermata.commands.server_access import (
     TokenFile,
     access_of,
 )
+from fermata.commands.workload import LoadOptions, is_serving_file, load_workload
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms, seconds
+from fermata.foundation.validation import read_yaml
 from fermata.simulator.arrivals import generate
-from fermata.simulator.scenario.scenario import load_scenario
+from fermata.simulator.scenario.scenario import Scenario as SimulatedLoad
 
 Model = Annotated[str, typer.Option(help="Model to send to.")]
 Server = Annotated[str, typer.Option(help="host:port of a frontend's gRPC.")]
@@ -48,7 +50,8 @@ TraceFile = Annotated[
 Slo = Annotated[float | None, typer.Option(help="The model's own where absent.")]
 Priority = Annotated[int, typer.Option(help="1 is highest, 0 the default.")]
 Scenario = Annotated[
-    Path | None, typer.Option(help="Send the load of a simulator scenario instead.")
+    Path | None,
+    typer.Option(help="Send the load of a scenario instead, or --rate to a serving file's models."),
 ]
 Size = Annotated[str, typer.Option(help="Of pictures that are made up.")]
 Processes = Annotated[int, typer.Option(help="Senders; each manages some 2,000/s.")]
@@ -107,7 +110,8 @@ def load(
     ask = partial(describe, server, access=access)
     try:
         if scenario is not None:
-            targets, due, warmup_ns, total_ns = _of_scenario(scenario, ask, seed, size)
+            given = _given(scenario, rate, duration_s)
+            targets, due, warmup_ns, total_ns = _of_scenario(given, ask, seed, size)
         else:
             warmup_ns = seconds(warmup_s)
             targets = [_target(ask, model, slo_ms, priority, seed, size)]
@@ -181,11 +185,17 @@ def _trace_rates(path: Path) -> list[float]:
     return [float(each) for each in rates]
 
 
+def _given(path: Path, rate_rps: float, duration_s: float) -> SimulatedLoad:
+    """A scenario with its own load, or a serving file with this one."""
+    serves = is_serving_file(read_yaml(path))
+    load = LoadOptions(rate_rps, duration_s=duration_s) if serves else LoadOptions()
+    return load_workload(path, load)
+
+
 def _of_scenario(
-    path: Path, ask: Ask, seed: int, size: str
+    loaded: SimulatedLoad, ask: Ask, seed: int, size: str
 ) -> tuple[list[Target], SendTimes, int, int]:
     """(targets, arrivals, warm-up, end): one target for each application, SLO and priority."""
-    loaded = load_scenario(path)
     drawn = generate(loaded)
     kinds, target = np.unique(
         np.stack([drawn.application, drawn.slo_ns, drawn.priority]), axis=1, return_inverse=True

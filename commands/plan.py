@@ -9,8 +9,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fermata.foundation.check import check_fraction, check_positive
+from fermata.commands.placement import is_problem, problem_of
+from fermata.commands.workload import LoadOptions, Profiles, RateRps, load_workload
+from fermata.foundation.check import check_fraction, check_positive, refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.validation import read_yaml
 from fermata.partitioner.plan import Problem, memory_bytes
 from fermata.partitioner.plan_file import load_plan
 from fermata.partitioner.problem_file import load_problem, solution_dict
@@ -18,7 +21,10 @@ from fermata.partitioner.solution import PlacementSolution
 from fermata.profiles.store import BYTES_PER_MB
 
 ProblemPath = Annotated[
-    Path, typer.Argument(metavar="PROBLEM", help="YAML or JSON file; see docs/scale.md.")
+    Path,
+    typer.Argument(
+        metavar="PROBLEM", help="Placement problem (docs/scale.md), serving file or scenario."
+    ),
 ]
 CurrentPath = Annotated[
     Path | None,
@@ -30,7 +36,14 @@ Seed = Annotated[int, typer.Option(help="Of the search; the same seed searches t
 Utilisation = Annotated[
     float, typer.Option(help="How busy backends may be, where their number is asked.")
 ]
+SubClusters = Annotated[
+    int, typer.Option(help="Sub-clusters; 0: those of the file's epochs, or one.", min=0)
+]
+MemoryMb = Annotated[
+    float, typer.Option(help="Memory of a backend in MB; 0: the file's, or any.", min=0)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+APPLICATION_KEYS = frozenset(("applications", "zoo"))
 MOVES_SHOWN = 20
 
 
@@ -41,13 +54,18 @@ def plan(
     solver: Solver = "",
     seed: Seed = 0,
     utilisation: Utilisation = 1.0,
+    rate_rps: RateRps = None,
+    sub_clusters: SubClusters = 0,
+    memory_mb: MemoryMb = 0.0,
+    profiles: Profiles = None,
     as_json: AsJson = False,
 ) -> None:
     """Place models on sub-clusters: rate and memory balanced, limits kept, few models moved.
 
     Every backend of a sub-cluster holds all models of it. With a current plan, load_cost_max_ms
     of the problem bounds the load times of what moves. Where sub-clusters belong to several
-    clusters, models go to clusters first.
+    clusters, models go to clusters first. Of a serving file or a scenario the applications are
+    placed, with --rate-rps shared among them by weight.
     """
     try:
         from fermata.partitioner.two_level import solve_two_level
@@ -56,7 +74,8 @@ def plan(
     check_positive("time_limit_s", time_limit_s)
     check_fraction("utilisation", utilisation)
     check_positive("utilisation", utilisation)
-    loaded = load_problem(problem)
+    load = LoadOptions(rate_rps, profiles=tuple(profiles or ()))
+    loaded = _load(problem, load, sub_clusters, memory_mb)
     if current is not None:
         names = [each.name for each in loaded.sub_clusters]
         loaded = replace(loaded, current=load_plan(current, names))
@@ -78,6 +97,26 @@ def plan(
     console.print(_figures(loaded, found))
     if found.moves:
         console.print(_moves(loaded, found))
+
+
+def _load(path: Path, load: LoadOptions, sub_clusters: int, memory_mb: float) -> Problem:
+    """The problem in a file, or that of a scenario or a serving file under a load."""
+    data = read_yaml(path)
+    if isinstance(data, dict) and APPLICATION_KEYS & set(data) and not is_problem(data):
+        scenario = load_workload(path, load, needs_rate=False)
+        if scenario.epochs is None and not memory_mb:
+            # The fleet's memory limits placement too; `epochs` has counted it in already.
+            memory_mb = data.get("backend", {}).get("memory_mb") or 0.0
+        return problem_of(scenario, sub_clusters, memory_mb)
+    for option, given in (
+        ("--rate-rps", load.rate_rps),
+        ("--sub-clusters", sub_clusters),
+        ("--memory-mb", memory_mb),
+        ("--profile", load.profiles),
+    ):
+        if given:
+            refuse(option, given, f"{path} is a placement problem, and says it itself")
+    return load_problem(path)
 
 
 def _places(problem: Problem, found: PlacementSolution) -> Table:

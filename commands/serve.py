@@ -13,14 +13,23 @@ from typing import Annotated, Any
 import typer
 
 from fermata.commands.cluster import RAYLET, OwnCluster
-from fermata.deployments.config.deployment import ControlConfig, DeploymentConfig, load_config
+from fermata.commands.profile_option import apply_profiles
+from fermata.commands.scenario_server import serve_scenario
+from fermata.commands.workload import Profiles, is_scenario
+from fermata.deployments.config.deployment import ControlConfig, DeploymentConfig, read_config
 from fermata.deployments.config.endpoints import endpoints, with_free_ports
 from fermata.deployments.config.resolve import check_gpus, registry
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.ports import held
+from fermata.foundation.sections import Mark, options
+from fermata.foundation.validation import read_yaml
 
 ConfigPath = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="YAML file; samples are in deployments/.")
+    Path,
+    typer.Argument(
+        metavar="CONFIG",
+        help="Serving file, samples are in deployments/; or a scenario, on emulated GPUs.",
+    ),
 ]
 PACKAGE = Path(__file__).parents[1]
 LOOK_S = 0.3
@@ -30,13 +39,15 @@ LAST_S = 45.0
 """Requests need no GCS; but without one Ray ends all its processes after a minute."""
 
 
-def serve(config: ConfigPath = PACKAGE / "deployments/local.yaml") -> None:
+def serve(
+    config: ConfigPath = PACKAGE / "deployments/local.yaml", profiles: Profiles = None
+) -> None:
     """Serve what a configuration names, on Ray Serve, until Ctrl-C.
 
     As `serve run fermata.deployments.app:build config=CONFIG`, with the configuration
     checked first and Ray's workers at full priority.
     """
-    loaded = load_config(config)
+    loaded = load_served(config, tuple(profiles or ()))
     with ExitStack() as ports:
         if _is_all_here(loaded):
             loaded = with_free_ports(loaded)
@@ -140,6 +151,41 @@ def is_installed() -> bool:
     except PackageNotFoundError:
         return False
     return True
+
+
+def load_served(path: Path, profiles: tuple[str, ...] = ()) -> DeploymentConfig:
+    """The configuration in a serving file, or that of a scenario; says what is left out."""
+    data = read_yaml(path)
+    if is_scenario(data):
+        config = serve_scenario(path)
+        emulated = config.backend.device == "emulated"
+        on = "emulated GPUs, which run for the profiled times" if emulated else "backends"
+        note = f"{path} is a scenario: its applications are served on {config.backend.count} {on}"
+        typer.echo(f"fermata: {note}; its load and faults are left out", err=True)
+        return config
+    config = read_config(data, str(path), path.parent)
+    for line in _left_out(config):
+        typer.echo(f"fermata: {line}", err=True)
+    if not profiles:
+        return config
+    applications = apply_profiles(config.applications, profiles)
+    return config.model_copy(update={"applications": applications})
+
+
+def _left_out(config: DeploymentConfig) -> list[str]:
+    """Options of applications that only simulations use, one line for each application."""
+    lines: list[str] = []
+    for application in config.applications:
+        given = [
+            option.key
+            for option in options(type(application))
+            if Mark.SIMULATED in option.marks
+            and getattr(application, option.field) != option.default
+        ]
+        if given:
+            named = ", ".join(given)
+            lines.append(f"application {application.name}: {named} are for simulations alone")
+    return lines
 
 
 def _serve_until_lost(lost: Callable[[], set[str]]) -> None:

@@ -9,17 +9,23 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fermata.commands.workload import (
+    Arrivals,
+    Backends,
+    DurationS,
+    LoadOptions,
+    Profiles,
+    RateRps,
+    WorkloadPath,
+    load_workload,
+)
 from fermata.foundation.errors import ConfigError
 from fermata.router.telemetry.dashboard_frames import write_frames
 from fermata.simulator.goodput import BAD_RATE_MAX, Goodput, find_goodput
 from fermata.simulator.reports.record import Recorder
 from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import simulate as run_scenario
-from fermata.simulator.scenario.scenario import load_scenario
 
-ScenarioPath = Annotated[
-    Path, typer.Argument(metavar="SCENARIO", help="YAML or JSON file; see docs/scenarios.md.")
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 PlotPath = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE", help="Also draw the run as a PNG.")
@@ -32,16 +38,23 @@ APPLICATIONS_SHOWN = 12
 
 
 def simulate(
-    scenario: ScenarioPath,
+    scenario: WorkloadPath,
+    rate_rps: RateRps = None,
+    backends: Backends = None,
+    duration_s: DurationS = None,
+    arrivals: Arrivals = "",
+    profiles: Profiles = None,
     as_json: AsJson = False,
     plot: PlotPath = None,
     record: RecordPath = None,
 ) -> None:
     """Run a scenario through the scheduler that serves, on emulated backends and a virtual clock.
 
-    The same file and seed give the same figures, to the last digit.
+    The same file and seed give the same figures, to the last digit. A serving file is taken as it
+    is: --rate-rps gives the load.
     """
-    loaded = load_scenario(scenario)
+    load = LoadOptions(rate_rps, backends, duration_s, arrivals, tuple(profiles or ()))
+    loaded = load_workload(scenario, load)
     with _progress() as progress:
         task = progress.add_task("simulating", total=1.0)
         log = run_scenario(loaded, lambda done: progress.update(task, completed=done))
@@ -70,13 +83,22 @@ def simulate(
         console.print(f"record: {record}; fermata view {record} replays it")
 
 
-def goodput(scenario: ScenarioPath, as_json: AsJson = False, plot: PlotPath = None) -> None:
+def goodput(
+    scenario: WorkloadPath,
+    backends: Backends = None,
+    duration_s: DurationS = None,
+    arrivals: Arrivals = "",
+    profiles: Profiles = None,
+    as_json: AsJson = False,
+    plot: PlotPath = None,
+) -> None:
     """Find the highest rate that the scenario's backends serve with at most 1 % bad.
 
     The rate is that of all applications together; the 1 % holds for each of them. Dropped and
-    late requests are both bad.
+    late requests are both bad. A serving file is taken as it is.
     """
-    loaded = load_scenario(scenario)
+    load = LoadOptions(None, backends, duration_s, arrivals, tuple(profiles or ()))
+    loaded = load_workload(scenario, load, needs_rate=False)
     results: list[tuple[float, RunReport]] = []
     with _progress() as progress:
         task = progress.add_task("searching", total=None)

@@ -4,11 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
 from fermata.foundation.check import refuse
-from fermata.foundation.errors import ConfigError
 from fermata.foundation.json_types import JsonObject
+from fermata.foundation.validation import read_yaml
 from fermata.partitioner.plan import Plan
 
 
@@ -23,7 +21,7 @@ def load_plan(path: Path | str, names: Sequence[str]) -> Plan:
 
     Models on a sub-cluster that these names do not have are left out: they have no home.
     """
-    data = load_yaml(path)
+    data = read_yaml(path)
     placed = data.get("plan", data) if isinstance(data, Mapping) else data
     if not isinstance(placed, Mapping):
         refuse(str(path), placed, "must name the models of each sub-cluster")
@@ -38,17 +36,6 @@ def load_plan(path: Path | str, names: Sequence[str]) -> Plan:
             home[str(model)] = str(sub_cluster)
     index = {name: number for number, name in enumerate(names)}
     return Plan({model: index[at] for model, at in home.items() if at in index})
-
-
-def load_yaml(path: Path | str) -> object:
-    """The content of a YAML or JSON file, or a ConfigError in one line."""
-    try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a YAML file") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path}: is neither YAML nor JSON ({reason})") from None
 
 
 def save_json(path: Path | str, content: JsonObject) -> None:

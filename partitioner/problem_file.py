@@ -7,9 +7,9 @@ from pathlib import Path
 from fermata.foundation.check import check_positive, refuse
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms
-from fermata.foundation.validation import Fields, fields
+from fermata.foundation.validation import Fields, fields, read_yaml
 from fermata.partitioner.plan import ANY_KIND, PlacedModel, Plan, Problem, SubCluster
-from fermata.partitioner.plan_file import by_name, load_yaml, save_json
+from fermata.partitioner.plan_file import by_name, save_json
 from fermata.partitioner.solution import PlacementSolution
 from fermata.profiles.profile import Profile
 from fermata.profiles.reference import find_profile
@@ -40,7 +40,7 @@ MODEL_KEYS = (
 
 def load_problem(path: Path | str) -> Problem:
     """The problem in a YAML or JSON file, or a ConfigError in one line."""
-    return read_problem(load_yaml(path), Path(path).parent)
+    return read_problem(read_yaml(path), Path(path).parent)
 
 
 def read_problem(data: object, beside: Path | None = None) -> Problem:

@@ -10,7 +10,14 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from fermata.commands.simulation import AsJson, ScenarioPath
+from fermata.commands.simulation import AsJson
+from fermata.commands.workload import (
+    Arrivals,
+    LoadOptions,
+    Profiles,
+    WorkloadPath,
+    load_workload,
+)
 from fermata.foundation.check import check_fraction, check_number, check_positive, refuse
 from fermata.router.policies.catalog import read_options
 from fermata.router.policies.ramsis.load_grid import peak_rps, solve_grid
@@ -19,7 +26,7 @@ from fermata.router.policies.ramsis.problem import WorkerProblem
 from fermata.router.policies.ramsis.slo_classes import share_out, slos_of
 from fermata.router.policies.ramsis.solve import TableSolution, solve
 from fermata.router.policies.ramsis.variable import VariableSolution, solve_variable
-from fermata.simulator.scenario.scenario import Scenario, load_scenario
+from fermata.simulator.scenario.scenario import Scenario
 from fermata.simulator.worker_plan import (
     WorkerCount,
     WorkerGoal,
@@ -43,7 +50,8 @@ ApplicationName = Annotated[
     str, typer.Option("--application", help="Which application, where the scenario has several.")
 ]
 Load = Annotated[
-    float, typer.Option("--load", help="Requests per second; 0: the scenario's rate_rps.")
+    float,
+    typer.Option("--load", "--rate-rps", help="Requests per second; 0: the scenario's rate_rps."),
 ]
 Reward = Annotated[
     str | None,
@@ -62,8 +70,10 @@ Law = Annotated[
 BurstMs = Annotated[float | None, typer.Option(help="Length of the bursts of --law bursty.")]
 
 
-def _scenario(path: ScenarioPath, application: str, load_rps: float) -> tuple[Scenario, float]:
-    scenario = only_application(load_scenario(path), application)
+def _scenario(
+    path: WorkloadPath, application: str, load_rps: float, load: LoadOptions
+) -> tuple[Scenario, float]:
+    scenario = only_application(load_workload(path, load, needs_rate=False), application)
     rate_rps = load_rps or scenario.rate_rps
     if rate_rps is None:
         refuse("--load", load_rps, "is needed where the scenario has no rate_rps")
@@ -82,9 +92,11 @@ def _options(scenario: Scenario, **flags: str | float | None) -> RamsisOptions:
 
 @ramsis.command("solve")
 def solve_tables(
-    scenario: ScenarioPath,
+    scenario: WorkloadPath,
     load: Load = 0.0,
-    workers: Annotated[int, typer.Option(help="0: the scenario's backends.")] = 0,
+    workers: Annotated[
+        int, typer.Option("--workers", "--backends", help="0: the scenario's backends.")
+    ] = 0,
     every_load: Annotated[
         bool, typer.Option("--every-load", help="Tables for the whole range, as a router has them.")
     ] = False,
@@ -108,16 +120,18 @@ def solve_tables(
             "--bins and a short --queue-max: routers always take the whole queue.",
         ),
     ] = False,
+    profiles: Profiles = None,
     as_json: AsJson = False,
 ) -> None:
     """Solve the table of one load, and say what accuracy and violation rate it promises.
 
-    The scenario names the variants, their run times and accuracies, the SLO and the backends. Where
+    The scenario, or the serving file, names the variants, the SLO and the backends. Where
     clients differ in SLO (slos_ms) the table is that of one of them, with its part of workers and
     load. With --json the whole table is printed: the variant, and with --variable-batching the
     batch size, for each queue length and slack bin.
     """
-    read, rate_rps = _scenario(scenario, application, load)
+    given = LoadOptions(profiles=tuple(profiles or ()))
+    read, rate_rps = _scenario(scenario, application, load, given)
     workers = workers or read.backends
     check_number("--workers", workers, low=1)
     if every_load and variable_batching:
@@ -232,7 +246,7 @@ def _print_ladder(problem: WorkerProblem, as_json: bool) -> None:
 
 @ramsis.command()
 def plan(
-    scenario: ScenarioPath,
+    scenario: WorkloadPath,
     accuracy: Annotated[float, typer.Option(help="At least; a fraction, such as 0.76.")],
     violation: Annotated[float, typer.Option(help="At most; a fraction.")] = 0.001,
     load: Load = 0.0,
@@ -247,6 +261,8 @@ def plan(
     bins: Bins = None,
     law: Law = None,
     burst_ms: BurstMs = None,
+    arrivals: Arrivals = "",
+    profiles: Profiles = None,
     as_json: AsJson = False,
 ) -> None:
     """How many workers a load needs for an accuracy and a violation rate, and what they cost.
@@ -261,7 +277,8 @@ def plan(
     check_number("--workers-max", workers_max, low=1)
     if by not in PLANNED:
         refuse("--by", by, f"must be one of {', '.join(PLANNED)}")
-    read, rate_rps = _scenario(scenario, application, load)
+    given = LoadOptions(arrivals=arrivals, profiles=tuple(profiles or ()))
+    read, rate_rps = _scenario(scenario, application, load, given)
     wish = WorkerGoal(rate_rps, accuracy, violation)
     options = _options(
         read, reward=reward, balancing=balancing, bins=bins, law=law, burst_ms=burst_ms

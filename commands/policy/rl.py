@@ -13,6 +13,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fermata.commands.workload import (
+    Backends,
+    DurationS,
+    LoadOptions,
+    Profiles,
+    RateRps,
+    load_workload,
+)
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.router.policies.rl.checkpoint import LearningCurve, load_checkpoint
@@ -20,7 +28,6 @@ from fermata.simulator.learning.served import served_by
 from fermata.simulator.learning.system import read_tiers
 from fermata.simulator.reports.phase_report import PhaseReport, report_phases
 from fermata.simulator.run import simulate
-from fermata.simulator.scenario.scenario import load_scenario
 
 rl = typer.Typer(help="Routing learnt by reinforcement; docs/learned.md.", no_args_is_help=True)
 
@@ -28,7 +35,14 @@ ScenarioPath = Annotated[
     Path,
     typer.Argument(
         metavar="SCENARIO",
-        help="Policy routing, a map of two phases; simulator/samples/bursts.yaml.",
+        help="Policy routing, a map of two phases; simulator/samples/bursts.yaml. A serving file "
+        "gets its load from --process.",
+    ),
+]
+Process = Annotated[
+    str,
+    typer.Option(
+        help="Arrivals in place of the file's, such as '{process: map, d0: [...], d1: [...]}'."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -58,6 +72,10 @@ def train(
     batching: Batching = False,
     slot_ms: SlotMs = 1000,
     updates: Updates = 30,
+    process: Process = "",
+    rate_rps: RateRps = None,
+    backends: Backends = None,
+    profiles: Profiles = None,
     plot: PlotPath = None,
     as_json: AsJson = False,
 ) -> None:
@@ -71,7 +89,8 @@ def train(
         from fermata.simulator.learning.training import train as train_policy
     except ImportError:
         raise ConfigError("training needs torch; install the extra `torch`") from None
-    loaded = load_scenario(scenario)
+    load = LoadOptions(rate_rps, backends, None, process, tuple(profiles or ()))
+    loaded = load_workload(scenario, load)
     _check_place("--out", out)
     draw = None if plot is None else _plotter("--plot", plot)
     lesson = Lesson(
@@ -115,6 +134,11 @@ def evaluate(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="From `train`.")],
     scenario: ScenarioPath,
     seed: Annotated[int, typer.Option(help="Of the arrivals; take one not trained on.")] = 1001,
+    process: Process = "",
+    rate_rps: RateRps = None,
+    backends: Backends = None,
+    duration_s: DurationS = None,
+    profiles: Profiles = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario with a trained policy and with deadline-aware routing, and compare.
@@ -122,7 +146,8 @@ def evaluate(
     Both go through the scheduler that serves. The scenario may have another workload than the
     one of the training, if only it has a map or a trace.
     """
-    loaded = replace(load_scenario(scenario), seed=seed)
+    load = LoadOptions(rate_rps, backends, duration_s, process, tuple(profiles or ()))
+    loaded = replace(load_workload(scenario, load), seed=seed)
     learned = served_by(loaded, checkpoint)
     instances, trained = read_tiers(loaded), load_checkpoint(checkpoint).tiers
     if instances != trained:

@@ -81,7 +81,7 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
         policy=config.router.policy,
         kind=kind,
         swap=config.backend.swap,
-        policy_options=_options(
+        policy_options=options_of(
             config.router.policy, config.router.policy_options, config.autoscaler is not None
         ),
         sub_clusters=1 if config.epochs is None else config.epochs.sub_clusters,
@@ -89,8 +89,8 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
     )
 
 
-def _options(policy: str, given: Options, scaled: bool = False) -> Options:
-    """With the default that a fixed fleet wants; one that is scaled is there to be used."""
+def options_of(policy: str, given: Options, scaled: bool = False) -> Options:
+    """A policy's options with the default that a fixed fleet wants; a scaled one is used fully."""
     preset = {"hold": "deferred" if scaled else "auto"} if policy == "deferred" else {}
     return {**preset, **given}
 
@@ -118,7 +118,7 @@ def _application(
         application,
         name=name,
         variants=variants,
-        policy_options=_options(application.policy, application.policy_options),
+        policy_options=options_of(application.policy, application.policy_options),
         classes=_classes(application, profiles),
     )
 
@@ -171,20 +171,23 @@ def _variant(variant: Variant, profiles: Profiles, swaps: bool, swap: bool = Fal
     p99_ns = None
     if profile.linear_ns is None:
         p99_ns = tuple(profile.table_ns_p99(len(p50_ns)))
-    swap_in_ns = profile.swap_in_ns if swaps else 0
-    if swap and variant.swap_in_ns is not None:
-        swap_in_ns = variant.swap_in_ns
-    elif swap and swap_in_ns == 0:
-        # Where nobody has measured it, a swap-in is a load; what it takes will be learnt.
-        swap_in_ns = max(1, profile.load_ns)
     return replace(
         variant,
         p50_ns=p50_ns,
         p99_ns=p99_ns,
-        swap_in_ns=swap_in_ns,
+        swap_in_ns=swap_in_of(variant, profile, swaps, swap),
         accuracy=profile.accuracy if variant.accuracy is None else variant.accuracy,
         input_size=side_of(variant) or profile.input_size or 0,
     )
+
+
+def swap_in_of(variant: Variant, profile: Profile, swaps: bool, swap: bool) -> int:
+    """Time to bring a variant in, in nanoseconds; 0: it is not brought in."""
+    if swap and variant.swap_in_ns is not None:
+        return variant.swap_in_ns
+    known_ns = profile.swap_in_ns if swaps else 0
+    # Where nobody has measured it, a swap-in is a load; what it takes will be learnt.
+    return known_ns or max(1, profile.load_ns) if swap else known_ns
 
 
 def side_of(variant: Variant) -> int:

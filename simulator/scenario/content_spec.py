@@ -22,7 +22,9 @@ def resolve_content(
         if not variant.recall:
             refuse(where, variant.name, "needs recall, a fraction for each class")
     count, counts = len(variants[0].recall), variants[0].counts
-    # A file of `fermata sneakpeek build` is looked with live; see `fermata simulate` for its use.
+    if given.sneakpeek and isinstance(given.sneakpeek, str):
+        rule = "is read by `fermata` commands alone; give accuracy or confusion here"
+        refuse(f"{where}.sneakpeek", given.sneakpeek, rule)
     peek = given.sneakpeek if isinstance(given.sneakpeek, PeekOptions) else None
     confusion = () if peek is None else _confusion(f"{where}.sneakpeek", peek, count)
     classes = Classes(

@@ -131,7 +131,14 @@ def read_scenario(data: object, beside: Path | None = None) -> Scenario:
     Profile files that it names lie in the folder `beside`.
     """
     top = fields("", "scenario", data, SCENARIO_KEYS, beside)
-    applications = _read_applications(top)
+    return build_scenario(top, declared(top))
+
+
+def build_scenario(
+    top: Fields, given: tuple[Application, ...], needs_rate: bool = True
+) -> Scenario:
+    """The scenario of these options and these applications, as files declare them."""
+    applications = _simulated(given)
     backends = top.integer("backends", low=1)
     policy = top.choice("policy", POLICIES, "deferred")
     options = top.mapping("policy_options")
@@ -141,7 +148,7 @@ def read_scenario(data: object, beside: Path | None = None) -> Scenario:
         if name not in {each.name for each in applications}:
             refuse(f"arrivals.applications.{name}", arrivals.rps_of[name], "names no application")
     rate_rps = top.positive("rate_rps")
-    if rate_rps is None and not knows_rate(arrivals, applications):
+    if needs_rate and rate_rps is None and not knows_rate(arrivals, applications):
         refuse("rate_rps", None, f"is needed with process {arrivals.process}; requests per second")
     autoscaler, epochs = read_autoscaler(top), read_epochs(top)
     if (autoscaler or epochs) and top.items("faults"):
@@ -196,21 +203,19 @@ def _read_network(top: Fields, applications: tuple[Application, ...]) -> Network
     return network
 
 
-def _read_applications(top: Fields) -> tuple[Application, ...]:
+def declared(top: Fields) -> tuple[Application, ...]:
+    """The applications of a scenario, or of the zoo in their place, as the file has them."""
     if top.has("zoo") == top.has("applications"):
         refuse("applications", top.data.get("applications"), "give either applications or zoo")
-    if top.has("zoo"):
-        row = top.inner("zoo", ("table", "setting"))
-        setting = row.choice("setting", ZOO_SETTINGS, "all")
-        table = find_table(row.text("table"), top.beside, row.name("table"))
-        found = read_zoo(row.name("table"), table, setting)
-    else:
-        found = read_applications(top)
-    return simulate_all(found)
+    if not top.has("zoo"):
+        return read_applications(top)
+    row = top.inner("zoo", ("table", "setting"))
+    setting = row.choice("setting", ZOO_SETTINGS, "all")
+    table = find_table(row.text("table"), top.beside, row.name("table"))
+    return read_zoo(row.name("table"), table, setting)
 
 
-def simulate_all(given: tuple[Application, ...]) -> tuple[Application, ...]:
-    """Applications of a file as a simulation needs them, copies counted, no name used twice."""
+def _simulated(given: tuple[Application, ...]) -> tuple[Application, ...]:
     found = [simulated(f"applications[{index}]", each) for index, each in enumerate(given)]
     applications = numbered(tuple(found))
     names = [application.name for application in applications]

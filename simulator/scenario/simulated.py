@@ -53,8 +53,9 @@ def simulated(where: str, application: Application) -> Application:
 def _variant(where: str, variant: Variant) -> Variant:
     profile = merged(variant)
     if profile is None:
-        remedy = "" if variant.model == EMULATED else f"; or {measured_by(variant)}"
-        refuse(where, [], f"has no run times; give one of {RUN_TIMES}{remedy}")
+        if variant.model == EMULATED:
+            refuse(where, [], f"has no run times; give one of {RUN_TIMES}")
+        refuse(where, variant.name, f"has no run times; {measured_by([variant])}")
     return with_profile(variant, profile)
 
 

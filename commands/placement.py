@@ -1,0 +1,47 @@
+"""The placement problem of a scenario or a serving file: its applications, and a load."""
+
+from dataclasses import replace
+
+from fermata.autoscaler.options import EpochOptions
+from fermata.autoscaler.placer import placement_problem
+from fermata.foundation.check import refuse
+from fermata.partitioner.plan import Problem
+from fermata.profiles.store import BYTES_PER_MB
+from fermata.simulator.scaling import placed_model
+from fermata.simulator.scenario.scenario import Scenario
+
+PROBLEM_KEYS = frozenset(("models", "sub_clusters"))
+"""Top-level keys that neither scenarios nor serving files have."""
+
+
+def is_problem(data: object) -> bool:
+    """Whether a file's content is a placement problem of its own."""
+    return isinstance(data, dict) and bool(PROBLEM_KEYS & set(data))
+
+
+def problem_of(scenario: Scenario, sub_clusters: int = 0, memory_mb: float = 0.0) -> Problem:
+    """Place each application, with all its variants, as the control loop would.
+
+    Number of sub-clusters and memory of a backend are those of `epochs`, unless given.
+    """
+    epochs = scenario.epochs or EpochOptions(sub_clusters=1)
+    if sub_clusters:
+        epochs = replace(epochs, sub_clusters=sub_clusters)
+    if memory_mb:
+        epochs = replace(epochs, memory_bytes=int(memory_mb * BYTES_PER_MB))
+    pairs = zip(scenario.applications, rates(scenario), strict=True)
+    models = [replace(placed_model(each), rate_rps=rate_rps) for each, rate_rps in pairs]
+    return placement_problem(epochs, models)
+
+
+def rates(scenario: Scenario) -> list[float]:
+    """Requests per second of each application."""
+    if scenario.rate_rps is not None:
+        return [share * scenario.rate_rps for share in scenario.shares]
+    streams = [group.fps for each in scenario.applications for group in each.clients]
+    if not scenario.knows_rate() or None in streams or not streams:
+        refuse("--rate-rps", None, "is needed: requests per second of all applications")
+    return [
+        sum(group.count * (group.fps or 0.0) for group in each.clients)
+        for each in scenario.applications
+    ]

@@ -1,0 +1,77 @@
+"""A scenario as a serving file: its applications on emulated GPUs, or on what they name."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fermata.applications.application import Application
+from fermata.applications.reader import numbered
+from fermata.applications.variant import EMULATED
+from fermata.commands.workload import LoadOptions, load_workload
+from fermata.deployments.config.deployment import DeploymentConfig, Options, read_config
+from fermata.foundation.check import refuse
+from fermata.foundation.validation import fields, read_yaml
+from fermata.simulator.scenario.scenario import SCENARIO_KEYS, declared
+
+EMULATED_CPUS = 0.1
+
+
+def serve_scenario(path: Path) -> DeploymentConfig:
+    """The configuration that serves a scenario's applications, or a ConfigError in one line."""
+    scenario = load_workload(path, LoadOptions(), needs_rate=False)
+    top = fields("", "scenario", read_yaml(path), SCENARIO_KEYS, path.parent)
+    applications = tuple(_served(each) for each in numbered(declared(top)))
+    models = {variant.model for each in applications for variant in each.variants}
+    if models != {EMULATED} and EMULATED in models:
+        lacking = next(
+            variant
+            for each in applications
+            for variant in each.variants
+            if variant.model == EMULATED
+        )
+        refuse(f"{path}: variant", lacking.name, "needs `model:`, which others of the file have")
+    emulated = models == {EMULATED}
+    backend = {
+        "count": scenario.backends,
+        "device": "emulated" if emulated else "auto",
+        "swap": scenario.swap,
+        "cpus": EMULATED_CPUS if emulated else 1,
+    }
+    told = {
+        "applications": _unique(applications),
+        "backend": backend,
+        "router": {
+            "policy": scenario.policy,
+            "policy_options": _options(scenario.policy, scenario.policy_options),
+            "fair_shares": scenario.fair_shares,
+        },
+        # Both kinds of file have the same options there.
+        "autoscaler": top.data.get("autoscaler"),
+        "epochs": top.data.get("epochs"),
+    }
+    return read_config(told, str(path), path.parent)
+
+
+def _options(policy: str, given: Options) -> Options:
+    """Options with a scenario's own default, which is not that of serving files."""
+    return {"hold": "deferred", **given} if policy == "deferred" else given
+
+
+def _served(application: Application) -> Application:
+    given = _options(application.policy, application.policy_options)
+    return replace(application, policy_options=given)
+
+
+def _unique(applications: tuple[Application, ...]) -> tuple[Application, ...]:
+    """Variants under names of their own, as a deployment needs them."""
+    names = [variant.name for each in applications for variant in each.variants]
+    found: list[Application] = []
+    for each in applications:
+        variants = tuple(
+            variant
+            if names.count(variant.name) == 1
+            else replace(variant, name=f"{each.name}-{variant.name}")
+            for variant in each.variants
+        )
+        serving = variants[each.serving_place].name if each.serving else ""
+        found.append(replace(each, variants=variants, serving=serving))
+    return tuple(found)

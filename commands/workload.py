@@ -1,0 +1,226 @@
+"""Scenarios for commands: of a scenario file, or of a serving file and a load."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+import yaml
+
+from fermata.applications.application import Application
+from fermata.applications.classes import PeekOptions
+from fermata.applications.variant import EMULATED, measured_by
+from fermata.commands.profile_option import apply_profiles
+from fermata.foundation.check import check_number, check_positive, refuse
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.validation import Fields, fields, read_yaml
+from fermata.profiles.store import BYTES_PER_MB
+from fermata.simulator.scenario.scenario import (
+    SCENARIO_KEYS,
+    Scenario,
+    build_scenario,
+    declared,
+)
+
+if TYPE_CHECKING:
+    from fermata.deployments.config.deployment import DeploymentConfig
+
+SHARED_KEYS = frozenset(("applications", "autoscaler", "epochs"))
+"""Top-level sections that scenarios and serving files both have."""
+
+WorkloadPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="SCENARIO",
+        help="Scenario (docs/scenarios.md), or serving file (docs/configuration.md).",
+    ),
+]
+RateRps = Annotated[
+    float | None,
+    typer.Option(help="Requests per second of all applications; the file's unless given."),
+]
+Backends = Annotated[int | None, typer.Option(help="Backends; the file's unless given.")]
+DurationS = Annotated[float | None, typer.Option(help="Measured time; the file's, or 30 s.")]
+Arrivals = Annotated[
+    str,
+    typer.Option(
+        help="poisson, periodic, or a whole section such as '{process: gamma, shape: 0.5}'; "
+        "the file's, or poisson."
+    ),
+]
+Profiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--profile",
+        metavar="[VARIANT=]FILE[#NAME]",
+        help="Profiles of variants that have no run times, found by variant or model.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What command lines say of a load, in place of the file."""
+
+    rate_rps: float | None = None
+    backends: int | None = None
+    duration_s: float | None = None
+    arrivals: str = ""
+    profiles: tuple[str, ...] = ()
+
+    def on(self, top: Fields) -> Fields:
+        """The options of a file, with these in their place."""
+        data = dict(top.data)
+        for key, option in (("rate_rps", self.rate_rps), ("duration_s", self.duration_s)):
+            if option is not None:
+                check_positive(f"--{key.replace('_', '-')}", option)
+                data[key] = option
+        if self.backends is not None:
+            check_number("--backends", self.backends, low=1)
+            data["backends"] = self.backends
+        if self.arrivals:
+            data["arrivals"] = _arrivals(self.arrivals)
+        return replace(top, data=data)
+
+
+def _arrivals(text: str) -> object:
+    try:
+        given = yaml.safe_load(text)
+    except yaml.YAMLError:
+        given = None
+    if not isinstance(given, str | dict):
+        refuse("--arrivals", text, "must be a process or a section; see docs/scenarios.md")
+    return {"process": given} if isinstance(given, str) else given
+
+
+def is_serving_file(data: object) -> bool:
+    """Whether a file's content is a serving file rather than a scenario, by its keys."""
+    if not isinstance(data, dict):
+        return False
+    keys = set(data)
+    simulated = keys & (set(SCENARIO_KEYS) - SHARED_KEYS)
+    if "backends" in simulated:
+        return False
+    served = keys & (serving_keys() - SHARED_KEYS)
+    return len(served) > len(simulated) or (not simulated and keys <= serving_keys())
+
+
+def is_scenario(data: object) -> bool:
+    """Whether a file's content is a scenario, and not a serving file with a mistake in it."""
+    if not isinstance(data, dict) or is_serving_file(data):
+        return False
+    return bool(set(data) & (set(SCENARIO_KEYS) - SHARED_KEYS))
+
+
+def serving_keys() -> frozenset[str]:
+    """Top-level keys of a serving file."""
+    try:
+        from fermata.deployments.config.deployment import DeploymentConfig
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is missing; pip install 'fermata[serve]'") from None
+    return frozenset(DeploymentConfig.model_fields)
+
+
+def load_workload(path: Path, load: LoadOptions, needs_rate: bool = True) -> Scenario:
+    """The scenario in a file, or that of a serving file under a load; else a ConfigError."""
+    data = read_yaml(path)
+    if is_serving_file(data):
+        return _of_serving_file(path, data, load, needs_rate)
+    top = load.on(fields("", "scenario", data, SCENARIO_KEYS, path.parent))
+    return build_scenario(top, _prepared(declared(top), load.profiles), needs_rate)
+
+
+def _of_serving_file(path: Path, data: object, load: LoadOptions, needs_rate: bool) -> Scenario:
+    from fermata.deployments.config.deployment import read_config
+    from fermata.deployments.config.resolve import options_of, router_names
+
+    config = read_config(data, str(path), path.parent)
+    applications = [
+        replace(
+            each,
+            name=name,
+            policy_options=options_of(each.policy, each.policy_options),
+            # Frames supersede one another within a stream; without clients there is none.
+            newest=each.newest and bool(each.clients),
+        )
+        for each, name in zip(config.applications, router_names(config), strict=True)
+    ]
+    top = load.on(Fields("", dict(_fleet(config)), path.parent))
+    try:
+        prepared = _prepared(tuple(applications), load.profiles)
+        found = build_scenario(top, _swapped_in(config, prepared), False)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    if needs_rate and found.rate_rps is None and not found.knows_rate():
+        rule = "is a serving file, which names no load; give --rate-rps, requests per second"
+        raise ConfigError(f"{path}: {rule}")
+    return found
+
+
+def _swapped_in(
+    config: "DeploymentConfig", applications: tuple[Application, ...]
+) -> tuple[Application, ...]:
+    """Applications whose variants are brought in as a server brings them in."""
+    from fermata.deployments.config.resolve import swap_in_of
+
+    fixed, swap = config.repository == "fixed", config.backend.swap
+    return tuple(
+        replace(
+            application,
+            variants=tuple(
+                replace(variant, swap_in_ns=swap_in_of(variant, profile, fixed, swap))
+                for variant, profile in zip(application.variants, application.profiles, strict=True)
+            ),
+        )
+        for application in applications
+    )
+
+
+def _fleet(config: "DeploymentConfig") -> Mapping[str, object]:
+    """The options of a scenario that a serving file says."""
+    from fermata.deployments.config.resolve import options_of
+
+    router, scaled = config.router, config.autoscaler is not None
+    told = {
+        "backends": config.backend.count,
+        "policy": router.policy,
+        "policy_options": options_of(router.policy, router.policy_options, scaled),
+        "fair_shares": router.fair_shares,
+        "swap": config.backend.swap,
+    }
+    if config.autoscaler is not None:
+        told["autoscaler"] = config.autoscaler.model_dump(exclude_none=True)
+    if config.epochs is not None:
+        limit = config.epochs.options(config.backend.memory_mb).memory_bytes
+        memory = {} if limit is None else {"memory_mb": limit / BYTES_PER_MB}
+        told["epochs"] = config.epochs.model_dump(exclude_none=True) | memory
+    return told
+
+
+def _prepared(
+    applications: tuple[Application, ...], profiles: tuple[str, ...]
+) -> tuple[Application, ...]:
+    """Applications with the profiles of the command line, and with SneakPeek models read."""
+    found = apply_profiles(applications, profiles)
+    variants = [variant for each in found for variant in each.variants]
+    lacking = [each for each in variants if each.profile is None and each.model != EMULATED]
+    if lacking:
+        names = ", ".join(each.name for each in lacking)
+        raise ConfigError(f"no run times of {names}; {measured_by(lacking)}, or --profile FILE")
+    return tuple(_with_peek(each) for each in found)
+
+
+def _with_peek(application: Application) -> Application:
+    """A SneakPeek model of a file votes in simulations as its confusion matrix says."""
+    given = application.class_options
+    if given is None or not given.sneakpeek or not isinstance(given.sneakpeek, str):
+        return application
+    try:
+        from fermata.deployments.config.resolve import peek_of
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is missing; pip install 'fermata[serve]'") from None
+    model = peek_of(application)
+    assert model is not None
+    peek = PeekOptions(confusion=model.peek.confusion, votes=model.index.k)
+    return replace(application, class_options=replace(given, sneakpeek=peek))

@@ -20,6 +20,7 @@ from fermata.clients.load.report import LoadReport, report
 from fermata.clients.load.run import run_load
 from fermata.clients.load.sender import SenderOptions, Target
 from fermata.clients.wire.errors import WireError
+from fermata.commands.files.workload import LoadOptions, is_serving_file, load_workload
 from fermata.commands.server_access import (
     CaFile,
     CertificateFile,
@@ -29,7 +30,6 @@ from fermata.commands.server_access import (
     TokenFile,
     access_of,
 )
-from fermata.commands.workload import LoadOptions, is_serving_file, load_workload
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms, seconds
 from fermata.foundation.validation import read_yaml

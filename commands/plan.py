@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fermata.commands.placement import is_problem, problem_of
-from fermata.commands.workload import LoadOptions, Profiles, RateRps, load_workload
+from fermata.commands.files.placement import is_problem, problem_of
+from fermata.commands.files.workload import LoadOptions, Profiles, RateRps, load_workload
 from fermata.foundation.check import check_fraction, check_positive, refuse
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.validation import read_yaml

@@ -103,7 +103,7 @@ def profile(
     profiles = tuple(outcome.profile for outcome in outcomes)
     save_file(output, Table(output.stem, place.name, f"fermata profile, {mode}", profiles))
     if as_json:
-        print(json.dumps(_report(output, place.name, outcomes)))
+        print(_report(output, place.name, outcomes))
         return
     _show(output, place.name, outcomes)
 
@@ -237,13 +237,16 @@ def _progress() -> Progress:
     )
 
 
-def _report(output: Path, device: str, outcomes: list[ProfilerOutcome]) -> dict[str, object]:
-    return {
-        "file": str(output),
-        "device": device,
-        "profiles": [{**asdict(each.profile), "runs": each.runs} for each in outcomes],
-        "raised": [asdict(change) for each in outcomes for change in each.raised],
-    }
+def _report(output: Path, device: str, outcomes: list[ProfilerOutcome]) -> str:
+    """The outcomes as one JSON object."""
+    return json.dumps(
+        {
+            "file": str(output),
+            "device": device,
+            "profiles": [{**asdict(each.profile), "runs": each.runs} for each in outcomes],
+            "raised": [asdict(change) for each in outcomes for change in each.raised],
+        }
+    )
 
 
 def _show(output: Path, device: str, outcomes: list[ProfilerOutcome]) -> None:

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from fermata.commands.cluster import RAYLET, OwnCluster
-from fermata.commands.profile_option import apply_profiles
-from fermata.commands.scenario_server import serve_scenario
-from fermata.commands.workload import Profiles, is_scenario
+from fermata.commands.files.profile_option import apply_profiles
+from fermata.commands.files.scenario_server import serve_scenario
+from fermata.commands.files.workload import Profiles, is_scenario
 from fermata.deployments.config.deployment import ControlConfig, DeploymentConfig, read_config
 from fermata.deployments.config.endpoints import endpoints, with_free_ports
 from fermata.deployments.config.resolve import check_gpus, registry

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fermata.commands.workload import (
+from fermata.commands.files.workload import (
     Arrivals,
     Backends,
     DurationS,

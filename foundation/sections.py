@@ -8,7 +8,6 @@ import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
-from functools import cache
 from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as type_hints
 
@@ -127,13 +126,8 @@ class Option:
         return _written(value, self.kind, without) if self.form is None else self.form.write(value)
 
 
-def options(section: Any) -> tuple[Option, ...]:
-    """Every option of a section."""
-    return _options(section)
-
-
-@cache
-def _options(section: Any) -> tuple[Option, ...]:
+def options(section: type[Any]) -> tuple[Option, ...]:
+    """Every option of a section, which is a dataclass."""
     found: list[Option] = []
     hints = type_hints(section, include_extras=True)
     for field in fields(section):
@@ -168,7 +162,7 @@ def read_section(section: type[T], row: Fields, **resolved: Any) -> T:
     return section(**values)
 
 
-def write_section(value: Any, without: Mark | None = None) -> dict[str, object]:
+def write_section(value: Any, without: Mark | None = None) -> object:
     """The section as plain values, less the options with that mark."""
     return {
         option.key: option.write(getattr(value, option.field), without)

@@ -77,7 +77,7 @@ def import_file(path: Path) -> Import:
 
 def _profile(row: Fields, mode: str, device: str, raised: list[Raised]) -> Profile:
     name, batches = row.text("model"), row.integers("batches")
-    columns: dict[str, tuple[float, ...]] = {}
+    columns: list[tuple[float, ...]] = []
     floor: tuple[float, ...] | None = None
     for column in ("p50", "p99"):
         measured = row.numbers(f"{mode}_{column}_ms")
@@ -86,16 +86,17 @@ def _profile(row: Fields, mode: str, device: str, raised: list[Raised]) -> Profi
             refuse(row.name(f"{mode}_{column}_ms"), measured, rule)
         # The raised p50 is the floor of p99, so that the tail stays at or above the median.
         floor, changes = monotone(measured, floor)
-        columns[column] = floor
+        columns.append(floor)
         raised += [
             Raised(f"h200-{mode}", name, column, batches[change.index], change.before, change.after)
             for change in changes
         ]
+    p50_ms, p99_ms = columns
     return Profile(
         name,
         batches=tuple(batches),
-        p50_ns=tuple(map(ms, columns["p50"])),
-        p99_ns=tuple(map(ms, columns["p99"])),
+        p50_ns=tuple(map(ms, p50_ms)),
+        p99_ns=tuple(map(ms, p99_ms)),
         static_bytes=round(row.number("static_mb") * BYTES_PER_MB),
         dynamic_bytes=tuple(round(held * BYTES_PER_MB) for held in row.numbers("dynamic_mb")),
         load_ns=ms(row.number("load_ms")),

@@ -57,9 +57,9 @@ def read_inline(where: str, value: object) -> Profile:
     return read_profile(row, row.text("device", ""))
 
 
-def write_inline(profile: Profile) -> dict[str, object]:
+def write_inline(profile: Profile) -> object:
     """The profile as plain values, so that no other machine needs its file."""
-    return {**profile_row(profile), "device": profile.device}
+    return profile_row(profile, profile.device)
 
 
 def _load(reference: str, path: Path, where: str) -> Table:

@@ -228,7 +228,7 @@ def _shortest(value: int, unit: int) -> float:
     return value / unit
 
 
-def profile_row(profile: Profile) -> dict[str, object]:
+def profile_row(profile: Profile, device: str = "") -> object:
     """The JSON object of a profile, without what is unknown."""
 
     def in_ms(value_ns: int) -> float:
@@ -237,23 +237,26 @@ def profile_row(profile: Profile) -> dict[str, object]:
     def in_mb(value_bytes: int) -> float:
         return _shortest(value_bytes, BYTES_PER_MB)
 
-    row: dict[str, object] = {"name": profile.name, "input": profile.input}
-    if profile.linear_ns is not None:
-        row["alpha_ms"], row["beta_ms"] = map(in_ms, profile.linear_ns)
-    row["slo_ms"] = in_ms(profile.slo_ns or 0)
-    row["file_mb"] = in_mb(profile.file_bytes)
-    row["static_mb"] = in_mb(profile.static_bytes)
-    row["load_ms"] = in_ms(profile.load_ns)
-    row["swap_in_ms"] = in_ms(profile.swap_in_ns)
-    row["recall"] = list(profile.recall)
-    row["confusion"] = [list(each) for each in profile.confusion]
-    row["batches"] = list(profile.batches)
-    row["p50_ms"] = list(map(in_ms, profile.p50_ns))
-    row["p99_ms"] = list(map(in_ms, profile.p99_ns))
     dynamic_mb = list(map(in_mb, profile.dynamic_bytes))
-    row["dynamic_mb"] = dynamic_mb[0] if len(dynamic_mb) == 1 else dynamic_mb
+    line = [] if profile.linear_ns is None else list(map(in_ms, profile.linear_ns))
+    row = {
+        "name": profile.name,
+        "input": profile.input,
+        **dict(zip(LINEAR_KEYS, line, strict=False)),
+        "slo_ms": in_ms(profile.slo_ns or 0),
+        "file_mb": in_mb(profile.file_bytes),
+        "static_mb": in_mb(profile.static_bytes),
+        "load_ms": in_ms(profile.load_ns),
+        "swap_in_ms": in_ms(profile.swap_in_ns),
+        "recall": list(profile.recall),
+        "confusion": [list(each) for each in profile.confusion],
+        "batches": list(profile.batches),
+        "p50_ms": list(map(in_ms, profile.p50_ns)),
+        "p99_ms": list(map(in_ms, profile.p99_ns)),
+        "dynamic_mb": dynamic_mb[0] if len(dynamic_mb) == 1 else dynamic_mb,
+        "accuracy": profile.accuracy,
+        "device": device,
+    }
     # Zero and empty are the defaults of all of these; beta and accuracy may truly be zero.
-    kept = {key: value for key, value in row.items() if value or key == "beta_ms"}
-    if profile.accuracy is not None:
-        kept["accuracy"] = profile.accuracy
-    return kept
+    zeros = ("beta_ms", "accuracy")
+    return {key: each for key, each in row.items() if each or (key in zeros and each is not None)}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated
 
 import typer
@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from fermata.commands.simulation import AsJson
-from fermata.commands.workload import (
+from fermata.commands.files.workload import (
     Arrivals,
     LoadOptions,
     Profiles,
     WorkloadPath,
     load_workload,
 )
+from fermata.commands.simulation import AsJson
 from fermata.foundation.check import check_fraction, check_number, check_positive, refuse
 from fermata.router.policies.catalog import read_options
 from fermata.router.policies.ramsis.load_grid import peak_rps, solve_grid
@@ -83,9 +83,8 @@ def _scenario(
 
 def _options(scenario: Scenario, **flags: str | float | None) -> RamsisOptions:
     """The scenario's RAMSIS options, overridden by flags."""
-    given = options_for(scenario, "ramsis")
-    given.update({name: value for name, value in flags.items() if value is not None})
-    options = read_options("ramsis", given)
+    set_here = {name: value for name, value in flags.items() if value is not None}
+    options = read_options("ramsis", {**options_for(scenario, "ramsis"), **set_here})
     assert isinstance(options, RamsisOptions)
     return options
 
@@ -152,7 +151,7 @@ def solve_tables(
         return
     solution = solve_variable(problem) if variable_batching else solve(problem)
     if as_json:
-        print(json.dumps(_table_of(problem, names, solution)))
+        print(json.dumps(asdict(_table_of(problem, names, solution))))
         return
     console = Console()
     console.print(
@@ -179,18 +178,41 @@ def _part(
     return slo_ns, own, slos[place][1] * rate_rps
 
 
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """A table and its promises, as --json prints them."""
+
+    load_rps: float
+    workers: int
+    accuracy: float
+    violation: float
+    variants: tuple[str, ...]
+    slack_ms: tuple[float, ...]
+    choice: Sequence[Sequence[int | tuple[int, int]]]
+    """By queue length and slack."""
+
+
+@dataclass(frozen=True, slots=True)
+class RungReport:
+    """The promises of one load's table."""
+
+    load_rps: float
+    accuracy: float
+    violation: float
+
+
 def _table_of(
     problem: WorkerProblem, names: tuple[str, ...], solution: TableSolution | VariableSolution
-) -> dict[str, object]:
-    return {
-        "load_rps": problem.rate_rps,
-        "workers": problem.workers,
-        "accuracy": solution.accuracy,
-        "violation": solution.violation,
-        "variants": list(names),
-        "slack_ms": [slack_ns / 1e6 for slack_ns in problem.slack_ns],
-        "choice": [list(row) for row in solution.choice],
-    }
+) -> TableReport:
+    return TableReport(
+        problem.rate_rps,
+        problem.workers,
+        solution.accuracy,
+        solution.violation,
+        names,
+        tuple(slack_ns / 1e6 for slack_ns in problem.slack_ns),
+        solution.choice,
+    )
 
 
 def _label(names: tuple[str, ...], choice: int | tuple[int, int]) -> str:
@@ -224,23 +246,18 @@ def _print_ladder(problem: WorkerProblem, as_json: bool) -> None:
         progress.add_task("solving", total=None)
         ladder = solve_grid(problem, LOAD_LOW * peak, peak)
     rungs = [
-        {
-            "load_rps": rung.rate_rps,
-            "accuracy": rung.solution.accuracy,
-            "violation": rung.solution.violation,
-        }
+        RungReport(rung.rate_rps, rung.solution.accuracy, rung.solution.violation)
         for rung in ladder.rungs
     ]
     if as_json:
-        print(json.dumps({"workers": problem.workers, "tables": rungs}))
+        tables = [asdict(each) for each in rungs]
+        print(json.dumps({"workers": problem.workers, "tables": tables}))
         return
     table = Table(title=f"{len(rungs)} tables for {problem.workers} workers")
     for heading in ("load (req/s)", "accuracy", "violations"):
         table.add_column(heading, justify="right")
     for each in rungs:
-        table.add_row(
-            f"{each['load_rps']:,.0f}", f"{each['accuracy']:.4f}", f"{each['violation']:.4%}"
-        )
+        table.add_row(f"{each.load_rps:,.0f}", f"{each.accuracy:.4f}", f"{each.violation:.4%}")
     Console().print(table)
 
 

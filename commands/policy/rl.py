@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fermata.commands.workload import (
+from fermata.commands.files.workload import (
     Backends,
     DurationS,
     LoadOptions,
@@ -60,6 +60,18 @@ Batching = Annotated[
 ]
 SlotMs = Annotated[float, typer.Option(min=1, help="Length of a slot.")]
 Updates = Annotated[int, typer.Option(min=1, help="Of the policy, each after some 8,000 slots.")]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingReport:
+    """How a training ended, as --json prints it."""
+
+    checkpoint: str
+    slots: int
+    goodput: float
+    violations: float
+    wall_s: float
+    cpu_s: float
 
 
 @rl.command()
@@ -112,20 +124,16 @@ def train(
             raise typer.Exit(130) from None
     if draw is not None:
         draw({f"seed {seed}": trained.checkpoint.curve})
-    result = {
-        "checkpoint": str(out),
-        "slots": trained.curve[-1].slots,
-        "goodput": trained.curve[-1].goodput,
-        "violations": trained.curve[-1].violations,
-        "wall_s": trained.wall_s,
-        "cpu_s": trained.cpu_s,
-    }
+    last = trained.curve[-1]
     if as_json:
-        print(json.dumps(result))
+        result = TrainingReport(
+            str(out), last.slots, last.goodput, last.violations, trained.wall_s, trained.cpu_s
+        )
+        print(json.dumps(asdict(result)))
         return
     print(
-        f"{out}: {result['slots']:,} slots in {trained.wall_s:.0f} s; in training, noise included: "
-        f"goodput {trained.curve[-1].goodput:.2%}, violations {trained.curve[-1].violations:.2%}"
+        f"{out}: {last.slots:,} slots in {trained.wall_s:.0f} s; in training, noise included: "
+        f"goodput {last.goodput:.2%}, violations {last.violations:.2%}"
     )
 
 

@@ -5,6 +5,7 @@ Secrets are named in it, not held; see `fermata.deployments.config.security`.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,20 +37,11 @@ from fermata.foundation.sections import Mark, write_section
 from fermata.foundation.validation import Fields, read_yaml
 from fermata.router.policies.catalog import POLICIES, check_movable, read_options
 
-Options = Mapping[str, object]
-"""Options of a policy, as users write them."""
 Resources = dict[str, Positive]
 
 
 BATCH_SIZE_MAX = 64
 """Limit of variants that name none of their own."""
-
-
-def check_policy(policy: str, given: Options) -> None:
-    """Refuse a policy that there is not, and options that it has not."""
-    if policy not in POLICIES:
-        raise ValueError(f"policy={policy!r} must be one of {', '.join(POLICIES)}")
-    read_options(policy, given)
 
 
 def _read_applications(given: object, info: ValidationInfo) -> tuple[Application, ...]:
@@ -73,7 +65,7 @@ def _served(where: str, application: Application) -> Application:
     return replace(application, variants=tuple(variants))
 
 
-def _write_applications(applications: tuple[Application, ...]) -> list[dict[str, object]]:
+def _write_applications(applications: tuple[Application, ...]) -> list[object]:
     """As plain values; what only simulations use stays behind."""
     return [write_section(each, without=Mark.SIMULATED) for each in applications]
 
@@ -156,7 +148,7 @@ class RouterSection(Section):
 
     policy: str = "deferred"
     """See docs/scenarios.md for the policies and their options."""
-    policy_options: Options = {}
+    policy_options: Mapping[str, object] = {}
     """Options of that policy; `hold` is `auto` unless set, right on a fixed fleet."""
     fair_shares: bool = True
     """Refuse on arrival what is above an application's or a client's fair share of the backends,
@@ -172,7 +164,9 @@ class RouterSection(Section):
 
     @model_validator(mode="after")
     def _policy(self) -> "RouterSection":
-        check_policy(self.policy, self.policy_options)
+        if self.policy not in POLICIES:
+            raise ValueError(f"policy={self.policy!r} must be one of {', '.join(POLICIES)}")
+        read_options(self.policy, self.policy_options)
         return self
 
 
@@ -286,13 +280,13 @@ def read_config(
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "config"
+        at, given, reason, kind = itemgetter("loc", "input", "msg", "type")(error.errors()[0])
+        where = ".".join(str(part) for part in at) or "config"
         # A secret that was written into the file by mistake must not reach the log too.
-        secret = any("token" in str(part) for part in first["loc"])
-        shown = "..." if secret else repr(first["input"])[:80]
-        message = f"{source}: {where}={shown}: {first['msg']}"
-        allowed = _allowed_keys(first["loc"]) if first["type"] == "extra_forbidden" else ""
+        secret = any("token" in str(part) for part in at)
+        shown = "..." if secret else repr(given)[:80]
+        message = f"{source}: {where}={shown}: {reason}"
+        allowed = _allowed_keys(at) if kind == "extra_forbidden" else ""
         raise ConfigError(in_one_line(message + allowed)) from None
 
 

@@ -10,7 +10,7 @@ from fermata.applications.application import Application
 from fermata.applications.served import InputSpec
 from fermata.applications.variant import Variant
 from fermata.clients.wire.dtypes import NAMES
-from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig, Options
+from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
 from fermata.deployments.models.catalog import describe
 from fermata.deployments.models.digits import training_data
 from fermata.deployments.models.minilm import Tokens
@@ -81,18 +81,21 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
         policy=config.router.policy,
         kind=kind,
         swap=config.backend.swap,
-        policy_options=options_of(
-            config.router.policy, config.router.policy_options, config.autoscaler is not None
-        ),
+        policy_options={
+            **presets(config.router.policy, config.autoscaler is not None),
+            **config.router.policy_options,
+        },
         sub_clusters=1 if config.epochs is None else config.epochs.sub_clusters,
         fair_shares=config.router.fair_shares,
     )
 
 
-def options_of(policy: str, given: Options, scaled: bool = False) -> Options:
-    """A policy's options with the default that a fixed fleet wants; a scaled one is used fully."""
-    preset = {"hold": "deferred" if scaled else "auto"} if policy == "deferred" else {}
-    return {**preset, **given}
+def presets(policy: str, scaled: bool = False) -> dict[str, str]:
+    """Options that a policy has unless the file sets them.
+
+    A fixed fleet holds requests only while that raises goodput; a scaled one is there to be used.
+    """
+    return {"hold": "deferred" if scaled else "auto"} if policy == "deferred" else {}
 
 
 def router_names(config: DeploymentConfig) -> list[str]:
@@ -118,7 +121,7 @@ def _application(
         application,
         name=name,
         variants=variants,
-        policy_options=options_of(application.policy, application.policy_options),
+        policy_options={**presets(application.policy), **application.policy_options},
         classes=_classes(application, profiles),
     )
 

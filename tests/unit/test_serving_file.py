@@ -12,9 +12,9 @@ from test_profile_files import LARGE, SMALL, write_profiles
 from test_scaling_options import AUTOSCALER, EPOCHS
 from typer.testing import CliRunner
 
+from fermata.commands.files.workload import LoadOptions, is_scenario, is_serving_file, load_workload
 from fermata.commands.main import app
 from fermata.commands.serve import load_served
-from fermata.commands.workload import LoadOptions, is_scenario, is_serving_file, load_workload
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import known_profiles, router_config
 from fermata.foundation.errors import ConfigError

@@ -1,6 +1,5 @@
 """Scenarios for commands: of a scenario file, or of a serving file and a load."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,11 +10,10 @@ import yaml
 from fermata.applications.application import Application
 from fermata.applications.classes import PeekOptions
 from fermata.applications.variant import EMULATED, measured_by
-from fermata.commands.profile_option import apply_profiles
+from fermata.commands.files.profile_option import apply_profiles
 from fermata.foundation.check import check_number, check_positive, refuse
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.validation import Fields, fields, read_yaml
-from fermata.profiles.store import BYTES_PER_MB
 from fermata.simulator.scenario.scenario import (
     SCENARIO_KEYS,
     Scenario,
@@ -24,7 +22,9 @@ from fermata.simulator.scenario.scenario import (
 )
 
 if TYPE_CHECKING:
+    from fermata.deployments.config.base import Section
     from fermata.deployments.config.deployment import DeploymentConfig
+    from fermata.deployments.config.scaling import EpochsConfig
 
 SHARED_KEYS = frozenset(("applications", "autoscaler", "epochs"))
 """Top-level sections that scenarios and serving files both have."""
@@ -71,17 +71,19 @@ class LoadOptions:
 
     def on(self, top: Fields) -> Fields:
         """The options of a file, with these in their place."""
-        data = dict(top.data)
-        for key, option in (("rate_rps", self.rate_rps), ("duration_s", self.duration_s)):
-            if option is not None:
-                check_positive(f"--{key.replace('_', '-')}", option)
-                data[key] = option
+        for name, given in (("--rate-rps", self.rate_rps), ("--duration-s", self.duration_s)):
+            if given is not None:
+                check_positive(name, given)
         if self.backends is not None:
             check_number("--backends", self.backends, low=1)
-            data["backends"] = self.backends
-        if self.arrivals:
-            data["arrivals"] = _arrivals(self.arrivals)
-        return replace(top, data=data)
+        changes = {
+            "rate_rps": self.rate_rps,
+            "duration_s": self.duration_s,
+            "backends": self.backends,
+            "arrivals": _arrivals(self.arrivals) if self.arrivals else None,
+        }
+        set_here = {key: value for key, value in changes.items() if value is not None}
+        return replace(top, data={**top.data, **set_here})
 
 
 def _arrivals(text: str) -> object:
@@ -133,20 +135,20 @@ def load_workload(path: Path, load: LoadOptions, needs_rate: bool = True) -> Sce
 
 def _of_serving_file(path: Path, data: object, load: LoadOptions, needs_rate: bool) -> Scenario:
     from fermata.deployments.config.deployment import read_config
-    from fermata.deployments.config.resolve import options_of, router_names
+    from fermata.deployments.config.resolve import presets, router_names
 
     config = read_config(data, str(path), path.parent)
     applications = [
         replace(
             each,
             name=name,
-            policy_options=options_of(each.policy, each.policy_options),
+            policy_options={**presets(each.policy), **each.policy_options},
             # Frames supersede one another within a stream; without clients there is none.
             newest=each.newest and bool(each.clients),
         )
         for each, name in zip(config.applications, router_names(config), strict=True)
     ]
-    top = load.on(Fields("", dict(_fleet(config)), path.parent))
+    top = load.on(_fleet(config, path.parent))
     try:
         prepared = _prepared(tuple(applications), load.profiles)
         found = build_scenario(top, _swapped_in(config, prepared), False)
@@ -177,25 +179,35 @@ def _swapped_in(
     )
 
 
-def _fleet(config: "DeploymentConfig") -> Mapping[str, object]:
+def _fleet(config: "DeploymentConfig", beside: Path) -> Fields:
     """The options of a scenario that a serving file says."""
-    from fermata.deployments.config.resolve import options_of
+    from fermata.deployments.config.resolve import presets
 
-    router, scaled = config.router, config.autoscaler is not None
+    router, autoscaler, epochs = config.router, config.autoscaler, config.epochs
+    preset = presets(router.policy, autoscaler is not None)
     told = {
         "backends": config.backend.count,
         "policy": router.policy,
-        "policy_options": options_of(router.policy, router.policy_options, scaled),
+        "policy_options": {**preset, **router.policy_options},
         "fair_shares": router.fair_shares,
         "swap": config.backend.swap,
     }
-    if config.autoscaler is not None:
-        told["autoscaler"] = config.autoscaler.model_dump(exclude_none=True)
-    if config.epochs is not None:
-        limit = config.epochs.options(config.backend.memory_mb).memory_bytes
-        memory = {} if limit is None else {"memory_mb": limit / BYTES_PER_MB}
-        told["epochs"] = config.epochs.model_dump(exclude_none=True) | memory
-    return told
+    sections: dict[str, Section | None] = {
+        "autoscaler": autoscaler,
+        "epochs": None if epochs is None else _limited(epochs, config.backend.memory_mb),
+    }
+    scaled = {
+        key: section.model_dump(exclude_none=True)
+        for key, section in sections.items()
+        if section is not None
+    }
+    return Fields("", {**told, **scaled}, beside)
+
+
+def _limited(epochs: "EpochsConfig", memory_mb: float | None) -> "EpochsConfig":
+    """The section with the memory of a backend, where that is the smaller limit."""
+    limits = [each for each in (epochs.memory_mb, memory_mb) if each is not None]
+    return epochs.model_copy(update={"memory_mb": min(limits, default=None)})
 
 
 def _prepared(

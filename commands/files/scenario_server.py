@@ -6,8 +6,9 @@ from pathlib import Path
 from fermata.applications.application import Application
 from fermata.applications.reader import numbered
 from fermata.applications.variant import EMULATED
-from fermata.commands.workload import LoadOptions, load_workload
-from fermata.deployments.config.deployment import DeploymentConfig, Options, read_config
+from fermata.commands.files.workload import LoadOptions, load_workload
+from fermata.deployments.config.deployment import DeploymentConfig, read_config
+from fermata.deployments.config.resolve import presets
 from fermata.foundation.check import refuse
 from fermata.foundation.validation import fields, read_yaml
 from fermata.simulator.scenario.scenario import SCENARIO_KEYS, declared
@@ -36,14 +37,15 @@ def serve_scenario(path: Path) -> DeploymentConfig:
         "swap": scenario.swap,
         "cpus": EMULATED_CPUS if emulated else 1,
     }
+    router = {
+        "policy": scenario.policy,
+        "policy_options": {**_presets(scenario.policy), **scenario.policy_options},
+        "fair_shares": scenario.fair_shares,
+    }
     told = {
         "applications": _unique(applications),
         "backend": backend,
-        "router": {
-            "policy": scenario.policy,
-            "policy_options": _options(scenario.policy, scenario.policy_options),
-            "fair_shares": scenario.fair_shares,
-        },
+        "router": router,
         # Both kinds of file have the same options there.
         "autoscaler": top.data.get("autoscaler"),
         "epochs": top.data.get("epochs"),
@@ -51,13 +53,13 @@ def serve_scenario(path: Path) -> DeploymentConfig:
     return read_config(told, str(path), path.parent)
 
 
-def _options(policy: str, given: Options) -> Options:
-    """Options with a scenario's own default, which is not that of serving files."""
-    return {"hold": "deferred", **given} if policy == "deferred" else given
+def _presets(policy: str) -> dict[str, str]:
+    """A scenario holds requests as a scaled fleet does, unless it says otherwise."""
+    return presets(policy, scaled=True)
 
 
 def _served(application: Application) -> Application:
-    given = _options(application.policy, application.policy_options)
+    given = {**_presets(application.policy), **application.policy_options}
     return replace(application, policy_options=given)
 
 

@@ -1,0 +1,1 @@
+"""Files that commands take: scenarios, serving files, profiles and placement problems."""

@@ -39,7 +39,7 @@ class Application(ApplicationSpec):
     load: Served[Literal["start", "asked"]] = "start"
     """`asked`: not before a client asks for it (RepositoryModelLoad; needs `repository: open`)."""
     input: Served[InputSpec | None] = None
-    """What a request holds; an embedded model knows its own."""
+    """Content of one request; an embedded model knows its own."""
     labels: Served[tuple[str, ...]] = ()
     """Names of the classes of the first output, for clients that ask for them; an embedded model
     knows its own."""

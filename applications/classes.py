@@ -108,7 +108,7 @@ class ClassesOptions:
     data: Served[str] = ""
     """The labelled data it must have been built from; refused where it was not."""
     weights: tuple[NotNegative, ...] = ()
-    """What a right answer is worth, by class; 1 where absent."""
+    """Worth of a right answer, by class; 1 where absent."""
     recall_floors: tuple[Fraction, ...] = ()
     """The least recall that answers must have, by class; 0 where absent."""
     prior: Annotated[str | tuple[float, ...], PriorForm()] = "online"

@@ -26,7 +26,7 @@ class ContentSpec:
 
     frequencies: Steps
     votes: int = 1
-    """Of the SneakPeek model on one request; 0: there are none."""
+    """Votes of the SneakPeek model on one request; 0: there are none."""
     delay_ns: int = 0
     """From a request's arrival to its evidence."""
     samples: Samples | None = None

@@ -1,4 +1,4 @@
-"""What only servers need to know of an application: its input, and how a version is tried out."""
+"""Options that only servers use: an application's input, and the trial of a version."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ Fit = Literal["stretch", "crop", "centre", "whole"]
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """What one request holds."""
+    """Content of one request."""
 
     name: str = "input"
     """Tensor name in requests."""
@@ -38,7 +38,7 @@ class CanarySpec:
     """A new version that is tried out on some requests before it gets them all."""
 
     share: Annotated[float, Limits(high=1.0, ends=False)] = 0.1
-    """Of requests that name no version; the others go to the version before it."""
+    """Share of requests that name no version; the others go to the version before it."""
     bad_rate_max: Fraction = 0.05
     """Above it the version is withdrawn: nobody is sent to it until a client loads it anew."""
     requests_min: Count = 100

@@ -53,7 +53,7 @@ class Variant(VariantSpec):
     and `beta_ms`, or by `latency_ms`; servers measure them at the start where all are absent."""
 
     model: Served[str] = EMULATED
-    """What to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`,
+    """Model to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`,
     `transformers:distilbert@128`, a path to a TorchScript, exported or ONNX file,
     `module:function`, or `emulated` (runs for the profiled time and returns zeros)."""
     source: Annotated[str | Profile, Key("profile"), ProfileForm()] = ""
@@ -72,7 +72,7 @@ class Variant(VariantSpec):
     batch_size_max: Count = 0
     """No batch is larger; absent: 64 where it is served, what the SLO allows where simulated."""
     profile: Resolved[Profile | None] = None
-    """What the file says of its run times; None: a backend measures them."""
+    """Run times that the file gives; None: a backend measures them."""
 
 
 def read_variant(row: Fields) -> Variant:

@@ -29,44 +29,54 @@ BATCHES_MAX = 32
 BATCH_SIZE_MAX = 4096
 
 
+Models = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="MODEL...",
+        help="digits:small, imagenet:lite0@224, text:topics@64, faces:centerface@320, "
+        "torchvision:resnet50, transformers:distilbert@128, or module:function.",
+    ),
+]
+OutputPath = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FILE", help="Profile file to write.")
+]
+Batches = Annotated[str, typer.Option(help="Batch sizes, ascending from 1, with commas.")]
+InputSizes = Annotated[
+    str, typer.Option(help="Sides of pictures, with commas: each model at each of them.")
+]
+DeviceName = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Threads = Annotated[int, typer.Option(help="CPU threads for one batch.", min=1)]
+Graphs = Annotated[bool, typer.Option(help="CUDA graphs, on a GPU.")]
+Half = Annotated[bool, typer.Option(help="16-bit floats, on a GPU.")]
+BudgetMs = Annotated[float, typer.Option(help="Time for each model and batch size.")]
+InputShape = Annotated[
+    str, typer.Option("--input", help="One input of a function's model, as in 3x224x224.")
+]
+LabelledData = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Labelled test set, an .npz with samples [n, ...] and labels [n] from 0 up, or "
+        "`digits`, the embedded ones that no model was trained on: measures accuracy, recall "
+        "by class and the confusion matrix, too.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
 def profile(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODEL...",
-            help="digits:small, imagenet:lite0@224, text:topics@64, faces:centerface@320, "
-            "torchvision:resnet50, transformers:distilbert@128, or module:function.",
-        ),
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Profile file to write.")
-    ],
-    batches: Annotated[
-        str, typer.Option(help="Batch sizes, ascending from 1, with commas.")
-    ] = "1,2,4,8",
-    input_sizes: Annotated[
-        str, typer.Option(help="Sides of pictures, with commas: each model at each of them.")
-    ] = "",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    threads: Annotated[int, typer.Option(help="CPU threads for one batch.", min=1)] = 1,
-    graphs: Annotated[bool, typer.Option(help="CUDA graphs, on a GPU.")] = True,
-    half: Annotated[bool, typer.Option(help="16-bit floats, on a GPU.")] = True,
-    budget_ms: Annotated[float, typer.Option(help="Time for each model and batch size.")] = 3000,
-    input_shape: Annotated[
-        str, typer.Option("--input", help="One input of a function's model, as in 3x224x224.")
-    ] = "",
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Labelled test set, an .npz with samples [n, ...] and labels [n] from 0 up, or "
-            "`digits`, the embedded ones that no model was trained on: measures accuracy, recall "
-            "by class and the confusion matrix, too.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object and nothing else.")
-    ] = False,
+    models: Models,
+    output: OutputPath,
+    batches: Batches = "1,2,4,8",
+    input_sizes: InputSizes = "",
+    device: DeviceName = "auto",
+    threads: Threads = 1,
+    graphs: Graphs = True,
+    half: Half = True,
+    budget_ms: BudgetMs = 3000,
+    input_shape: InputShape = "",
+    data: LabelledData = None,
+    as_json: AsJson = False,
 ) -> None:
     """Measure what models cost on this machine: run time by batch size, memory, load time; and
     with --data how good they are."""

@@ -64,7 +64,7 @@ class Form(Protocol):
 
     @property
     def takes(self) -> str:
-        """What a file may give, for the page of options."""
+        """Values that a file may give, for the page of options."""
 
     def read(self, row: Fields, key: str) -> Any:
         """The value that is given."""
@@ -145,7 +145,7 @@ def options(section: type[Any]) -> tuple[Option, ...]:
 
 
 def keys(section: type) -> tuple[str, ...]:
-    """What a file may say in a section."""
+    """Keys that a file may have in a section."""
     return tuple(option.key for option in options(section))
 
 

@@ -61,7 +61,7 @@ Profiles = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What command lines say of a load, in place of the file."""
+    """A load from the command line, in place of the file's."""
 
     rate_rps: float | None = None
     backends: int | None = None

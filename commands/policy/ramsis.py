@@ -89,36 +89,39 @@ def _options(scenario: Scenario, **flags: str | float | None) -> RamsisOptions:
     return options
 
 
+Workers = Annotated[
+    int, typer.Option("--workers", "--backends", help="0: the scenario's backends.")
+]
+EveryLoad = Annotated[
+    bool, typer.Option("--every-load", help="Tables for the whole range, as a router has them.")
+]
+QueueMax = Annotated[int | None, typer.Option(help="Longest queue that the table knows.")]
+SloMs = Annotated[float, typer.Option(help="Which of the scenario's slos_ms; 0: the tightest.")]
+VariableBatching = Annotated[
+    bool,
+    typer.Option(
+        "--variable-batching",
+        help="A worker may leave part of its queue for later. For comparison, with few "
+        "--bins and a short --queue-max: routers always take the whole queue.",
+    ),
+]
+
+
 @ramsis.command("solve")
 def solve_tables(
     scenario: WorkloadPath,
     load: Load = 0.0,
-    workers: Annotated[
-        int, typer.Option("--workers", "--backends", help="0: the scenario's backends.")
-    ] = 0,
-    every_load: Annotated[
-        bool, typer.Option("--every-load", help="Tables for the whole range, as a router has them.")
-    ] = False,
+    workers: Workers = 0,
+    every_load: EveryLoad = False,
     application: ApplicationName = "",
     reward: Reward = None,
     balancing: Balancing = None,
     bins: Bins = None,
-    queue_max: Annotated[
-        int | None, typer.Option(help="Longest queue that the table knows.")
-    ] = None,
+    queue_max: QueueMax = None,
     law: Law = None,
     burst_ms: BurstMs = None,
-    slo_ms: Annotated[
-        float, typer.Option(help="Which of the scenario's slos_ms; 0: the tightest.")
-    ] = 0.0,
-    variable_batching: Annotated[
-        bool,
-        typer.Option(
-            "--variable-batching",
-            help="A worker may leave part of its queue for later. For comparison, with few "
-            "--bins and a short --queue-max: routers always take the whole queue.",
-        ),
-    ] = False,
+    slo_ms: SloMs = 0.0,
+    variable_batching: VariableBatching = False,
     profiles: Profiles = None,
     as_json: AsJson = False,
 ) -> None:

@@ -79,7 +79,7 @@ class Scenario:
     dispatch_ns: int = 0
     arrivals: ArrivalSpec = field(default_factory=ArrivalSpec)
     shares: tuple[float, ...] = ()
-    """Of each application in the whole rate."""
+    """Share of each application in the whole rate."""
     faults: tuple[Fault, ...] = ()
     network: NetworkSpec | None = None
     """Between the clients and the server; None: requests are at the server at once."""
@@ -88,11 +88,11 @@ class Scenario:
     swap: bool = False
     """A backend holds one model at a time; others have to be swapped in."""
     fair_shares: bool = False
-    """Whoever is above the fair share is refused on arrival, as live routers do."""
+    """Refuse on arrival what is above a fair share, as live routers do."""
 
     @property
     def resident(self) -> frozenset[int] | None:
-        """What a backend holds when it comes up; None: every model."""
+        """Models that a backend holds when it comes up; None: all."""
         return frozenset() if self.swap else None
 
     @property

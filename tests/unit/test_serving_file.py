@@ -19,6 +19,7 @@ from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import known_profiles, router_config
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms, seconds
+from fermata.simulator.learning.system import read_system
 from fermata.simulator.scenario.scenario import read_scenario
 
 ROOT = Path(__file__).parents[2]
@@ -152,7 +153,7 @@ def test_ramsis_plans_and_solves_for_a_serving_file(tmp_path: Path) -> None:
     assert "--load" in refusal(*plan, "--by", "ramsis")
 
 
-def test_rl_evaluates_a_serving_file(tmp_path: Path) -> None:
+def test_rl_trains_and_evaluates_for_a_serving_file(tmp_path: Path) -> None:
     files = ROOT / "tests/compat/files"
     scenario = yaml.safe_load((files / "scenarios/bursts-short.yaml").read_text())
     told = {
@@ -169,6 +170,8 @@ def test_rl_evaluates_a_serving_file(tmp_path: Path) -> None:
     arrivals = json.dumps(scenario["arrivals"])
     found = fermata(*evaluate, path, "--process", arrivals, "--duration-s", scenario["duration_s"])
     assert found == fermata(*evaluate, files / "scenarios/bursts-short.yaml")
+    system = read_system(load_workload(path, LoadOptions(arrivals=arrivals)))
+    assert system == read_system(read_scenario(scenario))
 
 
 def test_what_a_serving_file_lacks_is_said_in_one_line(tmp_path: Path) -> None:

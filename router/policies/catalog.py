@@ -220,6 +220,8 @@ def _read(where: str, key: str, value: object, default: object) -> object:
         numbers = value if isinstance(value, list | tuple) else None
         if numbers is None or not all(type(each) in (int, float) for each in numbers):
             refuse(where, value, "must be a list of numbers")
+        for each in numbers:
+            check_number(where, each)
         return tuple(float(each) for each in numbers)
     if isinstance(default, str):
         if not isinstance(value, str):

@@ -97,6 +97,10 @@ def arrivals_map(d0: object, d1: object) -> dict[str, Any]:
             with_top(policy="timeout", policy_options={"max_batch_size": 1.5}),
             ["policy_options.max_batch_size=1.5", "whole number"],
         ),
+        (
+            with_top(policy="ramsis", policy_options={"slos_ms": [10, 10**400]}),
+            ["policy_options.slos_ms=1000", "finite"],
+        ),
         (with_top(execution={"jiter": 1}), ["execution.jiter=1", "unknown key", "jitter"]),
         (with_top(execution=0.1), ["execution=0.1", "must be an object"]),
         (with_top(execution={"jitter": -0.1}), ["execution.jitter=-0.1", "at least 0"]),

@@ -26,6 +26,9 @@ PACKAGES = ("router", "deployments")
 MODULES_MAX = 15
 ARROWS_MAX = 21
 FUNCTION_LINES_MAX = 60
+APPLICATION = "ApplicationSpec"
+OPTIONS_MIN = 5
+"""Options of an application that a class must have in common with it to be a declaration of one."""
 SENTENCE_WORDS_MAX = 25
 
 
@@ -111,6 +114,8 @@ def code_figures(house: House) -> Iterator[Figure]:
     yield Figure(
         "class names in use twice or more", len(code.shared_classes(sources)), "names", 9, True
     )
+    name = "classes that declare the options of an application"
+    yield Figure(name, len(application_places(house)), "classes", 1, True)
     loose = len(code.loose_types(sources))
     yield Figure("mappings of str to Any or object, aliases too", loose, "places", 29, True)
     keys = len(code.string_keys(sources))
@@ -175,6 +180,10 @@ def class_places(house: House) -> list[Place]:
     return [place for _, places in sorted(shared.items()) for place in places]
 
 
+def application_places(house: House) -> list[Place]:
+    return code.declarations_of(APPLICATION, house.sources, OPTIONS_MIN)
+
+
 def import_places(house: House) -> list[Place]:
     listed = []
     for found in house.crossings.values():
@@ -196,6 +205,7 @@ def long_sentences(house: House) -> list[Place]:
 
 
 LISTS: Mapping[str, Callable[[House], list[Place]]] = {
+    "applications": application_places,
     "classes": class_places,
     "constants": lambda house: code.numeric_constants(house.sources),
     "dicts": lambda house: code.loose_types(house.sources),

@@ -79,6 +79,28 @@ def shared_classes(sources: Iterable[Source]) -> dict[str, list[Place]]:
     return {name: list(places.values()) for name, places in found.items() if len(places) > 1}
 
 
+def declared(node: ast.ClassDef) -> set[str]:
+    """Fields that a class declares by itself, without their units."""
+    named = (
+        each.target.id
+        for each in node.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    )
+    return {name.removesuffix("_ns").removesuffix("_ms") for name in named}
+
+
+def declarations_of(name: str, sources: Sequence[Source], least: int) -> list[Place]:
+    """Classes that declare at least so many of the fields of the class of this name, itself too."""
+    classes = [
+        (source.place(node, f"class {node.name}"), node.name, declared(node))
+        for source in sources
+        for node in source.nodes
+        if isinstance(node, ast.ClassDef)
+    ]
+    wanted = {field for _, own, fields in classes if own == name for field in fields}
+    return [place for place, _, fields in classes if len(fields & wanted) >= least]
+
+
 @dataclass(frozen=True, order=True, slots=True)
 class Measured:
     """One function and its lines, decorators aside."""

@@ -94,6 +94,18 @@ def test_class_names_of_two_modules_are_shared() -> None:
     }
 
 
+def test_a_class_with_the_fields_of_another_declares_it_again() -> None:
+    spec = source(
+        "class Spec:\n    name: str\n    slo_ns: int\n    share: float = 1\n", "router/a.py"
+    )
+    text = "class Config:\n    name: str\n    slo_ms: float\nclass Other(Spec):\n    name: str"
+    copy = source(text, "router/b.py")
+    assert code.declarations_of("Spec", [spec, copy], 2) == [
+        Place("router/a.py", 1, "class Spec"),
+        Place("router/b.py", 1, "class Config"),
+    ]
+
+
 def test_functions_are_measured_from_def_to_end() -> None:
     found = code.functions(
         [

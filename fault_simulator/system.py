@@ -98,6 +98,9 @@ class SimulatedDeployment:
         """Processes that the cluster is about to start."""
         self.on_start: list[Callable[[object], None]] = [] if plant is None else [plant]
         """Told of each process before it runs; planted bugs come in here."""
+        self._start(frontends, backends)
+
+    def _start(self, frontends: int, backends: int) -> None:
         for _ in range(frontends):
             self.start_frontend()
         for _ in range(backends):

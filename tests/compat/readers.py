@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -394,10 +395,16 @@ class _Cluster:
 
 async def _kept_plan(config: DeploymentConfig, profiles: Mapping[str, Profile]) -> dict[str, int]:
     """Where a control plane that starts anew has applications served."""
+    assert config.epochs is not None
     cluster = _Cluster([each.name for each in config.applications])
-    loop = ScalingLoop(config, profiles, cluster, cluster)  # type: ignore[arg-type]
-    await loop.start()
-    loop.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        # The control plane keeps its plan anew; the file here stays as it is.
+        copy = shutil.copy(config.epochs.plan_file, folder)
+        epochs = config.epochs.model_copy(update={"plan_file": copy})
+        copied = config.model_copy(update={"epochs": epochs})
+        loop = ScalingLoop(copied, profiles, cluster, cluster)  # type: ignore[arg-type]
+        await loop.start()
+        loop.stop()
     return cluster.home
 
 

@@ -65,14 +65,14 @@ def _variant(variant: Variant, slo_ns_max: int) -> Variant:
     """The variant with its run times by batch size."""
     profile = variant.profile
     assert profile is not None
-    p50_ns = tuple(profile.table_ns(_batch_size_max(variant, slo_ns_max)))
+    p50_ns = tuple(profile.table_ns(batch_size_max(variant, slo_ns_max)))
     p99_ns = None
     if profile.linear_ns is None:
         p99_ns = tuple(profile.table_ns_p99(len(p50_ns)))
     return replace(variant, p50_ns=p50_ns, p99_ns=p99_ns)
 
 
-def _batch_size_max(variant: Variant, slo_ns_max: int) -> int:
+def batch_size_max(variant: Variant, slo_ns_max: int) -> int:
     """The largest batch that could be of use: one that alone still meets the loosest SLO."""
     profile = variant.profile
     assert profile is not None
@@ -93,7 +93,7 @@ def spreads(scenario: Scenario) -> list[list[float]]:
     of_variants: list[list[float]] = []
     for application in scenario.applications:
         for variant, profile in zip(application.variants, application.profiles, strict=True):
-            size_max = _batch_size_max(variant, application.slo_ns_max)
+            size_max = batch_size_max(variant, application.slo_ns_max)
             if profile.linear_ns is not None:
                 of_variants.append([0.0] * size_max)
                 continue

@@ -83,11 +83,8 @@ class Environment:
         """As this slot begins; known once it has been asked for."""
         self.lanes: Lanes | BatchingLanes
         if batching:
-            width = max(len(table) for table in system.batch_ns)
-            table = np.array([[*row, *[row[-1]] * (width - len(row))] for row in system.batch_ns])
-            self.lanes = BatchingLanes(
-                np.tile(table[self.tier], (copies, 1)), system.buffer, system.slo_ns
-            )
+            tables = np.tile(system.lane_tables(), (copies, 1))
+            self.lanes = BatchingLanes(tables, system.buffer, system.slo_ns)
         else:
             service_ns = np.array([system.batch_ns[tier][1] for tier in system.tiers], np.int64)
             self.lanes = Lanes(np.tile(service_ns, copies), system.buffer, system.slo_ns)

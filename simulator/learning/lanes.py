@@ -105,7 +105,8 @@ class BatchingLanes:
     def __init__(self, batch_ns: Ints, buffer: int, slo_ns: int) -> None:
         lanes = len(batch_ns)
         self.batch_ns = batch_ns
-        """Run time by lane and size; column 0 is unused."""
+        """Run time by lane and size, 0 beyond the largest batch; column 0 is unused."""
+        self.size_max = np.count_nonzero(batch_ns[:, 1:], axis=1)
         self.buffer = buffer
         self.slo_ns = slo_ns
         self.limits = np.ones((lanes, 2), np.int64)
@@ -150,6 +151,7 @@ class BatchingLanes:
         while len(rows):
             limits = self.limits[rows]
             size = batch_size(self.waiting[rows], (limits[:, 0], limits[:, 1]))
+            size = np.minimum(size, self.size_max[rows])
             completed_ns = self.came_ns[rows, np.minimum(limits[:, 0], self.buffer) - 1]
             # Batches that new limits release start with them; earlier ones have started already.
             earliest_ns = np.maximum(self.free_ns[rows], self.changed_ns)

@@ -12,6 +12,8 @@ from fermata.router.policies.rl.observation import Scales
 from fermata.router.policies.routing.deadline import RoutingOptions
 from fermata.router.policies.routing.mix import allot, read_mix
 from fermata.simulator.arrivals import map_stationary
+from fermata.simulator.assembly import batch_size_max
+from fermata.simulator.learning.lanes import Ints
 from fermata.simulator.reports.phase_report import phase_rates
 from fermata.simulator.scenario.scenario import Scenario
 
@@ -38,6 +40,12 @@ class TrainingSystem:
     def scales(self, with_arrivals: bool, memory: int = 1) -> Scales:
         arrivals = max(self.rates_rps) if with_arrivals else 0.0
         return Scales(self.buffer, self.slo_ns, arrivals, memory)
+
+    def lane_tables(self) -> Ints:
+        """Run time by instance and batch size; 0 beyond an instance's largest batch."""
+        width = max(map(len, self.batch_ns))
+        rows = [(*row, *[0] * (width - len(row))) for row in self.batch_ns]
+        return np.array([rows[tier] for tier in self.tiers], np.int64)
 
 
 def read_tiers(scenario: Scenario) -> tuple[int, ...]:
@@ -70,8 +78,8 @@ def read_system(scenario: Scenario) -> TrainingSystem:
     return TrainingSystem(
         tiers=read_tiers(scenario),
         batch_ns=tuple(
-            (0, *profile.table_ns(min(max(SIZES), profile.batch_size_max or max(SIZES))))
-            for profile in application.profiles
+            (0, *profile.table_ns(min(max(SIZES), batch_size_max(variant, application.slo_ns_max))))
+            for variant, profile in zip(application.variants, application.profiles, strict=True)
         ),
         accuracy=accuracy,
         buffer=options.buffer,

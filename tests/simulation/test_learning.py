@@ -21,7 +21,9 @@ from fermata.simulator.learning.system import read_system
 from fermata.simulator.learning.teacher import Teacher
 from fermata.simulator.reports.phase_report import report_phases
 from fermata.simulator.run import simulate
+from fermata.simulator.scenario.scenario import load_scenario
 
+BURSTS = Path(__file__).parents[2] / "simulator/samples/bursts.yaml"
 SYSTEM = read_system(edge(arrivals=eq12("table")))
 
 
@@ -100,6 +102,16 @@ def test_training_makes_a_policy_that_serves_bursts(batching: bool, tmp_path: Pa
     burst, normal = report_phases(served, simulate(served)).states
     assert burst.violations < 0.1
     assert burst.first_variant < 0.4 < normal.first_variant
+
+
+def test_batches_are_trained_where_tables_are_short() -> None:
+    pytest.importorskip("torch", reason="training needs the extra torch")
+    from fermata.simulator.learning.ppo import Settings
+    from fermata.simulator.learning.training import Lesson, train
+
+    settings = Settings(copies=32, horizon=4, updates=1, imitation_rounds=1)
+    trained = train(load_scenario(BURSTS), Lesson(batching=True, settings=settings))
+    assert trained.checkpoint.batching
 
 
 def test_training_that_is_interrupted_leaves_a_policy(tmp_path: Path) -> None:

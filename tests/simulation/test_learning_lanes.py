@@ -1,6 +1,7 @@
 """The vectorised instances of training do what the engine does, request by request."""
 
 import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -82,12 +83,14 @@ def slots_of(log: RunLog, seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
     return slots
 
 
-def workload(**values: object) -> Scenario:
+def workload(
+    variants: Sequence[Mapping[str, object]] = (HEAVY_BATCHES, LIGHT_BATCHES), **values: object
+) -> Scenario:
     application = {
         "name": "vision",
         "slo_ms": 300,
         "hard_limit_ms": 60_000,
-        "variants": [HEAVY_BATCHES, LIGHT_BATCHES],
+        "variants": list(variants),
     }
     return edge(
         arrivals=eq12("text"), duration_s=SECONDS, warmup_s=0, applications=[application], **values
@@ -132,14 +135,29 @@ def test_lanes_are_the_engine_s_instances(seed: int, tmp_path: Path) -> None:
     assert min(outcome(log)) > 0
 
 
+def up_to(size: int, variant: Mapping[str, object]) -> dict[str, object]:
+    return {**variant, "batch_size_max": size}
+
+
+SHORT = [
+    (up_to(1, HEAVY_BATCHES), up_to(1, LIGHT_BATCHES)),
+    (up_to(2, HEAVY_BATCHES), LIGHT_BATCHES),
+    (up_to(4, HEAVY_BATCHES), up_to(1, LIGHT_BATCHES)),
+    ({**HEAVY_BATCHES, "latency_ms": [42.9]}, {**LIGHT_BATCHES, "latency_ms": [11.0, 12.0, 13.0]}),
+]
+"""Variants whose largest batch is below what a policy may choose."""
+
+
+@pytest.mark.parametrize("variants", [(HEAVY_BATCHES, LIGHT_BATCHES), *SHORT])
 @pytest.mark.parametrize("limits", [(1, 5), (3, 5), (1, 3)])
-def test_batching_lanes_are_the_engine_s_instances(limits: tuple[int, int], tmp_path: Path) -> None:
-    scenario = workload(seed=3)
+def test_batching_lanes_are_the_engine_s_instances(
+    limits: tuple[int, int], variants: Sequence[Mapping[str, object]], tmp_path: Path
+) -> None:
+    scenario = workload(variants, seed=3)
     system = read_system(scenario)
     checkpoint = constant_policy(system, limits)
     log, seen = by_engine(scenario, checkpoint, tmp_path / "policy.json")
-    table = np.array(system.batch_ns)[np.array(system.tiers)]
-    lanes = BatchingLanes(table, 15, system.slo_ns)
+    lanes = BatchingLanes(system.lane_tables(), 15, system.slo_ns)
     memory = Memory(checkpoint.scales.memory)
     tallies: list[LaneCounts] = []
     arrivals = 0

@@ -1,5 +1,7 @@
 """Reads the `applications` of a file, serving file or scenario alike."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 from fermata.applications.application import Application
@@ -53,3 +55,12 @@ def numbered(applications: tuple[Application, ...]) -> tuple[Application, ...]:
             name = application.name if application.copies == 1 else f"{application.name}-{copy}"
             found.append(replace(application, name=name, copies=1))
     return tuple(found)
+
+
+def router_names(applications: Sequence[Application]) -> list[str]:
+    """The router's name of each application: versions are applications of their own there."""
+    given = Counter(each.name for each in applications)
+    return [
+        each.name if given[each.name] == 1 else f"{each.name}@{each.version}"
+        for each in applications
+    ]

@@ -3,6 +3,7 @@
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 
@@ -21,3 +22,10 @@ def prefer_user_folders() -> None:
     """
     given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = dict.fromkeys([*filter(None, given), *sys.path])
+
+
+def find_beside(path: Path) -> None:
+    """Let functions that a file names be found in the file's own folder, after all others."""
+    folder = os.fspath(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)

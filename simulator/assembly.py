@@ -39,7 +39,9 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> SimulatedAssembly
     changes: then the control brings them up."""
     built = assemble_router(
         RouterConfig(
-            applications=tuple(_served(each, weights) for each in scenario.applications),
+            applications=tuple(
+                _served(each, weights, scenario.swap) for each in scenario.applications
+            ),
             policy=scenario.policy,
             policy_options=scenario.policy_options,
             lead_ns=scenario.dispatch_ns,
@@ -56,20 +58,24 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> SimulatedAssembly
     return SimulatedAssembly(built.engine, accuracy, built, built.ownership, built.families)
 
 
-def _served(application: Application, weights: dict[int, float]) -> ApplicationSpec:
-    variants = tuple(_variant(each, application.slo_ns_max) for each in application.variants)
+def _served(application: Application, weights: dict[int, float], swap: bool) -> ApplicationSpec:
+    variants = tuple(_variant(each, application.slo_ns_max, swap) for each in application.variants)
     return replace(application, variants=variants, weights=weights)
 
 
-def _variant(variant: Variant, slo_ns_max: int) -> Variant:
-    """The variant with its run times by batch size."""
+def _variant(variant: Variant, slo_ns_max: int, swap: bool) -> Variant:
+    """The variant with its run times by batch size.
+
+    Where backends hold one model at a time, a swap-in that is not known is a load, as live.
+    """
     profile = variant.profile
     assert profile is not None
     p50_ns = tuple(profile.table_ns(batch_size_max(variant, slo_ns_max)))
     p99_ns = None
     if profile.linear_ns is None:
         p99_ns = tuple(profile.table_ns_p99(len(p50_ns)))
-    return replace(variant, p50_ns=p50_ns, p99_ns=p99_ns)
+    swap_in_ns = variant.swap_in_ns or (max(1, profile.load_ns) if swap else 0)
+    return replace(variant, p50_ns=p50_ns, p99_ns=p99_ns, swap_in_ns=swap_in_ns)
 
 
 def batch_size_max(variant: Variant, slo_ns_max: int) -> int:

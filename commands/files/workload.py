@@ -13,6 +13,7 @@ from fermata.applications.variant import EMULATED, measured_by
 from fermata.commands.files.profile_option import apply_profiles
 from fermata.foundation.check import check_number, check_positive, refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.user_code import find_beside
 from fermata.foundation.validation import Fields, fields, read_yaml
 from fermata.simulator.scenario.scenario import (
     SCENARIO_KEYS,
@@ -127,6 +128,7 @@ def serving_keys() -> frozenset[str]:
 def load_workload(path: Path, load: LoadOptions, needs_rate: bool = True) -> Scenario:
     """The scenario in a file, or that of a serving file under a load; else a ConfigError."""
     data = read_yaml(path)
+    find_beside(path)
     if is_serving_file(data):
         return _of_serving_file(path, data, load, needs_rate)
     top = load.on(fields("", "scenario", data, SCENARIO_KEYS, path.parent))
@@ -135,18 +137,17 @@ def load_workload(path: Path, load: LoadOptions, needs_rate: bool = True) -> Sce
 
 def _of_serving_file(path: Path, data: object, load: LoadOptions, needs_rate: bool) -> Scenario:
     from fermata.deployments.config.deployment import read_config
-    from fermata.deployments.config.resolve import presets, router_names
+    from fermata.deployments.config.resolve import presets
 
     config = read_config(data, str(path), path.parent)
     applications = [
         replace(
             each,
-            name=name,
             policy_options={**presets(each.policy), **each.policy_options},
             # Frames supersede one another within a stream; without clients there is none.
             newest=each.newest and bool(each.clients),
         )
-        for each, name in zip(config.applications, router_names(config), strict=True)
+        for each in config.applications
     ]
     top = load.on(_fleet(config, path.parent))
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from fermata.applications.application import Application
+from fermata.applications.reader import router_names
 from fermata.applications.served import InputSpec
 from fermata.applications.variant import Variant
 from fermata.clients.wire.dtypes import NAMES
@@ -72,7 +73,7 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
 
     `kind` is that of the backends which the profiles were measured on.
     """
-    names = router_names(config)
+    names = router_names(config.applications)
     return RouterConfig(
         applications=tuple(
             _application(each, name, profiles, config.repository == "fixed", config.backend.swap)
@@ -96,15 +97,6 @@ def presets(policy: str, scaled: bool = False) -> dict[str, str]:
     A fixed fleet holds requests only while that raises goodput; a scaled one is there to be used.
     """
     return {"hold": "deferred" if scaled else "auto"} if policy == "deferred" else {}
-
-
-def router_names(config: DeploymentConfig) -> list[str]:
-    """The router's name of each application: versions are applications of their own there."""
-    given = [each.name for each in config.applications]
-    return [
-        each.name if given.count(each.name) == 1 else f"{each.name}@{each.version}"
-        for each in config.applications
-    ]
 
 
 def _application(
@@ -187,7 +179,7 @@ def _variant(variant: Variant, profiles: Profiles, swaps: bool, swap: bool = Fal
 def swap_in_of(variant: Variant, profile: Profile, swaps: bool, swap: bool) -> int:
     """Time to bring a variant in, in nanoseconds; 0: it is not brought in."""
     if swap and variant.swap_in_ns is not None:
-        return variant.swap_in_ns
+        return max(1, variant.swap_in_ns)
     known_ns = profile.swap_in_ns if swaps else 0
     # Where nobody has measured it, a swap-in is a load; what it takes will be learnt.
     return known_ns or max(1, profile.load_ns) if swap else known_ns
@@ -286,7 +278,7 @@ def _input_shape(variant: Variant, given: InputSpec) -> tuple[int, ...]:
 
 def registry(config: DeploymentConfig) -> Registry:
     """Models that frontends offer to clients."""
-    names = router_names(config)
+    names = router_names(config.applications)
     given = sorted(zip(config.applications, names, strict=True), key=lambda pair: pair[0].version)
     versions: dict[str, tuple[str, ...]] = {}
     for application, _ in given:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fermata.applications.reader import router_names
 from fermata.applications.served import CanarySpec
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.resolve import router_names
 from fermata.router.core.events import GOOD
 from fermata.router.telemetry.snapshot import ApplicationSnapshot, RouterSnapshot
 
@@ -46,7 +46,7 @@ class Canaries:
 
 
 def canaries(config: DeploymentConfig) -> Canaries:
-    pairs = zip(router_names(config), config.applications, strict=True)
+    pairs = zip(router_names(config.applications), config.applications, strict=True)
     return Canaries({name: each.canary for name, each in pairs if each.canary is not None})
 
 

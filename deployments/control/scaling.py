@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from fermata.applications.reader import router_names
 from fermata.autoscaler.control_loop import (
     NO_TERM,
     ControlEffect,
@@ -17,7 +18,6 @@ from fermata.autoscaler.placer import ApplyPlan, KeepPlan, LeaveInPlace, SolvePl
 from fermata.autoscaler.readings import ApplicationReading, ClusterReading, SubClusterReading
 from fermata.autoscaler.rule import ScalingAdvice
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.resolve import router_names
 from fermata.deployments.control.cluster import Cluster
 from fermata.deployments.control.leader_client import LeaderClient
 from fermata.deployments.specs.status import AdviceStatus, ScalingStatus
@@ -66,7 +66,7 @@ def placed_models(
             [variant.batch_size_max for variant in each.variants],
             each.slo_ns,
         )
-        for each, name in zip(config.applications, router_names(config), strict=True)
+        for each, name in zip(config.applications, router_names(config.applications), strict=True)
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fermata.applications.application import Application
-from fermata.applications.reader import numbered, read_applications
+from fermata.applications.reader import numbered, read_applications, router_names
 from fermata.autoscaler.options import AutoscalerOptions, EpochOptions
 from fermata.foundation.check import check_positive, refuse
 from fermata.foundation.units import NEVER, SECOND, ms, seconds
@@ -218,11 +218,12 @@ def declared(top: Fields) -> tuple[Application, ...]:
 def _simulated(given: tuple[Application, ...]) -> tuple[Application, ...]:
     found = [simulated(f"applications[{index}]", each) for index, each in enumerate(given)]
     applications = numbered(tuple(found))
-    names = [application.name for application in applications]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            refuse("applications", name, "is the name of two applications; rename one")
-    return applications
+    versions = [(application.name, application.version) for application in applications]
+    for index, version in enumerate(versions):
+        if version in versions[:index]:
+            refuse("applications", version[0], "is the name of two applications; rename one")
+    named = zip(applications, router_names(applications), strict=True)
+    return tuple(replace(application, name=name) for application, name in named)
 
 
 def _read_jitter(top: Fields) -> tuple[tuple[int, float], ...]:

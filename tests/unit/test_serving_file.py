@@ -1,6 +1,7 @@
 """Commands that simulate take a serving file, and `fermata serve` takes a scenario."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,8 @@ def test_versions_are_applications_of_their_own(tmp_path: Path) -> None:
     found = load_workload(write(tmp_path / "x.yaml", {"applications": rows}), RATED)
     assert [each.name for each in found.applications] == ["app@1", "app@2"]
     assert found.shares == (0.5, 0.5)
+    pasted = read_scenario({**SCENARIO, "applications": rows})
+    assert [each.name for each in pasted.applications] == ["app@1", "app@2"]
 
 
 def test_newest_needs_streams_to_mean_anything(tmp_path: Path) -> None:
@@ -283,6 +286,31 @@ def test_swapped_models_take_their_load_time_where_nothing_is_known(tmp_path: Pa
     (application,) = load_workload(path, RATED).applications
     assert application.variants[0].swap_in_ns == ms(30)
     assert fermata("simulate", path, "--rate-rps", 20, "--duration-s", 1)["bad_rate"] == 0.0
+
+
+@pytest.mark.parametrize("swap_in", [{}, {"swap_in_ms": 0}, {"swap_in_ms": 3}])
+def test_models_that_are_swapped_are_served_whatever_is_known(
+    tmp_path: Path, swap_in: dict[str, object]
+) -> None:
+    row = {**APPLICATION, "variants": [{**VARIANT, **swap_in}]}
+    told = {"applications": [row], "backend": {"swap": True, "device": "emulated"}}
+    served = write(tmp_path / "x.yaml", told)
+    scenario = write(tmp_path / "s.yaml", {**SCENARIO, "swap": True, "applications": [row]})
+    for path in (served, scenario):
+        load = ("--rate-rps", 20, "--duration-s", 1)
+        assert fermata("simulate", path, *load)["bad_rate"] == 0.0
+    config = read_config(told)
+    (application,) = router_config(config, known_profiles(config)).applications
+    assert application.variants[0].swap_in_ns
+
+
+def test_functions_lie_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "own_penalty.py").write_text("def late(share):\n    return share\n")
+    row = {**CHOOSING, "policy": "sneakpeek", "policy_options": {"penalty": "own_penalty:late"}}
+    path = write(tmp_path / "x.yaml", {"applications": [row]})
+    for _ in range(2):
+        assert fermata("simulate", path, "--rate-rps", 20, "--duration-s", 1)["requests"] > 0
+    assert sys.path.count(str(tmp_path)) == 1
 
 
 def test_a_sneakpeek_file_votes_in_simulations(tmp_path: Path) -> None:

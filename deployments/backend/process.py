@@ -185,7 +185,7 @@ class BackendProcess:
     def on_router_up(self, link: Link) -> None:
         refusal = self.pipeline.on_router_up(link.peer.epoch)
         if refusal is not None:
-            link.close(CloseCode.STALE, refusal)
+            link.close(CloseCode.STALE, refusal, term=self.pipeline.term)
             return
         self.router = link
         LOG.info("router linked", extra=fields(epoch=link.peer.epoch))

@@ -55,28 +55,37 @@ class Terms:
         self.again_s = again_s
         self.asking: asyncio.Task[None] | None = None
         self.noting: asyncio.Task[None] | None = None
+        self.refuted = 0
+        """Claim that was refuted last."""
 
-    def confirm(self, then: Callable[[], None]) -> None:
-        """Call this if there is a newer router, as a proven peer says. Where the record cannot be
-        read, that peer is believed: better no router than two."""
+    def confirm(self, claimed: int, then: Callable[[], None]) -> None:
+        """Call `then` if there is a router of the term that a proven peer claims to have met. Where
+        the record cannot be read, the peer is believed: better no router than two."""
         if self.record is None:
             then()
         elif self.asking is None or self.asking.done():
-            self.asking = _start(self._ask(self.record, then))
+            self.asking = _start(self._ask(self.record, claimed, then))
 
-    async def _ask(self, record: TermRecord, then: Callable[[], None]) -> None:
+    async def _ask(self, record: TermRecord, claimed: int, then: Callable[[], None]) -> None:
         try:
             highest = await asyncio.wait_for(record.highest(), self.wait_s)
         except (NoAnswerError, TimeoutError):
             LOG.warning("the record of terms cannot be read: a peer's word is taken instead")
         else:
-            if highest <= self.term():
-                LOG.warning(
-                    "a peer claims that there is a newer router, and the cluster knows of none",
-                    extra=fields(term=self.term(), recorded=highest),
-                )
+            # A standby has a higher term too: that alone confirms nothing.
+            if not self.term() < claimed <= highest:
+                self._refute(claimed, highest)
                 return
         then()
+
+    def _refute(self, claimed: int, highest: int) -> None:
+        # Logged once: the peer tries again and again.
+        if claimed != self.refuted:
+            self.refuted = claimed
+            LOG.warning(
+                "a peer claims to have met a newer router, and the cluster knows of none",
+                extra=fields(term=self.term(), claimed=claimed, recorded=highest),
+            )
 
     def note(self, term: int) -> None:
         """Have a term recorded that the cluster did not give, however long it takes."""

@@ -69,6 +69,8 @@ class Closed:
     detail: str
     by_peer: bool = False
     """The peer said so; a peer that has not proven itself is never quoted with a code."""
+    term: int = 0
+    """Term of the newer router, with the code STALE."""
 
     @property
     def unmeant(self) -> bool:

@@ -34,10 +34,11 @@ _encoder = msgspec.msgpack.Encoder()
 class RefusedError(Exception):
     """Refusal of a link to the peer."""
 
-    def __init__(self, code: CloseCode, detail: str) -> None:
+    def __init__(self, code: CloseCode, detail: str, term: int = 0) -> None:
         super().__init__(detail)
         self.code = code
         self.detail = detail
+        self.term = term
 
 
 class Handshake(Protocol):
@@ -174,7 +175,7 @@ def check_term(me: Hello, peer: Hello) -> None:
     """Check that the router among the two is one that the other may follow."""
     router, other = (peer, me) if peer.role == "router" else (me, peer)
     if router.role == "router" and router.epoch < other.epoch:
-        raise RefusedError(CloseCode.STALE, stale(router, other))
+        raise RefusedError(CloseCode.STALE, stale(router, other), other.epoch)
 
 
 def stale(router: Hello, other: Hello) -> str:

@@ -69,6 +69,8 @@ class Goodbye(msgspec.Struct, tag=3, array_like=True, frozen=True):
 
     detail: str
     code: CloseCode = CloseCode.OTHER
+    term: int = 0
+    """Term of the newer router that was met, with the code STALE."""
 
 
 class TakesLead(msgspec.Struct, tag=4, array_like=True, frozen=True):

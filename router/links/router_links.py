@@ -74,14 +74,15 @@ class RouterLinks:
     def _follow(self, link: Link) -> None:
         me = self.me()
         if link.peer.epoch < me.epoch:
-            link.close(CloseCode.STALE, stale(link.peer, me))
+            link.close(CloseCode.STALE, stale(link.peer, me), term=me.epoch)
             return
         before = self.leader
         if before is not None:
             self.leader = None
             self.events.on_down(before, Closed(CloseCode.SUPERSEDED, "another router leads"))
             if before.peer.epoch < link.peer.epoch:
-                before.close(CloseCode.STALE, stale(before.peer, link.peer))
+                detail = stale(before.peer, link.peer)
+                before.close(CloseCode.STALE, detail, term=link.peer.epoch)
             else:
                 before.close(CloseCode.SUPERSEDED, "it has come anew")
         self.leader = link

@@ -129,14 +129,14 @@ class Session:
         replies, self.replies = self.replies, []
         return encode(replies)[0] if replies else b""
 
-    def farewell(self, code: CloseCode, detail: str) -> bytes:
+    def farewell(self, code: CloseCode, detail: str, term: int = 0) -> bytes:
         """Bytes to send last; the session ends here."""
-        self.close(code, detail)
-        return encode([Goodbye(detail, code)])[0]
+        self.close(code, detail, term=term)
+        return encode([Goodbye(detail, code, term)])[0]
 
-    def close(self, code: CloseCode, detail: str, by_peer: bool = False) -> None:
+    def close(self, code: CloseCode, detail: str, by_peer: bool = False, term: int = 0) -> None:
         if self.closed is None:
-            self.closed = Closed(code, detail, by_peer)
+            self.closed = Closed(code, detail, by_peer, term)
         # Not cleared: a decoder that failed may still look at it.
         self.buffer = bytearray()
 
@@ -211,7 +211,7 @@ class Session:
         if isinstance(message, Goodbye):
             # A stranger's code means nothing: programs act on codes.
             code = CloseCode.REFUSED if self.peer is None else message.code
-            self.close(code, quoted(message.detail), by_peer=True)
+            self.close(code, quoted(message.detail), True, message.term)
         elif self.peer is None:
             self._shake(now_ns, message)
         elif not isinstance(message, Heartbeat):
@@ -221,7 +221,7 @@ class Session:
         try:
             self.replies += self.handshake.on_message(message)
         except RefusedError as error:
-            self.close(error.code, error.detail)
+            self.close(error.code, error.detail, term=error.term)
             return
         self.peer = self.handshake.peer
         if self.peer is not None:

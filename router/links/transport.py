@@ -220,7 +220,7 @@ class Link(asyncio.Protocol):
             if sent > 0 or self.tail:
                 self.tail = frame[sent:]
 
-    def close(self, code: CloseCode, detail: str, at_once: bool = False) -> None:
+    def close(self, code: CloseCode, detail: str, at_once: bool = False, term: int = 0) -> None:
         """End the link; the peer is told why, unless it would not listen."""
         if self.session.closed is not None:
             return
@@ -229,7 +229,7 @@ class Link(asyncio.Protocol):
             self.session.close(code, detail)
             self.transport.abort()
         else:
-            self._write(self.session.farewell(code, detail))
+            self._write(self.session.farewell(code, detail, term))
             self._leave()
 
     def turn_out(self) -> None:
@@ -339,7 +339,7 @@ class Link(asyncio.Protocol):
         elif closed.code is CloseCode.SILENT:
             self.transport.abort()
         else:
-            self._write(self.session.farewell(closed.code, closed.detail))
+            self._write(self.session.farewell(closed.code, closed.detail, closed.term))
             self._leave()
 
 

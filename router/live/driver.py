@@ -76,10 +76,10 @@ class LiveRouter:
         do_aside: Callable[[Work, Then], None] = run_now,
         stand_down: Callable[[str], None] = lambda reason: None,
         make_meters: Callable[[RouterConfig, Assembly], Meters] = Meters,
-        confirm: Callable[[Callable[[], None]], None] = lambda then: then(),
+        confirm: Callable[[int, Callable[[], None]], None] = lambda term, then: then(),
     ) -> None:
         """`stand_down` is called once there is a newer router: this one must not go on. `confirm`
-        calls what it is given where the cluster's own record says so too."""
+        takes a term that peers claim, and calls back where the cluster's record has it too."""
         self.config = config
         self.epoch = epoch
         self.clock = clock
@@ -161,7 +161,7 @@ class LiveRouter:
     def on_refused(self, link: LinkPeer, closed: Closed) -> None:
         """A link has ended: only a peer that has proven itself can have said STALE."""
         if closed.code is CloseCode.STALE:
-            self.confirm(partial(self._on_stale, str(closed)))
+            self.confirm(closed.term, partial(self._on_stale, str(closed)))
 
     def _on_stale(self, reason: str) -> None:
         self.stale = reason

@@ -367,8 +367,8 @@ def test_a_router_that_speaks_as_a_backend_is_cut() -> None:
 def test_a_backend_that_claims_a_term_is_not_believed_against_the_record() -> None:
     async def test() -> None:
         async with served(1, inline) as (router, frontend, world, _):
-            asked: list[Callable[[], None]] = []
-            router.confirm = asked.append
+            asked: list[int] = []
+            router.confirm = lambda term, then: asked.append(term)
 
             def claims() -> Hello:
                 return Hello(PROTOCOL, "backend", 99, HUGE)
@@ -376,6 +376,7 @@ def test_a_backend_that_claims_a_term_is_not_believed_against_the_record() -> No
             with pytest.raises(LinkError, match="is stale"):
                 await connect(world.router_address, claims, Recorder(), world.heart, OPTIONS)
             await until(lambda: asked)
+            assert asked == [HUGE]
             assert not router.stale
             frontend.submit()
             await frontend.all_ended()

@@ -23,7 +23,7 @@ from fermata.router.telemetry.meters import Meters
 Kind = TypeVar("Kind")
 LOST = Closed(CloseCode.LOST, "end of file")
 LEFT = Closed(CloseCode.SHUTDOWN, "backend shuts down", by_peer=True)
-STALE = Closed(CloseCode.STALE, "router term 3 is stale", by_peer=True)
+STALE = Closed(CloseCode.STALE, "router term 3 is stale", by_peer=True, term=4)
 TABLE = tuple(ms(4 + size) for size in range(1, 17))
 
 

@@ -127,6 +127,7 @@ def test_older_router_is_refused_by_those_who_prove_that_they_may(
     assert router.closed.code is CloseCode.STALE
     assert detail in router.closed.detail
     assert not router.closed.by_peer
+    assert router.closed.term == mine.epoch
     # Who has not proven itself yet says why, and nothing that a program acts on.
     assert link.closed == Closed(CloseCode.REFUSED, "closed", by_peer=True)
 
@@ -200,14 +201,14 @@ def test_goodbye_ends_it_with_code_and_detail() -> None:
     said = frame(Cancel(1), Goodbye("moved", CloseCode.SUPERSEDED), Cancel(2))
     assert link.receive(0, said) == [Cancel(1)]
     assert link.closed == Closed(CloseCode.SUPERSEDED, "moved", by_peer=True)
-    other.receive(0, acceptor(hello()).farewell(CloseCode.STALE, "x"))
-    assert other.closed == Closed(CloseCode.STALE, "x", by_peer=True)
+    other.receive(0, acceptor(hello()).farewell(CloseCode.STALE, "x", 7))
+    assert other.closed == Closed(CloseCode.STALE, "x", by_peer=True, term=7)
 
 
 def test_a_code_of_a_newer_version_is_harmless() -> None:
     for code in (99, -1, 2**40):
         link = up()
-        body = msgspec.msgpack.encode([[3, "a new reason", code, "a new field"]])
+        body = msgspec.msgpack.encode([[3, "a new reason", code, 0, "a new field"]])
         link.receive(0, len(body).to_bytes(PREFIX, "big") + body)
         assert link.closed == Closed(CloseCode.OTHER, "a new reason", by_peer=True)
 

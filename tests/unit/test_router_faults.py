@@ -202,11 +202,11 @@ def test_a_router_that_is_told_of_a_newer_one_stands_down() -> None:
 def test_a_router_stands_down_for_nobody_whom_the_record_contradicts() -> None:
     world = World()
     reasons: list[str] = []
-    asked: list[object] = []
+    asked: list[int] = []
     world.router.stand_down = reasons.append
-    world.router.confirm = asked.append
+    world.router.confirm = lambda term, then: asked.append(term)
     world.router.on_down(world.backend, STALE)
-    assert len(asked) == 1
+    assert asked == [STALE.term]
     assert reasons == []
     assert snapshot(world.router)["stale"] == ""
     # That link is gone all the same.

@@ -45,11 +45,11 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-async def stood_down(record: Record | None) -> int:
+async def stood_down(record: Record | None, claimed: int = MINE + 1) -> int:
     """How often a router stands down that a peer has told, once, of a newer one."""
     calls: list[bool] = []
     terms = Terms(record, lambda: MINE, wait_s=0.5)
-    terms.confirm(lambda: calls.append(True))
+    terms.confirm(claimed, lambda: calls.append(True))
     if terms.asking is not None:
         await terms.asking
     return len(calls)
@@ -75,6 +75,19 @@ def test_the_record_decides_and_where_it_is_away_the_peer_does(
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("claimed", "down"),
+    [(0, 0), (MINE, 0), (MINE + 1, 1), (MINE + 2, 1), (MINE + 3, 0), (2**62, 0)],
+)
+def test_a_term_that_nobody_has_had_is_not_believed_though_a_router_waits(
+    claimed: int, down: int
+) -> None:
+    async def test() -> None:
+        assert await stood_down(Record(MINE + 2), claimed) == down
+
+    run(test)
+
+
 def test_a_record_that_does_not_answer_is_not_waited_for() -> None:
     async def test() -> None:
         record = Record(MINE)
@@ -89,13 +102,13 @@ def test_many_claims_are_one_question() -> None:
         record, calls = Record(MINE), list[bool]()
         terms = Terms(record, lambda: MINE)
         for _ in range(100):
-            terms.confirm(lambda: calls.append(True))
+            terms.confirm(MINE + 1, lambda: calls.append(True))
         assert terms.asking is not None
         await terms.asking
         assert record.asked == 1
         # What was true then may not be true the next time.
         record.last = MINE + 1
-        terms.confirm(lambda: calls.append(True))
+        terms.confirm(MINE + 1, lambda: calls.append(True))
         await terms.asking
         assert calls == [True]
 

@@ -28,9 +28,9 @@ class Invariants:
     def __init__(self, system: SimulatedDeployment) -> None:
         self.system = system
         self.obeyed: dict[VirtualLoop, int] = {}
-        """The highest epoch whose orders a backend has taken."""
+        """The highest term whose orders a backend has taken."""
         self.given_up: dict[int, set[int]] = {}
-        """By epoch: backends that seemed to hang."""
+        """By term: backends that seemed to hang."""
         self.hosts: dict[VirtualLoop, object] = {}
         self.told = system.wanted
         """How many backends a control plane has asked for last."""
@@ -80,7 +80,7 @@ class Invariants:
 
     def _check_given_up(self, live: LiveRouter) -> None:
         """Only a backend to which something has happened may seem to hang."""
-        given_up = self.given_up.setdefault(live.epoch, set())
+        given_up = self.given_up.setdefault(live.term, set())
         for backend in set(live.guard.given_up) - given_up:
             given_up.add(backend)
             if backend not in self.system.excused:
@@ -132,12 +132,10 @@ class Invariants:
         process = host.process
         router = process.router
         if router is not None and router.open:
-            epoch, highest = router.peer.epoch, self.obeyed.get(host.loop, 0)
-            if epoch < highest:
-                raise InvariantViolationError(
-                    f"{host.loop.name} obeys epoch {epoch} after {highest}"
-                )
-            self.obeyed[host.loop] = epoch
+            term, highest = router.peer.term, self.obeyed.get(host.loop, 0)
+            if term < highest:
+                raise InvariantViolationError(f"{host.loop.name} obeys term {term} after {highest}")
+            self.obeyed[host.loop] = term
         if len(process.pipeline.jobs) > 2:
             raise InvariantViolationError(
                 f"{host.loop.name} has {len(process.pipeline.jobs)} batches"
@@ -249,7 +247,7 @@ def check_view(control: ControlHost, leader: RouterHost) -> None:
     assert control.control.watch is not None
     assert leader.live is not None
     seen = control.control.watch.latest
-    if seen is None or seen.router.epoch != leader.live.epoch:
+    if seen is None or seen.router.term != leader.live.term:
         raise InvariantViolationError(
             f"{control.loop.name} does not see that {leader.loop.name} leads"
         )

@@ -69,7 +69,7 @@ class RouterHost:
         world: World,
         name: str,
         config: RouterConfig,
-        last_epoch: int,
+        last_term: int,
         stand_down: Callable[["RouterHost"], None],
         seat: int = 0,
         mark: str = "",
@@ -81,7 +81,7 @@ class RouterHost:
         self.loop = new_process(world, name)
         self.config = config
         self.number = seat
-        self.epoch = next_term(1, world.wall_ms(), last_epoch, None if other is None else seat)
+        self.term = next_term(1, world.wall_ms(), last_term, None if other is None else seat)
         self.stand_down = stand_down
         self.address = ""
         self.process = RouterProcess(
@@ -100,7 +100,7 @@ class RouterHost:
         heart.mind(LoopWatch(loop.call_soon_threadsafe, beats, self.hang_up))
         return LiveRouter(
             self.config,
-            self.epoch,
+            self.term,
             loop.clock,
             loop.call_soon,
             lambda call: LoopTimer(loop, call, loop.clock),

@@ -157,7 +157,7 @@ class SimulatedDeployment:
         if not self.standby:
             return self.seats[0]
         leading = [each for each in self.seats if each is not None and each.leads]
-        return max(leading, key=lambda each: each.epoch, default=None)
+        return max(leading, key=lambda each: each.term, default=None)
 
     def create_router(self, seat: int, plan: RouterConfig, mark: str) -> SimulatedActor:
         actor = SimulatedActor(self.world, self.weather, seat, plan, mark)
@@ -188,7 +188,7 @@ class SimulatedDeployment:
             other,
             self.terms,
         )
-        self.terms.last = max(self.terms.last, host.epoch)
+        self.terms.last = max(self.terms.last, host.term)
         self.routers.append(host)
         self._started(host)
         host.loop.start(partial(host.run, self._on_router_up))

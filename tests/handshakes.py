@@ -8,8 +8,8 @@ SECRET = b"a secret of this test"
 FRAME_BYTES_MAX = 1 << 20
 
 
-def hello(role: str = "backend", epoch: int = 0, protocol: int = PROTOCOL) -> Hello:
-    return Hello(protocol, role, 3, epoch)
+def hello(role: str = "backend", term: int = 0, protocol: int = PROTOCOL) -> Hello:
+    return Hello(protocol, role, 3, term)
 
 
 def frame(*messages: Message) -> bytes:

@@ -60,7 +60,7 @@ def sub_cluster(**figures: Any) -> SubClusterSnapshot:
 def router(applications: Mapping[str, ApplicationSnapshot], **more: Any) -> RouterSnapshot:
     """A router of term 1 with nothing else to show, unless given."""
     blank = RouterSnapshot(
-        epoch=1,
+        term=1,
         stale="",
         up_ns=0,
         frontends=[],

@@ -183,25 +183,25 @@ class BackendProcess:
     # The router
 
     def on_router_up(self, link: Link) -> None:
-        refusal = self.pipeline.on_router_up(link.peer.epoch)
+        refusal = self.pipeline.on_router_up(link.peer.term)
         if refusal is not None:
             link.close(CloseCode.STALE, refusal, term=self.pipeline.term)
             return
         self.router = link
-        LOG.info("router linked", extra=fields(epoch=link.peer.epoch))
+        LOG.info("router linked", extra=fields(term=link.peer.term))
         self.carry_out()
 
     def on_router_down(self, link: Link) -> None:
         if self.router is link:
             self.router = None
-            LOG.info("router gone", extra=fields(epoch=link.peer.epoch))
+            LOG.info("router gone", extra=fields(term=link.peer.term))
             self.pipeline.on_router_down()
             self.carry_out()
 
     def on_order(self, link: Link, message: Message) -> None:
         """Handle one message of the router."""
         if isinstance(message, Run):
-            refusal = self.pipeline.on_run(self.clock(), link.peer.epoch, message)
+            refusal = self.pipeline.on_run(self.clock(), link.peer.term, message)
             if refusal is not None:
                 link.close(CloseCode.REFUSED, refusal)
         elif isinstance(message, FrontendAddress):

@@ -23,26 +23,26 @@ class Canaries:
     def judge(self, snapshot: RouterSnapshot) -> dict[str, str]:
         """Versions to be withdrawn now, each with why. A router that starts anew knows of no
         withdrawal, and is told again."""
-        epoch = snapshot.epoch
+        term = snapshot.term
         found: dict[str, str] = {}
         for name, limits in self.tried.items():
             reason, told = self.withdrawn.get(name, ("", 0))
             absent = snapshot.absent.get(name, "")
             if not reason and absent.startswith(WITHDRAWN):
                 # By another control plane: the next router has to hear of it from this one.
-                reason, told = self.withdrawn[name] = (absent, epoch)
+                reason, told = self.withdrawn[name] = (absent, term)
             if not reason and not absent:
                 reason = _verdict(limits, snapshot.applications[name])
-            if reason and told != epoch:
+            if reason and told != term:
                 # For the next router, should this one not live to hear of it.
                 self.withdrawn[name] = (reason, told)
                 found[name] = reason
         return found
 
-    def on_told(self, name: str, epoch: int) -> None:
-        """The router of this epoch has heard of it; until then it is told again."""
+    def on_told(self, name: str, term: int) -> None:
+        """The router of this term has heard of it; until then it is told again."""
         reason, _ = self.withdrawn[name]
-        self.withdrawn[name] = (reason, epoch)
+        self.withdrawn[name] = (reason, term)
 
 
 def canaries(config: DeploymentConfig) -> Canaries:

@@ -16,13 +16,13 @@ class History:
         self.seen: deque[RouterSnapshot] = deque(maxlen=SPAN_S + 1)
 
     def add(self, snapshot: RouterSnapshot) -> None:
-        if self.seen and self.seen[-1].epoch != snapshot.epoch:
+        if self.seen and self.seen[-1].term != snapshot.term:
             self.seen.clear()
         self.seen.append(snapshot)
 
     def before(self, now: RouterSnapshot) -> RouterSnapshot | None:
         """The oldest one that can be compared with now."""
-        if not self.seen or self.seen[0].epoch != now.epoch:
+        if not self.seen or self.seen[0].term != now.term:
             return None
         return self.seen[0]
 

@@ -31,13 +31,13 @@ async def within(wait_s: float, answer: Awaitable[T]) -> T:
 
 class LeaderClient:
     """Passes on what it is asked to the router that leads (`Leader`), and raises NoAnswerError
-    where there is none. Two that say so at once: the higher epoch does, see
+    where there is none. Two that say so at once: the higher term does, see
     `fermata.router.leadership.role`."""
 
     def __init__(self) -> None:
         self.routers: list[Router] = []
         self.claims: list[int] = []
-        """By seat: the epoch in which it leads; 0: it waits, or has not said yet."""
+        """By seat: the term in which it leads; 0: it waits, or has not said yet."""
         self.asked_at_s: list[float | None] = []
         """Since when there is a question to each that it has not answered."""
         self.loop = asyncio.get_running_loop()
@@ -45,7 +45,7 @@ class LeaderClient:
         """Done once somebody leads; or fails, as the first router did that never will."""
 
     @property
-    def epoch(self) -> int:
+    def term(self) -> int:
         """Term of the leader; another router knows nothing that this one was told."""
         return max(self.claims, default=0)
 
@@ -73,14 +73,14 @@ class LeaderClient:
                 raise
             except NoAnswerError:
                 pass
-            if self.epoch and not self.found.done():
+            if self.term and not self.found.done():
                 self.found.set_result(None)
             await asyncio.sleep(LOOK_S)
 
     def _leader(self) -> Router:
-        if not self.epoch:
+        if not self.term:
             raise NoAnswerError("no router leads")
-        seat = self.claims.index(self.epoch)
+        seat = self.claims.index(self.term)
         asked_at_s = self.asked_at_s[seat]
         if asked_at_s is not None and self.loop.time() - asked_at_s > ANSWER_S:
             raise NoAnswerError("the router that led does not answer")

@@ -72,7 +72,7 @@ class RouterPoller:
                     about = fields(application=application, reason=reason)
                     LOG.warning("canary withdrawn", extra=about)
                     await self.router.withdraw(application, reason)
-                    self.canaries.on_told(application, told.epoch)
+                    self.canaries.on_told(application, told.term)
             except NoAnswerError as error:
                 # It is on its way back, or the control plane itself is about to end.
                 LOG.info("no word from the router", extra=fields(reason=error))

@@ -40,7 +40,7 @@ def reading_of(snapshot: RouterSnapshot) -> ClusterReading:
     """The counters that the control loop reads, out of a router's snapshot."""
     return ClusterReading(
         at_ns=snapshot.up_ns,
-        term=snapshot.epoch,
+        term=snapshot.term,
         applications={
             name: ApplicationReading(each.requests, each.good, each.bad)
             for name, each in snapshot.applications.items()
@@ -182,7 +182,7 @@ class ScalingLoop:
             await asyncio.wait({self.solving}, timeout=wait_s)
 
     async def _step(self) -> None:
-        leader = self.router.epoch
+        leader = self.router.term
         if self.solving is not None and self.solving.done():
             self._on_solved(self.solving)
         elif (

@@ -113,12 +113,12 @@ class LinkHub:
     def on_up(self, link: Link) -> None:
         peer = link.peer
         if peer.role == "router":
-            self.term = max(self.term, peer.epoch)
+            self.term = max(self.term, peer.term)
             self.router = link
             self.repository.on_router_up()
             self.readiness.on_router_up()
-            self.driver.on_router_up(peer.epoch)
-            LOG.info("router linked", extra=fields(epoch=peer.epoch, address=peer.address))
+            self.driver.on_router_up(peer.term)
+            LOG.info("router linked", extra=fields(term=peer.term, address=peer.address))
         else:
             before = self.backends.get(peer.number)
             if before is not None and before is not link:
@@ -131,7 +131,7 @@ class LinkHub:
         if link is self.router:
             self.router = None
             self.driver.on_router_down()
-            LOG.info("router gone", extra=fields(epoch=peer.epoch, reason=str(closed)))
+            LOG.info("router gone", extra=fields(term=peer.term, reason=str(closed)))
         elif self.backends.get(peer.number) is link:
             del self.backends[peer.number]
             self.driver.on_backend_down(peer.number)

@@ -67,7 +67,7 @@ class RouterActor(RouterProcess):
         options = options or LinkOptions()
         self.config = config
         record = RecordedTerms(int(second) if other else None)
-        self.epoch = record.take(generation)
+        self.term = record.take(generation)
         self.aside = SubprocessWorker()
         turns = Other(find_router(other, namespace), second, LOG.warning)
         super().__init__(
@@ -85,7 +85,7 @@ class RouterActor(RouterProcess):
         loop = asyncio.get_running_loop()
         return LiveRouter(
             self.config,
-            self.epoch,
+            self.term,
             time.monotonic_ns,
             loop.call_soon,
             lambda call: precise_timer(loop, call),
@@ -101,7 +101,7 @@ class RouterActor(RouterProcess):
         # Not before: to read tables and checkpoints may take longer than a loop may stand still.
         post = asyncio.get_running_loop().call_soon_threadsafe
         self.heart.mind(LoopWatch(post, HUNG_NS // self.heart.every_ns, hang_up))
-        LOG.info("router listens", extra=fields(epoch=self.epoch, address=address))
+        LOG.info("router listens", extra=fields(term=self.term, address=address))
         return address
 
     async def stop(self, reason: str = "router shuts down") -> None:
@@ -142,6 +142,7 @@ class RecordedTerms:
     def __init__(self, seat: int | None) -> None:
         context = ray.get_runtime_context()
         name = str(context.get_actor_name()).removesuffix(STANDBY_SUFFIX)
+        # Earlier versions have named it so, and the record outlives a router.
         key = f"fermata-epoch-{context.namespace}-{name}"
         self.seat = seat
         self.places = (key, f"{key}-0", f"{key}-1")
@@ -181,7 +182,7 @@ def _read(place: str) -> int:
 
 def stand_down(reason: str) -> None:
     """A newer router has taken over. If the cluster still wants one of this name, it starts it
-    anew, with a higher epoch."""
+    anew, with a higher term."""
     LOG.error("router stands down", extra=fields(reason=reason))
     os._exit(1)
 

@@ -74,7 +74,7 @@ class RouterProcess:
         self.port = port
         self.of = mark
         self.other = other
-        self.terms = Terms(record, lambda: self.live.epoch)
+        self.terms = Terms(record, lambda: self.live.term)
         self.starting: asyncio.Task[str] | None = None
 
     async def address(self) -> str:
@@ -106,9 +106,9 @@ class RouterProcess:
         return self.of
 
     async def leading(self) -> int:
-        """The epoch in which it leads; 0 while it waits."""
+        """The term in which it leads; 0 while it waits."""
         await self.address()
-        return self.live.epoch if self.seat.leads else 0
+        return self.live.term if self.seat.leads else 0
 
     @led
     async def snapshot(self) -> RouterSnapshot:
@@ -158,8 +158,8 @@ class RouterProcess:
 
     @led
     async def target(self) -> tuple[int, int | None]:
-        """Its epoch, and how many backends the control plane last wanted; None until it has."""
-        return self.live.epoch, self.live.placement.target
+        """Its term, and how many backends the control plane last wanted; None until it has."""
+        return self.live.term, self.live.placement.target
 
     async def stop(self, reason: str = "router shuts down") -> None:
         """Say goodbye to everyone; whoever created the process then ends it."""

@@ -1,8 +1,8 @@
-"""A router's seat: it leads, or it waits and watches the one that does.
+"""The role of a router: leader, or standby that watches the leader.
 
-Every router has an epoch of its own, and whoever waits has a higher one than whoever leads: all it
-takes to lead is to say so. Frontends and backends follow the highest epoch that they have heard
-of, so an old leader that comes back finds nobody, and ends itself.
+Every router has a term of its own, and a standby's is above the leader's: all it takes to lead is
+to say so. Frontends and backends follow the highest term that they have met, so an old leader that
+comes back finds no followers, and ends itself.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class LeaderRole:
             return
         if link.session.me.role == STANDBY:
             # That is what it was greeted as.
-            link.send(TakesLead(self.live.epoch))
+            link.send(TakesLead(self.live.term))
             link.flush()
         if link.peer.role == STANDBY:
             self.watchers.add(link)
@@ -121,7 +121,7 @@ class StandbyMonitor:
         await self.kept.stop(reason)
 
     def _hello(self) -> Hello:
-        # Its own epoch is above the leader's, which would take that for the end of its time.
+        # Its own term is above the leader's, which would take that for the end of its time.
         return Hello(PROTOCOL, STANDBY, 0, 0)
 
     def _give_up(self) -> None:
@@ -140,10 +140,10 @@ class StandbyMonitor:
     def _watch(self, link: Link) -> None:
         self.watched = link
         live = self.seat.live
-        if live.epoch <= link.peer.epoch:
+        if live.term <= link.peer.term:
             # Terms of the two seats differ in their last bit.
-            live.epoch = link.peer.epoch + 1
-            self.note(live.epoch)
+            live.term = link.peer.term + 1
+            self.note(live.term)
 
     # LinkEvents
 
@@ -156,7 +156,7 @@ class StandbyMonitor:
 
     def on_messages(self, link: Link, messages: list[Message]) -> None:
         if isinstance(messages[0], TakesLead):
-            link.now_leads(messages[0].epoch)
+            link.now_leads(messages[0].term)
             self._watch(link)
 
     def on_down(self, link: Link, closed: Closed) -> None:

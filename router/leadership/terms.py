@@ -1,4 +1,4 @@
-"""Epochs of routers: each later start has a higher one, and nobody obeys a lower one again."""
+"""Terms of routers: each later start has a higher one, and nobody obeys a lower one again."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -21,11 +21,11 @@ def next_term(generation: int, wall_ms: int, last: int = 0, seat: int | None = N
 
     Ray restarts an actor with the arguments it was created with, so the generation alone would
     not tell the new process from the one whose place it takes. Wall clocks may be set back: the
-    highest epoch that the cluster remembers (`last`) counts too. Two routers may start at once,
+    highest term that the cluster remembers (`last`) counts too. Two routers may start at once,
     one for each `seat`, 0 or 1: the last bit tells them apart.
     """
-    epoch = max((generation << RESTART_BITS) | wall_ms, last + 1)
-    return epoch if seat is None else epoch + ((epoch ^ seat) & 1)
+    term = max((generation << RESTART_BITS) | wall_ms, last + 1)
+    return term if seat is None else term + ((term ^ seat) & 1)
 
 
 class TermRecord(Protocol):

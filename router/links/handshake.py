@@ -174,13 +174,13 @@ def check_roles(connector: Hello, acceptor: Hello, peer: Hello, vouched: frozens
 def check_term(me: Hello, peer: Hello) -> None:
     """Check that the router among the two is one that the other may follow."""
     router, other = (peer, me) if peer.role == "router" else (me, peer)
-    if router.role == "router" and router.epoch < other.epoch:
-        raise RefusedError(CloseCode.STALE, stale(router, other), other.epoch)
+    if router.role == "router" and router.term < other.term:
+        raise RefusedError(CloseCode.STALE, stale(router, other), other.term)
 
 
 def stale(router: Hello, other: Hello) -> str:
     return (
-        f"router term {router.epoch} is stale: {named(other)} has met {other.epoch}; "
+        f"router term {router.term} is stale: {named(other)} has met {other.term}; "
         "a newer router has taken over"
     )
 

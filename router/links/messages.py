@@ -33,7 +33,7 @@ class Hello(msgspec.Struct, tag=1, array_like=True, frozen=True):
     """`frontend`, `router` or `backend`; `standby`: a router that waits."""
     number: int
     """Which one of its role; a frontend's is part of its rids."""
-    epoch: int
+    term: int
     """Term of the router; 0 from others that have not met one. A lower one than known is
     refused."""
     address: str = ""
@@ -76,7 +76,7 @@ class Goodbye(msgspec.Struct, tag=3, array_like=True, frozen=True):
 class TakesLead(msgspec.Struct, tag=4, array_like=True, frozen=True):
     """A router that has waited leads from now on."""
 
-    epoch: int
+    term: int
 
 
 # Frontend -> router
@@ -340,8 +340,8 @@ class Returned(msgspec.Struct, tag=53, array_like=True, frozen=True):
     """These got no result here."""
 
     rids: tuple[int, ...]
-    epoch: int = 0
-    """Of the router that decides what becomes of them; 0: the one that ordered them is gone."""
+    term: int = 0
+    """Term of the router that decides about them; 0: the router that ordered them is gone."""
 
 
 class Payload(msgspec.Struct, tag=51, array_like=True, frozen=True):

@@ -57,7 +57,7 @@ class RouterLinks:
             # Messages of an older one are ignored.
             if not isinstance(first, TakesLead) or link.peer.role != STANDBY:
                 return
-            link.now_leads(first.epoch)
+            link.now_leads(first.term)
             self._follow(link)
             messages = messages[1:]
         if messages and link is self.leader:
@@ -73,16 +73,16 @@ class RouterLinks:
 
     def _follow(self, link: Link) -> None:
         me = self.me()
-        if link.peer.epoch < me.epoch:
-            link.close(CloseCode.STALE, stale(link.peer, me), term=me.epoch)
+        if link.peer.term < me.term:
+            link.close(CloseCode.STALE, stale(link.peer, me), term=me.term)
             return
         before = self.leader
         if before is not None:
             self.leader = None
             self.events.on_down(before, Closed(CloseCode.SUPERSEDED, "another router leads"))
-            if before.peer.epoch < link.peer.epoch:
+            if before.peer.term < link.peer.term:
                 detail = stale(before.peer, link.peer)
-                before.close(CloseCode.STALE, detail, term=link.peer.epoch)
+                before.close(CloseCode.STALE, detail, term=link.peer.term)
             else:
                 before.close(CloseCode.SUPERSEDED, "it has come anew")
         self.leader = link

@@ -34,7 +34,7 @@ LOG = logging.getLogger("fermata")
 CLOSE_S = 1.0
 """For the last words on a link, to a peer that does not read."""
 Me = Callable[[], Hello]
-"""Asked at each new link, since the highest known epoch changes over time."""
+"""Asked at each new link, since the highest known term changes over time."""
 Resolve = Callable[[], Awaitable[str]]
 """Asked at each attempt: a router that was restarted listens elsewhere."""
 
@@ -131,9 +131,9 @@ class Link(asyncio.Protocol):
         assert self.session.peer is not None, "the link is not up"
         return self.session.peer
 
-    def now_leads(self, epoch: int) -> None:
+    def now_leads(self, term: int) -> None:
         """The peer is a router that has waited until now."""
-        self.session.peer = msgspec.structs.replace(self.peer, role="router", epoch=epoch)
+        self.session.peer = msgspec.structs.replace(self.peer, role="router", term=term)
 
     @property
     def open(self) -> bool:

@@ -69,7 +69,7 @@ class LiveRouter:
     def __init__(
         self,
         config: RouterConfig,
-        epoch: int,
+        term: int,
         clock: Callable[[], int],
         call_soon: Callable[[Callable[[], None]], object],
         make_wake: Callable[[Callable[[], None]], PreciseTimer],
@@ -81,7 +81,7 @@ class LiveRouter:
         """`stand_down` is called once there is a newer router: this one must not go on. `confirm`
         takes a term that peers claim, and calls back where the cluster's record has it too."""
         self.config = config
-        self.epoch = epoch
+        self.term = term
         self.clock = clock
         self.call_soon = call_soon
         self.do_aside = do_aside
@@ -124,7 +124,7 @@ class LiveRouter:
 
     def hello(self, address: str = "", node: str = "") -> Hello:
         """The first message of this router on every link."""
-        return Hello(PROTOCOL, "router", 0, self.epoch, address, node)
+        return Hello(PROTOCOL, "router", 0, self.term, address, node)
 
     # Links
 

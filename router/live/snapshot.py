@@ -36,7 +36,7 @@ def take_snapshot(
     if with_batches:
         recent = live.meters.recent_batches(now_ns, 0, live.built.variants)
     return RouterSnapshot(
-        epoch=live.epoch,
+        term=live.term,
         stale=live.stale,
         up_ns=now_ns - live.started_at_ns,
         frontends=sorted(live.frontends),

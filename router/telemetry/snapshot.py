@@ -159,7 +159,7 @@ class PlacementSnapshot:
 class RouterSnapshot:
     """All of it."""
 
-    epoch: int
+    term: int
     """Term of the router."""
     stale: str
     """Why it must not go on; empty while it may."""

@@ -375,7 +375,7 @@ def _frontend(config: DeploymentConfig) -> Meaning:
 class _Cluster:
     """As much of a router and its cluster as a control plane asks at its start."""
 
-    epoch = 1
+    term = 1
 
     def __init__(self, applications: Sequence[str]) -> None:
         self.home = dict.fromkeys(applications, 0)

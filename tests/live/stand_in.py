@@ -87,7 +87,7 @@ class StandIn:
         self.cancelled: list[int] = []
         self.segments: dict[str, SharedMemory] = {}
         self.inline = 0
-        self.epoch = 1
+        self.term = 1
 
     async def tell(self, message: Message) -> None:
         """Have the frontend hear this from its router."""
@@ -95,7 +95,7 @@ class StandIn:
         self.router_side.flush()
 
     def _router_hello(self) -> Hello:
-        return Hello(PROTOCOL, "router", 0, self.epoch, "", self.node)
+        return Hello(PROTOCOL, "router", 0, self.term, "", self.node)
 
     async def start(self) -> str:
         return f"127.0.0.1:{await self.server.start('127.0.0.1')}"
@@ -117,7 +117,7 @@ class StandIn:
             self.joining = asyncio.ensure_future(self._join(link.peer.address))
 
     async def _join(self, address: str) -> None:
-        me = Hello(PROTOCOL, "backend", 5, self.epoch, "", self.node)
+        me = Hello(PROTOCOL, "backend", 5, self.term, "", self.node)
         self.backend = await connect(address, lambda: me, self, self.heart, LINKS)
 
     def on_messages(self, link: Link, messages: list[Message]) -> None:

@@ -99,7 +99,7 @@ def test_no_stray_word_ends_a_process_or_outlives_it(server: Server) -> None:
     # One router, two frontends.
     assert greeted == 4 * 3
     after = server.status()
-    for same in ("pid", "epoch", "stale", "frontends"):
+    for same in ("pid", "term", "stale", "frontends"):
         assert after[same] == before[same]
     assert list(after["backends"]) == list(before["backends"])
     assert after["links_refused"] >= before["links_refused"] + 12

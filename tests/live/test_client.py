@@ -149,7 +149,7 @@ def test_requests_survive_a_router_that_comes_back() -> None:
         await system.stand_in.stop()
         await asyncio.sleep(0.5)
         system.stand_in = StandIn("here", 0.005)
-        system.stand_in.epoch = 2
+        system.stand_in.term = 2
         await system.stand_in.server.start("127.0.0.1", port)
 
     future = asyncio.run_coroutine_threadsafe(later(restart), system.loop)

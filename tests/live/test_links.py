@@ -81,13 +81,13 @@ class World:
         return self.router_address
 
     async def start_router(
-        self, epoch: int, application: ApplicationSpec | None = None
+        self, term: int, application: ApplicationSpec | None = None
     ) -> tuple[LiveRouter, LinkServer]:
         loop = asyncio.get_running_loop()
         served = application or ApplicationSpec("app", SLO_NS, (VariantSpec("v", TABLE_NS),))
         router = LiveRouter(
             RouterConfig((served,), policy_options={"hold": "auto"}),
-            epoch,
+            term,
             time.monotonic_ns,
             loop.call_soon,
             lambda call: precise_timer(loop, call),
@@ -119,7 +119,7 @@ class TinyFrontend:
         self.sent_at_ns: dict[int, int] = {}
         self.ended: dict[int, list[Message]] = {}
         self.latency_ns: list[int] = []
-        self.epoch = 0
+        self.term = 0
 
     async def start(self) -> None:
         self.server = LinkServer(self.hello, self, self.world.heart, OPTIONS)
@@ -135,7 +135,7 @@ class TinyFrontend:
 
     def hello(self) -> Hello:
         address = getattr(self, "address", "")
-        return Hello(PROTOCOL, "frontend", FRONTEND, self.epoch, address, NODE)
+        return Hello(PROTOCOL, "frontend", FRONTEND, self.term, address, NODE)
 
     def submit(self, slo_ns: int = SLO_NS) -> int:
         self.count += 1
@@ -152,7 +152,7 @@ class TinyFrontend:
 
     def on_up(self, link: Link) -> None:
         if link.peer.role == "router":
-            self.epoch = link.peer.epoch
+            self.term = link.peer.term
 
     def on_messages(self, link: Link, messages: list[Message]) -> None:
         for message in messages:
@@ -196,7 +196,7 @@ async def served(
     stock: RunnerStore | None = None,
 ) -> AsyncIterator[tuple[LiveRouter, TinyFrontend, World, LinkServer]]:
     world = World()
-    router, server = await world.start_router(epoch=1)
+    router, server = await world.start_router(term=1)
     processes = [await world.start_backend(number, runner, stock) for number in range(backends)]
     frontend = TinyFrontend(world, make)
     await frontend.start()
@@ -354,13 +354,13 @@ def test_new_router_takes_over_and_the_old_one_is_refused() -> None:
             frontend.submit()
             await frontend.all_ended()
             await server.stop("handed over")
-            router, server = await world.start_router(epoch=2)
+            router, server = await world.start_router(term=2)
             await until(lambda: router.backends and router.frontends)
             frontend.submit()
             await frontend.all_ended()
             assert len(frontend.results()) == 2
             await server.stop("crashed")
-            stale, server = await world.start_router(epoch=1)
+            stale, server = await world.start_router(term=1)
             await until(lambda: stale.stale)
             assert "has met 2" in stale.stale
             assert not stale.backends

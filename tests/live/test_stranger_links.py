@@ -43,23 +43,23 @@ NONCE = bytes(NONCE_BYTES)
 STRANGERS = 1000
 
 
-def stranger(role: str, epoch: int = HUGE) -> Hello:
-    return Hello(PROTOCOL, role, FRONTEND, epoch, "127.0.0.1:1", "here", NONCE)
+def stranger(role: str, term: int = HUGE) -> Hello:
+    return Hello(PROTOCOL, role, FRONTEND, term, "127.0.0.1:1", "here", NONCE)
 
 
 def stray_words() -> list[bytes]:
     """The two that once ended a router and took a frontend away, and their neighbours."""
     hellos = [
-        Hello(protocol, role, number, epoch, nonce=nonce)
+        Hello(protocol, role, number, term, nonce=nonce)
         for protocol in (PROTOCOL, 5, 99)
         for role in (*sorted(ROLES), "x")
         for number in (0, FRONTEND)
-        for epoch in (0, HUGE)
+        for term in (0, HUGE)
         for nonce in (NONCE, b"")
     ]
     said: list[list[Message]] = [[each] for each in hellos]
     said += [[stranger(role), Proof(bytes(32)), TakesLead(HUGE)] for role in sorted(ROLES)]
-    said += [[Goodbye("this router's epoch 1 is stale", code)] for code in CloseCode]
+    said += [[Goodbye("this router's term 1 is stale", code)] for code in CloseCode]
     said += [[stranger(role), Goodbye("stale", CloseCode.STALE)] for role in sorted(ROLES)]
     said += [[TakesLead(HUGE)], [Heartbeat(0)], [Ready("cpu", ("v",))], [Dropped(1, "late")]]
     return [encode(each)[0] for each in said] + [b"\xff" * 100, b"GET / HTTP/1.1\r\n\r\n", b"\0"]
@@ -105,7 +105,7 @@ class Fronted:
 @asynccontextmanager
 async def fronted() -> AsyncIterator[Fronted]:
     world = World()
-    router, server = await world.start_router(epoch=1)
+    router, server = await world.start_router(term=1)
     options = FrontendOptions(FRONTEND, links=OPTIONS)
     board = LinkHub(options, Registry.of(()), world.resolve, "here")
     async with AsyncExitStack() as undo:

@@ -64,18 +64,18 @@ class LinkMachine(RuleBasedStateMachine):
     """A byte stream each way that delivers in order, in any pieces, as late as it likes."""
 
     @initialize(
-        backend_epoch=st.integers(0, 3),
-        router_epoch=st.integers(0, 3),
+        backend_term=st.integers(0, 3),
+        router_term=st.integers(0, 3),
         protocol=st.sampled_from([PROTOCOL] * 5 + [PROTOCOL + 1]),
         secret=st.sampled_from([SECRET] * 5 + [b""]),
     )
-    def meet(self, backend_epoch: int, router_epoch: int, protocol: int, secret: bytes) -> None:
+    def meet(self, backend_term: int, router_term: int, protocol: int, secret: bytes) -> None:
         self.now_ns = 0
         same = protocol == PROTOCOL and secret == SECRET
-        self.may = same and backend_epoch <= router_epoch
-        me = Hello(protocol, "backend", 3, backend_epoch)
+        self.may = same and backend_term <= router_term
+        me = Hello(protocol, "backend", 3, backend_term)
         backend = connector(me, secret, frame_bytes_max=FRAME_BYTES_MAX)
-        router = acceptor(hello("router", router_epoch), frame_bytes_max=FRAME_BYTES_MAX)
+        router = acceptor(hello("router", router_term), frame_bytes_max=FRAME_BYTES_MAX)
         self.ends = (End(backend), End(router))
         self.last_ns = [0, 0]
         """When each end was last handed something."""

@@ -51,7 +51,7 @@ class TableMachine(RuleBasedStateMachine):
         self.owed: set[tuple[int, int]] = set()
         """(backend, rid) that were fetched and have got neither payload nor `missing`."""
         self.submitted: dict[int, int] = {}
-        """Epoch that each request was last submitted to."""
+        """Term that each request was last submitted to."""
 
         self.router_comes()
 

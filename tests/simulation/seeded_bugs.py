@@ -58,7 +58,7 @@ def double_grant(what: object) -> None:
         what._submit = forgetful  # type: ignore[method-assign, assignment]
 
 
-def stale_epoch(what: object) -> None:
+def stale_term(what: object) -> None:
     """A backend obeys whatever router it reaches."""
     if isinstance(what, BackendHost):
         process = what.process
@@ -98,7 +98,7 @@ def forgotten_answer(what: object) -> None:
 def two_leaders(what: object) -> None:
     """A backend follows whatever router spoke last."""
     if isinstance(what, BackendHost):
-        stale_epoch(what)
+        stale_term(what)
         what.loop.world.after(ms(100), lambda: _follow_anybody(what.process.to_router))
 
 
@@ -225,7 +225,7 @@ def control_plane(kind: type[ControlPlaneCore]) -> Plant:
 PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "lost acknowledgement": (lost_acknowledgement, ()),
     "double grant": (double_grant, ("cut", "delay", "flap")),
-    "stale epoch": (stale_epoch, ("flap", "usurp")),
+    "stale term": (stale_term, ("flap", "usurp")),
     "leaked slot": (leaked_slot, ("clock-step", "flap", "kill")),
     "forgotten answer": (forgotten_answer, ()),
     "shared number": (shared_number, ("drain-backend", "kill")),

@@ -29,8 +29,8 @@ class Play:
     def routers(self) -> list[SimulatedActor]:
         return [each for each in self.system.named if each is not None]
 
-    def epochs(self) -> list[int]:
-        return [each.host.epoch for each in self.routers() if each.host is not None]
+    def terms(self) -> list[int]:
+        return [each.host.term for each in self.routers() if each.host is not None]
 
     def finish(self) -> None:
         self.system.settle()
@@ -40,11 +40,11 @@ class Play:
 @pytest.mark.parametrize("seed", range(3))
 def test_the_next_one_adopts_the_routers_that_run(seed: int) -> None:
     play = Play(seed)
-    before = play.epochs()
+    before = play.terms()
     play.system.lose_control()
     play.finish()
     assert len(play.system.controls) == 2
-    assert play.epochs() == before
+    assert play.terms() == before
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -63,7 +63,7 @@ class Play:
         scaling = control.control.scaling if control.control is not None else None
         assert scaling is not None
         assert leader.live.placement.wanted == scaling.targets
-        assert self.ask().router.epoch == leader.live.epoch
+        assert self.ask().router.term == leader.live.term
 
 
 def stop(play: Play) -> None:

@@ -134,7 +134,7 @@ def run_simulator(scenario: Scenario) -> tuple[Record, RunLog]:
 class PlayedRouter:
     """A router whose counters are those of the record: `LeaderClient`, as far as it is asked."""
 
-    epoch = 1
+    term = 1
 
     def __init__(self, record: Record) -> None:
         self.record = record
@@ -170,7 +170,7 @@ def snapshot_of(reading: ClusterReading, on_their_way: Sequence[str]) -> RouterS
             for name, each in reading.applications.items()
         },
         up_ns=reading.at_ns,
-        epoch=reading.term,
+        term=reading.term,
         wanted=list(reading.targets),
         placement=PlacementSnapshot(dict(reading.plan.home), {}, list(on_their_way)),
         ranks=[

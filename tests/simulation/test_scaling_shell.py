@@ -29,7 +29,7 @@ LOAD_S = 1.0
 class Leader:
     """A router that loads for a second before it serves from a new home."""
 
-    epoch = 3
+    term = 3
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
@@ -59,7 +59,7 @@ class Leader:
         return router(
             {name: application(requests=count, good=count) for name, count in counts.items()},
             up_ns=int(up_s * SECOND),
-            epoch=self.epoch,
+            term=self.term,
             wanted=list(self.wanted),
             placement=PlacementSnapshot(dict(self.home), {}, list(away)),
             ranks=[

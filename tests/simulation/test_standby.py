@@ -72,13 +72,13 @@ def test_router_that_dies_is_not_missed(seed: int) -> None:
     assert play.taken_over(old) <= TAKEN_NS
     play.finish()
     assert play.unserved() == []
-    # The one that was started again waits now, and has the higher epoch.
+    # The one that was started again waits now, and has the higher term.
     leader = play.leader()
     (waits,) = (each for each in play.system.seats if each is not leader)
     assert waits is not None
     assert waits.live is not None
     assert leader.live is not None
-    assert waits.live.epoch > leader.live.epoch
+    assert waits.live.term > leader.live.term
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -117,7 +117,7 @@ def test_routers_that_lose_sight_of_one_another_are_one_again_soon() -> None:
     play.finish()
 
 
-def test_epochs_of_two_seats_are_never_the_same() -> None:
+def test_terms_of_two_seats_are_never_the_same() -> None:
     for last in range(5):
         first, second = next_term(0, 3, last, seat=0), next_term(0, 3, last, seat=1)
         assert first > last < second

@@ -28,7 +28,7 @@ def test_no_crowd_of_strangers_ends_or_misleads_a_process(seed: int) -> None:
     leader = system.router
     assert leader is not None
     assert leader.live is not None
-    epoch = leader.live.epoch
+    term = leader.live.term
     schedule = FaultSchedule(system, world.rng("schedule"), ("strangers",))
     schedule.load(world.now_ns, world.now_ns + LOAD_NS, 60.0)
     for at_ns in range(0, LOAD_NS, CROWDS_EACH_NS):
@@ -36,13 +36,13 @@ def test_no_crowd_of_strangers_ends_or_misleads_a_process(seed: int) -> None:
     world.run_until(world.now_ns + LOAD_NS)
     assert all(each is not None and each.loop.alive for each in before)
     assert list(system.seats) == before
-    assert leader.live.epoch == epoch
+    assert leader.live.term == term
     assert not leader.live.stale
     assert leader.process.server.lobby.refused > 20
     for frontend in system.frontends:
-        assert frontend.board.term == epoch
+        assert frontend.board.term == term
         assert sorted(frontend.board.backends) == system.backend_numbers()
-    assert {each.process.pipeline.term for each in system.backends} == {epoch}
+    assert {each.process.pipeline.term for each in system.backends} == {term}
     schedule.heal()
     system.settle()
     invariants.check_clean()

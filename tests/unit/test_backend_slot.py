@@ -26,9 +26,9 @@ FAR = 1 << RID_BITS
 """Requests of frontend 1; those below are of frontend 0."""
 
 
-def ready(epoch: int = 1) -> BatchPipeline:
+def ready(term: int = 1) -> BatchPipeline:
     pipeline = BatchPipeline(PipelineLimits(fetch_limit_ns=ms(100)))
-    assert pipeline.on_router_up(epoch) is None
+    assert pipeline.on_router_up(term) is None
     assert pipeline.take_effects() == [AnnounceReady()]
     return pipeline
 
@@ -160,20 +160,20 @@ def test_input_that_never_comes_is_given_up_with_a_word() -> None:
 
 
 def test_a_failure_is_left_to_the_router() -> None:
-    pipeline = ready(epoch=7)
+    pipeline = ready(term=7)
     order(pipeline, 1, 1, FAR + 1, 2)
     [job] = begun(give(pipeline, 1, FAR + 1, 2))
     pipeline.on_failed(ms(1), job, ms(1), "boom")
     # Frontends hear that the inputs are read no more, and who decides what becomes of them.
     assert pipeline.take_effects() == [
-        ReturnRequests(0, Returned((1, 2), epoch=7)),
-        ReturnRequests(1, Returned((FAR + 1,), epoch=7)),
+        ReturnRequests(0, Returned((1, 2), term=7)),
+        ReturnRequests(1, Returned((FAR + 1,), term=7)),
         ReportDone(Done(1, ms(1), 0, "boom")),
     ]
 
 
 def test_refuses_what_it_cannot_take() -> None:
-    pipeline = ready(epoch=5)
+    pipeline = ready(term=5)
     assert pipeline.on_run(0, 4, Run(1, "v", (1,), 0, 0)) == (
         "router term 4 is stale: this backend has met 5"
     )
@@ -185,7 +185,7 @@ def test_refuses_what_it_cannot_take() -> None:
 
 
 def test_after_its_router_it_ends_what_runs_and_forgets_the_rest() -> None:
-    pipeline = ready(epoch=1)
+    pipeline = ready(term=1)
     order(pipeline, 1, 1)
     [running] = begun(give(pipeline, 1))
     order(pipeline, 2, 2)

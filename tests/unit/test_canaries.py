@@ -26,10 +26,10 @@ def config(**canary: Any) -> Any:
     return read_config({"applications": [entry(1), entry(2, canary=canary)]})
 
 
-def told(good: int, bad: int, epoch: int = 1, absent: tuple[str, ...] = ()) -> RouterSnapshot:
+def told(good: int, bad: int, term: int = 1, absent: tuple[str, ...] = ()) -> RouterSnapshot:
     outcomes = {"good": good, "failed": bad, "cancelled": 1000}
     trial = {"m@2": application(answered=outcomes)}
-    return router(trial, epoch=epoch, absent=dict.fromkeys(absent, "gone"))
+    return router(trial, term=term, absent=dict.fromkeys(absent, "gone"))
 
 
 def test_a_share_of_those_who_name_no_version_try_it() -> None:
@@ -63,23 +63,23 @@ def test_it_is_withdrawn_once_enough_answers_were_bad() -> None:
     assert found == {"m@2": "withdrawn: 6 of 50 answers were bad, more than bad_rate_max=0.1"}
     # It has not answered, and is told again.
     assert trial.judge(told(44, 7)) == found
-    trial.on_told("m@2", epoch=1)
+    trial.on_told("m@2", term=1)
     assert trial.judge(told(44, 7)) == {}
 
 
 def test_a_router_that_starts_anew_is_told_again() -> None:
     trial = canaries(config(requests_min=1))
-    assert trial.judge(told(0, 5, epoch=1))
-    trial.on_told("m@2", epoch=1)
-    assert trial.judge(told(0, 5, epoch=1, absent=("m@2",))) == {}
-    assert trial.judge(told(0, 0, epoch=2)) != {}
+    assert trial.judge(told(0, 5, term=1))
+    trial.on_told("m@2", term=1)
+    assert trial.judge(told(0, 5, term=1, absent=("m@2",))) == {}
+    assert trial.judge(told(0, 0, term=2)) != {}
 
 
 def test_a_router_that_comes_in_place_of_one_that_was_not_told_is_told() -> None:
     trial = canaries(config(requests_min=1))
-    found = trial.judge(told(0, 5, epoch=1))
+    found = trial.judge(told(0, 5, term=1))
     assert found
-    assert trial.judge(told(0, 0, epoch=2)) == found
+    assert trial.judge(told(0, 0, term=2)) == found
 
 
 def test_a_version_that_a_client_unloaded_is_not_judged() -> None:
@@ -108,6 +108,6 @@ def test_frontends_hear_of_a_withdrawal_and_a_load_ends_it() -> None:
 def test_another_control_plane_remembers_what_was_withdrawn() -> None:
     trial = canaries(config(requests_min=1))
     absent = {"m@2": "withdrawn: 9 of 10 answers were bad"}
-    assert trial.judge(replace(told(0, 5, epoch=1), absent=absent)) == {}
+    assert trial.judge(replace(told(0, 5, term=1), absent=absent)) == {}
     # The router starts anew, and has not heard of it.
-    assert trial.judge(told(9, 0, epoch=2)) == {"m@2": "withdrawn: 9 of 10 answers were bad"}
+    assert trial.judge(told(9, 0, term=2)) == {"m@2": "withdrawn: 9 of 10 answers were bad"}

@@ -28,9 +28,9 @@ HUGE = 2**62
 """A term that no router ever has."""
 
 
-def named(role: str, epoch: int = 0) -> Hello:
+def named(role: str, term: int = 0) -> Hello:
     """A hello as a connector sends it."""
-    return msgspec.structs.replace(hello(role, epoch), nonce=nonce(7))
+    return msgspec.structs.replace(hello(role, term), nonce=nonce(7))
 
 
 def code_of(link: Session) -> CloseCode | None:
@@ -320,7 +320,7 @@ class OldHello(msgspec.Struct, tag=1, array_like=True, frozen=True):
     protocol: int
     role: str
     number: int
-    epoch: int
+    term: int
     address: str = ""
     node: str = ""
 

@@ -23,8 +23,8 @@ from fermata.router.links.messages import (
 from fermata.router.links.session import PREFIX, LinkError, Session, encode, encode_valid
 
 
-def session(role: str = "router", epoch: int = 0) -> Session:
-    return acceptor(hello(role, epoch))
+def session(role: str = "router", term: int = 0) -> Session:
+    return acceptor(hello(role, term))
 
 
 def up(frame_bytes_max: int = FRAME_BYTES_MAX) -> Session:
@@ -127,7 +127,7 @@ def test_older_router_is_refused_by_those_who_prove_that_they_may(
     assert router.closed.code is CloseCode.STALE
     assert detail in router.closed.detail
     assert not router.closed.by_peer
-    assert router.closed.term == mine.epoch
+    assert router.closed.term == mine.term
     # Who has not proven itself yet says why, and nothing that a program acts on.
     assert link.closed == Closed(CloseCode.REFUSED, "closed", by_peer=True)
 

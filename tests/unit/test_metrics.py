@@ -102,7 +102,7 @@ def test_rates_are_of_the_last_minute_and_of_the_same_router() -> None:
     found = told(world, history)
     assert found.idle_fractions == [1.0]
     # A router that has come anew counts from zero, and so does the minute.
-    assert history.bad_rates(replace(found.router, epoch=99)) == {"cats": 0.5}
+    assert history.bad_rates(replace(found.router, term=99)) == {"cats": 0.5}
 
 
 def test_every_name_is_documented_and_the_page_is_current() -> None:

@@ -311,7 +311,7 @@ def test_what_failed_on_a_backend_is_the_routers_to_decide() -> None:
     again, told = admit(table, 0, arrival()), admit(table, 0, arrival())
     table.on_fetch(ms(1), 3, Fetch(1, (again, told)))
     table.take_effects()
-    table.on_returned(ms(5), 3, Returned((again, told), epoch=1))
+    table.on_returned(ms(5), 3, Returned((again, told), term=1))
     assert table.take_effects() == []
     table.on_dropped(ms(6), Dropped(told, "failed", 0, "ValueError: thirteen"))
     [answer] = [each for each in table.take_effects() if isinstance(each, SendAnswer)]
@@ -320,7 +320,7 @@ def test_what_failed_on_a_backend_is_the_routers_to_decide() -> None:
     assert answer.outcome.message == "the model failed: ValueError: thirteen"
     # It runs elsewhere, and what the first backend says of it comes too late to matter.
     table.on_fetch(ms(7), 4, Fetch(2, (again,)))
-    table.on_returned(ms(8), 3, Returned((again,), epoch=1))
+    table.on_returned(ms(8), 3, Returned((again,), term=1))
     table.on_result(ms(12), 4, result(again))
     assert answers(table) == [(again, "OK")]
 
@@ -333,7 +333,7 @@ def test_what_failed_is_submitted_anew_where_its_router_may_have_forgotten_it() 
     # The same router; but it forgets whoever's frontend is away when a batch ends.
     table.on_router_up(ms(20), 1)
     table.take_effects()
-    table.on_returned(ms(100), 3, Returned((rid,), epoch=1))
+    table.on_returned(ms(100), 3, Returned((rid,), term=1))
     assert to_router(table) == [Submit(rid, "resnet", ms(799), ms(799))]
 
 
@@ -377,7 +377,7 @@ class EveryRequestEndsOnce(RuleBasedStateMachine):
     @initialize()
     def start(self) -> None:
         self.now_ns = 0
-        self.epoch = 1
+        self.term = 1
         self.table = make(limits=TableLimits(payload_bytes_max=500, grace_ns=ms(20)))
         self.due_ns: dict[int, int] = {}
         self.ended: dict[int, int] = {}
@@ -424,9 +424,9 @@ class EveryRequestEndsOnce(RuleBasedStateMachine):
         self.table.on_result(self.now_ns, 1, result(self.pick(index), error))
         self.absorb()
 
-    @rule(index=st.integers(0, 50), backend=st.integers(1, 3), epoch=st.integers(0, 2))
-    def give_back(self, index: int, backend: int, epoch: int) -> None:
-        self.table.on_returned(self.now_ns, backend, Returned((self.pick(index),), epoch))
+    @rule(index=st.integers(0, 50), backend=st.integers(1, 3), term=st.integers(0, 2))
+    def give_back(self, index: int, backend: int, term: int) -> None:
+        self.table.on_returned(self.now_ns, backend, Returned((self.pick(index),), term))
         self.absorb()
 
     @rule(index=st.integers(0, 50), reason=st.sampled_from(["late", "shed", "odd"]))
@@ -445,8 +445,8 @@ class EveryRequestEndsOnce(RuleBasedStateMachine):
     @rule(up=st.booleans())
     def move_router(self, up: bool) -> None:
         if up:
-            self.epoch += 1
-            self.table.on_router_up(self.now_ns, self.epoch)
+            self.term += 1
+            self.table.on_router_up(self.now_ns, self.term)
         else:
             self.table.on_router_down(self.now_ns)
         self.absorb()

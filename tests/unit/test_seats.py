@@ -19,10 +19,10 @@ SOON_S = 2 * LOOK_S + 0.5
 
 
 class Router:
-    """Leads in an epoch, or waits; places applications at once."""
+    """Leads in a term, or waits; places applications at once."""
 
-    def __init__(self, epoch: int) -> None:
-        self.epoch = epoch
+    def __init__(self, term: int) -> None:
+        self.term = term
         self.away = False
         self.error: Exception | None = None
         self.wanted: list[int] = []
@@ -35,7 +35,7 @@ class Router:
             raise self.error
         while self.away:
             await asyncio.sleep(0.01)
-        return self.epoch
+        return self.term
 
     async def _leads(self) -> None:
         if not await self.leading():
@@ -45,7 +45,7 @@ class Router:
         await self._leads()
         told = snapshot(1, 0, a=(0, 0, 0), b=(0, 0, 0))
         placed = PlacementSnapshot(dict(self.home), {}, [])
-        return replace(told, epoch=self.epoch, wanted=self.wanted, placement=placed)
+        return replace(told, term=self.term, wanted=self.wanted, placement=placed)
 
     async def place(self, plan: Plan) -> list[str]:
         await self._leads()
@@ -76,21 +76,21 @@ def play(story: Callable[[LeaderClient, Router, Router], Awaitable[None]]) -> No
 
 def test_a_router_that_is_stopped_holds_nobody_up() -> None:
     async def story(seats: LeaderClient, first: Router, second: Router) -> None:
-        first.away, second.epoch = True, 5
+        first.away, second.term = True, 5
         began_s = time.monotonic()
-        assert (await seats.snapshot()).epoch == 5
+        assert (await seats.snapshot()).term == 5
         assert time.monotonic() - began_s < ANSWER_S + 1
         # It comes back, and has not heard yet that another one leads.
         first.away = False
         await asyncio.sleep(SOON_S)
-        assert (await seats.snapshot()).epoch == 5
+        assert (await seats.snapshot()).term == 5
 
     play(story)
 
 
 def test_nobody_answers_where_nobody_leads() -> None:
     async def story(seats: LeaderClient, first: Router, second: Router) -> None:
-        first.epoch = 0
+        first.term = 0
         await asyncio.sleep(SOON_S)
         with pytest.raises(NoAnswerError, match="no router leads"):
             await seats.snapshot()
@@ -133,16 +133,16 @@ def test_another_router_is_told_targets_and_plan_at_once() -> None:
         first.home, first.wanted = {"a": 1, "b": 0}, [3, 2]
         scaling = ScalingLoop(_scaled(every_s=300), profiles, seats, Cluster())  # type: ignore[arg-type]
         await scaling.start()
-        first.away, second.epoch = True, 5
+        first.away, second.term = True, 5
         await asyncio.sleep(2 * SOON_S)
         assert second.home == {"a": 1, "b": 0}
         assert second.wanted == [3, 2]
         # The same one starts anew.
-        second.epoch, second.wanted, second.home = 6, [], {"a": 0, "b": 0}
+        second.term, second.wanted, second.home = 6, [], {"a": 0, "b": 0}
         await asyncio.sleep(2 * SOON_S)
         assert (second.home, second.wanted) == ({"a": 1, "b": 0}, [3, 2])
         # What another control plane has told it stays.
-        second.epoch, second.wanted = 7, [1, 1]
+        second.term, second.wanted = 7, [1, 1]
         await asyncio.sleep(SOON_S)
         assert second.wanted == [1, 1]
         scaling.check()

@@ -194,7 +194,7 @@ class RequestTable:
             entry = self.entries.get(rid)
             self._has_read(rid, entry)
             if entry is not None and entry.fetched_by == backend:
-                self._take_back(now_ns, entry, backend, returned.epoch)
+                self._take_back(now_ns, entry, backend, returned.term)
 
     def on_result(self, now_ns: int, backend: int, result: Result) -> None:
         entry = self.entries.get(result.rid)

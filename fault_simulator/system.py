@@ -362,7 +362,7 @@ class SimulatedDeployment:
 
     def _whole(self) -> bool:
         live = self.router.live if self.router is not None else None
-        if self.starting or live is None or live.presence.barred or not self.controlled():
+        if self.starting or live is None or live.presence.quarantined or not self.controlled():
             return False
         if live.guard.outliers.ejected:
             return False

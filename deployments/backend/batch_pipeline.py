@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from fermata.foundation.units import NEVER, ms
 from fermata.router.links.messages import (
-    INPUT_LATE,
     Done,
     Fetch,
     Payload,
@@ -21,6 +20,7 @@ from fermata.router.links.messages import (
     frontend_of,
 )
 
+INPUT_LATE = "its input was not there in time"
 Tensors = tuple[tuple[str, str, tuple[int, ...], bytes], ...]
 """(name, dtype, shape, data) of each output of one request."""
 
@@ -230,7 +230,7 @@ class BatchPipeline:
         for job in self.jobs:
             if job.awaited and self._give_up_at_ns(job) <= now_ns:
                 for rid in sorted(job.awaited):
-                    self._refuse(now_ns, job, rid, INPUT_LATE)
+                    self._refuse(now_ns, job, rid, INPUT_LATE, input_late=True)
                 job.awaited.clear()
         self._advance(now_ns)
 
@@ -301,13 +301,16 @@ class BatchPipeline:
         self._end(job, run_ns, reason)
         self._advance(now_ns)
 
-    def _refuse(self, now_ns: int, job: PipelineJob, rid: int, reason: str) -> None:
+    def _refuse(
+        self, now_ns: int, job: PipelineJob, rid: int, reason: str, input_late: bool = False
+    ) -> None:
         if job.orphan:
             # Another backend may be about to run it, so this is not its end.
             self.effects.append(ReturnRequests(frontend_of(rid), Returned((rid,))))
             return
         queue_ns = now_ns - job.arrived_at_ns
-        result = Result(rid, job.run.variant, len(job.run.rids), queue_ns, 0, error=reason)
+        variant, size = job.run.variant, len(job.run.rids)
+        result = Result(rid, variant, size, queue_ns, 0, error=reason, input_late=input_late)
         self.effects.append(SendResults(frontend_of(rid), result))
 
     def _end(self, job: PipelineJob, run_ns: int, failed: str) -> None:

@@ -7,9 +7,8 @@ from fermata.applications.reader import router_names
 from fermata.applications.served import CanarySpec
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.router.core.events import GOOD
+from fermata.router.links.unavailability import UnavailableCause
 from fermata.router.telemetry.snapshot import ApplicationSnapshot, RouterSnapshot
-
-WITHDRAWN = "withdrawn: "
 
 
 @dataclass(slots=True)
@@ -27,12 +26,12 @@ class Canaries:
         found: dict[str, str] = {}
         for name, limits in self.tried.items():
             reason, told = self.withdrawn.get(name, ("", 0))
-            absent = snapshot.absent.get(name, "")
-            if not reason and absent.startswith(WITHDRAWN):
+            unavailable = snapshot.absent.get(name)
+            if unavailable is None:
+                reason = reason or _verdict(limits, snapshot.applications[name])
+            elif not reason and unavailable.cause is UnavailableCause.WITHDRAWN:
                 # By another control plane: the next router has to hear of it from this one.
-                reason, told = self.withdrawn[name] = (absent, term)
-            if not reason and not absent:
-                reason = _verdict(limits, snapshot.applications[name])
+                reason, told = self.withdrawn[name] = (unavailable.detail, term)
             if reason and told != term:
                 # For the next router, should this one not live to hear of it.
                 self.withdrawn[name] = (reason, told)
@@ -56,7 +55,4 @@ def _verdict(limits: CanarySpec, application: ApplicationSnapshot) -> str:
     total = application.answered.get(GOOD, 0) + bad
     if total < limits.requests_min or bad <= limits.bad_rate_max * total:
         return ""
-    return (
-        f"{WITHDRAWN}{bad} of {total} answers were bad, more than "
-        f"bad_rate_max={limits.bad_rate_max:g}"
-    )
+    return f"{bad} of {total} answers were bad, more than bad_rate_max={limits.bad_rate_max:g}"

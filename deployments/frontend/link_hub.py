@@ -166,7 +166,7 @@ class LinkHub:
             if isinstance(message, Dropped):
                 driver.on_dropped(message)
             elif isinstance(message, Unavailable):
-                self.repository.on_absent(message)
+                self.repository.on_unavailable(message)
             elif isinstance(message, FleetStatus):
                 self.readiness.on_fleet(message)
                 self.tenants.set_frontends(message.frontends)

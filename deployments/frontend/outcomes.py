@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.router.core.events import DropReason
-from fermata.router.links.messages import INPUT_LATE, Result
+from fermata.router.links.messages import Result
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ def drop_refusal(reason: str, retry_after_ns: int = 0, detail: str = "") -> Refu
     return Refusal(status, reason, f"{reason}: {message}", retry_after_ns)
 
 
-def error_refusal(error: str) -> Refusal:
-    """What to tell a client whose request could not be run."""
-    if error == INPUT_LATE:
+def error_refusal(error: str, input_late: bool = False) -> Refusal:
+    """The refusal of a request that could not be run."""
+    if input_late:
         message = f"input-late: {error}, and its batch could not wait"
         return Refusal("UNAVAILABLE", RefusalReason.INPUT_LATE, message, RETRY_AFTER_NS)
     return Refusal("INTERNAL", RefusalReason.FAILED, f"the model failed: {error}")

@@ -38,6 +38,6 @@ class Readiness:
             return ""
         if not self.fleet.backends:
             return NO_BACKEND
-        if application in self.fleet.unheld:
+        if application in self.fleet.not_loaded:
             return f"no backend that is up has loaded {application}"
         return ""

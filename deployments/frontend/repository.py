@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.errors import ServingError
-from fermata.router.health.availability import FAILED, LOADING
 from fermata.router.links.messages import Place, Unavailable
+from fermata.router.links.unavailability import LOADING, UnavailableCause
 
 WAIT_S = 300.0
 """A large model on a slow disk takes minutes; a client with less patience sets a deadline."""
@@ -36,10 +36,10 @@ class Repository:
 
     def on_router_up(self) -> None:
         """Assume that all is available; a new router reports exceptions next."""
-        self.on_absent(Unavailable(()))
+        self.on_unavailable(Unavailable({}))
 
-    def on_absent(self, absent: Unavailable) -> None:
-        self.registry.set_absent(dict(absent.applications))
+    def on_unavailable(self, message: Unavailable) -> None:
+        self.registry.set_unavailable(message.applications)
         self.changed.set()
         self.changed = asyncio.Event()
 
@@ -54,11 +54,11 @@ class Repository:
                 "models are placed by the configuration: set repository: open there to let "
                 "clients load and unload them"
             )
-        known = self.registry.absent
+        known = self.registry.unavailable
         if load:
             # An earlier failure is not the answer to this call.
             tried = {each: LOADING for each in applications if each in known}
-            self.registry.set_absent({**known, **tried})
+            self.registry.set_unavailable({**known, **tried})
         for application in applications:
             self.ask(Place(application, load))
         async with asyncio.timeout(WAIT_S):
@@ -74,10 +74,11 @@ class Repository:
         return [model.application(version) for version, model in versions.items()]
 
     def _is_so(self, applications: list[str], load: bool) -> bool:
-        absent = self.registry.absent
+        unavailable = self.registry.unavailable
         if not load:
-            return all(each in absent for each in applications)
-        for each in applications:
-            if absent.get(each, "").startswith(FAILED):
-                raise LoadFailedError(f"{each}: {absent[each]}")
-        return not any(each in absent for each in applications)
+            return all(each in unavailable for each in applications)
+        left = [each for each in applications if each in unavailable]
+        for each in left:
+            if unavailable[each].cause is UnavailableCause.LOAD_FAILED:
+                raise LoadFailedError(f"{each}: {unavailable[each]}")
+        return not left

@@ -7,6 +7,7 @@ from typing import ClassVar
 from fermata.clients.wire.errors import shown
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.errors import ServingError
+from fermata.router.links.unavailability import Unavailability
 
 
 class UnknownModelError(ServingError):
@@ -34,13 +35,13 @@ class Registry:
         for model in models:
             known = self.models.setdefault(model.name, {})
             known.update(dict.fromkeys(model.own_versions, model))
-        self.absent: dict[str, str] = {}
+        self.unavailable: dict[str, Unavailability] = {}
         """Reasons why applications are unavailable, by the router's name."""
         self.newest: dict[str, tuple[ServedModel, str]] = {}
         """Model and version for requests that name no version."""
         self.trials: dict[str, tuple[float, tuple[ServedModel, str]]] = {}
         """Share of those requests that try out a newer version, with that version."""
-        self.set_absent({})
+        self.set_unavailable({})
 
     @classmethod
     def of(cls, models: Iterable[ServedModel]) -> "Registry":
@@ -54,13 +55,13 @@ class Registry:
             for version, model in versions.items()
         ]
 
-    def set_absent(self, absent: Mapping[str, str]) -> None:
-        """Set the applications that are unavailable, as reasons by the router's name."""
-        self.absent = dict(absent)
+    def set_unavailable(self, unavailable: Mapping[str, Unavailability]) -> None:
+        """Set the applications that are not served, by the router's name."""
+        self.unavailable = dict(unavailable)
         self.newest.clear()
         self.trials.clear()
         for model, version in self.every():
-            if model.application(version) in self.absent:
+            if model.application(version) in self.unavailable:
                 continue
             if model.share < 1.0 and model.name in self.newest:
                 self.trials[model.name] = (model.share, (model, version))
@@ -79,7 +80,7 @@ class Registry:
             if found is not None:
                 return found
         model, version = self.known(name, version)
-        reason = self.absent.get(model.application(version))
+        reason = self.unavailable.get(model.application(version))
         if reason is not None:
             raise UnloadedModelError(
                 f"model {model.name!r} version {version} is not served: {reason}; "

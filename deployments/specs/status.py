@@ -56,6 +56,7 @@ class DeploymentStatus:
     def to_json(self) -> dict[str, Json]:
         """The object that `/status` answers with."""
         told = asdict(self.router)
+        told["absent"] = {name: str(why) for name, why in self.router.absent.items()}
         if told["recent"] is None:
             del told["recent"]
         told |= {"bad_rates": dict(self.bad_rates), "idle_fractions": self.idle_fractions}

@@ -33,6 +33,7 @@ from fermata.router.links.messages import (
     Unavailable,
 )
 from fermata.router.links.session import encode
+from fermata.router.links.unavailability import LOADING
 
 ROOT = Path(__file__).parents[2]
 FITS = ("stretched", "cropped", "centred", "whole")
@@ -46,7 +47,7 @@ SAID: tuple[Message, ...] = (
     Fetch(7, (1, 2)),
     Payload(1, "UINT8", (2, 2), b"abcd"),
     Result(1, "resnet", 2, 0, 1, (("output", "FP32", (1,), bytes(4)),)),
-    Unavailable((("camera", "loading"),)),
+    Unavailable({"camera": LOADING}),
     Heartbeat(5),
     Challenge(bytes(16)),
     Proof(bytes(32)),

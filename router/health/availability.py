@@ -1,18 +1,20 @@
-"""Which applications somebody can serve at all, as backends announce what they have loaded."""
+"""Applications that can be served at all, as backends announce what they have loaded."""
 
 from collections.abc import Collection, Iterable, Mapping
 
-UNLOADED = "it is not loaded"
-LOADING = "it is being loaded"
-FAILED = "it could not be loaded: "
-QUARANTINED = "it is in quarantine: "
+from fermata.router.links.unavailability import (
+    LOADING,
+    UNLOADED,
+    Unavailability,
+    UnavailableCause,
+)
 
 
 class Availability:
-    """Pure. An application is absent while no backend has all of its variants.
+    """Pure. An application is unavailable while no backend has all of its variants.
 
-    A backend that is lost takes nothing away: it comes back, or others are being started, and until
-    then requests wait as long as they may.
+    A lost backend makes none unavailable: it comes back, or others are started. Until then requests
+    wait as long as they may.
     """
 
     def __init__(self, variants: Mapping[str, tuple[str, ...]]) -> None:
@@ -22,63 +24,64 @@ class Availability:
         """Variants that each backend has announced."""
         self.unwanted: set[str] = set()
         """Applications that a client has had unloaded, or that were withdrawn."""
-        self.barred: set[str] = set()
+        self.quarantined: set[str] = set()
         """Applications in quarantine."""
-        self.absent: dict[str, str] = {}
-        """Why, by application."""
+        self.unavailable: dict[str, Unavailability] = {}
+        """By application."""
 
     def on_ask(self, application: str, load: bool) -> bool:
-        """A client wants it loaded, or not any more; returns whether anything has changed."""
+        """Have it loaded or unloaded for a client; returns whether anything has changed."""
         if load:
             self.unwanted.discard(application)
-            if application not in self.absent:
+            if application not in self.unavailable:
                 return False
-            self.absent[application] = LOADING
+            self.unavailable[application] = LOADING
         else:
             self.unwanted.add(application)
-            self.absent[application] = UNLOADED
+            self.unavailable[application] = UNLOADED
         return True
 
     def withdraw(self, application: str, reason: str) -> None:
         """Serve it no more, though backends hold it, until a client asks for it again."""
         self.unwanted.add(application)
-        self.absent[application] = reason
+        self.unavailable[application] = Unavailability(UnavailableCause.WITHDRAWN, reason)
 
     def quarantine(self, application: str, reason: str) -> None:
-        """Nobody is to run it, loaded or not, until it is released."""
-        self.barred.add(application)
-        self.absent[application] = QUARANTINED + reason
+        """Have no backend run it, loaded or not, until it is released."""
+        self.quarantined.add(application)
+        self.unavailable[application] = Unavailability(UnavailableCause.QUARANTINED, reason)
 
     def release(self, application: str) -> bool:
-        """It may be tried again; returns whether anything has changed."""
-        if application not in self.barred:
+        """Let it be tried again; returns whether anything has changed."""
+        if application not in self.quarantined:
             return False
-        self.barred.discard(application)
+        self.quarantined.discard(application)
         if application not in self.unwanted:
-            del self.absent[application]
+            del self.unavailable[application]
         return True
 
     def on_ready(
         self, backend: int, held: Collection[str], trouble: Mapping[str, str] | None = None
     ) -> bool:
-        """A backend has told what it holds, and what it could not load; whether that changes
-        anything."""
+        """Note what a backend holds, and what it could not load; returns whether anything has
+        changed."""
         self.held[backend] = frozenset(held)
-        before = dict(self.absent)
+        before = dict(self.unavailable)
         for application, wanted in self.variants.items():
-            if application in self.unwanted or application in self.barred:
+            if application in self.unwanted or application in self.quarantined:
                 continue
             if any(each.issuperset(wanted) for each in self.held.values()):
-                self.absent.pop(application, None)
+                self.unavailable.pop(application, None)
                 continue
             reasons = [trouble[name] for name in wanted if name in trouble] if trouble else []
             if reasons:
-                self.absent[application] = FAILED + reasons[0]
+                failed = Unavailability(UnavailableCause.LOAD_FAILED, reasons[0])
+                self.unavailable[application] = failed
             else:
-                self.absent.setdefault(application, UNLOADED)
-        return self.absent != before
+                self.unavailable.setdefault(application, UNLOADED)
+        return self.unavailable != before
 
-    def unheld(self, backends: Iterable[int]) -> list[str]:
+    def not_loaded(self, backends: Iterable[int]) -> list[str]:
         """Applications that none of these backends could run now."""
         held = [self.held.get(each, frozenset()) for each in backends]
         return [
@@ -88,5 +91,5 @@ class Availability:
         ]
 
     def on_backend_down(self, backend: int) -> None:
-        """It holds nothing any more; who was served is not called absent for that."""
+        """Forget a backend; no application becomes unavailable for that."""
         self.held.pop(backend, None)

@@ -7,8 +7,9 @@ known by `rid`, unique in the cluster: the frontend's number in the upper bits, 
 import msgspec
 
 from fermata.router.links.closing import CloseCode
+from fermata.router.links.unavailability import Unavailability
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Raised when a message changes its meaning; peers of another number are refused by name."""
 RID_BITS = 40
 """A frontend's own counter; its number stands above."""
@@ -18,8 +19,6 @@ def frontend_of(rid: int) -> int:
     return rid >> RID_BITS
 
 
-INPUT_LATE = "its input was not there in time"
-"""In a `Result`: no fault of the model, and no reason not to try again."""
 STANDBY = "standby"
 """The role of a router that waits to lead."""
 
@@ -184,9 +183,9 @@ class Dropped(msgspec.Struct, tag=20, array_like=True, frozen=True):
 
 
 class Unavailable(msgspec.Struct, tag=21, array_like=True, frozen=True):
-    """Applications that no backend has loaded, each with why; every other one is served."""
+    """Applications that are not served, each with why; every other one is served."""
 
-    applications: tuple[tuple[str, str], ...]
+    applications: dict[str, Unavailability]
 
 
 class InputSizeAdvice(msgspec.Struct, tag=22, array_like=True, frozen=True):
@@ -224,8 +223,8 @@ class FleetStatus(msgspec.Struct, tag=25, array_like=True, frozen=True):
     """Linked to this router, whoever hears this among them."""
     backends: int
     """That may be given batches."""
-    unheld: tuple[str, ...] = ()
-    """Applications that none of those holds all variants of."""
+    not_loaded: tuple[str, ...] = ()
+    """Applications of which none of those holds all variants."""
 
 
 class Shares(msgspec.Struct, tag=26, array_like=True, frozen=True):
@@ -375,6 +374,9 @@ class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):
     """How likely it was thought to be right, filled in by the frontend; negative: unknown."""
     short_circuit: bool = False
     """Answered from evidence alone."""
+    input_late: bool = False
+    """With an error: its input did not arrive in time. The model is not at fault, and a retry may
+    succeed."""
 
 
 OfLinks = Hello | Challenge | Proof | Heartbeat | Goodbye

@@ -52,7 +52,7 @@ class FrontendNotifier:
         self.frontends[number] = link
         if before is not None:
             before.close(CloseCode.SUPERSEDED, f"frontend {number} has come anew")
-        if self.presence.absent:
+        if self.presence.unavailable:
             self.absent(link)
         self.outdated, self.told = True, None
 
@@ -77,8 +77,8 @@ class FrontendNotifier:
         self.outdated = False
         ranks = self.built.engine.backend_rank
         serving = [each for each in self.backends if not ranks[each].backends[each].draining]
-        unheld = tuple(self.presence.unheld(serving))
-        fleet = FleetStatus(len(self.frontends), len(serving), unheld)
+        not_loaded = tuple(self.presence.not_loaded(serving))
+        fleet = FleetStatus(len(self.frontends), len(serving), not_loaded)
         if fleet != self.told:
             self.told = fleet
             for link in self.frontends.values():
@@ -86,7 +86,7 @@ class FrontendNotifier:
 
     def absent(self, link: LinkPeer | None = None) -> None:
         """Which applications nobody serves; to one frontend, or to all."""
-        absent = Unavailable(tuple(sorted(self.presence.absent.items())))
+        absent = Unavailable(dict(sorted(self.presence.unavailable.items())))
         for each in self.frontends.values() if link is None else (link,):
             self.say(each, absent)
 

@@ -58,7 +58,7 @@ def take_snapshot(
         failures=live.meters.failures,
         applications=_applications(live, now_ns),
         tenants={name: dict(told) for name, told in sorted(live.meters.tenants.items())},
-        absent=dict(live.presence.absent),
+        absent=dict(live.presence.unavailable),
         policies=_policies(live),
         variants=_variants(live),
         busy_ns={

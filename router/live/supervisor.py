@@ -137,9 +137,9 @@ class BackendSupervisor:
         if state.draining or not self.outliers.may_eject(backend, len(peers), ejected):
             return False
         serving = [each for each in self.backends if not self._state(each).draining]
-        before = len(self.presence.unheld(serving))
+        before = len(self.presence.not_loaded(serving))
         serving.remove(backend)
-        return len(self.presence.unheld(serving)) == before
+        return len(self.presence.not_loaded(serving)) == before
 
     def _eject(self, now_ns: int, backend: int, reason: str) -> None:
         if self._state(backend).draining:
@@ -211,5 +211,5 @@ class BackendSupervisor:
                 self.word.absent()
 
     def wake_at_ns(self) -> int:
-        resting = self.quarantine.wake_at_ns() if self.presence.barred else NEVER
+        resting = self.quarantine.wake_at_ns() if self.presence.quarantined else NEVER
         return min(self.watch.look_at_ns, self.outliers.wake_at_ns(), resting)

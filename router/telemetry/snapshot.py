@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fermata.router.core.events import is_bad
+from fermata.router.links.unavailability import Unavailability
 from fermata.router.telemetry.histogram import HistogramSnapshot
 from fermata.router.telemetry.meters import RecentBatch
 
@@ -184,8 +185,8 @@ class RouterSnapshot:
     failures: int
     applications: Mapping[str, ApplicationSnapshot]
     tenants: Mapping[str, Mapping[str, int]]
-    absent: Mapping[str, str]
-    """Applications that no backend can serve, and why."""
+    absent: Mapping[str, Unavailability]
+    """Applications that are not served."""
     policies: Mapping[str, PolicySnapshot]
     variants: list[VariantSnapshot]
     busy_ns: Mapping[str, int]

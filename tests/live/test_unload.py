@@ -12,8 +12,8 @@ from test_links import inline, run, served, until
 from fermata.deployments.backend.execution.runner import PlainRunner, Runner
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms, seconds
-from fermata.router.health.availability import FAILED, UNLOADED
 from fermata.router.links.messages import Place
+from fermata.router.links.unavailability import UNLOADED, Unavailability, UnavailableCause
 
 pytestmark = pytest.mark.live
 
@@ -62,7 +62,7 @@ def test_batches_under_way_end_before_their_model_goes() -> None:
             frontend.submit(seconds(20))
             await until(gate.begun.is_set)
             link.send(Place("app", False))
-            await until(lambda: router.presence.absent == {"app": UNLOADED})
+            await until(lambda: router.presence.unavailable == {"app": UNLOADED})
             # Long enough for the backend to have heard of it.
             await until(lambda: router.presence.held[0] == frozenset())
             assert not gate.closed
@@ -74,9 +74,10 @@ def test_batches_under_way_end_before_their_model_goes() -> None:
             assert gate.closed
 
             link.send(Place("app", True))
-            await until(lambda: router.presence.absent == {"app": FAILED + "the disk is full"})
+            failed = Unavailability(UnavailableCause.LOAD_FAILED, "the disk is full")
+            await until(lambda: router.presence.unavailable == {"app": failed})
             link.send(Place("app", True))
-            await until(lambda: not router.presence.absent)
+            await until(lambda: not router.presence.unavailable)
             frontend.submit(ms(5000))
             await frontend.all_ended()
             assert [each.error for each in frontend.results()] == ["", ""]

@@ -154,6 +154,7 @@ def test_input_that_never_comes_is_given_up_with_a_word() -> None:
     effects = pipeline.take_effects()
     [reply] = [each for each in effects if isinstance(each, SendResults)]
     assert (reply.result.rid, reply.result.error) == (2, "its input was not there in time")
+    assert reply.result.input_late
     assert len(begun(effects)) == 1
     assert pipeline.wake_at_ns() == NEVER
     assert give(pipeline, 2) == []

@@ -12,8 +12,10 @@ from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import registry
 from fermata.deployments.control.canaries import canaries
 from fermata.deployments.specs.registry import UnloadedModelError
+from fermata.deployments.specs.status import DeploymentStatus
 from fermata.foundation.errors import ConfigError
 from fermata.router.links.messages import Ready, Unavailable
+from fermata.router.links.unavailability import UNLOADED, Unavailability, UnavailableCause
 from fermata.router.telemetry.snapshot import RouterSnapshot
 
 
@@ -26,10 +28,14 @@ def config(**canary: Any) -> Any:
     return read_config({"applications": [entry(1), entry(2, canary=canary)]})
 
 
+def withdrawn(reason: str) -> Unavailability:
+    return Unavailability(UnavailableCause.WITHDRAWN, reason)
+
+
 def told(good: int, bad: int, term: int = 1, absent: tuple[str, ...] = ()) -> RouterSnapshot:
     outcomes = {"good": good, "failed": bad, "cancelled": 1000}
     trial = {"m@2": application(answered=outcomes)}
-    return router(trial, term=term, absent=dict.fromkeys(absent, "gone"))
+    return router(trial, term=term, absent=dict.fromkeys(absent, UNLOADED))
 
 
 def test_a_share_of_those_who_name_no_version_try_it() -> None:
@@ -43,7 +49,7 @@ def test_a_share_of_those_who_name_no_version_try_it() -> None:
 
 def test_nobody_tries_what_is_withdrawn() -> None:
     models = registry(config(share=0.99))
-    models.set_absent({"m@2": "withdrawn: 9 of 10 answers were bad"})
+    models.set_unavailable({"m@2": withdrawn("9 of 10 answers were bad")})
     assert {models.find("m")[1] for _ in range(100)} == {"1"}
     with pytest.raises(UnloadedModelError, match="9 of 10 answers were bad"):
         models.find("m", "2")
@@ -51,7 +57,7 @@ def test_nobody_tries_what_is_withdrawn() -> None:
 
 def test_alone_it_serves_everybody() -> None:
     models = registry(config(share=0.01))
-    models.set_absent({"m@1": "unloaded"})
+    models.set_unavailable({"m@1": UNLOADED})
     assert {models.find("m")[1] for _ in range(100)} == {"2"}
 
 
@@ -60,7 +66,7 @@ def test_it_is_withdrawn_once_enough_answers_were_bad() -> None:
     assert trial.judge(told(0, 49)) == {}
     assert trial.judge(told(45, 5)) == {}
     found = trial.judge(told(44, 6))
-    assert found == {"m@2": "withdrawn: 6 of 50 answers were bad, more than bad_rate_max=0.1"}
+    assert found == {"m@2": "6 of 50 answers were bad, more than bad_rate_max=0.1"}
     # It has not answered, and is told again.
     assert trial.judge(told(44, 7)) == found
     trial.on_told("m@2", term=1)
@@ -93,13 +99,13 @@ def test_a_canary_needs_a_version_to_fall_back_to() -> None:
 
 def test_frontends_hear_of_a_withdrawal_and_a_load_ends_it() -> None:
     world = World()
-    world.router.withdraw("cats", "withdrawn: bad")
+    world.router.withdraw("cats", "bad")
     world.settle()
-    assert world.frontend.take(Unavailable) == [Unavailable((("cats", "withdrawn: bad"),))]
-    assert snapshot(world.router)["absent"] == {"cats": "withdrawn: bad"}
+    assert world.frontend.take(Unavailable) == [Unavailable({"cats": withdrawn("bad")})]
+    assert snapshot(world.router)["absent"] == {"cats": withdrawn("bad")}
     # Backends that announce themselves anew change nothing.
     world.hear(world.backend, Ready("emulated", ("v",)))
-    assert snapshot(world.router)["absent"] == {"cats": "withdrawn: bad"}
+    assert snapshot(world.router)["absent"] == {"cats": withdrawn("bad")}
     world.router.presence.on_ask("cats", True)
     world.hear(world.backend, Ready("emulated", ("v",)))
     assert snapshot(world.router)["absent"] == {}
@@ -107,7 +113,19 @@ def test_frontends_hear_of_a_withdrawal_and_a_load_ends_it() -> None:
 
 def test_another_control_plane_remembers_what_was_withdrawn() -> None:
     trial = canaries(config(requests_min=1))
-    absent = {"m@2": "withdrawn: 9 of 10 answers were bad"}
+    absent = {"m@2": withdrawn("9 of 10 answers were bad")}
     assert trial.judge(replace(told(0, 5, term=1), absent=absent)) == {}
     # The router starts anew, and has not heard of it.
-    assert trial.judge(told(9, 0, term=2)) == {"m@2": "withdrawn: 9 of 10 answers were bad"}
+    assert trial.judge(told(9, 0, term=2)) == {"m@2": "9 of 10 answers were bad"}
+
+
+def test_an_error_that_reads_like_a_withdrawal_is_none() -> None:
+    trial = canaries(config(requests_min=1))
+    failed = Unavailability(UnavailableCause.LOAD_FAILED, "withdrawn: by its author")
+    assert trial.judge(replace(told(0, 5, term=1), absent={"m@2": failed})) == {}
+    assert trial.withdrawn == {}
+
+
+def test_status_says_why_in_words() -> None:
+    shown = DeploymentStatus(replace(told(0, 0), absent={"m@2": withdrawn("bad")}), {}, [])
+    assert shown.to_json()["absent"] == {"m@2": "withdrawn: bad"}

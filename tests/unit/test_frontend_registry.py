@@ -13,13 +13,17 @@ from fermata.deployments.frontend.repository import (
 )
 from fermata.deployments.specs.registry import Registry, UnknownModelError, UnloadedModelError
 from fermata.foundation.errors import ConfigError
-from fermata.router.health.availability import FAILED, UNLOADED
 from fermata.router.links.messages import Place, Unavailable
+from fermata.router.links.unavailability import UNLOADED, Unavailability, UnavailableCause
 
 
 def entry(name: str, version: int, variant: str) -> dict[str, object]:
     variants = [{"name": variant, "alpha_ms": 1, "beta_ms": 1}]
     return {"name": name, "version": version, "slo_ms": 50, "variants": variants}
+
+
+def failed(reason: str) -> Unavailability:
+    return Unavailability(UnavailableCause.LOAD_FAILED, reason)
 
 
 def pair() -> Registry:
@@ -31,7 +35,7 @@ def test_the_highest_version_that_is_loaded_serves() -> None:
     models = pair()
     model, version = models.find("m")
     assert (version, model.variants, model.versions) == ("2", ("two",), ("1", "2"))
-    models.set_absent({"m@2": UNLOADED})
+    models.set_unavailable({"m@2": UNLOADED})
     model, version = models.find("m")
     assert (version, model.variants) == ("1", ("one",))
     assert model.application(version) == "m@1"
@@ -60,7 +64,8 @@ def test_a_name_with_one_version_keeps_its_name_with_the_router() -> None:
 
 def test_what_is_not_loaded_is_known_but_not_served() -> None:
     models = pair()
-    models.set_absent({"m@2": UNLOADED, "m@1": "of its own will"})
+    withdrawn = Unavailability(UnavailableCause.WITHDRAWN, "of its own will")
+    models.set_unavailable({"m@2": UNLOADED, "m@1": withdrawn})
     with pytest.raises(UnloadedModelError, match="version 2 is not served: it is not loaded"):
         models.find("m")
     with pytest.raises(UnloadedModelError, match="of its own will"):
@@ -91,12 +96,12 @@ def opened() -> tuple[Repository, list[Place]]:
 def test_loading_waits_until_the_router_says_that_it_is_there() -> None:
     async def go() -> None:
         repository, asked = opened()
-        repository.on_absent(Unavailable((("m@2", FAILED + "an old story"),)))
+        repository.on_unavailable(Unavailable({"m@2": failed("an old story")}))
         task = asyncio.ensure_future(repository.place("m@2", load=True))
         await asyncio.sleep(0)
         assert asked == [Place("m@2", True)]
         assert not task.done()
-        repository.on_absent(Unavailable(()))
+        repository.on_unavailable(Unavailable({}))
         await task
 
     asyncio.run(go())
@@ -108,10 +113,10 @@ def test_every_version_of_a_name_goes_at_once() -> None:
         task = asyncio.ensure_future(repository.place("m", load=False))
         await asyncio.sleep(0)
         assert asked == [Place("m@1", False), Place("m@2", False)]
-        repository.on_absent(Unavailable((("m@1", UNLOADED),)))
+        repository.on_unavailable(Unavailable({"m@1": UNLOADED}))
         await asyncio.sleep(0)
         assert not task.done()
-        repository.on_absent(Unavailable((("m@1", UNLOADED), ("m@2", UNLOADED))))
+        repository.on_unavailable(Unavailable({"m@1": UNLOADED, "m@2": UNLOADED}))
         await task
 
     asyncio.run(go())
@@ -120,11 +125,26 @@ def test_every_version_of_a_name_goes_at_once() -> None:
 def test_why_a_model_cannot_be_loaded_is_told() -> None:
     async def go() -> None:
         repository, _ = opened()
-        repository.on_absent(Unavailable((("m@2", UNLOADED),)))
+        repository.on_unavailable(Unavailable({"m@2": UNLOADED}))
         task = asyncio.ensure_future(repository.place("m@2", load=True))
         await asyncio.sleep(0)
-        repository.on_absent(Unavailable((("m@2", FAILED + "no such file"),)))
+        repository.on_unavailable(Unavailable({"m@2": failed("no such file")}))
         with pytest.raises(LoadFailedError, match="no such file"):
+            await task
+
+    asyncio.run(go())
+
+
+def test_only_a_failed_load_ends_the_wait_for_one() -> None:
+    async def go() -> None:
+        repository, _ = opened()
+        task = asyncio.ensure_future(repository.place("m@2", load=True))
+        reads_so = Unavailability(UnavailableCause.QUARANTINED, "it could not be loaded: crash")
+        repository.on_unavailable(Unavailable({"m@2": reads_so}))
+        await asyncio.sleep(0)
+        assert not task.done()
+        repository.on_unavailable(Unavailable({"m@2": failed("")}))
+        with pytest.raises(LoadFailedError, match="it could not be loaded"):
             await task
 
     asyncio.run(go())

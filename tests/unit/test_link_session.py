@@ -19,8 +19,10 @@ from fermata.router.links.messages import (
     Payload,
     Run,
     Submit,
+    Unavailable,
 )
 from fermata.router.links.session import PREFIX, LinkError, Session, encode, encode_valid
+from fermata.router.links.unavailability import Unavailability, UnavailableCause
 
 
 def session(role: str = "router", term: int = 0) -> Session:
@@ -203,6 +205,16 @@ def test_goodbye_ends_it_with_code_and_detail() -> None:
     assert link.closed == Closed(CloseCode.SUPERSEDED, "moved", by_peer=True)
     other.receive(0, acceptor(hello()).farewell(CloseCode.STALE, "x", 7))
     assert other.closed == Closed(CloseCode.STALE, "x", by_peer=True, term=7)
+
+
+def test_a_cause_of_a_newer_version_is_harmless() -> None:
+    for cause in (99, -1, 2**40):
+        link = up()
+        body = msgspec.msgpack.encode([[21, {"m": [cause, "of a new kind", "a new field"]}]])
+        [message] = link.receive(0, len(body).to_bytes(PREFIX, "big") + body)
+        other = Unavailability(UnavailableCause.OTHER, "of a new kind")
+        assert message == Unavailable({"m": other})
+        assert str(other) == "it is not available: of a new kind"
 
 
 def test_a_code_of_a_newer_version_is_harmless() -> None:

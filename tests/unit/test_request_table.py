@@ -193,6 +193,21 @@ def test_a_model_error_and_a_bad_input_are_told_apart() -> None:
     assert answers(table) == [(failed, "INTERNAL"), (bad, "INVALID_ARGUMENT")]
 
 
+def test_an_input_that_was_late_is_worth_a_retry_whatever_the_error_says() -> None:
+    table = make()
+    late, raised = admit(table, 0, arrival()), admit(table, 0, arrival())
+    told = admit(table, 0, arrival())
+    prose = "its input was not there in time"
+    table.on_result(0, 1, Result(late, "r50", 8, 0, 0, error="too slow", input_late=True))
+    # A model may raise anything, this too.
+    table.on_result(0, 1, result(raised, prose))
+    table.on_dropped(0, Dropped(told, "failed", 0, prose))
+    found = [each for each in table.take_effects() if isinstance(each, SendAnswer)]
+    refusals = [each.outcome for each in found if isinstance(each.outcome, Refusal)]
+    assert [each.reason for each in refusals] == ["input-late", "failed", "failed"]
+    assert [each.retry_after_ns > 0 for each in refusals] == [True, False, False]
+
+
 def test_a_failure_where_it_was_given_up_does_not_end_a_request() -> None:
     table = make()
     rid = admit(table, 0, arrival())

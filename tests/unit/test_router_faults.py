@@ -6,7 +6,6 @@ from snapshots import snapshot
 
 from fermata.foundation.units import ms
 from fermata.router.core.events import DropReason
-from fermata.router.health.availability import QUARANTINED
 from fermata.router.health.quarantine import CRASHES, FAILED_BATCHES, REST_NS
 from fermata.router.leadership.terms import next_term
 from fermata.router.links.closing import CloseCode, Closed
@@ -20,6 +19,7 @@ from fermata.router.links.messages import (
     Submit,
     Unavailable,
 )
+from fermata.router.links.unavailability import UnavailableCause
 
 
 def test_a_grant_to_a_backend_that_is_lost_in_the_same_tick_goes_elsewhere() -> None:
@@ -161,9 +161,10 @@ def test_a_model_that_kills_its_backends_rests_for_a_while() -> None:
         world.advance(1)
     reasons = {each.rid: each.reason for each in world.frontend.take(Dropped)}
     assert reasons[rid(10 + CRASHES - 1)] == DropReason.QUARANTINED
-    assert world.frontend.take(Unavailable)[-1].applications[0][1].startswith(QUARANTINED)
+    [unavailable] = world.frontend.take(Unavailable)[-1].applications.values()
+    assert unavailable.cause is UnavailableCause.QUARANTINED
     world.advance(REST_NS)
-    assert world.frontend.take(Unavailable)[-1] == Unavailable(())
+    assert world.frontend.take(Unavailable)[-1] == Unavailable({})
     world.submit(99)
     world.advance(1)
     assert (rid(99),) in [run.rids for run in world.backend.take(Run)]
@@ -237,7 +238,7 @@ def test_a_backend_that_says_it_is_lost_takes_no_model_with_it() -> None:
         world.settle()
         world.backend = world.link("backend", number)
         world.hear(world.backend, Ready("emulated", ("v",)))
-    assert not world.router.presence.barred
+    assert not world.router.presence.quarantined
 
 
 def test_epochs_grow_though_the_clock_is_set_back() -> None:

@@ -8,7 +8,6 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig
 from fermata.router.core.events import DropReason
-from fermata.router.health.availability import LOADING, UNLOADED
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import (
     Cancel,
@@ -27,6 +26,7 @@ from fermata.router.links.messages import (
     Unavailable,
     UnloadVariant,
 )
+from fermata.router.links.unavailability import LOADING, UNLOADED
 from fermata.router.live.driver import UNKNOWN, LiveRouter
 from fermata.router.live.subprocess_worker import Failed, Then, Work
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
@@ -270,14 +270,14 @@ def test_an_application_that_no_backend_has_is_told_to_frontends() -> None:
     assert world.frontend.take(Unavailable) == []
     world.hear(world.frontend, Place("cats", False))
     assert world.backend.take(UnloadVariant) == [UnloadVariant("v")]
-    assert world.frontend.take(Unavailable) == [Unavailable((("cats", UNLOADED),))]
+    assert world.frontend.take(Unavailable) == [Unavailable({"cats": UNLOADED})]
     late = world.link("frontend", 3)
-    assert late.take(Unavailable) == [Unavailable((("cats", UNLOADED),))]
+    assert late.take(Unavailable) == [Unavailable({"cats": UNLOADED})]
     world.hear(world.frontend, Place("cats", True))
     assert world.backend.take(LoadVariant) == [LoadVariant("v")]
-    assert late.take(Unavailable) == [Unavailable((("cats", LOADING),))]
+    assert late.take(Unavailable) == [Unavailable({"cats": LOADING})]
     world.hear(world.backend, Ready("emulated", ("v", "w")))
-    assert late.take(Unavailable) == [Unavailable(())]
+    assert late.take(Unavailable) == [Unavailable({})]
 
 
 def test_a_backend_that_drains_is_told_when_nothing_more_will_come() -> None:
@@ -292,7 +292,7 @@ def test_a_backend_that_drains_is_told_when_nothing_more_will_come() -> None:
 def test_a_backend_with_nothing_loaded_does_not_drain() -> None:
     world = World(policy="eager")
     world.hear(world.backend, Ready("emulated", (), empty=True))
-    assert world.frontend.take(Unavailable) == [Unavailable((("cats", UNLOADED),))]
+    assert world.frontend.take(Unavailable) == [Unavailable({"cats": UNLOADED})]
     world.hear(world.backend, Ready("emulated", ("v",)))
     world.submit(1)
     world.advance(1)

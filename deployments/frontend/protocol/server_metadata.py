@@ -83,7 +83,8 @@ def repository_index(
         if not may_use(model.name):
             continue
         application = model.application(version)
-        reason = registry.absent.get(application) or trouble(application)
+        unavailable = registry.unavailable.get(application)
+        reason = trouble(application) if unavailable is None else str(unavailable)
         if reason and ready_only:
             continue
         state = "UNAVAILABLE" if reason else "READY"

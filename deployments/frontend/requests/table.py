@@ -203,7 +203,7 @@ class RequestTable:
         if entry is None or (result.error and entry.fetched_by not in (backend, -1)):
             self.counts.stale_results += 1
         elif result.error:
-            self._end(now_ns, entry, error_refusal(result.error))
+            self._end(now_ns, entry, error_refusal(result.error, result.input_late))
         else:
             if entry.estimate >= 0.0:
                 result = msgspec.structs.replace(result, estimate=entry.estimate)

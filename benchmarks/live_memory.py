@@ -51,9 +51,9 @@ def serve(pipe: Connection) -> None:
 async def fill(address: str, count: int) -> None:
     """Submit so many requests that none of them can be served."""
     options = LinkOptions()
-    heart = HeartbeatThread(options.beat_ns)
+    heartbeat = HeartbeatThread(options.beat_ns)
     me = Hello(PROTOCOL, "frontend", NUMBER, 0, "127.0.0.1:1", "here")
-    link = await connect(address, lambda: me, Silent(), heart, options)
+    link = await connect(address, lambda: me, Silent(), heartbeat, options)
     for first in range(0, count, CHUNK):
         for number in range(first, first + CHUNK):
             link.send(Submit((NUMBER << RID_BITS) | number, "m", seconds(600), seconds(600)))
@@ -62,7 +62,7 @@ async def fill(address: str, count: int) -> None:
     await asyncio.sleep(2)
     link.close(CloseCode.SHUTDOWN, "done")
     await link.ended
-    heart.stop()
+    heartbeat.stop()
 
 
 def queue_mb(count: int) -> tuple[int, float]:

@@ -76,7 +76,7 @@ class SimulatedClients:
         sent.due_ns = world.now_ns + model.hard_limit_ns + PROMISE_NS
         sent.held_ns = sent.frontend.loop.held_ns
         self.open[sent.number] = sent
-        answer = sent.frontend.board.driver.open(
+        answer = sent.frontend.hub.driver.open(
             request, lambda _, outcome: self._close(sent, outcome)
         )
         if isinstance(answer, Refusal):
@@ -88,7 +88,7 @@ class SimulatedClients:
         """Its client leaves."""
         if sent.number in self.open and sent.rid >= 0 and sent.frontend.loop.alive:
             sent.cancelled = True
-            call = sent.frontend.board.driver.cancel
+            call = sent.frontend.hub.driver.cancel
             self.world.enter(self.world.now_ns, lambda: call(sent.rid), sent.frontend.loop)
 
     def _close(self, sent: Sent, outcome: Outcome) -> None:

@@ -105,7 +105,7 @@ class Invariants:
                     f"request {sent.number} of {loop.name} has no answer in time"
                 )
         for frontend in self.system.frontends:
-            table = frontend.board.table
+            table = frontend.hub.table
             held = sum(entry.size_bytes for entry in table.entries.values())
             if held != table.payload_bytes:
                 raise InvariantViolationError(
@@ -159,12 +159,12 @@ class Invariants:
         if system.clients.open:
             raise InvariantViolationError(f"{len(system.clients.open)} requests have no answer")
         for frontend in system.frontends:
-            board = frontend.board
-            if board.table.entries or board.driver.waiters or board.table.payload_bytes:
+            hub = frontend.hub
+            if hub.table.entries or hub.driver.waiters or hub.table.payload_bytes:
                 raise InvariantViolationError(
                     f"{frontend.loop.name} keeps requests that have ended"
                 )
-            if board.arena.extents.used and not board.table.lent:
+            if hub.arena.extents.used and not hub.table.lent:
                 raise InvariantViolationError(
                     f"{frontend.loop.name} keeps memory of requests that have ended"
                 )
@@ -222,7 +222,7 @@ class Invariants:
             )
         fleet = FleetStatus(len(live.frontends), len(live.backends))
         for frontend in system.frontends:
-            if frontend.board.readiness.fleet != fleet:
+            if frontend.hub.readiness.fleet != fleet:
                 raise InvariantViolationError(f"{frontend.loop.name} has not heard of {fleet}")
         for number in live.backends:
             state = live.engine.backend_rank[number].backends[number]

@@ -56,7 +56,7 @@ class VirtualHeartbeat(HeartbeatThread):
 
     def _beat(self) -> None:
         self.due = False
-        self.pulse()
+        self.beat_all()
         if self.links or self.watch is not None:
             self._next()
 
@@ -95,9 +95,9 @@ class RouterHost:
         )
 
     def _make_live(self) -> LiveRouter:
-        loop, heart = self.loop, self.process.heart
-        beats = HUNG_NS // heart.every_ns
-        heart.mind(LoopWatch(loop.call_soon_threadsafe, beats, self.hang_up))
+        loop, heartbeat = self.loop, self.process.heartbeat
+        beats = HUNG_NS // heartbeat.every_ns
+        heartbeat.watch_loop(LoopWatch(loop.call_soon_threadsafe, beats, self.hang_up))
         return LiveRouter(
             self.config,
             self.term,
@@ -132,7 +132,7 @@ class RouterHost:
 
 
 class FrontendHost:
-    """A frontend's process, without its servers: clients stand right at the desk."""
+    """A frontend's process, without its servers: clients call its driver."""
 
     def __init__(
         self,
@@ -144,28 +144,28 @@ class FrontendHost:
     ) -> None:
         self.loop = new_process(world, name)
         first, second = _both(routers, self.loop)
-        self.board = LinkHub(options, registry, first, NODE, second)
+        self.hub = LinkHub(options, registry, first, NODE, second)
         self.up = False
         self.draining = False
 
     async def run(self) -> None:
         self.undo = AsyncExitStack()
-        heart = VirtualHeartbeat(self.loop, LINKS.beat_ns)
+        heartbeat = VirtualHeartbeat(self.loop, LINKS.beat_ns)
         pool: Any = None
         arena = VirtualArena(self.loop)
         self.undo.callback(arena.close)
-        await self.board.listen(self.undo, arena, pool, heart)
-        self.board.reach_router(self.undo)
-        self.board.driver.stall_detector.start()
+        await self.hub.listen(self.undo, arena, pool, heartbeat)
+        self.hub.reach_router(self.undo)
+        self.hub.driver.stall_detector.start()
         self.up = True
 
     async def leave(self) -> None:
         """As `FrontendProcess.stop`: drain, then end."""
         self.draining = True
-        self.board.table.on_drain()
-        while self.board.table.entries:
+        self.hub.table.on_drain()
+        while self.hub.table.entries:
             await asyncio.sleep(0.01)
-        self.board.driver.close()
+        self.hub.driver.close()
         await self.undo.aclose()
         self.loop.die()
 

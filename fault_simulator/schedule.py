@@ -153,7 +153,7 @@ def _hold(stopped: bool) -> Callable[[FaultSchedule], Heal | None]:
 
 
 def _loop_hangs(schedule: FaultSchedule) -> None:
-    """A router's loop does not come back, while its heart goes on."""
+    """A router's loop does not come back, while its heartbeat goes on."""
     schedule.excuse_all()
     host = schedule.router()
     if host is not None and host.live is not None and not host.loop.held:

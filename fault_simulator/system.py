@@ -381,7 +381,7 @@ class SimulatedDeployment:
         return sorted(each.process.settings.number for each in self.backends)
 
     def frontend_numbers(self) -> list[int]:
-        return sorted(each.board.options.number for each in self.frontends)
+        return sorted(each.hub.options.number for each in self.frontends)
 
     def _seated(self, host: RouterHost) -> bool:
         """It leads and is the only one, or watches the one that does."""
@@ -417,5 +417,5 @@ class SimulatedDeployment:
             state = live.engine.backend_rank[number].backends[number]
             known = [each for each in (state.running, state.queued) if each is not None]
             granted = any(sent.rid == each.rid for batch in known for each in batch.requests)
-            if granted and number in sent.frontend.board.backends:
+            if granted and number in sent.frontend.hub.backends:
                 self.clients.broken(f"request {sent.number} failed while {host.loop.name} had it")

@@ -1,6 +1,6 @@
 """Backends that do not end their batches: a kernel that hangs, a driver that waits for ever.
 
-Pure. Their processes live and their hearts beat, so that only the plan tells that they hang.
+Pure. Their processes live and their heartbeats go on, so that only the plan tells that they hang.
 """
 
 from fermata.foundation.units import NEVER, ms

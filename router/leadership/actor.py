@@ -100,7 +100,7 @@ class RouterActor(RouterProcess):
         quiet_gc()
         # Not before: to read tables and checkpoints may take longer than a loop may stand still.
         post = asyncio.get_running_loop().call_soon_threadsafe
-        self.heart.mind(LoopWatch(post, HUNG_NS // self.heart.every_ns, hang_up))
+        self.heartbeat.watch_loop(LoopWatch(post, HUNG_NS // self.heartbeat.every_ns, hang_up))
         LOG.info("router listens", extra=fields(term=self.term, address=address))
         return address
 

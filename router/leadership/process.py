@@ -57,7 +57,7 @@ class RouterProcess:
     def __init__(
         self,
         make_live: Callable[[], LiveRouter],
-        heart: HeartbeatThread,
+        heartbeat: HeartbeatThread,
         options: LinkOptions,
         host: str,
         port: int = 0,
@@ -68,7 +68,7 @@ class RouterProcess:
         """`mark` tells a later owner whether this router is of its own making; `record` is the
         cluster's own of terms."""
         self.make_live = make_live
-        self.heart = heart
+        self.heartbeat = heartbeat
         self.options = options
         self.host = host
         self.port = port
@@ -86,7 +86,7 @@ class RouterProcess:
     async def _start(self) -> str:
         self.live = self.make_live()
         self.seat = LeaderRole(self.live, leads=self.other is None)
-        self.server = LinkServer(self.seat.hello, self.seat, self.heart, self.options)
+        self.server = LinkServer(self.seat.hello, self.seat, self.heartbeat, self.options)
         port = await self.server.start(self.host, self.port)
         if self.other is not None:
             other = self.other
@@ -94,7 +94,7 @@ class RouterProcess:
                 self.seat,
                 other.resolve,
                 not other.second,
-                self.heart,
+                self.heartbeat,
                 self.options,
                 other.say,
                 self.terms.note,
@@ -171,4 +171,4 @@ class RouterProcess:
         await self.server.stop(reason)
         self.terms.stop()
         self.live.stop()
-        self.heart.stop()
+        self.heartbeat.stop()

@@ -95,7 +95,7 @@ class StandbyMonitor:
         seat: LeaderRole,
         other: Resolve,
         first: bool,
-        heart: HeartbeatThread,
+        heartbeat: HeartbeatThread,
         options: LinkOptions,
         say: Callable[[str], None] = lambda what: None,
         note: Callable[[int], None] = lambda term: None,
@@ -107,7 +107,7 @@ class StandbyMonitor:
         self.say = say
         self.note = note
         quick = replace(options, silence_ns=SILENCE_NS)
-        self.kept = PersistentLink(other, self._hello, self, heart, quick)
+        self.kept = PersistentLink(other, self._hello, self, heartbeat, quick)
         self.link: Link | None = None
         self.watched: Link | None = None
         """The same, where the other one leads."""

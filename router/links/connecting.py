@@ -17,7 +17,7 @@ LOG = logging.getLogger("fermata")
 
 
 async def connect(
-    address: str, me: Me, events: LinkEvents, heart: HeartbeatThread, options: LinkOptions
+    address: str, me: Me, events: LinkEvents, heartbeat: HeartbeatThread, options: LinkOptions
 ) -> Link:
     """A link that is up, or a LinkError that says why not."""
     host, port = split_address(address)
@@ -27,7 +27,7 @@ async def connect(
 
     def make() -> Link:
         nonce = secrets.token_bytes(NONCE_BYTES)
-        gate.link = Link(Connector(me(), options.secret, nonce, address), gate, heart, options)
+        gate.link = Link(Connector(me(), options.secret, nonce, address), gate, heartbeat, options)
         return gate.link
 
     try:
@@ -88,13 +88,13 @@ class PersistentLink:
         resolve: Resolve,
         me: Me,
         events: LinkEvents,
-        heart: HeartbeatThread,
+        heartbeat: HeartbeatThread,
         options: LinkOptions,
     ) -> None:
         self.resolve = resolve
         self.me = me
         self.events = events
-        self.heart = heart
+        self.heartbeat = heartbeat
         self.options = options
         self.link: Link | None = None
         self.trouble = ""
@@ -114,7 +114,7 @@ class PersistentLink:
         while True:
             try:
                 address = await self.resolve()
-                link = await connect(address, self.me, self.events, self.heart, self.options)
+                link = await connect(address, self.me, self.events, self.heartbeat, self.options)
             # Whatever it was: a process that stops trying never meets a router again.
             except Exception as error:
                 if not isinstance(error, LinkError):

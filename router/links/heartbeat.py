@@ -72,7 +72,7 @@ class HeartbeatThread:
             self.links[link] = None
             self._start()
 
-    def mind(self, watch: LoopWatch) -> None:
+    def watch_loop(self, watch: LoopWatch) -> None:
         """Look after the loop from now on, whether or not there are links."""
         with self.lock:
             self.watch = watch
@@ -80,7 +80,7 @@ class HeartbeatThread:
 
     def _start(self) -> None:
         if self.thread is None and not self.stopped.is_set():
-            self.thread = threading.Thread(target=self._run, name="heart", daemon=True)
+            self.thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
             self.thread.start()
 
     def leave(self, link: HeartbeatTarget) -> None:
@@ -94,9 +94,9 @@ class HeartbeatThread:
 
     def _run(self) -> None:
         while not self.stopped.wait(self.every_ns / 1e9):
-            self.pulse()
+            self.beat_all()
 
-    def pulse(self) -> None:
+    def beat_all(self) -> None:
         """Beat once for every link; what ails one is no matter of the others."""
         with self.lock:
             links = tuple(self.links)

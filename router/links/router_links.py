@@ -22,12 +22,12 @@ class RouterLinks:
         resolves: Sequence[Resolve],
         me: Me,
         events: LinkEvents,
-        heart: HeartbeatThread,
+        heartbeat: HeartbeatThread,
         options: LinkOptions,
     ) -> None:
         self.me = me
         self.events = events
-        self.kept = [PersistentLink(resolve, me, self, heart, options) for resolve in resolves]
+        self.kept = [PersistentLink(resolve, me, self, heartbeat, options) for resolve in resolves]
         self.leader: Link | None = None
 
     def start(self) -> None:

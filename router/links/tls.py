@@ -1,4 +1,4 @@
-"""TLS of links, bytes in and bytes out, so that the heart's thread can write as it does without.
+"""TLS of links, bytes in and bytes out, so that the heartbeat thread can write as it does without.
 
 Both ends show a certificate of one authority with one name in it: the authority is the deployment's
 own, and the name tells its processes from whomever else it may vouch for. The processes' addresses

@@ -90,14 +90,14 @@ class Link(asyncio.Protocol):
         self,
         handshake: Handshake,
         events: LinkEvents,
-        heart: HeartbeatThread,
+        heartbeat: HeartbeatThread,
         options: LinkOptions,
         lobby: Lobby | None = None,
     ) -> None:
         """`lobby` is where a peer waits that has connected to this process."""
         self.loop = asyncio.get_running_loop()
         self.events = events
-        self.heart = heart
+        self.heartbeat = heartbeat
         self.options = options
         self.lobby = lobby
         self.seal: TlsChannel | None = None
@@ -106,13 +106,13 @@ class Link(asyncio.Protocol):
             self.seal = options.tls.seal(server_side=False)
         self.session = Session(
             handshake,
-            heart.clock(),
+            heartbeat.clock(),
             options.silence_ns,
             options.frame_bytes_max,
             options.handshake_ns,
         )
         self.lock = threading.Lock()
-        """Held around every write: the heart's thread writes too."""
+        """Held around every write: the heartbeat thread writes too."""
         self.outbox: list[Message] = []
         self.wire: Wire | None = None
         """None before the connection is made and once it is lost."""
@@ -203,14 +203,14 @@ class Link(asyncio.Protocol):
         return waiting
 
     def beat(self) -> None:
-        """Say that this process lives; called by the heart's thread."""
+        """Say that this process lives; called by the heartbeat thread."""
         with self.lock:
             if self.spoke or self.backlog or self.wire is None:
                 self.spoke = False
                 return
             # A socket that takes nothing at all is full of what will tell the peer as much; what
             # it took in part has to go on before anything else can.
-            frame = self.tail or encode([Heartbeat(self.heart.clock())])[0]
+            frame = self.tail or encode([Heartbeat(self.heartbeat.clock())])[0]
             if self.seal is not None and not self.tail:
                 if not self.seal.made:
                     return
@@ -263,7 +263,7 @@ class Link(asyncio.Protocol):
         if self.options.tls is not None:
             data = self._unseal(self.options.tls, data)
         was_up = session.peer is not None
-        messages = session.receive(self.heart.clock(), data)
+        messages = session.receive(self.heartbeat.clock(), data)
         if not was_up:
             self._shake()
         if messages:
@@ -279,7 +279,7 @@ class Link(asyncio.Protocol):
             self._write(reply)
             # From its proof on the peer expects to hear of this end, also while its loop is busy.
             if session.peer is not None or not session.handshake.accepts:
-                self.heart.join(self)
+                self.heartbeat.join(self)
         if session.peer is not None:
             if self.lobby is not None:
                 self.lobby.leave(self, proven=True)
@@ -307,7 +307,7 @@ class Link(asyncio.Protocol):
         self.backlog = False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.heart.leave(self)
+        self.heartbeat.leave(self)
         with self.lock:
             if self.wire is not None:
                 self.wire.close()
@@ -325,7 +325,7 @@ class Link(asyncio.Protocol):
             self.events.on_refused(self, closed)
 
     def _watch(self) -> None:
-        if self.session.check(self.heart.clock()):
+        if self.session.check(self.heartbeat.clock()):
             self.watch = self.loop.call_later(self.options.beat_ns / 1e9, self._watch)
         elif not self.transport.is_closing():
             self._end()
@@ -347,11 +347,11 @@ class LinkServer:
     """Takes links."""
 
     def __init__(
-        self, me: Me, events: LinkEvents, heart: HeartbeatThread, options: LinkOptions
+        self, me: Me, events: LinkEvents, heartbeat: HeartbeatThread, options: LinkOptions
     ) -> None:
         self.me = me
         self.events = events
-        self.heart = heart
+        self.heartbeat = heartbeat
         self.options = options
         self.links: dict[Link, None] = {}
         self.lobby = Lobby(options.unproven_each_max, options.unproven_max)
@@ -372,7 +372,7 @@ class LinkServer:
     def _take(self) -> Link:
         secret, nonce = self.options.secret, secrets.token_bytes(NONCE_BYTES)
         handshake = Acceptor(self.me(), secret, nonce, self.address)
-        link = Link(handshake, self.events, self.heart, self.options, self.lobby)
+        link = Link(handshake, self.events, self.heartbeat, self.options, self.lobby)
         self.links[link] = None
         link.ended.add_done_callback(lambda _: self.links.pop(link))
         return link

@@ -1,4 +1,4 @@
-"""Ways for bytes past a transport's queue, so that the heart's thread can write too."""
+"""Ways for bytes past a transport's queue, so that the heartbeat thread can write too."""
 
 import asyncio
 import os

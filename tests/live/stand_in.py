@@ -80,8 +80,8 @@ class StandIn:
     def __init__(self, node: str, delay_s: float = 0.0) -> None:
         self.node = node
         self.delay_s = delay_s
-        self.heart = HeartbeatThread(LINKS.beat_ns)
-        self.server = LinkServer(self._router_hello, self, self.heart, LINKS)
+        self.heartbeat = HeartbeatThread(LINKS.beat_ns)
+        self.server = LinkServer(self._router_hello, self, self.heartbeat, LINKS)
         self.backend: Link | None = None
         self.held: set[int] = set()
         self.cancelled: list[int] = []
@@ -104,7 +104,7 @@ class StandIn:
         if self.backend is not None:
             self.backend.close(CloseCode.SHUTDOWN, "done")
         await self.server.stop("done")
-        self.heart.stop()
+        self.heartbeat.stop()
         for segment in self.segments.values():
             segment.close()
 
@@ -118,7 +118,7 @@ class StandIn:
 
     async def _join(self, address: str) -> None:
         me = Hello(PROTOCOL, "backend", 5, self.term, "", self.node)
-        self.backend = await connect(address, lambda: me, self, self.heart, LINKS)
+        self.backend = await connect(address, lambda: me, self, self.heartbeat, LINKS)
 
     def on_messages(self, link: Link, messages: list[Message]) -> None:
         fetch: list[int] = []

@@ -48,17 +48,17 @@ def greet(role: str) -> Callable[[], Hello]:
 
 
 async def stay_busy(options: LinkOptions) -> None:
-    heart, events = HeartbeatThread(options.beat_ns), Recorder()
-    server = LinkServer(greet("router"), events, heart, options)
+    heartbeat, events = HeartbeatThread(options.beat_ns), Recorder()
+    server = LinkServer(greet("router"), events, heartbeat, options)
     port = await server.start(HOST)
-    busy = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, options)
-    # The loop stands still for both ends; what the heart sends meanwhile is found afterwards.
+    busy = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heartbeat, options)
+    # The loop stands still for both ends; what the heartbeat sends meanwhile is found afterwards.
     time.sleep(1.0)
     await asyncio.sleep(0.7)
     assert events.down == []
     assert busy.open
     await server.stop("done")
-    heart.stop()
+    heartbeat.stop()
 
 
 def test_a_busy_loop_is_not_taken_for_dead() -> None:
@@ -68,9 +68,9 @@ def test_a_busy_loop_is_not_taken_for_dead() -> None:
 def test_a_silent_peer_is_taken_for_dead() -> None:
     async def test() -> None:
         options = LinkOptions(silence_ns=ms(400))
-        heart, still = HeartbeatThread(options.beat_ns), HeartbeatThread(ms(3_600_000))
+        heartbeat, still = HeartbeatThread(options.beat_ns), HeartbeatThread(ms(3_600_000))
         events = Recorder()
-        server = LinkServer(greet("router"), events, heart, options)
+        server = LinkServer(greet("router"), events, heartbeat, options)
         port = await server.start(HOST)
         silent = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), still, options)
         await until(lambda: events.down)
@@ -80,7 +80,7 @@ def test_a_silent_peer_is_taken_for_dead() -> None:
         assert 400 <= heard_ms < 1000
         await until(lambda: not silent.open)
         await server.stop("done")
-        heart.stop()
+        heartbeat.stop()
         still.stop()
 
     run(test)
@@ -89,12 +89,12 @@ def test_a_silent_peer_is_taken_for_dead() -> None:
 def test_a_loop_that_hangs_is_noticed_from_beside_it() -> None:
     async def test() -> None:
         options = replace(OPTIONS, silence_ns=ms(40))
-        heart, hung = HeartbeatThread(options.beat_ns), threading.Event()
+        heartbeat, hung = HeartbeatThread(options.beat_ns), threading.Event()
         post = asyncio.get_running_loop().call_soon_threadsafe
-        heart.mind(LoopWatch(post, 50, hung.set))
-        server = LinkServer(greet("router"), Recorder(), heart, OPTIONS)
+        heartbeat.watch_loop(LoopWatch(post, 50, hung.set))
+        server = LinkServer(greet("router"), Recorder(), heartbeat, OPTIONS)
         port = await server.start(HOST)
-        await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, OPTIONS)
+        await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heartbeat, OPTIONS)
         for _ in range(20):
             # Busy, time and again, and never for long.
             time.sleep(0.05)
@@ -103,7 +103,7 @@ def test_a_loop_that_hangs_is_noticed_from_beside_it() -> None:
         # On this thread: the loop stands still until the other one has noticed.
         assert hung.wait(30)
         await server.stop("done")
-        heart.stop()
+        heartbeat.stop()
 
     run(test)
 
@@ -111,10 +111,10 @@ def test_a_loop_that_hangs_is_noticed_from_beside_it() -> None:
 def test_peer_that_does_not_read_is_cut_and_others_are_refused_in_words() -> None:
     async def test() -> None:
         options = LinkOptions(silence_ns=ms(5000), buffer_bytes_max=1 << 20)
-        heart, events = HeartbeatThread(options.beat_ns), Recorder()
-        server = LinkServer(greet("router"), events, heart, options)
+        heartbeat, events = HeartbeatThread(options.beat_ns), Recorder()
+        server = LinkServer(greet("router"), events, heartbeat, options)
         port = await server.start(HOST)
-        link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, options)
+        link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heartbeat, options)
         await until(lambda: events.up)
         link.transport.pause_reading()
         while not events.down:
@@ -124,13 +124,13 @@ def test_peer_that_does_not_read_is_cut_and_others_are_refused_in_words() -> Non
         refused = Recorder()
         with pytest.raises(LinkError, match="backend 1 speaks protocol 9"):
             await connect(
-                f"{HOST}:{port}", lambda: Hello(9, "backend", 1, 0), refused, heart, options
+                f"{HOST}:{port}", lambda: Hello(9, "backend", 1, 0), refused, heartbeat, options
             )
         with pytest.raises(LinkError, match="cannot be reached"):
-            await connect(f"{HOST}:1", greet("backend"), refused, heart, options)
+            await connect(f"{HOST}:1", greet("backend"), refused, heartbeat, options)
         link.transport.resume_reading()
         await server.stop("done")
-        heart.stop()
+        heartbeat.stop()
 
     run(test)
 
@@ -138,10 +138,10 @@ def test_peer_that_does_not_read_is_cut_and_others_are_refused_in_words() -> Non
 def test_a_link_to_a_peer_that_does_not_read_ends_all_the_same() -> None:
     async def test() -> None:
         options = LinkOptions(silence_ns=ms(30_000))
-        heart, events = HeartbeatThread(options.beat_ns), Recorder()
-        server = LinkServer(greet("router"), events, heart, options)
+        heartbeat, events = HeartbeatThread(options.beat_ns), Recorder()
+        server = LinkServer(greet("router"), events, heartbeat, options)
         port = await server.start(HOST)
-        link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, options)
+        link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heartbeat, options)
         await until(lambda: events.up)
         link.transport.pause_reading()
         for _ in range(64):
@@ -153,23 +153,23 @@ def test_a_link_to_a_peer_that_does_not_read_ends_all_the_same() -> None:
             await server.stop("done")
         assert events.down == [Closed(CloseCode.SHUTDOWN, "done")]
         link.transport.abort()
-        heart.stop()
+        heartbeat.stop()
 
     run(test)
 
 
 async def send_large_frames(options: LinkOptions) -> None:
     """They and the backlog keep their order, and the goodbye comes last."""
-    heart = HeartbeatThread(ms(1))
+    heartbeat = HeartbeatThread(ms(1))
     got: list[int] = []
 
     class Reader(Recorder):
         def on_messages(self, link: Link, messages: list[Message]) -> None:
             got.extend(each.rid for each in messages if isinstance(each, Payload))
 
-    server = LinkServer(greet("router"), Reader(), heart, options)
+    server = LinkServer(greet("router"), Reader(), heartbeat, options)
     port = await server.start(HOST)
-    link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, options)
+    link = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heartbeat, options)
     # Heartbeats every millisecond from their thread must never cut into a frame.
     for rid in range(2000):
         link.send(Payload(rid, "UINT8", (1,), bytes(rid * 100)))
@@ -181,7 +181,7 @@ async def send_large_frames(options: LinkOptions) -> None:
     assert got == list(range(2000))
     await server.stop("done")
     assert await link.ended == Closed(CloseCode.SHUTDOWN, "done", by_peer=True)
-    heart.stop()
+    heartbeat.stop()
 
 
 def test_large_frames_and_backlog_keep_their_order() -> None:

@@ -69,7 +69,7 @@ class World:
     """Where things listen, and what they share."""
 
     def __init__(self) -> None:
-        self.heart = HeartbeatThread(OPTIONS.beat_ns)
+        self.heartbeat = HeartbeatThread(OPTIONS.beat_ns)
         self.router_address = ""
         self.routers: list[LiveRouter] = []
         self.ended: list[int] = []
@@ -93,7 +93,7 @@ class World:
             lambda call: precise_timer(loop, call),
         )
         self.routers.append(router)
-        server = LinkServer(router.hello, router, self.heart, OPTIONS)
+        server = LinkServer(router.hello, router, self.heartbeat, OPTIONS)
         self.router_address = f"{HOST}:{await server.start(HOST)}"
         return router, server
 
@@ -122,10 +122,10 @@ class TinyFrontend:
         self.term = 0
 
     async def start(self) -> None:
-        self.server = LinkServer(self.hello, self, self.world.heart, OPTIONS)
+        self.server = LinkServer(self.hello, self, self.world.heartbeat, OPTIONS)
         self.address = f"{HOST}:{await self.server.start(HOST)}"
         self.to_router = PersistentLink(
-            self.world.resolve, self.hello, self, self.world.heart, OPTIONS
+            self.world.resolve, self.hello, self, self.world.heartbeat, OPTIONS
         )
         self.to_router.start()
 
@@ -210,7 +210,7 @@ async def served(
         await server.stop("done")
         for one in world.routers:
             one.stop()
-        world.heart.stop()
+        world.heartbeat.stop()
 
 
 def test_every_request_ends_once_batches_form_and_deadlines_are_met() -> None:

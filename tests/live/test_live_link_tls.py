@@ -42,13 +42,13 @@ def test_a_busy_loop_is_not_taken_for_dead(sealed: LinkOptions) -> None:
 
 def test_others_do_not_get_a_link(sealed: LinkOptions, tmp_path: Path) -> None:
     async def test() -> None:
-        heart, events = HeartbeatThread(sealed.beat_ns), Recorder()
-        server = LinkServer(greet("router"), events, heart, sealed)
-        plain = LinkServer(greet("router"), Recorder(), heart, replace(sealed, tls=None))
+        heartbeat, events = HeartbeatThread(sealed.beat_ns), Recorder()
+        server = LinkServer(greet("router"), events, heartbeat, sealed)
+        plain = LinkServer(greet("router"), Recorder(), heartbeat, replace(sealed, tls=None))
         ports = await server.start(HOST), await plain.start(HOST)
 
         async def knock(port: int, how: LinkOptions) -> None:
-            await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, how)
+            await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heartbeat, how)
 
         for port, how in (
             (ports[0], options(Authority(tmp_path, "other"))),
@@ -60,7 +60,7 @@ def test_others_do_not_get_a_link(sealed: LinkOptions, tmp_path: Path) -> None:
         assert events.up == []
         await server.stop("done")
         await plain.stop("done")
-        heart.stop()
+        heartbeat.stop()
 
     run(test)
 
@@ -69,16 +69,16 @@ def test_certificates_may_be_replaced_while_links_live(tmp_path: Path) -> None:
     async def test() -> None:
         authority = Authority(tmp_path)
         how = options(authority)
-        heart, events = HeartbeatThread(how.beat_ns), Recorder()
-        server = LinkServer(greet("router"), events, heart, how)
+        heartbeat, events = HeartbeatThread(how.beat_ns), Recorder()
+        server = LinkServer(greet("router"), events, heartbeat, how)
         port = await server.start(HOST)
-        first = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, how)
+        first = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heartbeat, how)
         authority.vouch("fermata")
-        second = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heart, how)
+        second = await connect(f"{HOST}:{port}", greet("backend"), Recorder(), heartbeat, how)
         assert first.open
         assert second.open
         await server.stop("done")
-        heart.stop()
+        heartbeat.stop()
 
     run(test)
 
@@ -90,13 +90,13 @@ def test_a_certificate_alone_is_no_proof_and_one_of_a_role_speaks_for_it_alone(
         authority = Authority(tmp_path)
         router, backend = (options(authority, "fermata", role) for role in ("router", "backend"))
         any_role = options(authority)
-        heart, events = HeartbeatThread(router.beat_ns), Recorder()
-        servers = [LinkServer(greet("router"), events, heart, how) for how in (router, backend)]
+        heartbeat, events = HeartbeatThread(router.beat_ns), Recorder()
+        servers = [LinkServer(greet("router"), events, heartbeat, how) for how in (router, backend)]
         for server in servers:
             await server.start(HOST)
 
         async def link(server: LinkServer, role: str, how: LinkOptions) -> Link:
-            return await connect(server.address, greet(role), Recorder(), heart, how)
+            return await connect(server.address, greet(role), Recorder(), heartbeat, how)
 
         for how in (backend, any_role):
             assert (await link(servers[0], "backend", how)).open
@@ -111,6 +111,6 @@ def test_a_certificate_alone_is_no_proof_and_one_of_a_role_speaks_for_it_alone(
                 await link(server, role, how)
         for server in servers:
             await server.stop("done")
-        heart.stop()
+        heartbeat.stop()
 
     run(test)

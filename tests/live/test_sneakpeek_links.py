@@ -52,8 +52,8 @@ async def served() -> AsyncIterator[tuple[FrontendProcess, dict[str, SwappingRun
         plan, 1, time.monotonic_ns, loop.call_soon, lambda call: precise_timer(loop, call)
     )
     options = LinkOptions()
-    heart = HeartbeatThread(options.beat_ns)
-    links = LinkServer(router.hello, router, heart, options)
+    heartbeat = HeartbeatThread(options.beat_ns)
+    links = LinkServer(router.hello, router, heartbeat, options)
     port = await links.start("127.0.0.1", 0)
 
     async def resolve() -> str:
@@ -81,7 +81,7 @@ async def served() -> AsyncIterator[tuple[FrontendProcess, dict[str, SwappingRun
         await backend.stop()
         await links.stop("the test ends")
         router.stop()
-        heart.stop()
+        heartbeat.stop()
 
 
 async def ask(frontend: FrontendProcess, image: np.ndarray) -> Result:

@@ -91,14 +91,14 @@ async def say(address: str, data: bytes) -> None:
 class Fronted:
     """A frontend's links, and the router that it follows."""
 
-    def __init__(self, board: LinkHub, router: Any) -> None:
-        self.board = board
+    def __init__(self, hub: LinkHub, router: Any) -> None:
+        self.hub = hub
         self.router = router
 
     def check(self) -> None:
-        assert self.board.term == 1
-        assert self.board.router is not None
-        assert self.board.router.open
+        assert self.hub.term == 1
+        assert self.hub.router is not None
+        assert self.hub.router.open
         assert list(self.router.frontends) == [FRONTEND]
 
 
@@ -107,16 +107,16 @@ async def fronted() -> AsyncIterator[Fronted]:
     world = World()
     router, server = await world.start_router(term=1)
     options = FrontendOptions(FRONTEND, links=OPTIONS)
-    board = LinkHub(options, Registry.of(()), world.resolve, "here")
+    hub = LinkHub(options, Registry.of(()), world.resolve, "here")
     async with AsyncExitStack() as undo:
         pool: Any = None
-        await board.listen(undo, Arena(0), pool, world.heart)
-        board.reach_router(undo)
+        await hub.listen(undo, Arena(0), pool, world.heartbeat)
+        hub.reach_router(undo)
         await until(lambda: router.frontends)
-        yield Fronted(board, router)
+        yield Fronted(hub, router)
     await server.stop("done")
     router.stop()
-    world.heart.stop()
+    world.heartbeat.stop()
 
 
 def test_one_frame_does_not_end_the_router() -> None:
@@ -136,7 +136,7 @@ def test_one_frame_does_not_end_the_router() -> None:
 def test_one_frame_does_not_take_a_frontend_from_its_router() -> None:
     async def test() -> None:
         async with fronted() as one:
-            await say(one.board.address, encode([Hello(PROTOCOL, "router", 0, HUGE)])[0])
+            await say(one.hub.address, encode([Hello(PROTOCOL, "router", 0, HUGE)])[0])
             one.check()
 
     run(test)
@@ -162,11 +162,11 @@ def test_no_stray_word_changes_anything_at_a_frontend() -> None:
     async def test() -> None:
         async with fronted() as one:
             for data in stray_words():
-                await say(one.board.address, data)
+                await say(one.hub.address, data)
                 one.check()
-            assert not one.board.backends
-            assert one.board.link_server.lobby.refused == len(stray_words())
-            assert not one.board.link_server.lobby.addresses
+            assert not one.hub.backends
+            assert one.hub.link_server.lobby.refused == len(stray_words())
+            assert not one.hub.link_server.lobby.addresses
 
     run(test)
 
@@ -175,7 +175,7 @@ def test_a_stranger_in_a_routers_place_is_not_followed() -> None:
     async def test() -> None:
         heard: list[bytes] = []
         async with fronted() as one:
-            board, how = one.board, replace(OPTIONS, silence_ns=ms(100))
+            hub, how = one.hub, replace(OPTIONS, silence_ns=ms(100))
             for data in stray_words():
 
                 async def rogue(
@@ -192,7 +192,7 @@ def test_a_stranger_in_a_routers_place_is_not_followed() -> None:
                 address = f"{HOST}:{listens.sockets[0].getsockname()[1]}"
                 events = Recorder()
                 with pytest.raises(LinkError):
-                    await connect(address, board._hello, events, board.heartbeat, how)
+                    await connect(address, hub._hello, events, hub.heartbeat, how)
                 assert events.up == []
                 listens.close()
                 one.check()
@@ -209,17 +209,17 @@ async def taken(
     """A server of links, and how to connect to it properly."""
     options = replace(OPTIONS, handshake_ns=handshake_ns, silence_ns=ms(200))
     world, events = World(), Recorder()
-    server = LinkServer(greet(role), events, world.heart, options)
+    server = LinkServer(greet(role), events, world.heartbeat, options)
     await server.start(HOST)
 
     async def link() -> Link:
-        return await connect(server.address, greet("backend"), Recorder(), world.heart, OPTIONS)
+        return await connect(server.address, greet("backend"), Recorder(), world.heartbeat, OPTIONS)
 
     try:
         yield server, events, link
     finally:
         await server.stop("done")
-        world.heart.stop()
+        world.heartbeat.stop()
 
 
 async def trickle(address: str, data: bytes, every_s: float) -> float:
@@ -299,7 +299,7 @@ def test_a_recorded_handshake_is_worth_nothing() -> None:
             address = f"{HOST}:{between.sockets[0].getsockname()[1]}"
             with pytest.raises(LinkError):
                 # Its peer meant to be elsewhere: whoever passes it on is found out.
-                await connect(address, greet("backend"), Recorder(), World().heart, OPTIONS)
+                await connect(address, greet("backend"), Recorder(), World().heartbeat, OPTIONS)
             await until(lambda: events.down)
             assert events.down[0].code is CloseCode.MISDIRECTED
             await say(server.address, b"".join(heard))
@@ -316,9 +316,9 @@ def test_another_secret_gets_no_link_and_both_are_told(secret: bytes) -> None:
     async def test() -> None:
         async with taken() as (server, events, _):
             how = replace(OPTIONS, secret=secret)
-            heart = World().heart
+            heartbeat = World().heartbeat
             with pytest.raises(LinkError, match="the secret of one deployment"):
-                await connect(server.address, greet("backend"), Recorder(), heart, how)
+                await connect(server.address, greet("backend"), Recorder(), heartbeat, how)
             await until(lambda: events.down)
             assert [each.code for each in events.down] == [CloseCode.UNPROVEN]
 
@@ -336,14 +336,14 @@ def test_options_do_not_show_the_secret() -> None:
 def test_a_backend_that_speaks_as_a_router_is_cut(message: Message) -> None:
     async def test() -> None:
         async with fronted() as one:
-            board, events = one.board, Recorder()
-            fleet = board.readiness.fleet
-            link = await connect(board.address, greet("backend"), events, board.heartbeat, OPTIONS)
+            hub, events = one.hub, Recorder()
+            fleet = hub.readiness.fleet
+            link = await connect(hub.address, greet("backend"), events, hub.heartbeat, OPTIONS)
             link.send_all([message, FleetStatus(9, 9)])
             await until(lambda: events.down)
             assert events.down[0].code is CloseCode.WRONG_ROLE
-            assert board.readiness.fleet == fleet
-            assert board.strays == 1
+            assert hub.readiness.fleet == fleet
+            assert hub.strays == 1
             one.check()
 
     run(test)
@@ -374,7 +374,7 @@ def test_a_backend_that_claims_a_term_is_not_believed_against_the_record() -> No
                 return Hello(PROTOCOL, "backend", 99, HUGE)
 
             with pytest.raises(LinkError, match="is stale"):
-                await connect(world.router_address, claims, Recorder(), world.heart, OPTIONS)
+                await connect(world.router_address, claims, Recorder(), world.heartbeat, OPTIONS)
             await until(lambda: asked)
             assert asked == [HUGE]
             assert not router.stale
@@ -388,10 +388,10 @@ def test_a_backend_that_claims_a_term_is_not_believed_against_the_record() -> No
 def test_whoever_dialled_another_address_is_refused() -> None:
     async def test() -> None:
         async with fronted() as one:
-            board = one.board
-            wrong = f"localhost:{board.address.rpartition(':')[2]}"
+            hub = one.hub
+            wrong = f"localhost:{hub.address.rpartition(':')[2]}"
             with pytest.raises(LinkError, match="was dialled"):
-                await connect(wrong, greet("backend"), Recorder(), board.heartbeat, OPTIONS)
-            assert not board.backends
+                await connect(wrong, greet("backend"), Recorder(), hub.heartbeat, OPTIONS)
+            assert not hub.backends
 
     run(test)

@@ -92,7 +92,7 @@ def leaked_slot(what: object) -> None:
 def forgotten_answer(what: object) -> None:
     """A frontend does not notice that a request's time has run out."""
     if isinstance(what, FrontendHost):
-        what.board.table.on_time = lambda now_ns: None  # type: ignore[method-assign]
+        what.hub.table.on_time = lambda now_ns: None  # type: ignore[method-assign]
 
 
 def two_leaders(what: object) -> None:
@@ -126,7 +126,7 @@ def shared_number(what: object) -> None:
 
 
 def unnoticed_hang(what: object) -> None:
-    """A router's heart does not mind whether its loop turns."""
+    """A router does not notice that its loop hangs."""
     if isinstance(what, RouterHost):
         what.hang_up = lambda: None  # type: ignore[method-assign]
 
@@ -134,7 +134,7 @@ def unnoticed_hang(what: object) -> None:
 def last_word_of_the_lost(what: object) -> None:
     """What a backend gives back has failed for good, although it may run elsewhere by now."""
     if isinstance(what, FrontendHost):
-        table = what.board.table
+        table = what.hub.table
 
         def believe(now_ns: int, backend: int, returned: Returned) -> None:
             for rid in returned.rids:
@@ -148,7 +148,7 @@ def last_word_of_the_lost(what: object) -> None:
 def memory_given_back_early(what: object) -> None:
     """A frontend takes its memory back as soon as a request has ended."""
     if isinstance(what, FrontendHost):
-        table = what.board.table
+        table = what.hub.table
         hand_out = table.on_fetch
 
         def forget(now_ns: int, backend: int, fetch: Fetch) -> None:

@@ -40,8 +40,8 @@ def test_no_crowd_of_strangers_ends_or_misleads_a_process(seed: int) -> None:
     assert not leader.live.stale
     assert leader.process.server.lobby.refused > 20
     for frontend in system.frontends:
-        assert frontend.board.term == term
-        assert sorted(frontend.board.backends) == system.backend_numbers()
+        assert frontend.hub.term == term
+        assert sorted(frontend.hub.backends) == system.backend_numbers()
     assert {each.process.pipeline.term for each in system.backends} == {term}
     schedule.heal()
     system.settle()

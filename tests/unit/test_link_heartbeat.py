@@ -1,4 +1,4 @@
-"""The heart of a process: one sick link is no matter of the others, nor is one bad attempt."""
+"""Heartbeats of a process: one sick link is no matter of the others, nor is one bad attempt."""
 
 import asyncio
 from collections.abc import Callable
@@ -26,13 +26,13 @@ class Pulse:
 
 
 def test_a_link_that_cannot_beat_keeps_no_other_from_it() -> None:
-    heart = HeartbeatThread(NEVER_BEATS)
+    heartbeat = HeartbeatThread(NEVER_BEATS)
     links = [Pulse(RuntimeError("its TLS has ended")), Pulse(), Pulse()]
     for link in links:
-        heart.join(link)
+        heartbeat.join(link)
     for _ in range(3):
-        heart.pulse()
-    heart.stop()
+        heartbeat.beat_all()
+    heartbeat.stop()
     # The sick one is left to its peer, who hears nothing any more and cuts it.
     assert [link.beats for link in links] == [1, 3, 3]
 
@@ -40,18 +40,18 @@ def test_a_link_that_cannot_beat_keeps_no_other_from_it() -> None:
 def test_a_loop_that_hangs_is_told_from_one_that_is_busy() -> None:
     posted: list[Callable[[], None]] = []
     hung: list[bool] = []
-    heart = HeartbeatThread(NEVER_BEATS)
-    heart.mind(LoopWatch(posted.append, 3, lambda: hung.append(True)))
+    heartbeat = HeartbeatThread(NEVER_BEATS)
+    heartbeat.watch_loop(LoopWatch(posted.append, 3, lambda: hung.append(True)))
     for _ in range(4):
         # Busy for three beats, then it turns.
         for _ in range(3):
-            heart.pulse()
+            heartbeat.beat_all()
         assert len(posted) == 1
         posted.pop()()
     assert not hung
     for _ in range(4):
-        heart.pulse()
-    heart.stop()
+        heartbeat.beat_all()
+    heartbeat.stop()
     assert hung
 
 
@@ -70,9 +70,11 @@ def test_whatever_an_attempt_fails_of_another_follows() -> None:
         raise asked[-1]
 
     async def test() -> None:
-        heart = HeartbeatThread(NEVER_BEATS)
+        heartbeat = HeartbeatThread(NEVER_BEATS)
         options = LinkOptions(backoff_ns_min=1, backoff_ns_max=1)
-        kept = PersistentLink(resolve, lambda: Hello(PROTOCOL, "x", 0, 0), Nobody(), heart, options)
+        kept = PersistentLink(
+            resolve, lambda: Hello(PROTOCOL, "x", 0, 0), Nobody(), heartbeat, options
+        )
         kept.start()
         while len(asked) < 4:
             await asyncio.sleep(0)

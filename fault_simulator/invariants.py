@@ -81,7 +81,7 @@ class Invariants:
     def _check_given_up(self, live: LiveRouter) -> None:
         """Only a backend to which something has happened may seem to hang."""
         given_up = self.given_up.setdefault(live.term, set())
-        for backend in set(live.guard.given_up) - given_up:
+        for backend in set(live.supervisor.given_up) - given_up:
             given_up.add(backend)
             if backend not in self.system.excused:
                 raise InvariantViolationError(
@@ -90,7 +90,7 @@ class Invariants:
 
     def _check_ejected(self, live: LiveRouter) -> None:
         """Only a backend that itself has failed may be ejected: no input's fault is its own."""
-        innocent = live.guard.outliers.ejected.keys() - self.system.failed
+        innocent = live.supervisor.outliers.ejected.keys() - self.system.failed
         if innocent:
             raise InvariantViolationError(
                 f"backends {sorted(innocent)} were ejected and had not failed"
@@ -178,7 +178,7 @@ class Invariants:
         assert router is not None
         live = router.live
         assert live is not None
-        if live.engine.outbox.queued or live.away.rids:
+        if live.engine.outbox.queued or live.fleet.in_flight.rids:
             raise InvariantViolationError(f"{router.loop.name} keeps requests that have ended")
         self._check_known(live)
         self._check_connections()
@@ -211,21 +211,21 @@ class Invariants:
     def _check_known(self, live: LiveRouter) -> None:
         system = self.system
         wanted = system.backend_numbers()
-        if sorted(live.backends) != wanted:
+        if sorted(live.fleet.backends) != wanted:
             raise InvariantViolationError(
-                f"the router has backends {sorted(live.backends)}, not {wanted}"
+                f"the router has backends {sorted(live.fleet.backends)}, not {wanted}"
             )
         wanted = system.frontend_numbers()
-        if sorted(live.frontends) != wanted:
+        if sorted(live.fleet.frontends) != wanted:
             raise InvariantViolationError(
-                f"the router has frontends {sorted(live.frontends)}, not {wanted}"
+                f"the router has frontends {sorted(live.fleet.frontends)}, not {wanted}"
             )
-        fleet = FleetStatus(len(live.frontends), len(live.backends))
+        fleet = FleetStatus(len(live.fleet.frontends), len(live.fleet.backends))
         for frontend in system.frontends:
             if frontend.hub.readiness.fleet != fleet:
                 raise InvariantViolationError(f"{frontend.loop.name} has not heard of {fleet}")
-        for number in live.backends:
-            state = live.engine.backend_rank[number].backends[number]
+        for number in live.fleet.backends:
+            state = live.fleet.state_of(number)
             if state.running is not None or state.queued is not None:
                 raise InvariantViolationError(f"backend {number} is thought to be busy")
 
@@ -251,7 +251,7 @@ def check_view(control: ControlHost, leader: RouterHost) -> None:
         raise InvariantViolationError(
             f"{control.loop.name} does not see that {leader.loop.name} leads"
         )
-    if control.control.scaling is not None and not leader.live.placement.wanted:
+    if control.control.scaling is not None and not leader.live.fleet.placement.wanted:
         raise InvariantViolationError(
             f"{leader.loop.name} does not know what {control.loop.name} wants"
         )
@@ -274,15 +274,15 @@ def check_grants(live: LiveRouter) -> None:
         raise InvariantViolationError(
             f"requests {granted & queued.keys()} are queued and granted at once"
         )
-    if live.away.rids != granted:
+    if live.fleet.in_flight.rids != granted:
         pending = {
             request.rid
             for effect in live.engine.outbox.effects
             if isinstance(effect, Dispatch)
             for request in effect.batch.requests
         }
-        if live.away.rids != granted - pending:
+        if live.fleet.in_flight.rids != granted - pending:
             raise InvariantViolationError(
-                f"dispatched {sorted(live.away.rids - granted)} that no backend has, "
-                f"{sorted(granted - pending - live.away.rids)} unknown"
+                f"dispatched {sorted(live.fleet.in_flight.rids - granted)} that no backend has, "
+                f"{sorted(granted - pending - live.fleet.in_flight.rids)} unknown"
             )

@@ -124,11 +124,11 @@ class RouterHost:
     @property
     def watched(self) -> bool:
         """It waits, and sees the one that leads."""
-        return not self.leads and self.process.watcher.watched is not None
+        return not self.leads and self.process.monitor.watched is not None
 
     @property
     def leads(self) -> bool:
-        return self.loop.alive and bool(self.address) and self.process.seat.leads
+        return self.loop.alive and bool(self.address) and self.process.role.leads
 
 
 class FrontendHost:

@@ -362,9 +362,9 @@ class SimulatedDeployment:
 
     def _whole(self) -> bool:
         live = self.router.live if self.router is not None else None
-        if self.starting or live is None or live.presence.quarantined or not self.controlled():
+        if self.starting or live is None or not self.controlled():
             return False
-        if live.guard.outliers.ejected:
+        if live.fleet.availability.quarantined or live.supervisor.outliers.ejected:
             return False
         if not all(each is not None and self._seated(each) for each in self.seats):
             return False
@@ -373,8 +373,8 @@ class SimulatedDeployment:
         )
         return (
             linked
-            and sorted(live.backends) == self.backend_numbers()
-            and sorted(live.frontends) == self.frontend_numbers()
+            and sorted(live.fleet.backends) == self.backend_numbers()
+            and sorted(live.fleet.frontends) == self.frontend_numbers()
         )
 
     def backend_numbers(self) -> list[int]:
@@ -412,9 +412,11 @@ class SimulatedDeployment:
         for host in self.backends:
             number = host.process.settings.number
             has_it = any(sent.rid in job.inputs for job in host.process.pipeline.jobs)
-            if live is None or not has_it or host.machine.fails or number not in live.backends:
+            if live is None or not has_it or host.machine.fails:
                 continue
-            state = live.engine.backend_rank[number].backends[number]
+            if number not in live.fleet.backends:
+                continue
+            state = live.fleet.state_of(number)
             known = [each for each in (state.running, state.queued) if each is not None]
             granted = any(sent.rid == each.rid for batch in known for each in batch.requests)
             if granted and number in sent.frontend.hub.backends:

@@ -68,7 +68,7 @@ class RouterActor(RouterProcess):
         self.config = config
         record = RecordedTerms(int(second) if other else None)
         self.term = record.take(generation)
-        self.aside = SubprocessWorker()
+        self.worker = SubprocessWorker()
         turns = Other(find_router(other, namespace), second, LOG.warning)
         super().__init__(
             self._make_live,
@@ -89,7 +89,7 @@ class RouterActor(RouterProcess):
             time.monotonic_ns,
             loop.call_soon,
             lambda call: precise_timer(loop, call),
-            self.aside.do,
+            self.worker.submit,
             stand_down,
             LoggedMeters if debugging() else Meters,
             self.terms.confirm,
@@ -106,7 +106,7 @@ class RouterActor(RouterProcess):
 
     async def stop(self, reason: str = "router shuts down") -> None:
         await super().stop(reason)
-        self.aside.stop()
+        self.worker.stop()
 
 
 def in_our_words(error: ray.exceptions.RayError) -> Exception:

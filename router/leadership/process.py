@@ -1,4 +1,4 @@
-"""A router's process, whoever runs it: its links, its seat, and what a control plane asks of it."""
+"""A router's process, whoever runs it: its links, its role, and what a control plane asks of it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """The router of the other seat, with which this one takes turns to lead."""
+    """The other router of the pair, with which this one takes turns to lead."""
 
     resolve: Resolve
     second: bool
@@ -50,9 +50,9 @@ class RouterProcess:
     """Runs a `LiveRouter` on the event loop of whoever calls first."""
 
     live: LiveRouter
-    seat: LeaderRole
+    role: LeaderRole
     server: LinkServer
-    watcher: StandbyMonitor
+    monitor: StandbyMonitor
 
     def __init__(
         self,
@@ -85,13 +85,13 @@ class RouterProcess:
 
     async def _start(self) -> str:
         self.live = self.make_live()
-        self.seat = LeaderRole(self.live, leads=self.other is None)
-        self.server = LinkServer(self.seat.hello, self.seat, self.heartbeat, self.options)
+        self.role = LeaderRole(self.live, leads=self.other is None)
+        self.server = LinkServer(self.role.hello, self.role, self.heartbeat, self.options)
         port = await self.server.start(self.host, self.port)
         if self.other is not None:
             other = self.other
-            self.watcher = StandbyMonitor(
-                self.seat,
+            self.monitor = StandbyMonitor(
+                self.role,
                 other.resolve,
                 not other.second,
                 self.heartbeat,
@@ -99,7 +99,7 @@ class RouterProcess:
                 other.say,
                 self.terms.note,
             )
-            self.watcher.start()
+            self.monitor.start()
         return join_address(self.host, port)
 
     async def mark(self) -> str:
@@ -108,14 +108,14 @@ class RouterProcess:
     async def leading(self) -> int:
         """The term in which it leads; 0 while it waits."""
         await self.address()
-        return self.live.term if self.seat.leads else 0
+        return self.live.term if self.role.leads else 0
 
     @led
     async def snapshot(self) -> RouterSnapshot:
         """Counters and signals."""
         return take_snapshot(
             self.live,
-            bool(self.seat.watchers),
+            bool(self.role.standbys),
             len(asyncio.all_tasks()),
             self.server.lobby.refused,
         )
@@ -159,7 +159,7 @@ class RouterProcess:
     @led
     async def target(self) -> tuple[int, int | None]:
         """Its term, and how many backends the control plane last wanted; None until it has."""
-        return self.live.term, self.live.placement.target
+        return self.live.term, self.live.fleet.placement.target
 
     async def stop(self, reason: str = "router shuts down") -> None:
         """Say goodbye to everyone; whoever created the process then ends it."""
@@ -167,7 +167,7 @@ class RouterProcess:
             return
         await self.starting
         if self.other is not None:
-            await self.watcher.stop(reason)
+            await self.monitor.stop(reason)
         await self.server.stop(reason)
         self.terms.stop()
         self.live.stop()

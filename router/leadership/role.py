@@ -38,7 +38,7 @@ class LeaderRole:
         self.leads = leads
         self.waiting: dict[Link, None] = {}
         """Links of whoever would follow this router, and of the one that watches it."""
-        self.watchers: set[Link] = set()
+        self.standbys: set[Link] = set()
         """Links of routers that would take this one's place."""
 
     def hello(self) -> Hello:
@@ -65,7 +65,7 @@ class LeaderRole:
             link.send(TakesLead(self.live.term))
             link.flush()
         if link.peer.role == STANDBY:
-            self.watchers.add(link)
+            self.standbys.add(link)
         else:
             self.live.on_up(link)
 
@@ -74,7 +74,7 @@ class LeaderRole:
             self.live.on_messages(link, messages)
 
     def on_down(self, link: Link, closed: Closed) -> None:
-        self.watchers.discard(link)
+        self.standbys.discard(link)
         waited = link in self.waiting
         self.waiting.pop(link, None)
         if waited or link.peer.role == STANDBY:
@@ -92,7 +92,7 @@ class StandbyMonitor:
 
     def __init__(
         self,
-        seat: LeaderRole,
+        role: LeaderRole,
         other: Resolve,
         first: bool,
         heartbeat: HeartbeatThread,
@@ -102,7 +102,7 @@ class StandbyMonitor:
     ) -> None:
         """`first`: it leads where nobody does. `say` hears why it took the lead; `note` has the
         cluster record a term that the cluster did not give."""
-        self.seat = seat
+        self.role = role
         self.first = first
         self.say = say
         self.note = note
@@ -129,9 +129,9 @@ class StandbyMonitor:
             self._lead(f"no other router leads ({self.kept.trouble or 'the one there is waits'})")
 
     def _lead(self, reason: str) -> None:
-        if not self.seat.leads:
+        if not self.role.leads:
             self.say(reason)
-            self.seat.lead()
+            self.role.lead()
             # From now on the other one watches.
             self.kept.task.cancel()
             if self.link is not None:
@@ -139,7 +139,7 @@ class StandbyMonitor:
 
     def _watch(self, link: Link) -> None:
         self.watched = link
-        live = self.seat.live
+        live = self.role.live
         if live.term <= link.peer.term:
             # Terms of the two seats differ in their last bit.
             live.term = link.peer.term + 1

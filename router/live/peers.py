@@ -1,5 +1,6 @@
 """Peers of a router: a link, and the orders of the backend behind it."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from fermata.router.links.closing import CloseCode
@@ -16,8 +17,21 @@ class LinkPeer(Protocol):
     def close(self, code: CloseCode, detail: str) -> None: ...
 
 
+@dataclass(slots=True)
+class SentBatch:
+    """A batch that a backend has been given."""
+
+    sent_at_ns: int
+    start_in_ns: int
+    """Planned start, from then on."""
+    idle: bool
+    """The backend had nothing else to run."""
+    frontends: set[int]
+    """Frontends that have the inputs."""
+
+
 class BackendPeer:
-    """A backend's link, and what the router has told it."""
+    """A backend's link, and the orders on it."""
 
     __slots__ = ("link", "met", "sent")
 
@@ -25,6 +39,5 @@ class BackendPeer:
         self.link = link
         self.met: set[int] = set()
         """Frontends whose address it has been given."""
-        self.sent: dict[int, tuple[int, int, bool, set[int]]] = {}
-        """(when, planned start from then, whether it was idle, frontends that have the inputs) of
-        each batch it has."""
+        self.sent: dict[int, SentBatch] = {}
+        """By batch that it has."""

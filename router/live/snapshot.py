@@ -39,15 +39,15 @@ def take_snapshot(
         term=live.term,
         stale=live.stale,
         up_ns=now_ns - live.started_at_ns,
-        frontends=sorted(live.frontends),
+        frontends=sorted(live.fleet.frontends),
         queued=len(engine.outbox.queued),
-        dispatched=len(live.away.rids),
+        dispatched=len(live.fleet.in_flight.rids),
         unknown_application=live.unknown,
         stray_messages=live.strays,
-        hung_backends=sorted(set(live.guard.given_up)),
-        lost_backends=[f"{number}: {reason}" for number, reason in live.guard.losses],
-        retired_backends=dict(live.guard.retired),
-        ejected_backends=dict(live.guard.outliers.ejected),
+        hung_backends=sorted(set(live.supervisor.given_up)),
+        lost_backends=[f"{number}: {reason}" for number, reason in live.supervisor.losses],
+        retired_backends=dict(live.supervisor.retired),
+        ejected_backends=dict(live.supervisor.outliers.ejected),
         next_wake_in_ns=None if wake_ns == NEVER else wake_ns - now_ns,
         lead_ns=live.lead.lead_ns,
         link_ns=live.lead.link_ns,
@@ -58,18 +58,18 @@ def take_snapshot(
         failures=live.meters.failures,
         applications=_applications(live, now_ns),
         tenants={name: dict(told) for name, told in sorted(live.meters.tenants.items())},
-        absent=dict(live.presence.unavailable),
+        absent=dict(live.fleet.availability.unavailable),
         policies=_policies(live),
         variants=_variants(live),
         busy_ns={
             name: live.meters.applications[number].busy_ns
             for name, number in live.built.applications.items()
         },
-        target=live.placement.target,
-        wanted=list(live.placement.wanted),
-        placement=live.placement.snapshot(live.backends),
+        target=live.fleet.placement.target,
+        wanted=list(live.fleet.placement.wanted),
+        placement=live.fleet.placement.snapshot(live.fleet.backends),
         processes=_processes(live),
-        backends={number: _backend(live, number) for number in sorted(live.backends)},
+        backends={number: _backend(live, number) for number in sorted(live.fleet.backends)},
         ranks=_sub_clusters(live, now_ns),
         pid=os.getpid(),
         standby=standby,
@@ -135,7 +135,7 @@ def _processes(live: LiveRouter) -> ProcessesSnapshot:
     return ProcessesSnapshot(
         frontends={
             number: FrontendSnapshot(
-                node=live.frontends[number].peer.node,
+                node=live.fleet.frontends[number].peer.node,
                 open=stats.open,
                 payload_bytes=stats.payload_bytes,
                 memory_bytes=stats.memory_bytes,
@@ -143,11 +143,11 @@ def _processes(live: LiveRouter) -> ProcessesSnapshot:
                 tasks=stats.tasks,
             )
             for number, stats in sorted(frontends.items())
-            if number in live.frontends
+            if number in live.fleet.frontends
         },
         backends={
             number: BackendProcessSnapshot(
-                node=live.backends[number].link.peer.node,
+                node=live.fleet.backends[number].link.peer.node,
                 models_bytes=stats.models_bytes,
                 memory_bytes=stats.memory_bytes,
                 gpu_memory_bytes=stats.gpu_memory_bytes,
@@ -155,7 +155,7 @@ def _processes(live: LiveRouter) -> ProcessesSnapshot:
                 gpu_used=stats.gpu_used,
             )
             for number, stats in sorted(backends.items())
-            if number in live.backends
+            if number in live.fleet.backends
         },
     )
 
@@ -179,11 +179,11 @@ def _sub_clusters(live: LiveRouter, now_ns: int) -> list[SubClusterSnapshot]:
 def _backend(live: LiveRouter, number: int) -> BackendSnapshot:
     rank = live.engine.backend_rank[number]
     state = rank.backends[number]
-    kinds = {kind: name for name, kind in live.kinds.numbers.items()}
+    kinds = {kind: name for name, kind in live.fleet.accelerator_types.numbers.items()}
     return BackendSnapshot(
         sub_cluster=live.engine.ranks.index(rank),
         kind=kinds.get(state.kind, ""),
-        models=sorted(live.presence.held.get(number, ())),
+        models=sorted(live.fleet.availability.held.get(number, ())),
         running=state.running is not None,
         queued=state.queued is not None,
         draining=state.draining,

@@ -44,7 +44,7 @@ class SubprocessWorker:
         self.waiting: list[tuple[Work, Then]] = []
         self.running: asyncio.Task[None] | None = None
 
-    def do(self, work: Work, then: Then) -> None:
+    def submit(self, work: Work, then: Then) -> None:
         """Have it done, and its result or `Failed` handed over on this loop."""
         self.waiting.append((work, then))
         if self.running is None:

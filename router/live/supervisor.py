@@ -2,49 +2,32 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable
 
 from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import NEVER
 from fermata.router.assembly import Assembly
 from fermata.router.core.events import Batch, Blame, DropReason, Verdict
-from fermata.router.core.lane import BackendState
-from fermata.router.health.availability import Availability
 from fermata.router.health.hang_detector import HangDetector
 from fermata.router.health.outliers import Outliers, UntriedErrors
 from fermata.router.health.quarantine import Quarantine
-from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.closing import Closed
 from fermata.router.links.messages import Retire
+from fermata.router.live.fleet import Fleet
 from fermata.router.live.notifier import FrontendNotifier
-from fermata.router.live.peers import BackendPeer
 
 LOSSES = 20
 """Remembered for whoever looks."""
-OVERDUE = Closed(CloseCode.OVERDUE, "its batch should have ended long ago")
 
 
 class BackendSupervisor:
     """Carries out the findings of `HangDetector` and `Quarantine` for one router."""
 
-    def __init__(
-        self,
-        built: Assembly,
-        backends: dict[int, BackendPeer],
-        presence: Availability,
-        word: FrontendNotifier,
-        lose: Callable[[int, int, Closed], None],
-        spare: Callable[[int, int], None],
-    ) -> None:
-        """`lose` forgets a backend, `spare` gives it nothing more; both take a time and a
-        backend, the first also why."""
+    def __init__(self, built: Assembly, fleet: Fleet, notifier: FrontendNotifier) -> None:
         self.engine = built.engine
         self.applications = tuple(built.applications)
-        self.backends = backends
-        self.presence = presence
-        self.word = word
-        self.lose = lose
-        self.spare = spare
-        self.watch = HangDetector()
+        self.fleet = fleet
+        self.notifier = notifier
+        self.hang_detector = HangDetector()
         self.quarantine = Quarantine()
         self.outliers = Outliers()
         self.untried = UntriedErrors()
@@ -56,34 +39,33 @@ class BackendSupervisor:
         """Backends that get nothing more until they are replaced, and why."""
 
     def expect(self, now_ns: int, backend: int, batch: Batch) -> None:
-        """This batch runs there next, and should end some time."""
+        """Expect the end of the batch that runs there next."""
         swaps = batch.swap_in_ns > 0
-        self.watch.begin(now_ns, backend, batch.start_at_ns, batch.plan_ns, swaps)
+        self.hang_detector.begin(now_ns, backend, batch.start_at_ns, batch.plan_ns, swaps)
 
     def on_up(self, now_ns: int, backend: int) -> None:
         self.quarantine.on_up(now_ns, backend)
         LOG.info("backend up", extra=fields(backend=backend))
 
     def on_gone(self, backend: int, closed: Closed, held: int) -> None:
-        """A backend is gone, and with it so many requests that it held."""
+        """Forget a backend that is gone, and `held` so many requests."""
         reason = f"{closed} ({held} requests there)"
         self.losses.append((backend, reason))
-        self.word.outdated = True
-        self.watch.end(backend)
+        self.hang_detector.end(backend)
         self.quarantine.on_gone(backend)
         self.outliers.on_gone(backend)
         self.untried.on_gone(backend)
         self.retired.pop(backend, None)
-        # One that said goodbye, or that the router itself sends away, was meant to go.
+        # A backend that said goodbye, or that the router sends away, was meant to go.
         level = logging.WARNING if closed.unmeant else logging.INFO
         LOG.log(level, "backend gone", extra=fields(backend=backend, reason=reason))
 
     def on_done(self, now_ns: int, backend: int, batch: Batch, ran: bool) -> None:
-        """A batch has ended there; `ran` is false where it gave no results."""
-        self.watch.end(backend)
-        following = self._state(backend).running
-        # One that was granted just now is expected once it has been sent.
-        if following is not None and following.batch_id in self.backends[backend].sent:
+        """Judge a backend by a batch that has ended; `ran` is false where it gave no results."""
+        self.hang_detector.end(backend)
+        following = self.fleet.state_of(backend).running
+        # A batch that was granted just now is expected once it has been sent.
+        if following is not None and following.batch_id in self.fleet.backends[backend].sent:
             self.expect(now_ns, backend, following)
         if ran:
             application = batch.requests[0].application
@@ -96,16 +78,16 @@ class BackendSupervisor:
                 self._blame(now_ns, each, self.quarantine.on_error(each, application))
 
     def on_failed(self, now_ns: int, backend: int, batch: Batch) -> None:
-        """A batch failed there; one on trial gets nothing more for now, whoever was to blame.
-        Called before the backend is offered anew."""
+        """Note that a batch failed; a backend on trial gets nothing more for now, wherever the
+        blame lies. To be called before the backend is offered anew."""
         self.untried.on_failure(backend, batch.requests[0].application)
         if self.outliers.on_trial(backend) and self._serving(backend) > 1:
             self._eject(now_ns, backend, "the first batch failed after it was given back")
 
     def on_verdict(self, now_ns: int, verdict: Verdict) -> None:
-        """Count an error of a backend, now that it is known who is to blame for it."""
+        """Count an error of a backend, now that the blame for it is known."""
         backend = verdict.backend
-        if backend not in self.backends:
+        if backend not in self.fleet.backends:
             return
         if self.outliers.takes_verdict(backend):
             if verdict.blame == Blame.INPUT:
@@ -113,7 +95,7 @@ class BackendSupervisor:
                 self._give_back(now_ns, backend)
             elif verdict.blame == Blame.BACKEND:
                 # Its device works, or it would have ended itself: perhaps a new process does.
-                self.word.say(self.backends[backend].link, Retire(self.outliers.ejected[backend]))
+                self._send_retire(backend, self.outliers.ejected[backend])
             return
         if verdict.blame == Blame.BACKEND:
             self._blame(now_ns, backend, self.outliers.on_error(backend))
@@ -127,7 +109,7 @@ class BackendSupervisor:
 
     def _can_spare(self, backend: int) -> bool:
         """Whether enough of its peers are left without it, and every model is still served."""
-        rank, state = self.engine.backend_rank[backend], self._state(backend)
+        rank, state = self.engine.backend_rank[backend], self.fleet.state_of(backend)
         peers = [
             each
             for each in rank.backends.values()
@@ -136,69 +118,65 @@ class BackendSupervisor:
         ejected = sum(each.ejected for each in peers)
         if state.draining or not self.outliers.may_eject(backend, len(peers), ejected):
             return False
-        serving = [each for each in self.backends if not self._state(each).draining]
-        before = len(self.presence.not_loaded(serving))
-        serving.remove(backend)
-        return len(self.presence.not_loaded(serving)) == before
+        return self.fleet.can_spare(backend)
 
     def _eject(self, now_ns: int, backend: int, reason: str) -> None:
-        if self._state(backend).draining:
-            # It leaves, and is not to be had back.
+        if self.fleet.state_of(backend).draining:
+            # It leaves, and will not be given back.
             return
         self.outliers.eject(now_ns, backend, reason)
         self.engine.on_eject(now_ns, backend)
-        self.word.outdated = True
+        self.fleet.changed = True
         LOG.warning("backend ejected", extra=fields(backend=backend, reason=reason))
 
     def _give_back(self, now_ns: int, backend: int) -> None:
         self.engine.on_give_back(now_ns, backend)
-        self.word.outdated = True
+        self.fleet.changed = True
         LOG.info("backend given back", extra=fields(backend=backend))
 
     def _serving(self, backend: int) -> int:
         """How many of its peers, itself among them, may be given batches."""
-        owner = self._state(backend).owner
+        owner = self.fleet.state_of(backend).owner
         pool = self.engine.backend_rank[backend].pool if owner is None else owner.pool
         return pool.backends
 
-    def _state(self, backend: int) -> BackendState:
-        return self.engine.backend_rank[backend].backends[backend]
-
     def _retire(self, now_ns: int, backend: int, reason: str) -> None:
-        others = self.backends.keys() - self.retired.keys() - self.outliers.ejected.keys()
+        others = self.fleet.backends.keys() - self.retired.keys() - self.outliers.ejected.keys()
         # Better a bad one than none.
         if backend not in self.retired and others - {backend}:
             self.retired[backend] = reason
             LOG.warning("backend retired", extra=fields(backend=backend, reason=reason))
-            self.spare(now_ns, backend)
-            self.word.outdated = True
-            self.word.say(self.backends[backend].link, Retire(reason))
+            self.fleet.drain(now_ns, backend)
+            self._send_retire(backend, reason)
+
+    def _send_retire(self, backend: int, reason: str) -> None:
+        self.fleet.send(self.fleet.backends[backend].link, Retire(reason))
 
     def on_crash(self, now_ns: int, backend: int, node: str, batch: Batch) -> None:
-        """A backend died while it ran this; a model that does it again and again is to rest."""
+        """Note that a backend died while it ran this; a model that repeats it is quarantined."""
         application = batch.requests[0].application
-        elsewhere = any(each.link.peer.node != node for each in self.backends.values())
+        elsewhere = any(each.link.peer.node != node for each in self.fleet.backends.values())
         # Where there is no other machine, waiting for proof would cost the last of its backends.
         machine = node if elsewhere else ""
         reason = self.quarantine.on_crash(now_ns, backend, application, machine)
         if not reason:
             return
         name = self.applications[application]
-        LOG.warning("model rests", extra=fields(application=name, reason=reason))
-        self.presence.quarantine(name, reason)
-        self.word.absent()
+        LOG.warning("model quarantined", extra=fields(application=name, reason=reason))
+        self.fleet.availability.quarantine(name, reason)
+        self.notifier.publish_unavailable()
         for request in list(self.engine.outbox.queued.values()):
             if request.application == application:
                 self.engine.withdraw(now_ns, request.rid, DropReason.QUARANTINED)
 
-    def look(self, now_ns: int) -> None:
-        """Give up who hangs, and let those try again that have rested; at `wake_at_ns`."""
-        for backend in self.watch.overdue(now_ns):
-            self.given_up.append(backend)
-            link = self.backends[backend].link
-            # Its batch runs elsewhere, if there is time; it may come back when it has ended it.
-            self.lose(now_ns, backend, OVERDUE)
-            link.close(OVERDUE.code, OVERDUE.detail)
+    def hung(self, now_ns: int) -> list[int]:
+        """Backends whose batch should have ended long ago, to be given up; at `wake_at_ns`."""
+        found = self.hang_detector.overdue(now_ns)
+        self.given_up.extend(found)
+        return found
+
+    def check(self, now_ns: int) -> None:
+        """Let backends and models be tried again whose time has come; at `wake_at_ns`."""
         if self.outliers.ejected:
             due = self.outliers.due(now_ns)
             for backend in [*self.outliers.ejected]:
@@ -207,9 +185,10 @@ class BackendSupervisor:
                     self.outliers.give_back(now_ns, backend)
                     self._give_back(now_ns, backend)
         for application in self.quarantine.rested(now_ns):
-            if self.presence.release(self.applications[application]):
-                self.word.absent()
+            if self.fleet.availability.release(self.applications[application]):
+                self.notifier.publish_unavailable()
 
     def wake_at_ns(self) -> int:
-        resting = self.quarantine.wake_at_ns() if self.presence.quarantined else NEVER
-        return min(self.watch.look_at_ns, self.outliers.wake_at_ns(), resting)
+        quarantined = self.fleet.availability.quarantined
+        release_at_ns = self.quarantine.wake_at_ns() if quarantined else NEVER
+        return min(self.hang_detector.look_at_ns, self.outliers.wake_at_ns(), release_at_ns)

@@ -200,7 +200,7 @@ async def served(
     processes = [await world.start_backend(number, runner, stock) for number in range(backends)]
     frontend = TinyFrontend(world, make)
     await frontend.start()
-    await until(lambda: len(router.backends) == backends and router.frontends)
+    await until(lambda: len(router.fleet.backends) == backends and router.fleet.frontends)
     try:
         yield router, frontend, world, server
     finally:
@@ -304,7 +304,7 @@ def test_a_backend_whose_device_is_unusable_ends_itself_and_others_serve(breaks:
             model = EmulatedModel(gpu, TABLE_NS)
             # The higher number: it is given something once the other one is busy.
             other = await world.start_backend(7, PlainRunner(model, len(TABLE_NS)))
-            await until(lambda: len(router.backends) == 2)
+            await until(lambda: len(router.fleet.backends) == 2)
             gpu.broken = "an illegal memory access was encountered"
             if breaks == "one batch":
                 model.check_device = lambda: None  # type: ignore[method-assign]
@@ -319,13 +319,14 @@ def test_a_backend_whose_device_is_unusable_ends_itself_and_others_serve(breaks:
             assert all(result.error == "" for result in frontend.results())
             if breaks == "the device":
                 await until(lambda: world.ended == [7])
-                assert sorted(router.backends) == [0]
-                assert "device unusable: RuntimeError: an illegal" in router.guard.losses[-1][1]
+                assert sorted(router.fleet.backends) == [0]
+                _, reason = router.supervisor.losses[-1]
+                assert "device unusable: RuntimeError: an illegal" in reason
                 with pytest.raises(UnfitError, match="unusable"):
                     other.check()
             else:
                 assert world.ended == []
-                assert 7 in router.backends
+                assert 7 in router.fleet.backends
             await other.stop()
 
     run(test)
@@ -341,9 +342,9 @@ def test_the_last_backend_ends_itself_too() -> None:
             await frontend.all_ended()
             [dropped] = frontend.dropped()
             assert (dropped.reason, dropped.detail) == ("failed", f"RuntimeError: {gpu.broken}")
-            await until(lambda: world.ended == [0])
-            assert not router.backends
-            assert not router.guard.quarantine.applications, "the model has crashed nobody"
+            # Each end of a link sees its end in its own time.
+            await until(lambda: world.ended == [0] and not router.fleet.backends)
+            assert not router.supervisor.quarantine.applications, "the model has crashed nobody"
 
     run(test)
 
@@ -355,7 +356,7 @@ def test_new_router_takes_over_and_the_old_one_is_refused() -> None:
             await frontend.all_ended()
             await server.stop("handed over")
             router, server = await world.start_router(term=2)
-            await until(lambda: router.backends and router.frontends)
+            await until(lambda: router.fleet.backends and router.fleet.frontends)
             frontend.submit()
             await frontend.all_ended()
             assert len(frontend.results()) == 2
@@ -363,7 +364,7 @@ def test_new_router_takes_over_and_the_old_one_is_refused() -> None:
             stale, server = await world.start_router(term=1)
             await until(lambda: stale.stale)
             assert "has met 2" in stale.stale
-            assert not stale.backends
+            assert not stale.fleet.backends
             await server.stop("stale")
 
     run(test)

@@ -69,7 +69,7 @@ async def served() -> AsyncIterator[tuple[FrontendProcess, dict[str, SwappingRun
     )
     await frontend.start()
     await asyncio.to_thread(
-        wait_until, lambda: frontend.hub.router is not None and bool(router.backends), 20
+        wait_until, lambda: frontend.hub.router is not None and bool(router.fleet.backends), 20
     )
     try:
         yield (

@@ -99,7 +99,7 @@ class Fronted:
         assert self.hub.term == 1
         assert self.hub.router is not None
         assert self.hub.router.open
-        assert list(self.router.frontends) == [FRONTEND]
+        assert list(self.router.fleet.frontends) == [FRONTEND]
 
 
 @asynccontextmanager
@@ -112,7 +112,7 @@ async def fronted() -> AsyncIterator[Fronted]:
         pool: Any = None
         await hub.listen(undo, Arena(0), pool, world.heartbeat)
         hub.reach_router(undo)
-        await until(lambda: router.frontends)
+        await until(lambda: router.fleet.frontends)
         yield Fronted(hub, router)
     await server.stop("done")
     router.stop()
@@ -145,12 +145,13 @@ def test_one_frame_does_not_take_a_frontend_from_its_router() -> None:
 def test_no_stray_word_changes_anything_at_a_router() -> None:
     async def test() -> None:
         async with served(1, inline) as (router, frontend, world, _):
-            links = dict(router.frontends), {n: each.link for n, each in router.backends.items()}
+            fleet = router.fleet
+            links = dict(fleet.frontends), {n: each.link for n, each in fleet.backends.items()}
             for data in stray_words():
                 await say(world.router_address, data)
                 assert not router.stale
-            assert dict(router.frontends) == links[0]
-            assert {n: each.link for n, each in router.backends.items()} == links[1]
+            assert dict(fleet.frontends) == links[0]
+            assert {n: each.link for n, each in fleet.backends.items()} == links[1]
             frontend.submit()
             await frontend.all_ended()
             assert len(frontend.results()) == 1
@@ -352,13 +353,13 @@ def test_a_backend_that_speaks_as_a_router_is_cut(message: Message) -> None:
 def test_a_router_that_speaks_as_a_backend_is_cut() -> None:
     async def test() -> None:
         async with fronted() as one:
-            link = one.router.frontends[FRONTEND]
+            link = one.router.fleet.frontends[FRONTEND]
             link.send(Result(1, "v", 1, 0, 0))
-            await until(lambda: one.router.frontends.get(FRONTEND) is not link)
+            await until(lambda: one.router.fleet.frontends.get(FRONTEND) is not link)
             assert link.session.closed is not None
             assert link.session.closed.code is CloseCode.WRONG_ROLE
             # It is the same router: the frontend comes back to it.
-            await until(lambda: one.router.frontends)
+            await until(lambda: one.router.fleet.frontends)
             one.check()
 
     run(test)

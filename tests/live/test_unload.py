@@ -62,9 +62,9 @@ def test_batches_under_way_end_before_their_model_goes() -> None:
             frontend.submit(seconds(20))
             await until(gate.begun.is_set)
             link.send(Place("app", False))
-            await until(lambda: router.presence.unavailable == {"app": UNLOADED})
+            await until(lambda: router.fleet.availability.unavailable == {"app": UNLOADED})
             # Long enough for the backend to have heard of it.
-            await until(lambda: router.presence.held[0] == frozenset())
+            await until(lambda: router.fleet.availability.held[0] == frozenset())
             assert not gate.closed
             gate.opened.set()
             await frontend.all_ended()
@@ -75,9 +75,9 @@ def test_batches_under_way_end_before_their_model_goes() -> None:
 
             link.send(Place("app", True))
             failed = Unavailability(UnavailableCause.LOAD_FAILED, "the disk is full")
-            await until(lambda: router.presence.unavailable == {"app": failed})
+            await until(lambda: router.fleet.availability.unavailable == {"app": failed})
             link.send(Place("app", True))
-            await until(lambda: not router.presence.unavailable)
+            await until(lambda: not router.fleet.availability.unavailable)
             frontend.submit(ms(5000))
             await frontend.all_ended()
             assert [each.error for each in frontend.results()] == ["", ""]

@@ -49,11 +49,11 @@ def double_grant(what: object) -> None:
         submit = what._submit
 
         def forgetful(now_ns: int, link: LinkPeer, message: Submit) -> None:
-            held = message.rid in what.away.rids
-            what.away.rids.discard(message.rid)
+            held = message.rid in what.fleet.in_flight.rids
+            what.fleet.in_flight.rids.discard(message.rid)
             submit(now_ns, link, message)
             if held:
-                what.away.rids.add(message.rid)
+                what.fleet.in_flight.rids.add(message.rid)
 
         what._submit = forgetful  # type: ignore[method-assign, assignment]
 
@@ -163,12 +163,12 @@ def memory_given_back_early(what: object) -> None:
 def inputs_blamed_on_backends(what: object) -> None:
     """A router counts every error against the backend, whatever happened elsewhere."""
     if isinstance(what, LiveRouter):
-        judge = what.guard.on_verdict
+        judge = what.supervisor.on_verdict
 
         def condemn(now_ns: int, verdict: Verdict) -> None:
             judge(now_ns, Verdict(verdict.backend, verdict.application, Blame.BACKEND))
 
-        what.guard.on_verdict = condemn  # type: ignore[method-assign]
+        what.supervisor.on_verdict = condemn  # type: ignore[method-assign]
 
 
 class HastyControl(ControlPlaneCore):

@@ -62,7 +62,7 @@ class Play:
         assert leader.live is not None
         scaling = control.control.scaling if control.control is not None else None
         assert scaling is not None
-        assert leader.live.placement.wanted == scaling.targets
+        assert leader.live.fleet.placement.wanted == scaling.targets
         assert self.ask().router.term == leader.live.term
 
 

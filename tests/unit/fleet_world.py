@@ -92,7 +92,7 @@ class FleetWorld(World):
     # Backends
 
     def _start_all(self) -> None:
-        self.ever_ejected.update(self.router.guard.outliers.ejected)
+        self.ever_ejected.update(self.router.supervisor.outliers.ejected)
         for each in self.frontend.take(Dropped):
             self._answer(each.rid, each.reason, each.detail)
         for machine in self.machines:
@@ -150,7 +150,7 @@ class FleetWorld(World):
 
     @property
     def ejected(self) -> list[int]:
-        return sorted(self.router.guard.outliers.ejected)
+        return sorted(self.router.supervisor.outliers.ejected)
 
     @property
     def replaced(self) -> list[int]:

@@ -106,7 +106,7 @@ def test_frontends_hear_of_a_withdrawal_and_a_load_ends_it() -> None:
     # Backends that announce themselves anew change nothing.
     world.hear(world.backend, Ready("emulated", ("v",)))
     assert snapshot(world.router)["absent"] == {"cats": withdrawn("bad")}
-    world.router.presence.on_ask("cats", True)
+    world.router.fleet.availability.on_ask("cats", True)
     world.hear(world.backend, Ready("emulated", ("v",)))
     assert snapshot(world.router)["absent"] == {}
 

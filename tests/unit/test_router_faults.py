@@ -52,7 +52,7 @@ def test_a_backend_that_drains_when_it_meets_the_router_is_let_go_at_once() -> N
     late = world.link("backend", 6)
     world.hear(late, Ready("emulated", ()))
     assert late.take(Drained) == [Drained()]
-    assert sorted(world.router.backends) == [5]
+    assert sorted(world.router.fleet.backends) == [5]
 
 
 def test_a_batch_that_does_not_end_runs_elsewhere() -> None:
@@ -102,7 +102,7 @@ def test_whose_result_may_be_lost_runs_again() -> None:
     world.hear(world.backend, Done(run.batch, ms(6), 0))
     world.advance(1)
     assert [each.rids for each in world.backend.take(Run)] == [(rid(1),)]
-    assert not world.router.away.asked_again
+    assert not world.router.fleet.in_flight.resubmitted
 
 
 def test_who_is_asked_for_again_in_the_tick_that_granted_it_runs_once() -> None:
@@ -211,7 +211,7 @@ def test_a_router_stands_down_for_nobody_whom_the_record_contradicts() -> None:
     assert reasons == []
     assert snapshot(world.router)["stale"] == ""
     # That link is gone all the same.
-    assert not world.router.backends
+    assert not world.router.fleet.backends
     world.submit(1)
     assert len(world.router.engine.outbox.queued) == 1
 
@@ -238,7 +238,7 @@ def test_a_backend_that_says_it_is_lost_takes_no_model_with_it() -> None:
         world.settle()
         world.backend = world.link("backend", number)
         world.hear(world.backend, Ready("emulated", ("v",)))
-    assert not world.router.presence.quarantined
+    assert not world.router.fleet.availability.quarantined
 
 
 def test_epochs_grow_though_the_clock_is_set_back() -> None:

@@ -85,6 +85,20 @@ def test_frontends_hear_who_is_there_whenever_that_changes() -> None:
     assert anew.take(FleetStatus) == [FleetStatus(1, 0, ("cats",))]
 
 
+def test_a_backend_that_comes_anew_before_its_old_link_ends_still_holds_its_models() -> None:
+    world = World()
+    world.frontend.take(FleetStatus)
+    anew = world.link("backend", 5)
+    world.hear(anew, Ready("emulated", ("v",), limits=(("v", 4),)))
+    assert world.frontend.take(FleetStatus) == []
+    assert world.router.fleet.availability.held == {5: frozenset({"v"})}
+    assert world.router.fleet.batch_limits.told == {5: {0: 4}}
+    # The end of the old link is nobody's loss any more.
+    world.router.on_down(world.backend, LOST)
+    world.settle()
+    assert list(world.router.fleet.backends) == [5]
+
+
 def test_a_report_is_answered_with_parts_of_tenants_rates_where_they_are_shared() -> None:
     world = World()
     stats = FrontendStats((), tenants=(("cameras", {"good": 40, "rate": 60}),))

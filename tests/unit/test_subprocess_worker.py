@@ -17,25 +17,25 @@ def test_results_come_back_in_order() -> None:
     results: list[object] = []
 
     async def wait() -> None:
-        aside = SubprocessWorker()
-        aside.do(partial(math.factorial, 5), results.append)
-        aside.do(partial(math.sqrt, 16.0), results.append)
-        assert aside.running is not None
-        await aside.running
-        assert aside.running is None
+        worker = SubprocessWorker()
+        worker.submit(partial(math.factorial, 5), results.append)
+        worker.submit(partial(math.sqrt, 16.0), results.append)
+        assert worker.running is not None
+        await worker.running
+        assert worker.running is None
 
     asyncio.run(wait())
     assert results == [120, 4.0]
 
 
-def outcome(aside: SubprocessWorker, *works: Callable[[], object]) -> list[object]:
+def outcome(worker: SubprocessWorker, *works: Callable[[], object]) -> list[object]:
     results: list[object] = []
 
     async def wait() -> None:
         for work in works:
-            aside.do(work, results.append)
-        assert aside.running is not None
-        await aside.running
+            worker.submit(work, results.append)
+        assert worker.running is not None
+        await worker.running
 
     asyncio.run(wait())
     return results

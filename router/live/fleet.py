@@ -1,0 +1,154 @@
+"""The fleet of one router: its frontends and backends, and what these can serve."""
+
+from collections.abc import Iterable
+
+from fermata.router.assembly import Assembly, RouterConfig
+from fermata.router.core.lane import BackendState
+from fermata.router.health.availability import Availability
+from fermata.router.links.closing import CloseCode
+from fermata.router.links.messages import FleetStatus, Message, Ready, frontend_of
+from fermata.router.live.accelerator_types import AcceleratorTypes
+from fermata.router.live.batch_limits import BatchSizeLimits
+from fermata.router.live.in_flight import InFlight
+from fermata.router.live.peers import BackendPeer, LinkPeer
+from fermata.router.placement.live_placement import LivePlacement
+
+
+class Fleet:
+    """State that the driver, the notifier and the supervisor share; the engine follows it."""
+
+    def __init__(self, config: RouterConfig, built: Assembly) -> None:
+        self.built = built
+        self.engine = built.engine
+        self.swaps = config.swap
+        """Backends bring a model in when they run it, and none is resident before."""
+        self.frontends: dict[int, LinkPeer] = {}
+        self.backends: dict[int, BackendPeer] = {}
+        self.availability = Availability(
+            {each.name: tuple(v.name for v in each.variants) for each in config.applications}
+        )
+        self.in_flight = InFlight()
+        self.batch_limits = BatchSizeLimits(built)
+        self.accelerator_types = AcceleratorTypes(built, config.kind)
+        self.placement = LivePlacement(built)
+        self.changed = False
+        """A process has come or gone, or holds other models, since frontends heard of it."""
+        self.touched: dict[LinkPeer, None] = {}
+        """Links with messages of this tick; in order, so that a seed repeats."""
+
+    # Messages
+
+    def send(self, link: LinkPeer, message: Message) -> None:
+        """Send a message, at the latest when the fleet is flushed."""
+        link.send(message)
+        self.touched[link] = None
+
+    def flush(self) -> None:
+        for link in self.touched:
+            link.flush()
+        self.touched.clear()
+
+    # Frontends
+
+    def frontend_of(self, rid: int) -> LinkPeer | None:
+        """The link of the frontend that a request came from."""
+        return self.frontends.get(frontend_of(rid))
+
+    def has_frontend(self, link: LinkPeer) -> bool:
+        """Whether this is the current link of its frontend."""
+        return self.frontends.get(link.peer.number) is link
+
+    def add_frontend(self, link: LinkPeer) -> None:
+        """Take a frontend's link, in place of an earlier one of the same frontend."""
+        number = link.peer.number
+        for backend in self.backends.values():
+            backend.met.discard(number)
+        before = self.frontends.get(number)
+        self.frontends[number] = link
+        if before is not None:
+            before.close(CloseCode.SUPERSEDED, f"frontend {number} has come anew")
+        self.changed = True
+
+    def remove_frontend(self, number: int) -> None:
+        del self.frontends[number]
+        self.changed = True
+
+    def nodes_of(self, frontends: Iterable[int]) -> set[str]:
+        """Nodes of those of these frontends that are linked."""
+        here = self.frontends
+        return {here[each].peer.node for each in frontends if each in here}
+
+    # Backends
+
+    def backend_of(self, link: LinkPeer) -> BackendPeer | None:
+        """The backend of a link; None where it has not announced itself on this one."""
+        found = self.backends.get(link.peer.number)
+        return found if found is not None and found.link is link else None
+
+    def state_of(self, backend: int) -> BackendState:
+        """The backend as the engine sees it."""
+        return self.engine.backend_rank[backend].backends[backend]
+
+    def on_ready(self, now_ns: int, link: LinkPeer, ready: Ready) -> bool:
+        """Take a backend in, or note what it holds now; returns whether other applications are
+        available for that."""
+        number, names = link.peer.number, set(ready.variants)
+        variants = self.built.variants
+        held = frozenset(variant for variant, name in enumerate(variants) if name in names)
+        resident = None if len(held) == len(variants) else held
+        self.changed = True
+        news = self.availability.on_ready(number, names, dict(ready.trouble))
+        self.batch_limits.on_ready(number, names, ready.limits)
+        if number not in self.backends:
+            self.backends[number] = BackendPeer(link)
+            owner = self.built.ownership.take(number)
+            kind = self.accelerator_types.number_of(ready)
+            rank = self.placement.take(number, held)
+            if self.swaps:
+                resident = frozenset()
+            self.engine.on_backend_up(now_ns, number, kind, rank, owner, resident)
+        elif not self.swaps:
+            self.engine.on_resident(now_ns, number, resident)
+        self.placement.on_held(now_ns, number, held)
+        return news
+
+    def drain(self, now_ns: int, backend: int) -> None:
+        """Give a backend nothing more."""
+        self.engine.on_drain(now_ns, backend)
+        self.placement.on_gone(now_ns, backend)
+        self.changed = True
+
+    def remove_backend(self, now_ns: int, backend: int) -> int:
+        """Forget a backend; returns how many requests it held."""
+        del self.backends[backend]
+        self.batch_limits.on_gone(backend)
+        self.availability.on_backend_down(backend)
+        state, held = self.state_of(backend), 0
+        for batch in (state.running, state.queued):
+            if batch is not None:
+                held += len(batch.requests)
+                self.in_flight.on_lost(batch)
+        self.built.ownership.release(backend)
+        self.engine.on_backend_down(now_ns, backend)
+        self.placement.on_gone(now_ns, backend)
+        self.changed = True
+        return held
+
+    # Together
+
+    def serving(self) -> list[int]:
+        """Backends that may be given batches."""
+        return [each for each in self.backends if not self.state_of(each).draining]
+
+    def status(self) -> FleetStatus:
+        """The report to frontends."""
+        serving = self.serving()
+        not_loaded = tuple(self.availability.not_loaded(serving))
+        return FleetStatus(len(self.frontends), len(serving), not_loaded)
+
+    def can_spare(self, backend: int) -> bool:
+        """Whether every application that could run now still could without this backend."""
+        serving = self.serving()
+        before = self.availability.not_loaded(serving)
+        serving.remove(backend)
+        return self.availability.not_loaded(serving) == before

@@ -8,21 +8,27 @@ from dataclasses import dataclass, field
 
 from fermata.foundation.units import NEVER, seconds
 
-CONSECUTIVE_ERRORS = 5
-"""Batches in a row that failed on a backend and then ran well elsewhere."""
-EJECTED_SHARE_MAX = 0.5
-"""Peers of a backend, over all of them: a model that fails now and then is not to empty the
-fleet."""
-HOPELESS_ERRORS = 20
-"""In a row: such a backend serves nobody, and is ejected beyond that share if peers are left."""
-EJECT_NS = seconds(10)
-"""The first ejection; each further one is longer by as much, and is forgotten after as much time
-of good service."""
-EJECT_NS_MAX = seconds(300)
+
+@dataclass(frozen=True, slots=True)
+class OutlierRules:
+    """Limits of errors, and lengths of ejections."""
+
+    consecutive_errors: int = 5
+    """Batches in a row that failed on a backend and then ran well elsewhere."""
+    ejected_share_max: float = 0.5
+    """Peers of a backend, over all of them: a model that fails now and then must not empty the
+    fleet."""
+    hopeless_errors: int = 20
+    """In a row: such a backend serves no requests, and is ejected beyond that share if peers are
+    left."""
+    eject_ns: int = seconds(10)
+    """The first ejection; each further one is longer by as much, and is forgotten after as much
+    time of good service."""
+    eject_ns_max: int = seconds(300)
 
 
 @dataclass(slots=True)
-class BackendRecord:
+class ErrorRecord:
     """The errors of one backend."""
 
     errors: int = 0
@@ -34,7 +40,7 @@ class BackendRecord:
     trial: bool = False
     """It was given back, and has not run anything well since."""
     verdict_pending: bool = False
-    """Its trial has failed, and who is to blame for that is not known yet."""
+    """Its trial has failed, and where the blame lies is not known yet."""
 
 
 @dataclass(slots=True)
@@ -85,7 +91,8 @@ class UntriedErrors:
 class Outliers:
     """Records of backends that have failed of late, and those of them that are ejected."""
 
-    records: dict[int, BackendRecord] = field(default_factory=dict)
+    rules: OutlierRules = field(default_factory=OutlierRules)
+    records: dict[int, ErrorRecord] = field(default_factory=dict)
     ejected: dict[int, str] = field(default_factory=dict)
     """Why, by backend."""
 
@@ -98,17 +105,17 @@ class Outliers:
 
     def on_error(self, backend: int) -> str:
         """A batch failed there and ran well elsewhere; why it should be ejected, or nothing."""
-        record = self.records.setdefault(backend, BackendRecord())
+        record = self.records.setdefault(backend, ErrorRecord())
         record.errors += 1
-        if record.errors < CONSECUTIVE_ERRORS:
+        if record.errors < self.rules.consecutive_errors:
             return ""
         return f"{record.errors} batches in a row failed here and ran well elsewhere"
 
     def may_eject(self, backend: int, peers: int, ejected: int) -> bool:
         """Whether a backend may be ejected, of so many peers of which so many are."""
         record = self.records.get(backend)
-        hopeless = record is not None and record.errors >= HOPELESS_ERRORS
-        most = peers - 1 if hopeless else int(EJECTED_SHARE_MAX * peers)
+        hopeless = record is not None and record.errors >= self.rules.hopeless_errors
+        most = peers - 1 if hopeless else int(self.rules.ejected_share_max * peers)
         return ejected < most
 
     def on_trial(self, backend: int) -> bool:
@@ -124,13 +131,14 @@ class Outliers:
         return True
 
     def eject(self, now_ns: int, backend: int, reason: str) -> None:
-        record = self.records.setdefault(backend, BackendRecord())
+        rules, record = self.rules, self.records.setdefault(backend, ErrorRecord())
         if not record.trial:
             served_ns = now_ns - record.given_back_at_ns
-            record.ejections = max(0, record.ejections - served_ns // EJECT_NS)
+            record.ejections = max(0, record.ejections - served_ns // rules.eject_ns)
         record.ejections += 1
         record.verdict_pending, record.trial = record.trial, False
-        record.ejected_until_ns = now_ns + min(record.ejections * EJECT_NS, EJECT_NS_MAX)
+        length_ns = min(record.ejections * rules.eject_ns, rules.eject_ns_max)
+        record.ejected_until_ns = now_ns + length_ns
         self.ejected[backend] = reason
 
     def repeat_trial(self, now_ns: int, backend: int) -> None:

@@ -205,7 +205,7 @@ class LiveRouter:
             return
         if self.fleet.in_flight.note_resubmission(rid):
             return
-        if self.supervisor.quarantine.rests(now_ns, application):
+        if self.supervisor.quarantine.is_quarantined(now_ns, application):
             self.fleet.send(link, Dropped(rid, DropReason.QUARANTINED))
             return
         self.meters.applications[application].received += 1

@@ -184,11 +184,11 @@ class BackendSupervisor:
                 if backend in due or not self._serving(backend):
                     self.outliers.give_back(now_ns, backend)
                     self._give_back(now_ns, backend)
-        for application in self.quarantine.rested(now_ns):
+        for application in self.quarantine.released(now_ns):
             if self.fleet.availability.release(self.applications[application]):
                 self.notifier.publish_unavailable()
 
     def wake_at_ns(self) -> int:
         quarantined = self.fleet.availability.quarantined
         release_at_ns = self.quarantine.wake_at_ns() if quarantined else NEVER
-        return min(self.hang_detector.look_at_ns, self.outliers.wake_at_ns(), release_at_ns)
+        return min(self.hang_detector.check_at_ns, self.outliers.wake_at_ns(), release_at_ns)

@@ -1,23 +1,18 @@
 """Outlier detection: errors that count, how many backends go, and for how long."""
 
 from fermata.foundation.units import NEVER, seconds
-from fermata.router.health.outliers import (
-    CONSECUTIVE_ERRORS,
-    EJECT_NS,
-    EJECT_NS_MAX,
-    HOPELESS_ERRORS,
-    Outliers,
-    UntriedErrors,
-)
+from fermata.router.health.outliers import OutlierRules, Outliers, UntriedErrors
+
+RULES = OutlierRules()
 
 
 def test_errors_count_in_a_row() -> None:
     outliers = Outliers()
     for _ in range(3):
-        for _ in range(CONSECUTIVE_ERRORS - 1):
+        for _ in range(RULES.consecutive_errors - 1):
             assert not outliers.on_error(1)
         outliers.on_success(1)
-    for _ in range(CONSECUTIVE_ERRORS - 1):
+    for _ in range(RULES.consecutive_errors - 1):
         outliers.on_error(1)
     assert outliers.on_error(1) == "5 batches in a row failed here and ran well elsewhere"
 
@@ -33,7 +28,7 @@ def test_no_more_than_half_of_the_peers_go() -> None:
 
 def test_who_serves_nobody_goes_beyond_that_but_never_the_last() -> None:
     outliers = Outliers()
-    for _ in range(HOPELESS_ERRORS):
+    for _ in range(RULES.hopeless_errors):
         outliers.on_error(0)
     assert outliers.may_eject(0, 8, 6)
     assert not outliers.may_eject(0, 8, 7)
@@ -45,7 +40,7 @@ def test_each_ejection_is_longer_up_to_a_limit() -> None:
     now_ns = 0
     for times in range(1, 40):
         outliers.eject(now_ns, 1, "boom")
-        assert outliers.wake_at_ns() == now_ns + min(times * EJECT_NS, EJECT_NS_MAX)
+        assert outliers.wake_at_ns() == now_ns + min(times * RULES.eject_ns, RULES.eject_ns_max)
         now_ns = outliers.wake_at_ns()
         assert outliers.due(now_ns - 1) == []
         assert outliers.due(now_ns) == [1]
@@ -58,22 +53,22 @@ def test_good_service_makes_earlier_ejections_forgotten() -> None:
     outliers = Outliers()
     for now_ns in (0, seconds(100), seconds(200)):
         outliers.eject(now_ns, 1, "boom")
-        outliers.give_back(now_ns + EJECT_NS, 1)
+        outliers.give_back(now_ns + RULES.eject_ns, 1)
     assert outliers.records[1].ejections == 3
     outliers.on_success(1)
-    outliers.eject(seconds(210) + 2 * EJECT_NS, 1, "boom")
+    outliers.eject(seconds(210) + 2 * RULES.eject_ns, 1, "boom")
     assert outliers.records[1].ejections == 2
 
 
 def test_a_trial_that_failed_for_an_input_does_not_count() -> None:
     outliers = Outliers()
     outliers.eject(0, 1, "boom")
-    outliers.give_back(EJECT_NS, 1)
+    outliers.give_back(RULES.eject_ns, 1)
     assert not outliers.takes_verdict(1)
-    outliers.eject(EJECT_NS, 1, "again")
+    outliers.eject(RULES.eject_ns, 1, "again")
     assert outliers.takes_verdict(1)
     assert not outliers.takes_verdict(1)
-    outliers.repeat_trial(EJECT_NS, 1)
+    outliers.repeat_trial(RULES.eject_ns, 1)
     assert outliers.records[1].ejections == 1
     assert outliers.on_trial(1)
     assert not outliers.ejected

@@ -8,7 +8,7 @@ from router_world import TABLE, rid
 from snapshots import snapshot
 
 from fermata.foundation.units import ms, seconds
-from fermata.router.health.outliers import EJECT_NS
+from fermata.router.health.outliers import OutlierRules
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import Done, Dropped, FleetStatus, Ready, Run
 
@@ -16,6 +16,7 @@ POLICIES = ("eager", "deferred", "timeout", "partitioned", "central-queue", "rou
 BUSY_NS = ms(0.8)
 """Between arrivals: batches of one keep six of eight backends at work."""
 QUIET_NS = ms(10)
+RULES = OutlierRules()
 
 
 # A broken backend
@@ -157,7 +158,7 @@ def test_one_that_is_well_again_is_tried_with_one_batch() -> None:
     world = FleetWorld(8, broken=[0])
     world.send(400, BUSY_NS * 5)
     assert world.ejected == [0]
-    world.play(EJECT_NS)
+    world.play(RULES.eject_ns)
     world.machines[0].broken = False
     assert world.ejected == []
     assert world.frontend.take(FleetStatus)[-1].backends == 8
@@ -185,7 +186,7 @@ def test_each_ejection_is_longer_than_the_one_before() -> None:
         world.send(2, ms(50))
         assert len(world.machines[0].ran) == before + 1
         assert world.ejected == [0]
-        world.play(times * EJECT_NS - seconds(1))
+        world.play(times * RULES.eject_ns - seconds(1))
         assert world.ejected == [0]
     world.play(seconds(2))
     assert not world.bad
@@ -196,7 +197,7 @@ def test_a_trial_that_meets_a_bad_input_is_held_again() -> None:
     world = FleetWorld(8, broken=[0])
     world.send(400, BUSY_NS * 5)
     world.machines[0].broken = False
-    world.play(EJECT_NS)
+    world.play(RULES.eject_ns)
     before = len(world.machines[0].ran)
     world.send(1, ms(50), poison_every=1)
     assert world.ejected == []
@@ -221,7 +222,7 @@ def test_an_ejected_backend_is_better_than_none() -> None:
 def test_one_that_leaves_on_trial_is_not_had_back() -> None:
     world = FleetWorld(8, broken=[0])
     world.send(400, BUSY_NS * 5)
-    world.play(EJECT_NS)
+    world.play(RULES.eject_ns)
     world.submit(9000, slo_ns=ms(100))
     world.advance(1)
     link = world.machines[0].link
@@ -229,7 +230,7 @@ def test_one_that_leaves_on_trial_is_not_had_back() -> None:
     # It wants to go, then the batch fails that it has.
     world.hear(link, Ready("emulated", ()), world.failed(run))
     assert world.ejected == []
-    world.advance(10 * EJECT_NS)
+    world.advance(10 * RULES.eject_ns)
     world.submit(9001, slo_ns=ms(100))
     world.advance(ms(1))
     assert link.take(Run) == []
@@ -240,7 +241,7 @@ def test_one_that_goes_is_forgotten() -> None:
     world.send(400, BUSY_NS * 5)
     world.gone(0, CloseCode.SHUTDOWN)
     assert world.ejected == []
-    world.play(EJECT_NS)
+    world.play(RULES.eject_ns)
     world.send(100, QUIET_NS)
     world.end()
     assert not world.bad

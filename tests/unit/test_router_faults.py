@@ -6,7 +6,7 @@ from snapshots import snapshot
 
 from fermata.foundation.units import ms
 from fermata.router.core.events import DropReason
-from fermata.router.health.quarantine import CRASHES, FAILED_BATCHES, REST_NS
+from fermata.router.health.quarantine import QuarantineRules
 from fermata.router.leadership.terms import next_term
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import (
@@ -20,6 +20,8 @@ from fermata.router.links.messages import (
     Unavailable,
 )
 from fermata.router.links.unavailability import UnavailableCause
+
+RULES = QuarantineRules()
 
 
 def test_a_grant_to_a_backend_that_is_lost_in_the_same_tick_goes_elsewhere() -> None:
@@ -124,7 +126,7 @@ def test_a_backend_that_alone_fails_is_ejected() -> None:
     world = World(policy="eager")
     other = world.link("backend", 6)
     world.hear(other, Ready("emulated", ("v",)))
-    for turn in range(2 * FAILED_BATCHES):
+    for turn in range(2 * RULES.failed_batches):
         # Two at a time: the first goes to backend 5, the second to 6.
         world.submit(2 * turn)
         world.advance(1)
@@ -140,7 +142,7 @@ def test_a_backend_that_alone_fails_is_ejected() -> None:
 
 def test_the_last_backend_is_kept_however_bad() -> None:
     world = World(policy="eager")
-    for turn in range(3 * FAILED_BATCHES):
+    for turn in range(3 * RULES.failed_batches):
         world.submit(turn)
         world.advance(1)
         for run in world.backend.take(Run):
@@ -152,7 +154,7 @@ def test_a_model_that_kills_its_backends_rests_for_a_while() -> None:
     world = World(policy="eager")
     world.submit(0, slo_ns=ms(5000))
     world.advance(1)
-    for number in range(10, 10 + CRASHES):
+    for number in range(10, 10 + RULES.crashes):
         world.router.on_down(world.backend, LOST)
         world.settle()
         world.backend = world.link("backend", number)
@@ -160,10 +162,10 @@ def test_a_model_that_kills_its_backends_rests_for_a_while() -> None:
         world.submit(number, slo_ns=ms(5000))
         world.advance(1)
     reasons = {each.rid: each.reason for each in world.frontend.take(Dropped)}
-    assert reasons[rid(10 + CRASHES - 1)] == DropReason.QUARANTINED
+    assert reasons[rid(10 + RULES.crashes - 1)] == DropReason.QUARANTINED
     [unavailable] = world.frontend.take(Unavailable)[-1].applications.values()
     assert unavailable.cause is UnavailableCause.QUARANTINED
-    world.advance(REST_NS)
+    world.advance(RULES.quarantine_ns)
     assert world.frontend.take(Unavailable)[-1] == Unavailable({})
     world.submit(99)
     world.advance(1)
@@ -173,7 +175,7 @@ def test_a_model_that_kills_its_backends_rests_for_a_while() -> None:
 @pytest.mark.parametrize(("other_node", "blamed"), [("b", False), ("a", True)])
 def test_a_machine_that_is_lost_is_not_the_models_fault(other_node: str, blamed: bool) -> None:
     world = World(policy="eager")
-    lost = [FakeLink("backend", number, "a") for number in range(20, 20 + CRASHES)]
+    lost = [FakeLink("backend", number, "a") for number in range(20, 20 + RULES.crashes)]
     for link in (*lost, FakeLink("backend", 30, other_node)):
         world.router.on_up(link)
         world.hear(link, Ready("emulated", ("v",)))
@@ -231,7 +233,7 @@ def test_no_other_end_of_a_link_ends_a_router(code: CloseCode) -> None:
 def test_a_backend_that_says_it_is_lost_takes_no_model_with_it() -> None:
     world = World(policy="eager")
     claims = Closed(CloseCode.LOST, "end of file", by_peer=True)
-    for number in range(10, 11 + CRASHES):
+    for number in range(10, 11 + RULES.crashes):
         world.submit(number, slo_ns=ms(5000))
         world.advance(1)
         world.router.on_down(world.backend, claims)

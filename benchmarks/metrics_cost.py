@@ -29,7 +29,7 @@ from fermata.router.live.snapshot import take_snapshot
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.telemetry.batch_log import LoggedMeters
 from fermata.router.telemetry.meters import Meters
-from fermata.router.telemetry.stream_counts import HALF_NS, REQUESTS_MIN, STREAMS_MAX, StreamCounts
+from fermata.router.telemetry.stream_counts import WINDOW, StreamCounts
 
 RATE_RPS = 10_000
 BATCH = 8
@@ -95,10 +95,12 @@ def streams_share(tries: int) -> float:
     """Of the router: one look at an application with as many streams as are ever counted."""
     counts = StreamCounts()
     for half in (0, 1):
-        for client in range(STREAMS_MAX):
-            for number in range(REQUESTS_MIN):
-                counts.count(half * 2 * HALF_NS, 1 + half * STREAMS_MAX + client, number > 0)
-    return cpu_share(lambda: void(counts.worst(2 * HALF_NS)), tries)
+        for client in range(WINDOW.streams_max):
+            for number in range(WINDOW.requests_min):
+                counts.count(
+                    half * 2 * WINDOW.half_ns, 1 + half * WINDOW.streams_max + client, number > 0
+                )
+    return cpu_share(lambda: void(counts.worst(2 * WINDOW.half_ns)), tries)
 
 
 def frontend_share(tries: int) -> float:
@@ -198,7 +200,7 @@ def measure(quick: bool) -> Iterator[Figure]:
     rate = f"{RATE_RPS:,} req/s in batches of {BATCH}"
     yield _share(f"router, {rate}", router_share(tries))
     yield _share(f"router, {rate}, of 200 streams", router_share(tries, clients=200))
-    most = f"router, one look a second at {2 * STREAMS_MAX:,} streams of one model"
+    most = f"router, one look a second at {2 * WINDOW.streams_max:,} streams of one model"
     yield _share(most, streams_share(tries))
     yield _share(f"frontend, {RATE_RPS:,} req/s", frontend_share(tries))
     router = busy_router()

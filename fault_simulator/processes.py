@@ -22,7 +22,7 @@ from fermata.fault_simulator.world import VirtualLoop, World, new_process
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.process import Other, RouterProcess
-from fermata.router.leadership.role import BEAT_NS, HUNG_NS
+from fermata.router.leadership.role import TIMING
 from fermata.router.leadership.terms import TermRecord, next_term
 from fermata.router.links.heartbeat import HeartbeatThread, LoopWatch
 from fermata.router.links.transport import LinkOptions, Resolve
@@ -86,7 +86,7 @@ class RouterHost:
         self.address = ""
         self.process = RouterProcess(
             self._make_live,
-            VirtualHeartbeat(self.loop, LINKS.beat_ns if other is None else BEAT_NS),
+            VirtualHeartbeat(self.loop, LINKS.beat_ns if other is None else TIMING.beat_ns),
             LINKS,
             "world",
             mark=mark,
@@ -96,7 +96,7 @@ class RouterHost:
 
     def _make_live(self) -> LiveRouter:
         loop, heartbeat = self.loop, self.process.heartbeat
-        beats = HUNG_NS // heartbeat.every_ns
+        beats = TIMING.hung_ns // heartbeat.every_ns
         heartbeat.watch_loop(LoopWatch(loop.call_soon_threadsafe, beats, self.hang_up))
         return LiveRouter(
             self.config,

@@ -2,7 +2,7 @@
 
 from fermata.router.links.handshake import NONCE_BYTES, Acceptor, Connector
 from fermata.router.links.messages import PROTOCOL, Hello, Message
-from fermata.router.links.session import HANDSHAKE_NS, SILENCE_NS, Session, encode
+from fermata.router.links.session import Session, SessionLimits, encode
 
 SECRET = b"a secret of this test"
 FRAME_BYTES_MAX = 1 << 20
@@ -29,7 +29,7 @@ def acceptor(
 ) -> Session:
     """`number` makes the nonce."""
     end = Acceptor(me, secret, nonce(number), address)
-    return Session(end, 0, SILENCE_NS, frame_bytes_max, HANDSHAKE_NS)
+    return Session(end, 0, SessionLimits(frame_bytes_max=frame_bytes_max))
 
 
 def connector(
@@ -40,7 +40,7 @@ def connector(
     dialled: str = "",
 ) -> Session:
     end = Connector(me, secret, nonce(number), dialled)
-    return Session(end, 0, SILENCE_NS, frame_bytes_max, HANDSHAKE_NS)
+    return Session(end, 0, SessionLimits(frame_bytes_max=frame_bytes_max))
 
 
 def shake(one: Session, other: Session, now_ns: int = 0) -> list[tuple[Session, bytes]]:

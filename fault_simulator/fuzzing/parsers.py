@@ -37,7 +37,7 @@ from fermata.profiles.store import load_file
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.handshake import NONCE_BYTES, Acceptor
 from fermata.router.links.messages import PROTOCOL, Hello
-from fermata.router.links.session import Session
+from fermata.router.links.session import Session, SessionLimits
 
 PIXELS_MAX = 1 << 20
 CONFIG_BYTES_MAX = 4096
@@ -103,7 +103,7 @@ def links(data: bytes) -> None:
     cut = len(rest) * (data[0] >> 1) // 127 if data else 0
     ends = []
     for pieces in ([rest], [rest[:cut], rest[cut:]]):
-        session = Session(Acceptor(me, SECRET, NONCE), 0, frame_bytes_max=1 << 16)
+        session = Session(Acceptor(me, SECRET, NONCE), 0, SessionLimits(frame_bytes_max=1 << 16))
         if greeted:
             session.peer = peer
         heard = [message for piece in pieces for message in session.receive(0, piece)]

@@ -15,7 +15,7 @@ from fermata.foundation.errors import GoneError, NoAnswerError, ServingError
 from fermata.foundation.logs import LOG, LogOptions, debugging, fields, start_logs
 from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.process import Other, RouterProcess
-from fermata.router.leadership.role import BEAT_NS, HUNG_NS
+from fermata.router.leadership.role import TIMING
 from fermata.router.leadership.terms import next_term
 from fermata.router.links.heartbeat import HeartbeatThread, LoopWatch
 from fermata.router.links.session import LinkError
@@ -72,7 +72,7 @@ class RouterActor(RouterProcess):
         turns = Other(find_router(other, namespace), second, LOG.warning)
         super().__init__(
             self._make_live,
-            HeartbeatThread(BEAT_NS if other else options.beat_ns),
+            HeartbeatThread(TIMING.beat_ns if other else options.beat_ns),
             options,
             own_address(host),
             port,
@@ -100,7 +100,8 @@ class RouterActor(RouterProcess):
         quiet_gc()
         # Not before: to read tables and checkpoints may take longer than a loop may stand still.
         post = asyncio.get_running_loop().call_soon_threadsafe
-        self.heartbeat.watch_loop(LoopWatch(post, HUNG_NS // self.heartbeat.every_ns, hang_up))
+        beats = TIMING.hung_ns // self.heartbeat.every_ns
+        self.heartbeat.watch_loop(LoopWatch(post, beats, hang_up))
         LOG.info("router listens", extra=fields(term=self.term, address=address))
         return address
 

@@ -29,8 +29,8 @@ class Other:
     resolve: Resolve
     second: bool
     """Whether this one waits at first."""
-    say: Callable[[str], None] = lambda what: None
-    """Hears why this one took the lead."""
+    report: Callable[[str], None] = lambda reason: None
+    """Takes the reason why this one took the lead."""
 
 
 def led(method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
@@ -96,7 +96,7 @@ class RouterProcess:
                 not other.second,
                 self.heartbeat,
                 self.options,
-                other.say,
+                other.report,
                 self.terms.note,
             )
             self.monitor.start()

@@ -7,7 +7,7 @@ comes back finds no followers, and ends itself.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -19,25 +19,34 @@ from fermata.router.links.messages import PROTOCOL, STANDBY, Hello, Message, Tak
 from fermata.router.links.transport import Link, LinkOptions, Resolve
 from fermata.router.live.driver import LiveRouter
 
-SILENCE_NS = ms(100)
-"""A leader that said nothing for so long is given up: who takes its place by mistake does no
-harm but to itself."""
-BEAT_NS = ms(20)
-"""How often routers say that they live, where one waits."""
-HUNG_NS = seconds(2)
-"""A router whose loop has not turned for so long ends itself."""
-PATIENCE_S = (0.5, 3.0)
-"""How long the first and the second look for one that leads, before they lead themselves."""
+
+@dataclass(frozen=True, slots=True)
+class FailoverTiming:
+    """Times of a leader and its standby."""
+
+    silence_ns: int = ms(100)
+    """A leader that is silent for so long is given up. A takeover by mistake harms the old leader
+    alone."""
+    beat_ns: int = ms(20)
+    """Interval between heartbeats of a router with a standby."""
+    hung_ns: int = seconds(2)
+    """A router whose loop has not turned for so long ends itself."""
+    first_wait_s: float = 0.5
+    """Time in which the first router looks for a leader, before it leads itself."""
+    second_wait_s: float = 3.0
+
+
+TIMING = FailoverTiming()
 
 
 class LeaderRole:
-    """Stands between links and a router (`LinkEvents`); a router that waits hears nothing."""
+    """Stands between links and a router (`LinkEvents`); a standby takes no messages."""
 
     def __init__(self, live: LiveRouter, leads: bool = True) -> None:
         self.live = live
         self.leads = leads
         self.waiting: dict[Link, None] = {}
-        """Links of whoever would follow this router, and of the one that watches it."""
+        """Links of processes that would follow this router, and of the one that watches it."""
         self.standbys: set[Link] = set()
         """Links of routers that would take this one's place."""
 
@@ -46,7 +55,7 @@ class LeaderRole:
         return hello if self.leads else msgspec.structs.replace(hello, role=STANDBY)
 
     def lead(self) -> None:
-        """Take the lead; everyone who is linked hears of it."""
+        """Take the lead, and announce that on every link."""
         if self.leads:
             return
         self.leads = True
@@ -61,7 +70,7 @@ class LeaderRole:
             self.waiting[link] = None
             return
         if link.session.me.role == STANDBY:
-            # That is what it was greeted as.
+            # The peer was greeted by a standby.
             link.send(TakesLead(self.live.term))
             link.flush()
         if link.peer.role == STANDBY:
@@ -87,7 +96,7 @@ class LeaderRole:
 
 
 class StandbyMonitor:
-    """Keeps a link from a router that waits to the other one, and takes its place when it is gone
+    """Keeps a link from a standby to the leader, and takes its place when it is gone
     (`LinkEvents`)."""
 
     def __init__(
@@ -97,16 +106,18 @@ class StandbyMonitor:
         first: bool,
         heartbeat: HeartbeatThread,
         options: LinkOptions,
-        say: Callable[[str], None] = lambda what: None,
+        report: Callable[[str], None] = lambda reason: None,
         note: Callable[[int], None] = lambda term: None,
+        timing: FailoverTiming = TIMING,
     ) -> None:
-        """`first`: it leads where nobody does. `say` hears why it took the lead; `note` has the
-        cluster record a term that the cluster did not give."""
+        """`first`: it leads where no other does. `report` takes the reason of a takeover; `note`
+        has the cluster record a term that the cluster did not give."""
         self.role = role
         self.first = first
-        self.say = say
+        self.report = report
         self.note = note
-        quick = replace(options, silence_ns=SILENCE_NS)
+        self.timing = timing
+        quick = replace(options, silence_ns=timing.silence_ns)
         self.kept = PersistentLink(other, self._hello, self, heartbeat, quick)
         self.link: Link | None = None
         self.watched: Link | None = None
@@ -114,8 +125,9 @@ class StandbyMonitor:
 
     def start(self) -> None:
         self.kept.start()
-        loop = asyncio.get_running_loop()
-        loop.call_later(PATIENCE_S[0 if self.first else 1], self._give_up)
+        timing = self.timing
+        wait_s = timing.first_wait_s if self.first else timing.second_wait_s
+        asyncio.get_running_loop().call_later(wait_s, self._give_up)
 
     async def stop(self, reason: str) -> None:
         await self.kept.stop(reason)
@@ -130,9 +142,9 @@ class StandbyMonitor:
 
     def _lead(self, reason: str) -> None:
         if not self.role.leads:
-            self.say(reason)
+            self.report(reason)
             self.role.lead()
-            # From now on the other one watches.
+            # From now on the other router is the standby.
             self.kept.task.cancel()
             if self.link is not None:
                 self.link.close(CloseCode.SUPERSEDED, "leads now")

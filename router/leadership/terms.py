@@ -1,16 +1,12 @@
-"""Terms of routers: each later start has a higher one, and nobody obeys a lower one again."""
+"""Terms of routers: each later start has a higher one, and a lower one is never obeyed again."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Protocol
 
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.logs import LOG, fields
-
-RECORD_S = 1.0
-"""Time for the cluster to answer; then it counts as away."""
-AGAIN_S = 0.5
-"""Pause between two attempts to have a term recorded."""
 
 RESTART_BITS = 44
 """Milliseconds since 1970 fit until the year 2527."""
@@ -38,21 +34,29 @@ class TermRecord(Protocol):
         """Record a term of this router's own."""
 
 
+@dataclass(frozen=True, slots=True)
+class RecordTiming:
+    """Times of calls to the record."""
+
+    answer_s: float = 1.0
+    """Time for the cluster to answer; then it is out of reach."""
+    retry_s: float = 0.5
+    """Pause between two attempts to have a term recorded."""
+
+
 class Terms:
-    """Dealings of one router with that record: it stands down for no peer's word alone."""
+    """Asks that record for one router, which stands down for no peer's claim alone."""
 
     def __init__(
         self,
         record: TermRecord | None,
         term: Callable[[], int],
-        wait_s: float = RECORD_S,
-        again_s: float = AGAIN_S,
+        timing: RecordTiming | None = None,
     ) -> None:
         """`term` is the router's own by now. Without a record, peers are believed."""
         self.record = record
         self.term = term
-        self.wait_s = wait_s
-        self.again_s = again_s
+        self.timing = timing or RecordTiming()
         self.asking: asyncio.Task[None] | None = None
         self.noting: asyncio.Task[None] | None = None
         self.refuted = 0
@@ -68,9 +72,9 @@ class Terms:
 
     async def _ask(self, record: TermRecord, claimed: int, then: Callable[[], None]) -> None:
         try:
-            highest = await asyncio.wait_for(record.highest(), self.wait_s)
+            highest = await asyncio.wait_for(record.highest(), self.timing.answer_s)
         except (NoAnswerError, TimeoutError):
-            LOG.warning("the record of terms cannot be read: a peer's word is taken instead")
+            LOG.warning("the record of terms cannot be read; the peer is believed")
         else:
             # A standby has a higher term too: that alone confirms nothing.
             if not self.term() < claimed <= highest:
@@ -97,10 +101,10 @@ class Terms:
     async def _note(self, record: TermRecord, term: int) -> None:
         while True:
             try:
-                await asyncio.wait_for(record.note(term), self.wait_s)
+                await asyncio.wait_for(record.note(term), self.timing.answer_s)
                 return
             except (NoAnswerError, TimeoutError):
-                await asyncio.sleep(self.again_s)
+                await asyncio.sleep(self.timing.retry_s)
 
     def stop(self) -> None:
         for task in (self.asking, self.noting):

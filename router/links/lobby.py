@@ -2,10 +2,6 @@
 
 from typing import Protocol
 
-EACH_MAX = 128
-"""Limit for one address."""
-TOTAL_MAX = 512
-
 
 class Waiting(Protocol):
     """A connection; `turn_out` ends it at once."""
@@ -15,9 +11,10 @@ class Waiting(Protocol):
 
 class Lobby:
     """Bounds their number by cutting the one that has waited longest. A handshake takes
-    milliseconds, so that strangers who only wait keep nobody out."""
+    milliseconds, so that idle strangers keep no peer out."""
 
-    def __init__(self, each_max: int = EACH_MAX, total_max: int = TOTAL_MAX) -> None:
+    def __init__(self, each_max: int, total_max: int) -> None:
+        """`each_max` is the limit for one address, `total_max` for all of them."""
         self.each_max = each_max
         self.total_max = total_max
         self.addresses: dict[Waiting, str] = {}

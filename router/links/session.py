@@ -5,6 +5,7 @@ object as the transport does. A frame is four bytes of length and a msgpack list
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import msgspec
@@ -16,19 +17,34 @@ from fermata.router.links.handshake import Handshake, RefusedError
 from fermata.router.links.messages import Challenge, Goodbye, Heartbeat, Hello, Message, Proof
 
 PREFIX = 4
-SILENCE_NS = ms(300)
-HANDSHAKE_NS = ms(3000)
-"""Time for a peer that connects to prove itself, however much it says meanwhile."""
-LOOKS = 4
-"""How often the transport asks within a peer's allowed silence."""
-FRAME_BYTES_MAX = 64 << 20
-HANDSHAKE_BYTES_MAX = 4 << 10
-"""Limit of a frame before the peer has proven itself: strangers get no memory."""
 OWN = frozenset((Hello, Challenge, Proof, Heartbeat, Goodbye))
 """Messages of the link itself."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Message])
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Limits of one link."""
+
+    silence_ns: int = ms(300)
+    """A peer that has sent nothing for so long is dead."""
+    checks: int = 4
+    """Checks within a peer's allowed silence."""
+    frame_bytes_max: int = 64 << 20
+    handshake_ns: int = ms(3000)
+    """Time for a peer that connects to prove itself, however much it sends meanwhile."""
+    handshake_bytes_max: int = 4 << 10
+    """Limit of a frame before the peer has proven itself: strangers get no memory."""
+
+    @property
+    def beat_ns(self) -> int:
+        """Interval between two checks, and between two heartbeats."""
+        return self.silence_ns // self.checks
+
+
+LIMITS = SessionLimits()
 
 
 class LinkError(ServingError):
@@ -37,7 +53,9 @@ class LinkError(ServingError):
     grpc_status: ClassVar[str] = "UNAVAILABLE"
 
 
-def encode(messages: Sequence[Message], frame_bytes_max: int = FRAME_BYTES_MAX) -> list[bytes]:
+def encode(
+    messages: Sequence[Message], frame_bytes_max: int = LIMITS.frame_bytes_max
+) -> list[bytes]:
     """The messages as frames: one, unless together they would pass the limit."""
     body = _encoder.encode(messages)
     if len(body) <= frame_bytes_max:
@@ -52,7 +70,7 @@ def encode(messages: Sequence[Message], frame_bytes_max: int = FRAME_BYTES_MAX) 
 
 
 def encode_valid(
-    messages: Sequence[Message], frame_bytes_max: int = FRAME_BYTES_MAX
+    messages: Sequence[Message], frame_bytes_max: int = LIMITS.frame_bytes_max
 ) -> tuple[list[bytes], list[str]]:
     """Frames of all messages that can be encoded, and why the others cannot: one must not take
     those of its loop tick with it."""
@@ -78,29 +96,23 @@ class Session:
         "buffer",
         "checked_at_ns",
         "closed",
-        "frame_bytes_max",
         "handshake",
-        "handshake_ns",
         "heard_at_ns",
         "late",
+        "limits",
         "needed",
         "peer",
         "replies",
-        "silence_ns",
     )
 
     def __init__(
         self,
         handshake: Handshake,
         now_ns: int,
-        silence_ns: int = SILENCE_NS,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
-        handshake_ns: int = HANDSHAKE_NS,
+        limits: SessionLimits = LIMITS,
     ) -> None:
         self.handshake = handshake
-        self.silence_ns = silence_ns
-        self.frame_bytes_max = frame_bytes_max
-        self.handshake_ns = handshake_ns
+        self.limits = limits
         self.peer: Hello | None = None
         """Set once it has proven itself: from then on the link is up."""
         self.closed: Closed | None = None
@@ -172,9 +184,9 @@ class Session:
         with memoryview(data) as view:
             while end - start >= PREFIX:
                 length = int.from_bytes(view[start : start + PREFIX], "big")
-                most = self.frame_bytes_max
+                most = self.limits.frame_bytes_max
                 if self.peer is None:
-                    most = min(most, HANDSHAKE_BYTES_MAX)
+                    most = min(most, self.limits.handshake_bytes_max)
                 if length > most:
                     detail = f"a frame of {length} bytes is over the limit of {most}"
                     self.close(CloseCode.MALFORMED, detail)
@@ -230,15 +242,14 @@ class Session:
     # Silence
 
     def check(self, now_ns: int) -> bool:
-        """Whether the peer still counts as alive; to be asked `LOOKS` times within its allowed
-        silence.
+        """Whether the peer still counts as alive; to be asked every `beat_ns`.
 
         Who asks late was itself not running, as where all of a machine is starved: that time is
         not the peer's silence. The first time it gives no verdict either, since words may lie in
         the socket that are older than the question; by the next look they have been read. However
         late all looks are, so, a dead peer is noticed after a few of them.
         """
-        every_ns = self.silence_ns // LOOKS
+        limits, every_ns = self.limits, self.limits.beat_ns
         late_ns = now_ns - self.checked_at_ns - every_ns
         self.checked_at_ns = now_ns
         was_late, self.late = self.late, late_ns > every_ns // 2
@@ -247,7 +258,7 @@ class Session:
         silent_ns = now_ns - self.heard_at_ns
         waits = self.late and not was_late
         stranger = self.peer is None and self.handshake.accepts
-        allowed_ns = self.handshake_ns if stranger else self.silence_ns
+        allowed_ns = limits.handshake_ns if stranger else limits.silence_ns
         if self.closed is None and silent_ns > allowed_ns and not waits:
             silent_ms = silent_ns // 1_000_000
             if stranger:

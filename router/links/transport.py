@@ -16,23 +16,13 @@ from fermata.router.links.address import join_address
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.handshake import NONCE_BYTES, Acceptor, Handshake
 from fermata.router.links.heartbeat import HeartbeatThread
-from fermata.router.links.lobby import EACH_MAX, TOTAL_MAX, Lobby
+from fermata.router.links.lobby import Lobby
 from fermata.router.links.messages import Heartbeat, Hello, Message
-from fermata.router.links.session import (
-    FRAME_BYTES_MAX,
-    HANDSHAKE_NS,
-    LOOKS,
-    SILENCE_NS,
-    Session,
-    encode,
-    encode_valid,
-)
+from fermata.router.links.session import Session, SessionLimits, encode, encode_valid
 from fermata.router.links.tls import LinkTls, TlsChannel, TlsChannelError
 from fermata.router.links.wire import SocketWire, Wire
 
 LOG = logging.getLogger("fermata")
-CLOSE_S = 1.0
-"""For the last words on a link, to a peer that does not read."""
 Me = Callable[[], Hello]
 """Asked at each new link, since the highest known term changes over time."""
 Resolve = Callable[[], Awaitable[str]]
@@ -40,12 +30,9 @@ Resolve = Callable[[], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class LinkOptions:
+class LinkOptions(SessionLimits):
     """Options that both ends of a link should agree on, roughly."""
 
-    silence_ns: int = SILENCE_NS
-    """A peer that said nothing for so long is dead."""
-    frame_bytes_max: int = FRAME_BYTES_MAX
     buffer_bytes_max: int = 256 << 20
     """Bytes that may wait for a peer that does not read; then it is cut."""
     connect_ns: int = ms(2000)
@@ -56,15 +43,11 @@ class LinkOptions:
     """None: plain TCP."""
     secret: bytes = field(default=b"", repr=False)
     """Secret of the deployment: no proof of it, no link. Never logged or sent."""
-    handshake_ns: int = HANDSHAKE_NS
-    """Time for a peer that connects to prove itself."""
-    unproven_each_max: int = EACH_MAX
+    unproven_each_max: int = 128
     """Connections of one address without a proof; the next limit is for all addresses."""
-    unproven_max: int = TOTAL_MAX
-
-    @property
-    def beat_ns(self) -> int:
-        return self.silence_ns // LOOKS
+    unproven_max: int = 512
+    close_ns: int = ms(1000)
+    """Time for the last messages to a peer that does not read."""
 
 
 class LinkEvents(Protocol):
@@ -104,13 +87,7 @@ class Link(asyncio.Protocol):
         """Used with the lock held alone; made when it is first needed, where there is TLS."""
         if options.tls is not None and not handshake.accepts:
             self.seal = options.tls.seal(server_side=False)
-        self.session = Session(
-            handshake,
-            heartbeat.clock(),
-            options.silence_ns,
-            options.frame_bytes_max,
-            options.handshake_ns,
-        )
+        self.session = Session(handshake, heartbeat.clock(), options)
         self.lock = threading.Lock()
         """Held around every write: the heartbeat thread writes too."""
         self.outbox: list[Message] = []
@@ -240,7 +217,7 @@ class Link(asyncio.Protocol):
         """Close the connection once all has gone out that was said, or its time is up."""
         self.transport.close()
         self.watch.cancel()
-        self.watch = self.loop.call_later(CLOSE_S, self.transport.abort)
+        self.watch = self.loop.call_later(self.options.close_ns / 1e9, self.transport.abort)
 
     # asyncio.Protocol
 

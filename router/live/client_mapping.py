@@ -11,9 +11,6 @@ from fermata.router.live.peers import LinkPeer
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
 from fermata.router.policies.jellyfish.source import Jellyfish
 
-CLIENTS_MAX = 100_000
-"""Clients whose frontend is remembered, to advise them of an input size."""
-
 
 def nothing() -> None:
     """Nobody waits to be called."""
@@ -23,8 +20,10 @@ class ClientMapping:
     """Hands reports to the engine, and plans that are made off the request path: whoever created
     the router asks for the questions and brings the answers."""
 
-    def __init__(self, built: Assembly) -> None:
+    def __init__(self, built: Assembly, clients_max: int = 100_000) -> None:
+        """The frontends of `clients_max` clients are kept, to advise these of an input size."""
         self.built = built
+        self.clients_max = clients_max
         self.wishes = AllowedVariants(built.families, built.variants)
         self.names = {number: name for name, number in built.applications.items()}
         self.frontends: dict[tuple[int, int], LinkPeer] = {}
@@ -57,7 +56,7 @@ class ClientMapping:
         who = (application, said.client)
         before = self.frontends.pop(who, None)
         self.frontends[who] = frontend
-        if len(self.frontends) > CLIENTS_MAX:
+        if len(self.frontends) > self.clients_max:
             del self.frontends[next(iter(self.frontends))]
         pinned = -1
         if said.pinned:

@@ -3,6 +3,7 @@
 from bisect import bisect_left, insort_right
 from collections import Counter, deque
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from fermata.foundation.units import SECOND
 from fermata.router.application_lead import ApplicationLead
@@ -10,10 +11,17 @@ from fermata.router.assembly import Assembly, RouterConfig
 from fermata.router.core.events import Batch, Request
 from fermata.router.fetch_times import STEP_NS, WINDOW
 
-LATE_QUANTILE = 0.9
-LATE_MEMORY_NS = SECOND
-"""Half of the timers are forgotten after so long."""
-LINK_WEIGHT = 0.1
+
+@dataclass(frozen=True, slots=True)
+class LeadTimeOptions:
+    """Constants of the estimate."""
+
+    late_quantile: float = 0.9
+    """Of the timers' lateness."""
+    late_memory_ns: int = SECOND
+    """Half of the timers are forgotten after so long."""
+    link_weight: float = 0.1
+    """Weight of a new value in the moving average of the way to a node."""
 
 
 class QuantileWindow:
@@ -57,7 +65,10 @@ class LeadTimeEstimator:
     from order to end, run and fetch aside, is the way there and back.
     """
 
-    def __init__(self, config: RouterConfig, built: Assembly) -> None:
+    def __init__(
+        self, config: RouterConfig, built: Assembly, options: LeadTimeOptions | None = None
+    ) -> None:
+        self.options = options or LeadTimeOptions()
         self.engine = built.engine
         self.variants = [family.variants for family in built.families]
         self.applications = [
@@ -130,7 +141,7 @@ class LeadTimeEstimator:
         link_ns = self.links_ns.get(node, 0)
         if away_ns is not None:
             known_ns, link_ns = link_ns, max(0, away_ns - fetch_ns) // 2
-            self.links_ns[node] = known_ns + int(LINK_WEIGHT * (link_ns - known_ns))
+            self.links_ns[node] = known_ns + int(self.options.link_weight * (link_ns - known_ns))
         if not origins:
             return
         requests = batch.requests
@@ -181,9 +192,9 @@ class LeadTimeEstimator:
         known.run_ns = min([cost.p50_ns[1] for cost in costs])
         known.plan_ns = min([cost.plan_ns[1] for cost in costs])
         if now_ns >= self.halve_late_at_ns:
-            self.halve_late_at_ns = now_ns + LATE_MEMORY_NS
+            self.halve_late_at_ns = now_ns + self.options.late_memory_ns
             self.late.halve()
-        known.set(now_ns, self.late.quantile(LATE_QUANTILE), self.nodes)
+        known.set(now_ns, self.late.quantile(self.options.late_quantile), self.nodes)
         self.needs_ns[application] = known.run_ns + known.slowest_ns()
         planned_ns = self.planned_ns
         planned_ns[application] = min(planned_ns[application], known.lead.ns(1))

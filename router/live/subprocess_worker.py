@@ -13,12 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 NICENESS = 10
-"""It may take its time; requests may not."""
+"""Requests go first."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """For matrices as small as ours, more threads only double the CPU time."""
-
-LASTS_S_MAX = 300.0
-"""Work that takes longer hangs."""
 
 Work = Callable[[], object]
 Then = Callable[[object], None]
@@ -32,14 +29,15 @@ class Failed:
 
 
 def run_now(work: Work, then: Then) -> None:
-    """On the spot; for tests, and for drivers whose clock stands still meanwhile."""
+    """Run it on the spot; for tests, and for drivers whose clock stands still meanwhile."""
     then(work())
 
 
 class SubprocessWorker:
     """Runs one piece of work after the other, each in a process of its own."""
 
-    def __init__(self, lasts_s_max: float = LASTS_S_MAX) -> None:
+    def __init__(self, lasts_s_max: float = 300.0) -> None:
+        """Work that takes longer than `lasts_s_max` hangs."""
         self.lasts_s_max = lasts_s_max
         self.waiting: list[tuple[Work, Then]] = []
         self.running: asyncio.Task[None] | None = None
@@ -64,7 +62,7 @@ class SubprocessWorker:
             self.running.cancel()
 
 
-async def run_in_subprocess(work: Work, lasts_s_max: float = LASTS_S_MAX) -> object:
+async def run_in_subprocess(work: Work, lasts_s_max: float) -> object:
     """The result of the work, or how it `Failed`."""
     path = os.pathsep.join(each for each in sys.path if each)
     try:

@@ -15,14 +15,14 @@ from fermata.router.links.messages import Retire
 from fermata.router.live.fleet import Fleet
 from fermata.router.live.notifier import FrontendNotifier
 
-LOSSES = 20
-"""Remembered for whoever looks."""
-
 
 class BackendSupervisor:
     """Carries out the findings of `HangDetector` and `Quarantine` for one router."""
 
-    def __init__(self, built: Assembly, fleet: Fleet, notifier: FrontendNotifier) -> None:
+    def __init__(
+        self, built: Assembly, fleet: Fleet, notifier: FrontendNotifier, losses_max: int = 20
+    ) -> None:
+        """`losses_max` of the last losses are kept, for `/status`."""
         self.engine = built.engine
         self.applications = tuple(built.applications)
         self.fleet = fleet
@@ -31,9 +31,9 @@ class BackendSupervisor:
         self.quarantine = Quarantine()
         self.outliers = Outliers()
         self.untried = UntriedErrors()
-        self.given_up: deque[int] = deque(maxlen=LOSSES)
+        self.given_up: deque[int] = deque(maxlen=losses_max)
         """The last backends whose batch did not end."""
-        self.losses: deque[tuple[int, str]] = deque(maxlen=LOSSES)
+        self.losses: deque[tuple[int, str]] = deque(maxlen=losses_max)
         """The last backends that went, and why."""
         self.retired: dict[int, str] = {}
         """Backends that get nothing more until they are replaced, and why."""

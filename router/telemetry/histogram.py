@@ -7,9 +7,6 @@ import numpy as np
 
 from fermata.foundation.units import ms
 
-PENDING_MAX = 8192
-"""Values kept as they came; more are put into buckets at once."""
-
 LATENCY_NS = tuple(
     ms(each)
     for each in (1, 2, 5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300, 500, 1000, 2000)
@@ -38,10 +35,12 @@ class HistogramSnapshot:
 class Histogram:
     """How many values were at most each bound, and their sum."""
 
-    __slots__ = ("_bounds", "_counts", "_pending", "_sum", "bounds")
+    __slots__ = ("_bounds", "_counts", "_pending", "_sum", "bounds", "pending_max")
 
-    def __init__(self, bounds: Sequence[int]) -> None:
+    def __init__(self, bounds: Sequence[int], pending_max: int = 8192) -> None:
+        """`pending_max` values are kept as they came; more are put into buckets at once."""
         self.bounds = tuple(bounds)
+        self.pending_max = pending_max
         self._bounds = np.array(bounds, np.int64)
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0
@@ -49,12 +48,12 @@ class Histogram:
 
     def add(self, value: int) -> None:
         self._pending.append(value)
-        if len(self._pending) > PENDING_MAX:
+        if len(self._pending) > self.pending_max:
             self._settle()
 
     def add_all(self, values: list[int]) -> None:
         self._pending += values
-        if len(self._pending) > PENDING_MAX:
+        if len(self._pending) > self.pending_max:
             self._settle()
 
     def merge(self, counts: Sequence[int], total: int) -> None:

@@ -1,16 +1,26 @@
-"""How clients' streams fare, one by one: an application that is well may have one that is not."""
+"""Counts of clients' streams, one by one: an application may be well while a stream is not."""
 
 from array import array
+from dataclasses import dataclass
 
 import numpy as np
 
 from fermata.foundation.units import seconds
 
-HALF_NS = seconds(30)
-STREAMS_MAX = 10_000
-"""Counted at one time; streams beyond that are not."""
-REQUESTS_MIN = 5
-"""A stream with fewer says nothing."""
+
+@dataclass(frozen=True, slots=True)
+class StreamWindow:
+    """The window over which streams are counted."""
+
+    half_ns: int = seconds(30)
+    """Half of its length."""
+    streams_max: int = 10_000
+    """Streams counted at one time; those beyond are not."""
+    requests_min: int = 5
+    """A stream with fewer is not judged."""
+
+
+WINDOW = StreamWindow()
 
 
 class Half:
@@ -40,20 +50,22 @@ class Half:
 class StreamCounts:
     """(all, bad) of each stream, over the last half to one minute."""
 
-    __slots__ = ("before", "now", "turned_at_ns")
+    __slots__ = ("before", "now", "turned_at_ns", "window")
 
-    def __init__(self) -> None:
+    def __init__(self, window: StreamWindow = WINDOW) -> None:
+        self.window = window
         self.now = Half()
         self.before = Half()
         self.turned_at_ns = 0
 
     def count(self, now_ns: int, client: int, good: bool) -> None:
-        if now_ns - self.turned_at_ns > HALF_NS:
+        window = self.window
+        if now_ns - self.turned_at_ns > window.half_ns:
             self._turn(now_ns)
         now = self.now
         slot = now.slots.get(client)
         if slot is None:
-            if client == 0 or len(now.slots) >= STREAMS_MAX:
+            if client == 0 or len(now.slots) >= window.streams_max:
                 return
             slot = now.add(client, self.before.slots.get(client, -1))
         now.all[slot] += 1
@@ -61,14 +73,14 @@ class StreamCounts:
             now.bad[slot] += 1
 
     def _turn(self, now_ns: int) -> None:
-        fresh = now_ns - self.turned_at_ns <= 2 * HALF_NS
+        fresh = now_ns - self.turned_at_ns <= 2 * self.window.half_ns
         self.before = self.now if fresh else Half()
         self.now = Half()
         self.turned_at_ns = now_ns
 
     def worst(self, now_ns: int) -> tuple[int, int, float]:
         """(streams seen, the worst one, its bad rate); (0, 0, 0.0) where there are none."""
-        if now_ns - self.turned_at_ns > HALF_NS:
+        if now_ns - self.turned_at_ns > self.window.half_ns:
             self._turn(now_ns)
         now, before = self.now, self.before
         if not now.clients and not before.clients:
@@ -83,7 +95,7 @@ class StreamCounts:
         for counts in (total, bad):
             counts[here] += counts[moved]
             counts[moved] = 0
-        telling = np.flatnonzero(total >= REQUESTS_MIN)
+        telling = np.flatnonzero(total >= self.window.requests_min)
         if not len(telling):
             return 0, 0, 0.0
         rates = bad[telling] / total[telling]

@@ -21,13 +21,7 @@ from fermata.router.links.messages import (
     Proof,
     TakesLead,
 )
-from fermata.router.links.session import (
-    HANDSHAKE_BYTES_MAX,
-    HANDSHAKE_NS,
-    SILENCE_NS,
-    Session,
-    encode,
-)
+from fermata.router.links.session import LIMITS, Session, encode
 
 FRAME_BYTES_MAX = 1 << 12
 ENDS = frozenset(
@@ -144,10 +138,12 @@ class LinkMachine(RuleBasedStateMachine):
                 assert session.closed is not None
                 if number == 1 and session.peer is None:
                     assert session.closed.code is CloseCode.UNPROVEN
-                    assert self.now_ns > HANDSHAKE_NS
+                    assert self.now_ns > LIMITS.handshake_ns
                 else:
                     assert session.closed.code is CloseCode.SILENT
-                    assert self.now_ns - self.last_ns[number] > SILENCE_NS, "it had been heard"
+                    assert self.now_ns - self.last_ns[number] > LIMITS.silence_ns, (
+                        "it had been heard"
+                    )
 
     @invariant()
     def nothing_is_heard_that_was_not_said(self) -> None:
@@ -287,7 +283,7 @@ class StrangerMachine(RuleBasedStateMachine):
         for link in (self.taken, self.opened):
             assert link.peer is None
             assert link.closed is None or link.closed.code is not CloseCode.STALE
-            assert len(link.buffer) <= HANDSHAKE_BYTES_MAX + 4 + 30
+            assert len(link.buffer) <= LIMITS.handshake_bytes_max + 4 + 30
         assert all(isinstance(each, Challenge) for each in self.told)
         assert len(self.told) <= 1
 

@@ -6,7 +6,7 @@ from fermata.foundation.units import SECOND, ms
 from fermata.router.assembly import RouterConfig, assemble
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Compute, Dispatch, Drop, DropReason, Request
-from fermata.router.live.allowed_variants import KNOWN_MAX, AllowedVariants
+from fermata.router.live.allowed_variants import AllowedVariants
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.family import family_of
 from fermata.simulator.reports.report import report
@@ -157,9 +157,9 @@ def test_wishes_name_variants_of_the_application_alone() -> None:
     assert wishes.allowed(1, 0.8, "small") == frozenset()
     assert wishes.allowed(0, 0.0, "nobody") == frozenset()
     assert wishes.allowed(2, 0.5, "") == frozenset()
-    for number in range(2 * KNOWN_MAX):
+    for number in range(2 * wishes.known_max):
         wishes.allowed(0, number / 1e6, "")
-    assert len(wishes.known) <= KNOWN_MAX
+    assert len(wishes.known) <= wishes.known_max
 
 
 @pytest.mark.parametrize("policy", OPTIONS)

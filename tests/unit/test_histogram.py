@@ -1,6 +1,6 @@
 """Buckets that are filled when somebody asks."""
 
-from fermata.router.telemetry.histogram import PENDING_MAX, Histogram, HistogramSnapshot
+from fermata.router.telemetry.histogram import Histogram, HistogramSnapshot
 
 
 def test_a_value_at_a_bound_is_in_its_bucket() -> None:
@@ -29,6 +29,6 @@ def test_what_others_counted_is_added() -> None:
 def test_it_never_holds_more_than_so_many_values() -> None:
     one = Histogram((10,))
     for _ in range(3):
-        one.add_all([1] * PENDING_MAX)
-    assert len(one._pending) <= PENDING_MAX
-    assert one.counts == [3 * PENDING_MAX, 0]
+        one.add_all([1] * one.pending_max)
+    assert len(one._pending) <= one.pending_max
+    assert one.counts == [3 * one.pending_max, 0]

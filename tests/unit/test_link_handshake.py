@@ -22,7 +22,7 @@ from fermata.router.links.messages import (
     Proof,
     TakesLead,
 )
-from fermata.router.links.session import HANDSHAKE_NS, PREFIX, Session
+from fermata.router.links.session import LIMITS, PREFIX, Session
 
 HUGE = 2**62
 """A term that no router ever has."""
@@ -119,12 +119,12 @@ def test_a_strangers_goodbye_has_no_code(code: CloseCode) -> None:
 def test_a_stranger_is_given_a_few_seconds_however_much_it_says() -> None:
     link = acceptor(hello("router", 5))
     said = frame(named("backend"))
-    for tick in range(HANDSHAKE_NS // ms(75)):
+    for tick in range(LIMITS.handshake_ns // ms(75)):
         # One byte at a time.
         link.receive(ms(75 * tick), said[tick : tick + 1])
         assert link.check(ms(75 * tick))
-    assert link.check(HANDSHAKE_NS)
-    assert not link.check(HANDSHAKE_NS + ms(1))
+    assert link.check(LIMITS.handshake_ns)
+    assert not link.check(LIMITS.handshake_ns + ms(1))
     assert link.closed == Closed(CloseCode.UNPROVEN, "no proof within 3001 ms")
 
 

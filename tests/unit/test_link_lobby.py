@@ -36,7 +36,7 @@ def test_the_one_that_has_waited_longest_goes() -> None:
 
 
 def test_whoever_leaves_twice_is_counted_once() -> None:
-    lobby, caller = Lobby(), Caller(1)
+    lobby, caller = Lobby(each_max=2, total_max=3), Caller(1)
     lobby.enter(caller, "a")
     lobby.leave(caller, proven=False)
     lobby.leave(caller, proven=False)

@@ -18,7 +18,7 @@ from fermata.router.links.messages import (
 )
 from fermata.router.telemetry.histogram import LATENCY_NS
 from fermata.router.telemetry.meters import RecentBatch
-from fermata.router.telemetry.stream_counts import HALF_NS, REQUESTS_MIN, StreamCounts
+from fermata.router.telemetry.stream_counts import WINDOW, StreamCounts
 
 BUCKETS = len(LATENCY_NS) + 1
 
@@ -145,12 +145,14 @@ def test_the_worst_stream_is_the_plain_walk_s(told: list[tuple[int, int, bool]])
     for gap_s, client, good in told:
         now_ns += seconds(gap_s)
         one.count(now_ns, client, good)
-        if now_ns - turned_at_ns > HALF_NS:
-            before = now if now_ns - turned_at_ns <= 2 * HALF_NS else {}
+        if now_ns - turned_at_ns > WINDOW.half_ns:
+            before = now if now_ns - turned_at_ns <= 2 * WINDOW.half_ns else {}
             now, turned_at_ns = {}, now_ns
         now.setdefault(client, []).append(not good)
     bads = {who: [*now.get(who, ()), *before.get(who, ())] for who in range(1, 5)}
-    rates = {who: sum(bad) / len(bad) for who, bad in bads.items() if len(bad) >= REQUESTS_MIN}
+    rates = {
+        who: sum(bad) / len(bad) for who, bad in bads.items() if len(bad) >= WINDOW.requests_min
+    }
     seen, worst, rate = one.worst(now_ns)
     assert seen == len(rates)
     assert (worst, rate) == (0, 0.0) if not rates else rate == max(rates.values()) == rates[worst]

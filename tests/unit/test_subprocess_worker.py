@@ -60,4 +60,4 @@ def test_what_dies_without_a_word_has_failed() -> None:
 def test_tables_travel() -> None:
     latency_ns = ((ms(8), ms(12)), (ms(16), ms(26)))
     problem = WorkerProblem(latency_ns, (0.6, 0.9), ms(40), 2, 100.0)
-    assert asyncio.run(run_in_subprocess(partial(solve, problem))) == solve(problem)
+    assert asyncio.run(run_in_subprocess(partial(solve, problem), 60.0)) == solve(problem)

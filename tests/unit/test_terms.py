@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from fermata.foundation.errors import NoAnswerError
-from fermata.router.leadership.terms import Terms
+from fermata.router.leadership.terms import RecordTiming, Terms
 
 MINE = 7
 
@@ -48,7 +48,7 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 async def stood_down(record: Record | None, claimed: int = MINE + 1) -> int:
     """How often a router stands down that a peer has told, once, of a newer one."""
     calls: list[bool] = []
-    terms = Terms(record, lambda: MINE, wait_s=0.5)
+    terms = Terms(record, lambda: MINE, RecordTiming(answer_s=0.5))
     terms.confirm(claimed, lambda: calls.append(True))
     if terms.asking is not None:
         await terms.asking
@@ -118,7 +118,7 @@ def test_many_claims_are_one_question() -> None:
 def test_a_term_that_the_cluster_did_not_give_is_recorded_however_long_it_takes() -> None:
     async def test() -> None:
         record = Record(MINE, away=5)
-        terms = Terms(record, lambda: MINE, again_s=0.001)
+        terms = Terms(record, lambda: MINE, RecordTiming(retry_s=0.001))
         terms.note(MINE + 2)
         assert terms.noting is not None
         await terms.noting

@@ -95,11 +95,10 @@ def streams_share(tries: int) -> float:
     """Of the router: one look at an application with as many streams as are ever counted."""
     counts = StreamCounts()
     for half in (0, 1):
-        for client in range(WINDOW.streams_max):
+        at_ns, first = half * 2 * WINDOW.half_ns, 1 + half * WINDOW.streams_max
+        for client in range(first, first + WINDOW.streams_max):
             for number in range(WINDOW.requests_min):
-                counts.count(
-                    half * 2 * WINDOW.half_ns, 1 + half * WINDOW.streams_max + client, number > 0
-                )
+                counts.count(at_ns, client, number > 0)
     return cpu_share(lambda: void(counts.worst(2 * WINDOW.half_ns)), tries)
 
 

@@ -1,4 +1,4 @@
-"""A line for every batch and every request that the router drops: what `debug` asks for."""
+"""A log line for every batch and every request that the router drops, for `debug`."""
 
 from fermata.foundation.logs import LOG, fields, in_ms
 from fermata.router.core.events import Batch, Drop
@@ -6,7 +6,7 @@ from fermata.router.telemetry.meters import Meters
 
 
 class LoggedMeters(Meters):
-    """Counts as ever, and says so; a router that does not debug has the plain ones."""
+    """Counts, and logs each; a router that does not debug has plain meters."""
 
     def on_dispatch(self, now_ns: int, backend: int, batch: Batch) -> None:
         super().on_dispatch(now_ns, backend, batch)

@@ -13,9 +13,6 @@ from fermata.router.links.messages import BackendStats, FrontendStats
 from fermata.router.telemetry.histogram import LATENCY_NS, SHORT_NS, SLACK_NS, Histogram
 from fermata.router.telemetry.stream_counts import StreamCounts
 
-RECENT = 96
-"""Batches remembered of each backend, for the page."""
-
 EndedBatch = tuple[int, int, int, int, int, int, int]
 """(number, end, run time, variant, size, earliest deadline, how many were late)."""
 
@@ -68,8 +65,10 @@ class ApplicationMeter:
 class Meters:
     """Fed by the live router, batch by batch."""
 
-    def __init__(self, config: RouterConfig, built: Assembly) -> None:
+    def __init__(self, config: RouterConfig, built: Assembly, recent_max: int = 96) -> None:
+        """`recent_max` batches of each backend are kept, for the page."""
         self.built = built
+        self.recent_max = recent_max
         self.names = [each.name for each in config.applications]
         self.applications = [ApplicationMeter() for _ in config.applications]
         self.accuracy = [one.accuracy for each in config.applications for one in each.variants]
@@ -79,7 +78,7 @@ class Meters:
         self.timer_late = Histogram(SHORT_NS)
         self.recent: dict[int, deque[EndedBatch]] = {}
         self.frontends: dict[int, FrontendStats] = {}
-        """The last word of each."""
+        """The last report of each."""
         self.tenants: dict[str, dict[str, int]] = {}
         """Outcomes of each configured tenant that has sent requests."""
         self.backends: dict[int, BackendStats] = {}
@@ -112,7 +111,7 @@ class Meters:
         late = sum([each < 0 for each in slack]) if least_ns < 0 else 0
         recent = self.recent.get(backend)
         if recent is None:
-            recent = self.recent[backend] = deque(maxlen=RECENT)
+            recent = self.recent[backend] = deque(maxlen=self.recent_max)
         recent.append(
             (batch.batch_id, now_ns, run_ns, batch.variant, len(slack), now_ns + least_ns, late)
         )

@@ -141,9 +141,8 @@ class LinkMachine(RuleBasedStateMachine):
                     assert self.now_ns > LIMITS.handshake_ns
                 else:
                     assert session.closed.code is CloseCode.SILENT
-                    assert self.now_ns - self.last_ns[number] > LIMITS.silence_ns, (
-                        "it had been heard"
-                    )
+                    silent_ns = self.now_ns - self.last_ns[number]
+                    assert silent_ns > LIMITS.silence_ns, "it had been heard"
 
     @invariant()
     def nothing_is_heard_that_was_not_said(self) -> None:

@@ -150,9 +150,8 @@ def test_the_worst_stream_is_the_plain_walk_s(told: list[tuple[int, int, bool]])
             now, turned_at_ns = {}, now_ns
         now.setdefault(client, []).append(not good)
     bads = {who: [*now.get(who, ()), *before.get(who, ())] for who in range(1, 5)}
-    rates = {
-        who: sum(bad) / len(bad) for who, bad in bads.items() if len(bad) >= WINDOW.requests_min
-    }
+    enough = WINDOW.requests_min
+    rates = {who: sum(bad) / len(bad) for who, bad in bads.items() if len(bad) >= enough}
     seen, worst, rate = one.worst(now_ns)
     assert seen == len(rates)
     assert (worst, rate) == (0, 0.0) if not rates else rate == max(rates.values()) == rates[worst]

@@ -159,7 +159,7 @@ class Outliers:
         return [each for each in self.ejected if self.records[each].ejected_until_ns <= now_ns]
 
     def wake_at_ns(self) -> int:
-        """When the first one is due; `NEVER` where none is ejected."""
+        """The time at which the first one is due; `NEVER` where none is ejected."""
         if not self.ejected:
             return NEVER
         waits = [self.records[each].ejected_until_ns for each in self.ejected]

@@ -33,14 +33,14 @@ NODE = "node"
 
 
 def own_address(host: str) -> str:
-    """Where to take links: `node` is this machine's address in the Ray cluster."""
+    """The address to take links at: `node` is this machine's in the Ray cluster."""
     # Ray's own functions are without types in part.
     cluster: Any = ray.util
     return str(cluster.get_node_ip_address()) if host == NODE else host
 
 
 def standby_name(name: str) -> str:
-    """The name of the router that waits to take the place of another."""
+    """The name of another router's standby."""
     return name + STANDBY_SUFFIX
 
 
@@ -138,7 +138,7 @@ class Called:
 
 class RecordedTerms:
     """Terms of the routers of one name, as Ray keeps them (`TermRecord`). Each seat has a place of
-    its own, so that neither lowers what the other one has written."""
+    its own, so that neither lowers the other's term."""
 
     def __init__(self, seat: int | None) -> None:
         context = ray.get_runtime_context()
@@ -182,15 +182,15 @@ def _read(place: str) -> int:
 
 
 def stand_down(reason: str) -> None:
-    """A newer router has taken over. If the cluster still wants one of this name, it starts it
-    anew, with a higher term."""
+    """End this process: a newer router has taken over. The cluster starts this one again, with a
+    higher term, if it still wants one of this name."""
     LOG.error("router stands down", extra=fields(reason=reason))
     os._exit(1)
 
 
 def hang_up() -> None:
-    """The loop hangs: whoever looks at the log sees where, and the cluster starts the router anew.
-    All who are linked notice at once, and one that waits leads."""
+    """Log where the loop hangs, and end this process, which the cluster starts again. Every peer
+    notices at once, and a standby leads."""
     faulthandler.dump_traceback()
     stand_down("its event loop hangs")
 
@@ -218,7 +218,7 @@ def create_router(
     other: str = "",
     second: bool = False,
 ) -> Called:
-    """A new detached router. Whoever creates it must `stop` it and `ray.kill` its actor.
+    """A new detached router. Its creator must `stop` it and `ray.kill` its actor.
 
     Start Ray with RAY_worker_niceness=0: by default its workers yield to every other process.
     """
@@ -247,7 +247,7 @@ async def find_actor(name: str, namespace: str | None) -> Called:
 
 
 def find_router(name: str, namespace: str | None = None) -> Resolve:
-    """What `PersistentLink` asks at each attempt: where the router of that name listens now."""
+    """The way to ask, at each attempt of a `PersistentLink`, where that router listens now."""
 
     async def resolve() -> str:
         try:

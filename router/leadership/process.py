@@ -1,4 +1,4 @@
-"""A router's process, whoever runs it: its links, its role, and what a control plane asks of it."""
+"""A router's process under Ray or in simulation: its links, its role, and the calls to it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -34,20 +34,19 @@ class Other:
 
 
 def led(method: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
-    """A method of a router that leads: one that waits has nothing to tell, and would forget what
-    it is told."""
+    """A method of a leader: a standby has no state to show, and would forget what it is given."""
 
     @wraps(method)
     async def call(self: "RouterProcess", *given: Any) -> T:
         if not await self.leading():
-            raise NoAnswerError("this router waits: ask the other one")
+            raise NoAnswerError("this router is the standby: ask the other one")
         return await method(self, *given)
 
     return call
 
 
 class RouterProcess:
-    """Runs a `LiveRouter` on the event loop of whoever calls first."""
+    """Runs a `LiveRouter` on the event loop of its first caller."""
 
     live: LiveRouter
     role: LeaderRole
@@ -148,12 +147,12 @@ class RouterProcess:
 
     @led
     async def withdraw(self, application: str, reason: str) -> None:
-        """Send nobody to an application any more; see `LiveRouter.withdraw`."""
+        """Serve an application no more; see `LiveRouter.withdraw`."""
         self.live.withdraw(application, reason)
 
     @led
     async def set_target(self, wanted: list[int]) -> None:
-        """How many backends each sub-cluster should have."""
+        """Set the number of backends that each sub-cluster should have."""
         self.live.set_target(wanted)
 
     @led
@@ -162,7 +161,7 @@ class RouterProcess:
         return self.live.term, self.live.fleet.placement.target
 
     async def stop(self, reason: str = "router shuts down") -> None:
-        """Say goodbye to everyone; whoever created the process then ends it."""
+        """Close every link; the creator of the process then ends it."""
         if self.starting is None:
             return
         await self.starting

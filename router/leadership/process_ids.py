@@ -11,7 +11,7 @@ def claim_process_id(name: str, claim: Callable[[int], str], bits: int = NUMBER_
     """A number for the process of this name, the same whenever it asks.
 
     `claim` writes the name down as the owner of a number, unless that has one, and returns whose
-    it is. A digest tells where to begin, so that hardly anybody has to ask twice.
+    it is. A digest tells where to begin, so that hardly any process asks twice.
     """
     digest = hashlib.blake2s(name.encode(), digest_size=4).digest()
     first = int.from_bytes(digest) >> (32 - bits)

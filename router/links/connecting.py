@@ -35,7 +35,7 @@ async def connect(
             await loop.create_connection(make, host, port)
             refusal = await greeted
     except (OSError, TimeoutError, ConfigError) as error:
-        # Files of TLS may be away for a moment, while somebody replaces them.
+        # Files of TLS may be missing for a moment, while they are replaced.
         raise LinkError(f"{address} cannot be reached: {error or 'no answer'}") from None
     finally:
         if not greeted.done() or greeted.cancelled():
@@ -61,7 +61,7 @@ class _Gate:
 
     def on_up(self, link: Link) -> None:
         if self.greeted.done():
-            # Whoever asked has given up: it shall not hear of this link at all.
+            # The caller has given up, and must not hear of this link at all.
             self.give_up()
             return
         link.events = self.events
@@ -98,7 +98,7 @@ class PersistentLink:
         self.options = options
         self.link: Link | None = None
         self.trouble = ""
-        """Why the last attempt failed; empty while the link is up."""
+        """Error of the last attempt; empty while the link is up."""
 
     def start(self) -> None:
         self.task = asyncio.get_running_loop().create_task(self._run())
@@ -115,7 +115,7 @@ class PersistentLink:
             try:
                 address = await self.resolve()
                 link = await connect(address, self.me, self.events, self.heartbeat, self.options)
-            # Whatever it was: a process that stops trying never meets a router again.
+            # Any error: a process that stops trying never meets a router again.
             except Exception as error:
                 if not isinstance(error, LinkError):
                     LOG.exception("an attempt to link failed")

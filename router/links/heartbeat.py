@@ -1,5 +1,5 @@
-"""Heartbeats from a thread of their own: a loop that is busy must not be taken for dead. One that
-hangs must be, and nobody else would notice."""
+"""Heartbeats from a thread of their own: a busy loop must not be taken for dead. The thread also
+notices a loop that hangs."""
 
 import logging
 import threading
@@ -13,16 +13,16 @@ Clock = Callable[[], int]
 
 
 class HeartbeatTarget(Protocol):
-    """Something that can say from any thread that its process lives."""
+    """A link that can send a heartbeat from any thread."""
 
     def beat(self) -> None: ...
 
 
 class LoopWatch:
-    """Whether an event loop still turns, asked at each beat.
+    """Check at each beat whether an event loop still turns.
 
-    Beats are counted, not time: where the machine, or whoever stopped the process, leaves the loop
-    none to run in, the thread that beats gets none either.
+    Beats are counted, not time: where a starved machine or a stopped process gives the loop no time
+    to run, the thread that beats gets none either.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class HeartbeatThread:
         self.lock = threading.Lock()
         self.links: dict[HeartbeatTarget, None] = {}
         self.watch: LoopWatch | None = None
-        """None where somebody else would notice that the loop hangs."""
+        """None where a hung loop is noticed otherwise."""
         self.stopped = threading.Event()
         self.thread: threading.Thread | None = None
 
@@ -73,7 +73,7 @@ class HeartbeatThread:
             self._start()
 
     def watch_loop(self, watch: LoopWatch) -> None:
-        """Look after the loop from now on, whether or not there are links."""
+        """Watch the loop from now on, whether or not there are links."""
         with self.lock:
             self.watch = watch
             self._start()
@@ -97,7 +97,7 @@ class HeartbeatThread:
             self.beat_all()
 
     def beat_all(self) -> None:
-        """Beat once for every link; what ails one is no matter of the others."""
+        """Beat once for every link; an error of one does not concern the others."""
         with self.lock:
             links = tuple(self.links)
         if self.watch is not None:
@@ -107,6 +107,6 @@ class HeartbeatThread:
                 link.beat()
             # This is the thread's outermost loop.
             except Exception:
-                LOG.exception("a link has no heartbeat any more")
+                LOG.exception("a link sends no more heartbeats")
                 # Its peer hears nothing, and cuts it; then it is made anew.
                 self.leave(link)

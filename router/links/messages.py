@@ -31,7 +31,7 @@ class Hello(msgspec.Struct, tag=1, array_like=True, frozen=True):
     role: str
     """`frontend`, `router` or `backend`; `standby`: a router that waits."""
     number: int
-    """Which one of its role; a frontend's is part of its rids."""
+    """Number among its role; a frontend's is part of its rids."""
     term: int
     """Term of the router; 0 from others that have not met one. A lower one than known is
     refused."""
@@ -58,7 +58,7 @@ class Proof(msgspec.Struct, tag=6, array_like=True, frozen=True):
 
 
 class Heartbeat(msgspec.Struct, tag=2, array_like=True, frozen=True):
-    """I live; sent by a thread of its own, so that a busy loop is not taken for a dead one."""
+    """Sign of life; sent by a thread of its own, so that a busy loop is not taken for dead."""
 
     sent_at_ns: int
 
@@ -73,7 +73,7 @@ class Goodbye(msgspec.Struct, tag=3, array_like=True, frozen=True):
 
 
 class TakesLead(msgspec.Struct, tag=4, array_like=True, frozen=True):
-    """A router that has waited leads from now on."""
+    """Announcement of a standby that leads from now on."""
 
     term: int
 
@@ -108,7 +108,7 @@ class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):
 
 class Evidence(msgspec.Struct, tag=12, array_like=True, frozen=True):
     """Evidence from a look at this very request: votes for each class, or the expected accuracy of
-    each variant where somebody else has worked that out."""
+    each variant where the frontend has worked that out."""
 
     rid: int
     accuracies: tuple[float, ...] = ()
@@ -140,7 +140,7 @@ class ClientNetworkReport(msgspec.Struct, tag=14, array_like=True, frozen=True):
 
 
 class Answered(msgspec.Struct, array_like=True, frozen=True):
-    """How requests of one application ended at a frontend, since it last said so."""
+    """Ends of one application's requests at a frontend, since its last report."""
 
     application: str
     outcomes: dict[str, int]
@@ -162,11 +162,11 @@ class FrontendStats(msgspec.Struct, tag=15, array_like=True, frozen=True):
     memory_bytes: int = 0
     """Memory of the whole process."""
     loop_late_ns: int = 0
-    """How late its event loop came to this."""
+    """Lateness of its event loop at this report."""
     tasks: int = 0
     """Tasks of its event loop, as counted a few seconds ago at most."""
     tenants: tuple[tuple[str, dict[str, int]], ...] = ()
-    """How requests of each tenant ended, of all applications together."""
+    """Ends of each tenant's requests, of all applications together."""
 
 
 # Router -> frontend
@@ -220,16 +220,16 @@ class FleetStatus(msgspec.Struct, tag=25, array_like=True, frozen=True):
     """The size of the fleet; sent first on a link, and whenever it changes."""
 
     frontends: int
-    """Linked to this router, whoever hears this among them."""
+    """Frontends that are linked to this router, the receiver among them."""
     backends: int
-    """That may be given batches."""
+    """Backends that may be given batches."""
     not_loaded: tuple[str, ...] = ()
     """Applications of which none of those holds all variants."""
 
 
 class Shares(msgspec.Struct, tag=26, array_like=True, frozen=True):
-    """How much of each tenant's rate the frontend that hears this may give; those left out are
-    shared evenly. In answer to `FrontendStats`, where there are several frontends."""
+    """Share of each tenant's rate that the receiving frontend may give; those left out are shared
+    evenly. In answer to `FrontendStats`, where there are several frontends."""
 
     tenants: dict[str, float]
 
@@ -248,7 +248,7 @@ class Run(msgspec.Struct, tag=30, array_like=True, frozen=True):
 
 
 class FrontendAddress(msgspec.Struct, tag=31, array_like=True, frozen=True):
-    """Where the frontend of that number takes links; sent before the first batch that needs it."""
+    """Address of a frontend's links; sent before the first batch that needs it."""
 
     number: int
     address: str
@@ -268,7 +268,7 @@ class Drained(msgspec.Struct, tag=34, array_like=True, frozen=True):
 
 
 class Retire(msgspec.Struct, tag=35, array_like=True, frozen=True):
-    """Let yourself be replaced: you fail or drag, and get nothing more."""
+    """Order to be replaced: the backend fails or is slow, and gets nothing more."""
 
     reason: str
 
@@ -297,11 +297,11 @@ class Done(msgspec.Struct, tag=41, array_like=True, frozen=True):
 
     batch: int
     run_ns: int
-    """How long it ran."""
+    """Run time."""
     start_late_ns: int
-    """How much later than planned it could start, the previous batch aside."""
+    """Delay of its start after the plan, the previous batch aside."""
     failed: str = ""
-    """Why it gave no results; the router runs its requests elsewhere, or tells them."""
+    """Reason why it gave no results; the router runs its requests elsewhere, or drops them."""
     left_out: tuple[int, ...] = ()
     """Requests that did not run, since their frontend was out of reach before it had sent their
     inputs."""
@@ -371,7 +371,7 @@ class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):
     """(name, dtype, shape, data) of each output."""
     error: str = ""
     estimate: float = -1.0
-    """How likely it was thought to be right, filled in by the frontend; negative: unknown."""
+    """Estimated probability that it is right, filled in by the frontend; negative: unknown."""
     short_circuit: bool = False
     """Answered from evidence alone."""
     input_late: bool = False

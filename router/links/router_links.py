@@ -11,10 +11,10 @@ from fermata.router.links.transport import Link, LinkEvents, LinkOptions, Me, Re
 
 
 class RouterLinks:
-    """Keeps them; whoever uses them (`events`) hears of the one that leads, and of no other.
+    """Keeps them; the user (`events`) hears of the leader alone.
 
-    At most one leads at a time: a newer one is followed at once, whatever became of the one
-    before, and an older one never again.
+    One router leads at a time. A newer one is followed at once, whatever became of the one before,
+    and an older one never again.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class RouterLinks:
 
     @property
     def trouble(self) -> str:
-        """Why no router leads; empty where one does."""
+        """Reason why no router leads; empty while one does."""
         if self.leader is not None:
             return ""
         return "; ".join(each.trouble for each in self.kept if each.trouble)

@@ -1,4 +1,4 @@
-"""A link's session: bytes in, messages out; who may speak, and when a peer counts as dead.
+"""A link's session: bytes in, messages out, and the silence after which a peer is dead.
 
 Pure: it never touches a socket or a clock, so that tests and fault simulations drive the same
 object as the transport does. A frame is four bytes of length and a msgpack list of messages.
@@ -116,12 +116,12 @@ class Session:
         self.peer: Hello | None = None
         """Set once it has proven itself: from then on the link is up."""
         self.closed: Closed | None = None
-        """Why the link has ended; None while it lives."""
+        """The end of the link; None while it lives."""
         self.buffer = bytearray()
         self.needed = PREFIX
         """Bytes the buffer must hold before it is worth looking at."""
         self.replies: list[Message] = []
-        """Of the handshake, to be sent; see `take_reply`."""
+        """Messages of the handshake that are to be sent; see `take_reply`."""
         self.heard_at_ns = now_ns
         self.checked_at_ns = now_ns
         self.late = False
@@ -244,10 +244,10 @@ class Session:
     def check(self, now_ns: int) -> bool:
         """Whether the peer still counts as alive; to be asked every `beat_ns`.
 
-        Who asks late was itself not running, as where all of a machine is starved: that time is
-        not the peer's silence. The first time it gives no verdict either, since words may lie in
-        the socket that are older than the question; by the next look they have been read. However
-        late all looks are, so, a dead peer is noticed after a few of them.
+        A late check means that this process did not run, as on a starved machine. That time is not
+        the peer's silence. The first late check gives no verdict either: older messages may lie in
+        the socket, and have been read by the next one. However late the checks are, a dead peer is
+        noticed after a few of them.
         """
         limits, every_ns = self.limits, self.limits.beat_ns
         late_ns = now_ns - self.checked_at_ns - every_ns

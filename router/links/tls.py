@@ -18,12 +18,12 @@ READ_BYTES = 1 << 14
 """Size of one record; a larger buffer would be thrown away each time."""
 ROLES = ("router", "frontend", "backend")
 CONTEXTS = 8
-"""That are kept: of client and server, for a few sets of files."""
+"""Contexts that are kept: of client and server, for a few sets of files."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkTls:
-    """Files in PEM, looked at for each link: whoever replaces them restarts nothing."""
+    """Files in PEM, looked at for each link, so that new files need no restart."""
 
     certificate_file: str
     key_file: str
@@ -52,8 +52,8 @@ class LinkTls:
 def _context(
     tls: LinkTls, server_side: bool, stamp: tuple[tuple[int, int, int], ...]
 ) -> ssl.SSLContext:
-    """The files as OpenSSL wants them. Reading them takes milliseconds, which nobody who merely
-    connects shall cost."""
+    """The files as OpenSSL wants them. Reading them takes milliseconds, which a mere
+    connection must not cost."""
     protocol = ssl.PROTOCOL_TLS_SERVER if server_side else ssl.PROTOCOL_TLS_CLIENT
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -355,7 +355,7 @@ class LinkServer:
         return link
 
     async def stop(self, reason: str) -> None:
-        """Listen no more, and say goodbye to everyone."""
+        """Listen no more, and close every link."""
         self.server.close()
         links = tuple(self.links)
         for link in links:

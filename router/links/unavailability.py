@@ -1,4 +1,4 @@
-"""Why an application is not served: a cause that programs act on, and a detail for people."""
+"""Causes for which applications are not served: a code for programs, and a detail for people."""
 
 import enum
 

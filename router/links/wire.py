@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Wire(Protocol):
-    """A way past the transport's queue, for any thread; whoever uses it holds the link's lock."""
+    """A way past the transport's queue, for any thread that holds the link's lock."""
 
     def push(self, data: bytes) -> int:
-        """How many of these bytes are on their way now."""
+        """Send these bytes; returns how many of them were taken."""
 
     def close(self) -> None: ...
 

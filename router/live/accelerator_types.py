@@ -1,19 +1,19 @@
-"""Kinds of backends: an accelerator type each, with run times of its own."""
+"""Accelerator types of backends, each with run times of its own."""
 
 from fermata.router.assembly import Assembly
 from fermata.router.links.messages import Ready
 
 
 class AcceleratorTypes:
-    """The engine's numbers of kinds, in the order in which they are met."""
+    """The engine's numbers of accelerator types, in the order in which they are met."""
 
     def __init__(self, built: Assembly, first: str) -> None:
-        """`first` is the kind whose run times the engine was built with; empty: whichever comes."""
+        """`first` is the type whose run times the engine was built with; empty: the first met."""
         self.built = built
         self.numbers: dict[str, int] = {first: 0} if first else {}
 
     def number_of(self, ready: Ready) -> int:
-        """The number of its kind; the first of a kind brings the run times that differ there."""
+        """The number of a backend's type; the first of a type brings the run times that differ."""
         if ready.kind in self.numbers:
             return self.numbers[ready.kind]
         number = self.numbers[ready.kind] = len(self.numbers)
@@ -22,7 +22,7 @@ class AcceleratorTypes:
         costs = self.built.engine.costs
         told = {variant: (list(p50_ns), list(p99_ns)) for variant, p50_ns, p99_ns in ready.costs}
         for variant, name in enumerate(self.built.variants):
-            # The configuration of a variant holds for every kind.
+            # The configuration of a variant holds for every type.
             p50_ns, p99_ns = told.get(name, (costs.of(variant).p50_ns[1:], None))
             costs.add(variant, p50_ns, p99_ns, kind=number)
         return number

@@ -1,4 +1,4 @@
-"""Room for batches: what backends say that their memory suffices for."""
+"""Batch sizes that the memory of backends suffices for."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""Clients that tell of their network, and are told which input size to send."""
+"""Clients that report their network, and are advised of an input size."""
 
 from collections.abc import Callable
 
@@ -13,12 +13,12 @@ from fermata.router.policies.jellyfish.source import Jellyfish
 
 
 def nothing() -> None:
-    """Nobody waits to be called."""
+    """Do nothing."""
 
 
 class ClientMapping:
-    """Hands reports to the engine, and plans that are made off the request path: whoever created
-    the router asks for the questions and brings the answers."""
+    """Hands reports and plans to the engine. Plans are made off the request path: the control plane
+    fetches the problems and brings the answers."""
 
     def __init__(self, built: Assembly, clients_max: int = 100_000) -> None:
         """The frontends of `clients_max` clients are kept, to advise these of an input size."""
@@ -29,7 +29,7 @@ class ClientMapping:
         self.frontends: dict[tuple[int, int], LinkPeer] = {}
         """By application and client: the link of its last report, in the order of those."""
         self.on_urgent: Callable[[], None] = nothing
-        """Called when what was decided holds no more: whoever decides should do so soon."""
+        """Called when the last decision holds no more, and another one is due soon."""
         self.sources = {
             number: source
             for number, source in enumerate(built.engine.sources)
@@ -60,7 +60,7 @@ class ClientMapping:
             del self.frontends[next(iter(self.frontends))]
         pinned = -1
         if said.pinned:
-            # A name that nobody has pins to nothing: such a client is told that it is not served.
+            # A name that no variant has pins to nothing: such a client hears that it is not served.
             found = self.wishes.allowed(application, 0.0, said.pinned)
             pinned = min(found) if found else len(self.built.variants)
         self.built.engine.on_report(
@@ -86,11 +86,11 @@ class ClientMapping:
 
     @property
     def urgent(self) -> bool:
-        """Whether what was decided last holds no more."""
+        """Whether the last decision holds no more."""
         return any(source.urgent and source.clients for source in self.sources.values())
 
     def due_at_ns(self) -> int:
-        """When the mapping of an application's clients is to be decided next."""
+        """Time of the next decision on the mapping of an application's clients."""
         return min((source.plan_due_at_ns for source in self.sources.values()), default=NEVER)
 
     def questions(self, now_ns: int) -> dict[int, MappingProblem]:

@@ -100,7 +100,7 @@ class LiveRouter:
         )
         self.settling = False
         self.stale = ""
-        """Why this router must not go on: a newer one has been met."""
+        """Reason why this router must not go on: a newer one has been met."""
         self.started_at_ns = clock()
         for rank in self.engine.ranks:
             rank.settled_at_ns = self.started_at_ns
@@ -297,7 +297,7 @@ class LiveRouter:
         self._settle_soon()
 
     def set_target(self, wanted: Sequence[int]) -> None:
-        """How many backends each sub-cluster should have."""
+        """Set the number of backends that each sub-cluster should have."""
         self.fleet.placement.set_target(self.clock(), wanted)
         self._settle_soon()
 

@@ -17,7 +17,7 @@ class LeadTimeOptions:
     """Constants of the estimate."""
 
     late_quantile: float = 0.9
-    """Of the timers' lateness."""
+    """Quantile of the timers' lateness that a lead allows for."""
     late_memory_ns: int = SECOND
     """Half of the timers are forgotten after so long."""
     link_weight: float = 0.1

@@ -1,4 +1,4 @@
-"""When trying again may help somebody whose request was dropped."""
+"""Hint for a retry of a request that was dropped."""
 
 from fermata.router.assembly import Assembly
 from fermata.router.core.admission import WINDOW_NS
@@ -6,7 +6,7 @@ from fermata.router.core.events import DropReason
 
 
 def retry_after_ns(built: Assembly, reason: str, application: int) -> int:
-    """Admission reviews its share then, or a batch has passed; 0 where it would not help."""
+    """Time until admission reviews its share, or a batch has passed; 0 if no retry helps."""
     if reason in (DropReason.SUPERSEDED, DropReason.FAILED):
         return 0
     if reason == DropReason.SHED:

@@ -135,7 +135,7 @@ class BackendSupervisor:
         LOG.info("backend given back", extra=fields(backend=backend))
 
     def _serving(self, backend: int) -> int:
-        """How many of its peers, itself among them, may be given batches."""
+        """Number of its peers, itself among them, that may be given batches."""
         owner = self.fleet.state_of(backend).owner
         pool = self.engine.backend_rank[backend].pool if owner is None else owner.pool
         return pool.backends

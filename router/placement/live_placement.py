@@ -53,11 +53,11 @@ class LivePlacement:
 
     @property
     def target(self) -> int | None:
-        """How many it wants in all; Serve's autoscaling policy asks for it."""
+        """Backends that it wants in all, for Serve's autoscaling policy."""
         return sum(self.wanted) if self.wanted else None
 
     def set_target(self, now_ns: int, wanted: Sequence[int]) -> None:
-        """How many backends each sub-cluster should have."""
+        """Set the number of backends that each sub-cluster should have."""
         self.wanted = list(wanted)
         if self.sub_clusters is not None:
             self.sub_clusters.weigh(now_ns, wanted)

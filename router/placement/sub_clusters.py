@@ -1,4 +1,4 @@
-"""Which sub-cluster serves which application and holds which backend; moves without a gap.
+"""Sub-clusters: the applications that each serves, the backends it holds, moves without a gap.
 
 Pure: events and a time in, `Load` and `Unload` effects into the engine's outbox. A model is loaded
 on every backend of its new home while the old one still serves it, then served there, and only
@@ -124,7 +124,7 @@ class SubClusters:
         return needed
 
     def _tidy(self, backend: int) -> None:
-        """Load what is missing there; then unload what nobody needs and no batch uses."""
+        """Load what is missing there; then unload what is neither needed nor in a batch."""
         needed, held, asked = self._needed(backend), self.held[backend], self.asked[backend]
         effects = self.engine.outbox.effects
         for variant in sorted(needed - held - asked):

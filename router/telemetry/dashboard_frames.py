@@ -28,7 +28,7 @@ class ApplicationFrame:
     p99_ms: float | None
     mean_batch: float | None
     accuracy: float | None
-    """To be expected of its answers; None where nobody knows."""
+    """To be expected of its answers; None where it is not known."""
     streams: int
     worst_stream_bad_rate: float
     variants: Mapping[str, float]

@@ -33,7 +33,7 @@ class HistogramSnapshot:
 
 
 class Histogram:
-    """How many values were at most each bound, and their sum."""
+    """Number of values up to each bound, and their sum."""
 
     __slots__ = ("_bounds", "_counts", "_pending", "_sum", "bounds", "pending_max")
 

@@ -163,7 +163,7 @@ class RouterSnapshot:
     term: int
     """Term of the router."""
     stale: str
-    """Why it must not go on; empty while it may."""
+    """Reason why it must not go on; empty while it may."""
     up_ns: int
     frontends: list[int]
     queued: int

@@ -24,8 +24,8 @@ WINDOW = StreamWindow()
 
 
 class Half:
-    """Half a minute's counts, in arrays: the router's loop counts one by one, and whoever asks for
-    the worst looks at all of them at once."""
+    """Half a window's counts, in arrays: the router's loop counts one by one, and the worst is
+    found in all of them at once."""
 
     __slots__ = ("all", "bad", "clients", "slots", "was")
 
@@ -36,7 +36,7 @@ class Half:
         self.all = array("q")
         self.bad = array("q")
         self.was = array("q")
-        """Where its counts of the half before are; -1: nowhere."""
+        """Place of its counts in the half before; -1: none."""
 
     def add(self, client: int, was: int) -> int:
         slot = self.slots[client] = len(self.clients)
@@ -85,7 +85,7 @@ class StreamCounts:
         now, before = self.now, self.before
         if not now.clients and not before.clients:
             return 0, 0, 0.0
-        # Copies: an array that somebody looks into cannot grow.
+        # Copies: an array with a view cannot grow.
         was = np.array(now.was)
         both = was >= 0
         here = np.flatnonzero(both)

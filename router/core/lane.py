@@ -47,22 +47,22 @@ class Standing(Timer):
         self.passed = 0
         """Backends that it has declined, where not all could be offered at once."""
         self.holders = 0
+        """Backends that can run some of what the source may run, beside those that hold all."""
         self.version = -1
-        """Of what backends hold, when the holders were last looked up."""
+        """The lane's version when they were looked up."""
 
     def fire(self, now_ns: int) -> None:
         self.ask(now_ns, self)
 
     def able(self) -> int:
         """The backends that can run some of what the source may run."""
-        return self.held_by() | self.lane.whole
+        if self.version != self.lane.version:
+            self.look_up()
+        return self.holders | self.lane.whole
 
-    def held_by(self) -> int:
-        """The same without those that hold every variant."""
-        lane = self.lane
-        if self.version != lane.version:
-            self.holders, self.version = lane.holders_of(self.source), lane.version
-        return self.holders
+    def look_up(self) -> None:
+        """Learn anew who holds what the source may run."""
+        self.holders, self.version = self.lane.holders_of(self.source), self.lane.version
 
 
 class BackendState(Timer):
@@ -104,7 +104,7 @@ class BackendState(Timer):
         self.lane = lane
         self.owner = owner
         self.resident: frozenset[int] | None = frozenset()
-        """What the lane has been told that it holds; None: every variant."""
+        """Variants that it holds; None: every one. Changed by `Lane.hold` alone."""
         self.running: Batch | None = None
         self.queued: Batch | None = None
         self.free = False
@@ -156,9 +156,9 @@ class Lane:
     """A set of backends, the ripe bids for them, and those of them that can be had now.
 
     Sets of backends are integers with one bit each, in the order of the backends' numbers. The
-    first of a set is its lowest bit, whoever leaves a set leaves nothing behind, and one operation
-    tells which backends can be had and hold a model. Bids that the same backends can serve wait
-    together, so no event looks at bids, or at backends, that cannot come to terms.
+    first of a set is its lowest bit, and a backend that leaves a set leaves nothing behind. One
+    operation tells which backends can be had and hold a model. Bids that the same backends can
+    serve wait together, so no event looks at bids or backends that cannot come to terms.
     """
 
     __slots__ = (
@@ -189,9 +189,9 @@ class Lane:
         self.free = 0
         """Backends that can be had."""
         self.weak = 0
-        """Of these, idle ones that are slower or have less memory than their peers."""
+        """Free and idle, but slower or with less memory than their peers."""
         self.ahead = 0
-        """Of these, busy ones about to be free."""
+        """Free in so far as their batch is about to end."""
         self.whole = 0
         """Backends that hold every variant."""
         self.holders: dict[int, int] = {}
@@ -203,8 +203,8 @@ class Lane:
         self.version = 0
         """Changes with the holders."""
         self.ripe: dict[int, RipeBids] = {}
-        """Bids that wait, by the set of their holders; those that hold every variant, and are in
-        all of these sets, are left out of them."""
+        """Bids that wait, by the set of their holders. Backends that hold every variant would be
+        in all of these sets, and are left out."""
         self.stamp = 0
 
     # Backends
@@ -241,7 +241,7 @@ class Lane:
         self._renumber(_narrow, state.bit)
 
     def _renumber(self, change: Callable[[int, int], int], bit: int) -> None:
-        """Write every set anew: backends behind that bit have another place now."""
+        """Write every set anew: backends behind that bit have another one now."""
         self.up, self.whole = change(self.up, bit), change(self.whole, bit)
         self.free, self.weak = change(self.free, bit), change(self.weak, bit)
         self.ahead = change(self.ahead, bit)
@@ -298,14 +298,14 @@ class Lane:
         return self.members[(found & -found).bit_length() - 1]
 
     def no_better(self, state: BackendState, source: Source) -> int:
-        """The backends that a source which has declined this one would decline, too."""
-        wanted = source.may_run
-        if wanted is None or (self.weak | self.ahead) & state.bit:
+        """The backends that a source would decline, too, once it has declined this one, which is
+        idle and not weak: those of its kind that hold no more of what the source may run."""
+        if source.may_run is None:
             return state.bit
-        found = self.free & self.kinds[state.kind] & ~self.weak & ~self.ahead
+        found = self.free & self.kinds[state.kind]
         if state.resident is not None:
             found &= ~self.whole
-            for variant in wanted - state.resident:
+            for variant in source.may_run - state.resident:
                 found &= ~self.holders.get(variant, 0)
         return found
 
@@ -337,13 +337,14 @@ class Lane:
         return holders
 
     def wait(self, standing: Standing) -> None:
-        """Its ripe bid waits for a backend that can serve it."""
+        """Keep a ripe bid until a backend that can serve it can be had."""
         self.stamp += 1
         standing.ripe_stamp = self.stamp
-        holders = standing.held_by()
-        ripe = self.ripe.get(holders)
+        if standing.version != self.version:
+            standing.look_up()
+        ripe = self.ripe.get(standing.holders)
         if ripe is None:
-            ripe = self.ripe[holders] = RipeBids()
+            ripe = self.ripe[standing.holders] = RipeBids()
         ripe.push(standing)
 
     def first_ripe(self, state: BackendState) -> Standing | None:

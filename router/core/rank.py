@@ -352,8 +352,8 @@ class RankThread(SourceContext):
     # Matching
 
     def _seek(self, now_ns: int, standing: Standing) -> None:
-        """Offer a ripe bid the backends that can be had and may serve it, one after the other;
-        what fits one of them may not fit another. If nobody serves it, it waits."""
+        """Offer a ripe bid the backends that can be had and may serve it, one after the other:
+        what fits one of them may not fit another. If none takes it, it waits."""
         lane = standing.lane
         standing.ripe_stamp = 0
         declined = 0
@@ -374,15 +374,15 @@ class RankThread(SourceContext):
                     return
             else:
                 declined += 1
-                alike = not self._weak(state)
-                standing.passed |= lane.no_better(state, standing.source) if alike else state.bit
+                alone = state.running is not None or self._weak(state)
+                standing.passed |= state.bit if alone else lane.no_better(state, standing.source)
         if declined:
             self._stay(now_ns, standing)
         else:
             lane.wait(standing)
 
     def _stay(self, now_ns: int, standing: Standing) -> None:
-        """A source that declined every slot stays in the race, but only for the next one."""
+        """Keep a bid in the race that has handed every slot back, but only for the next one."""
         since_ns = standing.ripe_since_ns
         if self._place(now_ns, standing):
             standing.ripe_since_ns = since_ns

@@ -211,8 +211,8 @@ class Source:
     number = -1
     """Given by its rank."""
     may_run: frozenset[int] | None = None
-    """Variants of which every batch is one: only backends that can run one of them are offered.
-    None: every backend is. The source still has to look whether a backend suits it."""
+    """Variants of which a backend must be able to run one to be offered at all; None: every backend
+    is offered. Set before it is attached, and never changed."""
     application = 0
     """Given by its engine; the first where it serves several. Negative: each bid names its own."""
 

@@ -53,6 +53,9 @@ class SubClusters:
 
     def on_held(self, now_ns: int, backend: int, held: frozenset[int]) -> None:
         """A backend says what it holds: after it has come up, and after each load."""
+        if backend not in self.of_backend:
+            # A load has ended there after it was retired, or began to drain.
+            return
         self.held[backend] = held
         self.asked[backend] -= held
         self._tidy(backend)

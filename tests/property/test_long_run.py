@@ -15,7 +15,7 @@ from fermata.router.core.events import Dispatch, Request
 from fermata.router.policies.baselines.batch_queues import BatchQueues, BatchQueuesOptions
 
 SHARED = (type, ModuleType, FunctionType)
-"""Of the program, not of the engine."""
+"""Parts of the program, not of the engine."""
 REMEMBERED_MAX = 10_000
 """Objects: windows of samples, timers up to a compaction, and the engine itself."""
 

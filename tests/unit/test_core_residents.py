@@ -218,6 +218,20 @@ def test_all_weak_backends_have_their_turn_in_the_end() -> None:
     assert source.offers <= 64
 
 
+def test_one_healthy_backend_speaks_for_its_peers_and_for_weaker_ones() -> None:
+    source = Told()
+    source.may_run, source.declines = frozenset((0,)), set(range(40))
+    engine = make(source, backends=0)
+    engine.costs.backend_factor = dict.fromkeys(range(20), 1.5)
+    for backend in range(40):
+        engine.on_backend_up(0, backend)
+    send(engine, 0)
+    assert source.offers == [(20, 0)]
+    source.key -= 1
+    send(engine, 1)
+    assert source.offers == [(20, 0), (20, 0)]
+
+
 # What an event costs
 
 

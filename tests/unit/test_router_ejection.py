@@ -175,6 +175,21 @@ def test_one_that_is_well_again_is_tried_with_one_batch() -> None:
     assert not world.bad
 
 
+@pytest.mark.parametrize("policy", [*POLICIES, "single-queue", "jellyfish"])
+def test_every_policy_takes_it_back(policy: str) -> None:
+    world = FleetWorld(4, policy, broken=[0])
+    world.send(600, ms(3), slo_ns=ms(300))
+    assert world.ejected == [0]
+    world.machines[0].broken = False
+    world.play(EJECT_NS)
+    before = len(world.machines[0].ran)
+    world.send(600, ms(3), slo_ns=ms(300))
+    world.end()
+    assert world.ejected == []
+    assert len(world.machines[0].ran) > before + 10
+    assert len(world.bad) <= 20
+
+
 def test_each_ejection_is_longer_than_the_one_before() -> None:
     world = FleetWorld(8, broken=[0])
     world.send(400, BUSY_NS * 5)

@@ -168,3 +168,14 @@ def test_a_backend_changes_sides_once_its_batch_has_ended() -> None:
     placed.on_idle(ms(6), 9)
     assert placed.of_backend[9] == 1
     assert ("Load", 9, B) in orders(engine)
+
+
+def test_load_that_ends_on_a_backend_that_has_been_retired_changes_nothing() -> None:
+    engine, placed = both_up()
+    engine.on_drain(0, 7)
+    placed.on_gone(0, 7)
+    placed.on_held(ms(1), 7, ALL)
+    assert orders(engine) == []
+    assert 7 not in placed.held
+    placed.on_idle(ms(2), 7)
+    assert orders(engine) == []

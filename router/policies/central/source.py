@@ -199,7 +199,7 @@ class CentralQueue(Source):
         if able < self.pool.backends:
             # What runs where it cannot takes nothing from it: look who is busy where it can.
             own = self.under_way.count(now_ns)
-            theirs = max(0, able - self.desk.free_backends(self) - own)
+            theirs = max(0.0, float(able - self.desk.free_backends(self) - own))
         self.others += OTHERS_MEMORY * (theirs - self.others)
 
     def _set_demand(self, demand: float) -> None:

@@ -116,7 +116,7 @@ class ApplicationLead:
         """Time of the last batch's end."""
         self.batches = 0
         """Number of batches since a node was last tried beside usable ones."""
-        self.trial: NodeLead | None = None
+        self.trial: str | None = None
         """A node whose next batch is planned as if nothing were known of it."""
         self.tried: FetchTimes | None = None
         """A pair for which a request was let in, while nothing has been sent since."""
@@ -124,7 +124,7 @@ class ApplicationLead:
     def on_dispatch(self, node: str) -> bool:
         """End trials: a batch goes to this node. Return whether the lead has to be set anew."""
         self.tried = None
-        if self.trial is None or self.nodes.get(node) is not self.trial:
+        if self.trial != node:
             return False
         self.trial = None
         return True
@@ -151,15 +151,16 @@ class ApplicationLead:
         if self.tried is not None:
             # The request that was let in may have been dropped: let in another.
             self.tried.try_at_ns = now_ns
+            return False
         room_ns = slo_ns - self.run_ns
         starved = now_ns - self.ran_at_ns >= STARVED_NS
         if not starved or not 0 <= room_ns < 2 * self.lead.ns(1):
             return False
         self.ran_at_ns = now_ns
-        slow = [there for there in self.nodes.values() if there.fastest().too_slow(room_ns)]
-        if slow and len(slow) == len(self.nodes):
-            nearest = min(slow, key=lambda there: there.fastest().usual_ns)
-            if nearest.fastest().try_again(now_ns):
+        fastest = {node: there.fastest() for node, there in self.nodes.items()}
+        if fastest and all(times.too_slow(room_ns) for times in fastest.values()):
+            nearest = min(fastest, key=lambda node: fastest[node].usual_ns)
+            if fastest[nearest].try_again(now_ns):
                 self.trial = nearest
             return True
         self.first_ns //= 2
@@ -173,35 +174,38 @@ class ApplicationLead:
         """Whether inputs of that origin come too late to every node with backends, and no trial
         is due."""
         room_ns = slo_ns - self.run_ns
-        nearest: tuple[int, NodeLead, FetchTimes] | None = None
+        slow: dict[str, FetchTimes] = {}
         for node in nodes:
             there = self.nodes.get(node)
             times = None if there is None else there.origins.get(origin)
-            if there is None or times is None or not times.too_slow(room_ns):
+            if times is None or not times.too_slow(room_ns):
                 return False
-            if nearest is None or times.usual_ns < nearest[0]:
-                nearest = times.usual_ns, there, times
-        if nearest is None:
+            slow[node] = times
+        if not slow:
             return False
-        _, there, times = nearest
-        if not times.try_again(now_ns):
+        nearest = min(slow, key=lambda node: slow[node].usual_ns)
+        if not slow[nearest].try_again(now_ns):
             return True
-        self.tried = times
+        self.tried = slow[nearest]
         if self.lead.ns(1) > room_ns:
-            self.trial = there
+            self.trial = nearest
         return False
 
     def set(self, now_ns: int, late_ns: int, nodes: Collection[str]) -> None:
         """Set the core's lead for backends on these nodes, with timers late by so much."""
         run_room_ns, plan_room_ns = self.slo_ns - self.run_ns, self.slo_ns - self.plan_ns
         unknown = Lead(max(0, min(self.first_ns + late_ns, plan_room_ns // 2)))
+        for gone in [node for node in self.nodes if node not in nodes]:
+            del self.nodes[gone]
+        if self.trial not in nodes:
+            self.trial = None
         usable: list[Lead] = []
         by_node: dict[str, Lead] = {}
         for node in nodes:
             there = self.nodes.get(node)
             if there is not None and there.changed:
                 there.set(late_ns, run_room_ns, plan_room_ns)
-            if there is None or now_ns - there.used_at_ns > UNUSED_NS or self._tries(now_ns, there):
+            if there is None or self._forgotten(now_ns, node, there):
                 usable.append(unknown)
             else:
                 by_node[node] = there.lead
@@ -214,14 +218,14 @@ class ApplicationLead:
         lead.per_request_ns = max(each.per_request_ns for each in usable)
         lead.by_node = by_node if len(nodes) > 1 else {}
 
-    def _tries(self, now_ns: int, there: NodeLead) -> bool:
-        """Whether a node is on trial, or is to be from now on."""
+    def _forgotten(self, now_ns: int, node: str, there: NodeLead) -> bool:
+        """Whether what is known of a node is too old, or the node is on trial from now on."""
         if self.trial is None and not there.usable and self.batches > RARELY:
             others = any(each.usable for each in self.nodes.values())
             if others and there.fastest().try_again(now_ns):
                 self.batches = 0
-                self.trial = there
-        return self.trial is there
+                self.trial = node
+        return self.trial == node or now_ns - there.used_at_ns > UNUSED_NS
 
     def slowest_ns(self) -> int:
         """The usual fetch of the slowest pair."""

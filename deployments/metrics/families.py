@@ -139,7 +139,7 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
             MetricFamily(
                 "lead_seconds",
                 "gauge",
-                "Learnt lead time: from the decision on a batch to its start.",
+                "Longest lead time of any application: from the decision on a batch to its start.",
                 (),
                 samples.single("lead_ns", SECOND),
             ),

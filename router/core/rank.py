@@ -374,7 +374,8 @@ class RankThread(SourceContext):
                     return
             else:
                 declined += 1
-                alone = state.running is not None or self._weak(state)
+                # A busy, weak or far backend speaks for itself alone.
+                alone = state.running is not None or bool(lead.by_node) or self._weak(state)
                 standing.passed |= state.bit if alone else lane.no_better(state, standing.source)
         if declined:
             self._stay(now_ns, standing)

@@ -5,6 +5,7 @@ from told import Told, advance, make, ran, send
 
 from fermata.foundation.units import ms
 from fermata.router.core.events import Dispatch
+from fermata.router.core.lead import Lead
 
 
 def test_the_smallest_key_is_granted_first() -> None:
@@ -155,6 +156,62 @@ def test_lead_grows_with_the_batch() -> None:
         send(engine, rid)
     engine.on_backend_up(0, 0)
     assert ran(engine) == [(0, 5, [0, 1, 2])]
+
+
+def test_inputs_of_a_large_batch_are_fetched_while_the_one_before_runs() -> None:
+    engine = make(Told(), lead_ns=ms(2))
+    engine.ranks[0].lead_per_request_ns = ms(1)
+    send(engine, 0)
+    # It starts after 3 ms and runs for 5; the next can be sent 3 ms before that.
+    assert ran(engine) == [(0, 3, [0])]
+    for rid in range(1, 4):
+        send(engine, rid, ms(4))
+    advance(engine, ms(5))
+    # Three inputs take 5 ms, so they are there 2 ms after the backend is free.
+    assert ran(engine) == [(0, 10, [1, 2, 3])]
+
+
+def test_each_application_has_a_lead_of_its_own() -> None:
+    engine = make(Told(0), Told(1), backends=2)
+    engine.leads[0].start_ns, engine.leads[1].start_ns = ms(8), ms(1)
+    send(engine, 0, application=0)
+    send(engine, 1, application=1)
+    assert ran(engine) == [(0, 8, [0]), (1, 1, [1])]
+
+
+def test_a_grant_counts_with_the_lead_of_the_very_node() -> None:
+    engine = make(Told(), backends=2)
+    lead = engine.leads[0]
+    lead.start_ns, lead.by_node = ms(8), {"near": Lead(ms(1)), "far": Lead(ms(8))}
+    engine.nodes.update({0: "near", 1: "far"})
+    send(engine, 0)
+    send(engine, 1)
+    assert ran(engine) == [(0, 1, [0]), (1, 8, [1])]
+
+
+def test_a_batch_does_not_go_where_its_inputs_would_be_late() -> None:
+    source = Told()
+    engine = make(source, backends=8)
+    lead = engine.leads[0]
+    lead.start_ns, lead.by_node = ms(1), {"near": Lead(ms(1)), "far": Lead(ms(8))}
+    engine.nodes.update(dict.fromkeys(range(7), "far") | {7: "near"})
+    source.expires_at_ns = ms(6)
+    send(engine, 0)
+    assert ran(engine) == [(7, 1, [0])]
+    source.expires_at_ns = ms(7)
+    send(engine, 1)
+    assert ran(engine) == [(0, 8, [1])]
+
+
+def test_a_far_backend_does_not_speak_for_a_near_one() -> None:
+    source = Told()
+    source.may_run, source.declines = frozenset((0,)), set(range(7))
+    engine = make(source, backends=8)
+    lead = engine.leads[0]
+    lead.start_ns, lead.by_node = ms(1), {"near": Lead(ms(1)), "far": Lead(ms(8))}
+    engine.nodes.update(dict.fromkeys(range(7), "far") | {7: "near"})
+    send(engine, 0)
+    assert ran(engine) == [(7, 1, [0])]
 
 
 def test_overdue_backend_is_not_offered() -> None:

@@ -9,7 +9,7 @@ from fetch_world import USUAL_NS, Fetch, FetchWorld
 from snapshots import snapshot
 
 from fermata.foundation.units import SECOND, ms
-from fermata.router.application_lead import ApplicationLead
+from fermata.router.application_lead import RARELY, ApplicationLead
 from fermata.router.core.events import DropReason
 from fermata.router.core.lead import Lead
 from fermata.router.fetch_times import PATIENCE_NS, PATIENCE_NS_MAX, FetchTimes
@@ -182,6 +182,57 @@ def test_a_frontend_that_is_gone_is_forgotten() -> None:
     lead.set(lead.nodes["a"].used_at_ns, 0, ("a",))
     assert lead.lead.ns(1) == ms(0.3)
     assert list(lead.nodes["a"].origins) == ["a"]
+
+
+def test_a_node_without_backends_is_forgotten() -> None:
+    lead = make_lead()
+    note(lead, "a", "a", *[0.3] * 3)
+    note(lead, "a", "b", *[18] * 3)
+    lead.trial = "b"
+    lead.set(ms(100), 0, ("a",))
+    assert list(lead.nodes) == ["a"]
+    assert lead.trial is None
+    assert lead.slowest_ns() == ms(0.3)
+
+
+def test_a_node_too_far_is_tried_again_after_many_batches_or_a_drop() -> None:
+    lead = make_lead()
+    note(lead, "a", "a", *[0.3] * 3)
+    note(lead, "a", "b", *[18] * 3)
+    lead.batches = RARELY
+    lead.set(ms(100), 0, ("a", "b"))
+    assert lead.trial is None
+    assert not lead.on_late(ms(100), ms(20))
+    lead.set(ms(100), 0, ("a", "b"))
+    assert lead.trial == "b"
+    assert list(lead.lead.by_node) == ["a"]
+    assert lead.on_dispatch("b")
+    lead.set(ms(100), 0, ("a", "b"))
+    assert list(lead.lead.by_node) == ["a", "b"]
+
+
+def test_a_lead_that_starves_requests_with_little_time_loses_its_slower_half() -> None:
+    lead = make_lead()
+    note(lead, "a", "a", 0.3, 0.3, 9, 9)
+    lead.set(ms(100), 0, ("a",))
+    assert lead.lead.ns(1) == ms(9)
+    assert lead.on_late(ms(200), ms(14))
+    lead.set(ms(200), 0, ("a",))
+    assert lead.lead.ns(1) == ms(0.3)
+    assert not lead.on_late(ms(250), ms(14))
+
+
+def test_a_trial_that_was_dropped_is_made_again() -> None:
+    lead = make_lead()
+    note(lead, "b", "a", *[18] * 3)
+    lead.set(0, 0, ("a",))
+    assert not lead.refuses(ms(100), "b", ms(20), ("a",))
+    assert lead.refuses(ms(101), "b", ms(20), ("a",))
+    lead.on_late(ms(102), ms(20))
+    assert not lead.refuses(ms(103), "b", ms(20), ("a",))
+    lead.on_dispatch("a")
+    lead.on_late(ms(104), ms(20))
+    assert lead.refuses(ms(105), "b", ms(20), ("a",))
 
 
 def test_inputs_too_far_from_every_backend_are_refused_but_for_trials() -> None:

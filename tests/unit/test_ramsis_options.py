@@ -130,6 +130,15 @@ def test_a_class_without_backends_is_served_by_another() -> None:
         assert source._member_for(Request(0, 0, SECOND, SECOND + ms(slo_ms))) is served
 
 
+def test_every_class_plans_with_the_lead_of_its_application() -> None:
+    applications = [ServedApplication(name, ms(100), VARIANTS) for name in ("first", "second")]
+    options = {"slos_ms": [40, 200], "bins": 20}
+    engine = assemble(RouterConfig(tuple(applications), "ramsis", options)).engine
+    for source, lead in zip(engine.sources, engine.leads, strict=True):
+        assert isinstance(source, SloClasses)
+        assert [each.lead for each in (source, *source.members)] == [lead] * 3
+
+
 def test_cancel_and_loss_reach_the_class() -> None:
     application = ApplicationSpec("task", ms(100), VARIANTS)
     options = {"slos_ms": [40, 200], "bins": 20}

@@ -40,6 +40,7 @@ class SloClasses(Source):
         for member in self.members:
             # The rank knows one source; whatever a member's timer changes is that source's.
             member.number = self.number
+            member.application = self.application
             member.attach(desk)
 
     def _member_for(self, request: Request) -> Ramsis:

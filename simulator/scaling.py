@@ -104,7 +104,7 @@ class ScalingControl:
                     backends=len(members),
                     uptime_ns=rank.signals.uptime_ns,
                     busy_ns=rank.signals.busy_ns,
-                    backends_min=rank.signals.least + rank.pool.missing(now_ns),
+                    backends_min=rank.signals.backends_min + rank.pool.missing(now_ns),
                 )
                 for rank, members in zip(self.engine.ranks, self.members, strict=True)
             ),

@@ -54,7 +54,7 @@ class Ledger:
 class Signals:
     """How one sub-cluster fares; readers take differences over their own windows."""
 
-    __slots__ = ("backends", "busy_ns", "demand", "grants", "least", "uptime_ns", "wait_ns")
+    __slots__ = ("backends", "backends_min", "busy_ns", "demand", "grants", "uptime_ns", "wait_ns")
 
     def __init__(self) -> None:
         self.backends = 0
@@ -65,7 +65,7 @@ class Signals:
         """Backend time spent on batches that have ended."""
         self.demand = 0.0
         """Backends needed if every batch were of its model's target size, as sources see it."""
-        self.least = 0.0
+        self.backends_min = 0.0
         """Backends that would just do, were all of them always busy: what autoscalers ask for."""
         self.grants = 0
         self.wait_ns = 0.0
@@ -78,3 +78,19 @@ class Signals:
     def load(self) -> float:
         """Demand over what there is; 1 is full."""
         return self.demand / self.backends if self.backends else 1.0
+
+
+class SourceDemand:
+    """One source's part of its rank's demand."""
+
+    __slots__ = ("backends", "backends_min")
+
+    def __init__(self) -> None:
+        self.backends = 0.0
+        self.backends_min = 0.0
+
+    def set(self, signals: Signals, backends: float, backends_min: float = 0.0) -> None:
+        """Replace what the source needed so far."""
+        signals.demand += backends - self.backends
+        signals.backends_min += backends_min - self.backends_min
+        self.backends, self.backends_min = backends, backends_min

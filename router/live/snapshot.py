@@ -167,7 +167,7 @@ def _sub_clusters(live: LiveRouter, now_ns: int) -> list[SubClusterSnapshot]:
             backend_up_ns=rank.signals.uptime_ns,
             backend_busy_ns=rank.signals.busy_ns,
             demand=rank.signals.demand + rank.pool.missing(now_ns),
-            least=rank.signals.least + rank.pool.missing(now_ns),
+            least=rank.signals.backends_min + rank.pool.missing(now_ns),
             load=rank.signals.load(),
             grants=rank.signals.grants,
             ripe_wait_ns=int(rank.signals.wait_ns),

@@ -7,6 +7,7 @@ from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
 from fermata.router.core.rate import RateMeter
+from fermata.router.core.signals import SourceDemand
 from fermata.router.core.source import (
     NO_LANES,
     POOL_ONLY,
@@ -61,12 +62,9 @@ class ModelThread(Source):
         """A candidate of this size is not held any longer."""
         self.at_lull = NEVER
         """Nor is one of this size, once a lull has begun."""
-        self.demand = 0.0
-        """Backends this model needs."""
+        self.demand = SourceDemand()
         self.full = 1
         """Batch size when every backend is busy."""
-        self.least = 0.0
-        """Backends it needs then."""
         self.hold_until_ns = NEVER
         """When the candidate is held no longer, however far its deadline."""
         self.size = 0
@@ -240,15 +238,12 @@ class ModelThread(Source):
     def _set_demand(self, rps: float) -> None:
         """Tell how many backends this rate needs."""
         plan_ns, target = self.plan_ns, self.target
-        demand = rps * plan_ns[target] / (target * SECOND)
-        self.signals.demand += demand - self.demand
-        self.demand = demand
-        least = 0.0
+        backends_min = 0.0
         if rps > 0.0:
             self.full = full_size(plan_ns, self.slo_ns, rps, self.full)
-            least = rps * plan_ns[self.full] / (self.full * SECOND)
-        self.signals.least += least - self.least
-        self.least = least
+            backends_min = rps * plan_ns[self.full] / (self.full * SECOND)
+        backends = rps * plan_ns[target] / (target * SECOND)
+        self.demand.set(self.signals, backends, backends_min)
 
     def _set_hold(self, rps: float) -> None:
         """Decide from which size on a candidate is not held."""

@@ -8,6 +8,7 @@ from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
 from fermata.router.core.rate import RateMeter
+from fermata.router.core.signals import SourceDemand
 from fermata.router.core.source import (
     NO_LANES,
     POOL_ONLY,
@@ -69,7 +70,7 @@ class CentralQueue(Source):
         """Requests that have come with accuracies of their own."""
         self.caution = 0.0
         """Runs are allowed to take this share longer than planned."""
-        self.demand = 0.0
+        self.demand = SourceDemand()
         self.standing_bid = Bid()
         self.silence = SourceTimer(self)
         allowed = [] if options.pinned else family.choices()
@@ -94,7 +95,7 @@ class CentralQueue(Source):
         self._aim(0)
 
     def on_leave(self) -> None:
-        self._set_demand(0.0)
+        self.demand.set(self.signals, 0.0)
 
     # Events
 
@@ -139,7 +140,7 @@ class CentralQueue(Source):
 
     def on_time(self, now_ns: int) -> Sequence[int]:
         """Nothing has arrived for a while: no backends are needed."""
-        self._set_demand(0.0)
+        self.demand.set(self.signals, 0.0)
         return NO_LANES
 
     # Aims that the load allows
@@ -163,7 +164,7 @@ class CentralQueue(Source):
         self.turn_ns = min(self.gap_ns, dear.each_ns / backends)
         cheapest = self.hull[0]
         self.window = max(1, int(options.drop_window * cheapest.size))
-        self._set_demand(cheapest.each_ns / self.gap_ns if rps > 0.0 else 0.0)
+        self.demand.set(self.signals, cheapest.each_ns / self.gap_ns if rps > 0.0 else 0.0)
         by_size: list[list[Point]] = [[] for _ in range(max(len(table) for table in self.tables))]
         for variant, table in enumerate(self.tables):
             for size in range(1, len(table)):
@@ -201,10 +202,6 @@ class CentralQueue(Source):
             own = self.under_way.count(now_ns)
             theirs = max(0.0, float(able - self.desk.free_backends(self) - own))
         self.others += OTHERS_MEMORY * (theirs - self.others)
-
-    def _set_demand(self, demand: float) -> None:
-        self.signals.demand += demand - self.demand
-        self.demand = demand
 
     def _price(self, now_ns: int) -> tuple[float, float]:
         """Accuracy that a nanosecond of backend time must earn, and what then is left of the

@@ -39,6 +39,7 @@ class Stream:
     def on_frame(self, now_ns: int) -> None:
         if self.last_at_ns >= 0:
             gap_ns = now_ns - self.last_at_ns
+            assert gap_ns >= 0
             self.period_ns += (gap_ns - self.period_ns) // 8 if self.period_ns else gap_ns
         self.last_at_ns = now_ns
 
@@ -174,6 +175,7 @@ class StreamAdmission(Admission):
         elif self.shed > 0.0:
             excess = 1.0 - self.capacity * elapsed_ns / self.offered if self.offered else 0.0
             self.shed = max(0.0, min(EASE * self.shed, excess))
+        assert 0.0 <= self.shed <= SHED_MAX
         if self.shed == 0.0:
             self.owed.clear()
         self.offered = 0

@@ -72,6 +72,7 @@ class RatioWindow:
     def _forget_oldest(self) -> None:
         _, ratio = self.recent.popleft()
         del self.ordered[bisect_left(self.ordered, ratio)]
+        assert len(self.ordered) == len(self.recent)
 
     def quantile(self, share: float) -> float:
         count = len(self.ordered)
@@ -132,6 +133,7 @@ class VariantCost:
     )
 
     def __init__(self, p50_ns: list[int], seed: float) -> None:
+        assert min(p50_ns) > 0, "times are divided by these"
         self.p50_ns = [0, *p50_ns]
         self.size_max = len(p50_ns)
         self.room = 0
@@ -259,6 +261,7 @@ class VariantCost:
             for size in range(octave.first, octave.last + 1):
                 highest_ns = max(highest_ns, int(self.p50_ns[size] * factor) + more_ns)
                 self.plan_ns[size] = highest_ns
+        assert highest_ns < NO_ROOM_NS, "planned times fall, and cannot be searched"
         for size in range(self.room + 1, self.size_max + 1) if self.room else ():
             self.plan_ns[size] = NO_ROOM_NS
 
@@ -328,6 +331,7 @@ class Costs:
     def observe(self, variant: int, kind: int, backend: int, size: int, run_ns: int) -> None:
         """A batch ran for that long: refine the variant's margin and the backend's own factor."""
         cost = self.by_kind[kind][variant]
+        assert 0 < size <= cost.size_max
         ratio = run_ns / cost.p50_ns[size]
         usual = cost.ratio()
         if usual is not None:

@@ -47,6 +47,7 @@ class DeadlineQueue:
         return request
 
     def pop_many(self, count: int) -> list[Request]:
+        assert 0 <= count <= len(self.items) - self.head
         taken = self.items[self.head : self.head + count]
         self.head += count
         self._compact()
@@ -56,6 +57,7 @@ class DeadlineQueue:
         """Take so many out from an index of `items` on."""
         if first == self.head:
             return self.pop_many(count)
+        assert self.head < first <= first + count <= len(self.items)
         taken = self.items[first : first + count]
         del self.items[first : first + count]
         return taken
@@ -68,7 +70,8 @@ class DeadlineQueue:
                 break
             leading += 1
         for request in chosen[leading:]:
-            self.remove(request)
+            found = self.remove(request)
+            assert found, "a request was chosen that does not wait here"
         self.pop_many(leading)
 
     def remove(self, request: Request) -> bool:

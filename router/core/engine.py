@@ -66,6 +66,7 @@ class Engine:
     ) -> int:
         """Serve one more application from this source; returns its number."""
         self.leads.append(Lead())
+        assert source.number < 0 or source in self.sources, "a source belongs to one engine"
         if source.number < 0:
             source.application = len(self.sources)
             self.ranks[rank].add_source(source)
@@ -74,6 +75,7 @@ class Engine:
         self.admits = self.admits or admission is not None
         self.runs.append(runs)
         self.ledger.open()
+        assert len(self.leads) == len(self.runs) == len(self.ledger.applications)
         return len(self.sources) - 1
 
     def move_application(self, now_ns: int, application: int, rank: int) -> None:
@@ -97,7 +99,9 @@ class Engine:
 
     def on_request(self, now_ns: int, request: Request) -> None:
         application = request.application
-        self.outbox.queued[request.rid] = request
+        queued = self.outbox.queued
+        assert request.rid not in queued
+        queued[request.rid] = request
         admission = self.admissions[application]
         if request.allowed is not None and not self._keeps(application, request.allowed):
             if admission is not None:
@@ -201,6 +205,7 @@ class Engine:
         resident: frozenset[int] | None = None,
     ) -> None:
         """A backend has come up; `owner` is an application whose source runs it by itself."""
+        assert backend not in self.backend_rank
         source = None if owner is None else self.sources[owner]
         self.backend_rank[backend] = self.ranks[rank]
         self.ranks[rank].add_backend(now_ns, backend, kind, source, resident)
@@ -262,6 +267,7 @@ class Engine:
         source.desk.refresh(now_ns, source, lanes)
 
     def _queue_again(self, request: Request) -> None:
+        assert request.rid not in self.outbox.queued
         self.outbox.queued[request.rid] = request
         admission = self.admissions[request.application]
         if admission is not None:
@@ -331,6 +337,7 @@ class Engine:
         ran = batch.requests
         if left_out:
             ran = [request for request in ran if request not in left_out]
+            assert len(ran) + len(left_out) == len(batch.requests), "strangers were left out"
         if failed:
             for request in ran:
                 self.ledger.on_drop(request, DropReason.FAILED)

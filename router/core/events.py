@@ -180,6 +180,7 @@ class Retry:
     __slots__ = ("backend", "complete", "failed", "left", "requests", "variant")
 
     def __init__(self, requests: list[Request], variant: int, backend: int, complete: bool) -> None:
+        assert requests
         self.requests = requests
         """Those that wait, earliest deadline first."""
         self.variant = variant

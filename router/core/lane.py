@@ -146,8 +146,10 @@ class RipeBids:
     def first(self) -> tuple[int, int, Standing] | None:
         heap = self.heap
         while heap:
-            if heap[0][2].ripe_stamp == heap[0][1]:
-                return heap[0]
+            first = heap[0]
+            if first[2].ripe_stamp == first[1]:
+                assert first[2].key == first[0], "a bid has another key than it waits with"
+                return first
             heappop(heap)
         return None
 
@@ -214,6 +216,7 @@ class Lane:
         at = bisect_left(self.members, state.backend, key=_number)
         state.bit = 1 << at
         if at < len(self.members):
+            assert self.members[at].backend != state.backend, "a backend is there already"
             for later in self.members[at:]:
                 later.bit <<= 1
             self._renumber(_widen, state.bit)
@@ -228,6 +231,7 @@ class Lane:
 
     def undrain(self, state: BackendState) -> None:
         """Count on this backend again."""
+        assert not self.up & state.bit
         self.up |= state.bit
 
     def remove(self, state: BackendState) -> None:
@@ -235,6 +239,7 @@ class Lane:
         self.hold(state, frozenset())
         self.kinds[state.kind] ^= state.bit
         at = self.members.index(state)
+        assert state.bit == 1 << at, "a bit does not name its backend"
         del self.members[at]
         for later in self.members[at:]:
             later.bit >>= 1
@@ -259,7 +264,9 @@ class Lane:
             self.whole ^= bit
         changed = (before or frozenset()) ^ (resident or frozenset())
         for variant in changed:
-            self.holders[variant] = self.holders.get(variant, 0) ^ bit
+            holders = self.holders.get(variant, 0)
+            assert bool(holders & bit) == (before is not None and variant in before)
+            self.holders[variant] = holders ^ bit
         bidders = [each for variant in changed for each in self.bidders.get(variant, ())]
         if bidders:
             self.version += 1
@@ -270,6 +277,8 @@ class Lane:
 
     def offer(self, state: BackendState, weak: bool) -> None:
         """This backend can be had from now on."""
+        assert self.up & state.bit
+        assert state.queued is None
         self.withdraw(state)
         state.free = True
         self.free |= state.bit
@@ -280,6 +289,7 @@ class Lane:
 
     def withdraw(self, state: BackendState) -> None:
         """This backend cannot be had any longer."""
+        assert bool(self.free & state.bit) == state.free
         if state.free:
             state.free = False
             self.free ^= state.bit
@@ -295,7 +305,9 @@ class Lane:
         if self.weak or self.ahead:
             idle = found & ~self.ahead
             found = idle & ~self.weak or idle or found
-        return self.members[(found & -found).bit_length() - 1]
+        state = self.members[(found & -found).bit_length() - 1]
+        assert state.free
+        return state
 
     def no_better(self, state: BackendState, source: Source) -> int:
         """The backends that a source would decline, too, once it has declined this one, which is
@@ -307,6 +319,7 @@ class Lane:
             found &= ~self.whole
             for variant in source.may_run - state.resident:
                 found &= ~self.holders.get(variant, 0)
+        assert found & state.bit, "a backend that was declined would be offered again"
         return found
 
     # Bids
@@ -338,6 +351,7 @@ class Lane:
 
     def wait(self, standing: Standing) -> None:
         """Keep a ripe bid until a backend that can serve it can be had."""
+        assert standing.lane is self
         self.stamp += 1
         standing.ripe_stamp = self.stamp
         if standing.version != self.version:
@@ -378,5 +392,6 @@ def _widen(backends: int, bit: int) -> int:
 
 def _narrow(backends: int, bit: int) -> int:
     """The same set once the backend of that bit, which is not in it, has gone."""
+    assert backends == ANY or not backends & bit
     below = backends & (bit - 1)
     return below | (backends ^ below) >> 1

@@ -75,6 +75,7 @@ class Pool:
             return
         self.scaled_at_ns = now_ns
         passed = (now_ns - self.began_at_ns) / MEMORY_NS
+        assert passed >= 0.0
         if passed > RESCALE:
             self.used *= exp(-passed)
             self.missed *= exp(-passed)
@@ -108,6 +109,7 @@ class Pool:
             else:
                 grow = GROW if self.refused else GROW_UNREFUSED
                 self.gain = min(GAIN_MAX, self.gain * grow)
+        assert GAIN_MIN <= self.gain <= GAIN_MAX
         self.served = self.lost = self.refused = 0
         self.due_at_ns = now_ns + self.sojourn_ns
         self.sojourn_ns = LOOK_NS

@@ -134,11 +134,13 @@ class RankThread(SourceContext):
         standing.bid = None
 
     def _join(self, source: Source, lane: Lane) -> None:
+        assert lane.index not in self.standings[source.number], "a source bids once in a lane"
         standing = Standing(self.ask, source, lane)
         self.standings[source.number][lane.index] = standing
         lane.join(standing)
 
     def _leave(self, source: Source, lane: Lane) -> None:
+        assert not lane.members
         for each in (source, self.retries):
             standing = self.standings[each.number].pop(lane.index)
             self.timers.disarm(standing)
@@ -175,6 +177,7 @@ class RankThread(SourceContext):
             # again at three quarters of the way costs a few wake-ups for each batch, and saves a
             # heap entry for each request.
             away_ns = look_at_ns - now_ns
+            assert away_ns > 0, "a bid is void from the start, and would be asked for without end"
             if away_ns > LOOK_AGAIN_NS:
                 look_at_ns -= away_ns >> 2
             standing.armed_at_ns = look_at_ns
@@ -198,8 +201,6 @@ class RankThread(SourceContext):
         owner: Source | None = None,
         resident: frozenset[int] | None = None,
     ) -> None:
-        assert backend not in self.backends
-        self.settle(now_ns)
         index = POOL if owner is None else own_lane(backend)
         lane = self.lanes.get(index)
         if lane is None:
@@ -211,8 +212,7 @@ class RankThread(SourceContext):
         lane.add(state)
         lane.hold(state, resident)
         self.backends[backend] = state
-        self.signals.backends += 1
-        self._pool(state).backends += 1
+        self._count(now_ns, state, 1)
         self._tell(now_ns, state, up=True)
         self.offer(now_ns, state)
 
@@ -231,22 +231,18 @@ class RankThread(SourceContext):
         """Give this backend nothing more; what it has it finishes."""
         state = self.backends[backend]
         if not state.draining:
-            self.settle(now_ns)
-            self.signals.backends -= 1
-            self._pool(state).backends -= 1
             state.draining = True
             state.lane.drain(state)
+            self._count(now_ns, state, -1)
             self._tell(now_ns, state, up=False)
 
     def undrain(self, now_ns: int, backend: int) -> None:
         """Have it back that was to be given nothing more; it may still have something to finish."""
         state = self.backends[backend]
         assert state.draining
-        self.settle(now_ns)
-        self.signals.backends += 1
-        self._pool(state).backends += 1
         state.draining = False
         state.lane.undrain(state)
+        self._count(now_ns, state, 1)
         self._tell(now_ns, state, up=True)
         if state.running is None:
             self.offer(now_ns, state)
@@ -269,8 +265,16 @@ class RankThread(SourceContext):
     def _pool(self, state: BackendState) -> Pool:
         return self.pool if state.owner is None else state.owner.pool
 
+    def _count(self, now_ns: int, state: BackendState, change: int) -> None:
+        """Count on one backend more from now on, or on one less."""
+        self.settle(now_ns)
+        self.signals.backends += change
+        self._pool(state).backends += change
+        assert self.signals.backends == sum(each.up.bit_count() for each in self.lanes.values())
+
     def settle(self, now_ns: int) -> None:
         """Bring the backends' uptime up to now."""
+        assert now_ns >= self.settled_at_ns
         self.signals.uptime_ns += self.signals.backends * (now_ns - self.settled_at_ns)
         self.settled_at_ns = now_ns
 
@@ -294,6 +298,7 @@ class RankThread(SourceContext):
     def go_on(self, now_ns: int, backend: int) -> None:
         """Start what waits on the backend, or offer it."""
         state = self.backends[backend]
+        assert state.running is None
         batch = state.queued
         if batch is None:
             state.free_at_ns = now_ns
@@ -425,6 +430,8 @@ class RankThread(SourceContext):
             lead = lead.by_node.get(self.nodes.get(state.backend, ""), lead)
         ready_at_ns = now_ns + lead.ns(1)
         start_at_ns = max(ready_at_ns, state.free_at_ns)
+        assert state.free
+        assert start_at_ns >= now_ns, "a lead is negative"
         slot.offer(state.backend, state.kind, start_at_ns, state.resident)
         if lead.per_request_ns:
             slot.fetch(ready_at_ns, lead.per_request_ns)
@@ -438,6 +445,7 @@ class RankThread(SourceContext):
         self.batches += 1
         batch.batch_id = self.batches
         size = len(batch.requests)
+        assert 0 < size <= slot.size_max(batch.variant)
         batch.ready_at_ns = ready_at_ns
         batch.start_at_ns = start_at_ns
         batch.plan_ns = slot.plan_ns(batch.variant, size)
@@ -455,11 +463,16 @@ class RankThread(SourceContext):
         if state.running is None:
             state.running = batch
         else:
+            assert state.queued is None
             state.queued = batch
         self._offer_ahead(now_ns, state, batch)
         queued, granted = self.outbox.queued, self.outbox.granted
+        application = batch.requests[0].application
         for request in batch.requests:
-            del queued[request.rid]
+            assert request.application == application
+            assert request.expires_at_ns >= now_ns
+            held = queued.pop(request.rid, None)
+            assert held is request, "a request is granted once, and only while it is queued"
             granted.add(request.rid)
         self.outbox.effects.append(Dispatch(state.backend, batch))
         return True

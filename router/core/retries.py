@@ -50,6 +50,7 @@ class Retries(Source):
         retry.requests.sort(key=_deadline)
         insort(self.waiting.setdefault(owner, []), retry, key=_first_deadline)
         for request in retry.requests:
+            assert request.rid not in self.of_request
             self.of_request[request.rid] = (owner, retry)
         self._arm(_first_deadline(retry))
         return self.desk.lanes_of(owner)
@@ -154,6 +155,7 @@ class Retries(Source):
             waiting.remove(retry)
             gone = [request for request in retry.requests if request.deadline_ns <= until_ns]
             retry.requests = retry.requests[len(gone) :]
+            assert not retry.requests or _first_deadline(retry) > until_ns, "not by deadline"
             if retry.requests:
                 insort(waiting, retry, key=_first_deadline)
             for request in gone:
@@ -179,6 +181,7 @@ class Retries(Source):
     def _end_some(self, retry: Retry, count: int, application: int) -> None:
         """So many of them have ended; with the last one it is known who was to blame."""
         retry.left -= count
+        assert retry.left >= 0, "a request has ended twice"
         if retry.left > 0 or retry.backend < 0:
             return
         blame = Blame.BACKEND if retry.complete else Blame.UNKNOWN

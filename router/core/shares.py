@@ -46,6 +46,7 @@ class FairAdmission(Admission):
         self.weights = weights or {}
         """Weights of clients; 1 where absent."""
         self.lightest = min([1.0, *self.weights.values()])
+        assert self.lightest > 0.0
         self.used = 0.0
         """Backends kept busy by requests that were let in lately, on the pool's scale."""
         self.clients: dict[int, float] = {}
@@ -108,6 +109,7 @@ class FairAdmission(Admission):
             pool.on_lost()
         hurry = self._hurry(request)
         self.queued -= hurry
+        assert self.queued > -0.5, "somebody has left who did not wait"
         pool.spoken -= hurry * self.cost_ns / self.slack_ns
 
     def _hurry(self, request: Request) -> float:
@@ -156,4 +158,5 @@ class FairAdmission(Admission):
             if self.cost_ns == 0.0 or cost_ns < self.cost_ns:
                 self.cost_ns = cost_ns
                 self.slack_ns = max(slo_ns - plan_ns[size], plan_ns[size] // backends, 1)
+        assert self.cost_ns > 0.0, "an application has a variant"
         pool.spoken += self.queued * self.cost_ns / self.slack_ns

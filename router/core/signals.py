@@ -72,6 +72,7 @@ class Signals:
         """Moving average of how long ripe bids waited for a backend."""
 
     def on_grant(self, waited_ns: int) -> None:
+        assert waited_ns >= 0
         self.grants += 1
         self.wait_ns += WAIT_WEIGHT * (waited_ns - self.wait_ns)
 

@@ -170,7 +170,8 @@ class Outbox:
 
     def drop(self, request: Request, reason: str) -> None:
         """End a queued request without a result."""
-        del self.queued[request.rid]
+        held = self.queued.pop(request.rid, None)
+        assert held is request, "a request that ends has been queued, and has not ended"
         if request.error and reason != DropReason.CANCELLED:
             # Whatever kept it from running again, this is why it has no result.
             reason = DropReason.FAILED
@@ -179,7 +180,8 @@ class Outbox:
 
     def answer(self, request: Request, label: int, accuracy: float) -> None:
         """End a queued request with a result that needs no backend."""
-        del self.queued[request.rid]
+        held = self.queued.pop(request.rid, None)
+        assert held is request, "a request that ends has been queued, and has not ended"
         self.ledger.on_answer(request)
         self.effects.append(Answer(request, label, accuracy))
 
@@ -218,6 +220,7 @@ class Source:
 
     def attach(self, desk: "SourceContext") -> None:
         """Called once, before any event, with what a source may use of its surroundings."""
+        assert self.may_run is None or self.may_run, "a source that may run nothing waits for ever"
         self.desk = desk
         self.costs = desk.costs
         self.timers = desk.timers

@@ -23,11 +23,12 @@ class Timer:
 class Timers:
     """The armed timers. A timer's stamp names its one valid entry, so re-arming is a push."""
 
-    __slots__ = ("compact_at", "heap", "stamp")
+    __slots__ = ("compact_at", "fired_at_ns", "heap", "stamp")
 
     def __init__(self) -> None:
         self.heap: list[tuple[int, int, Timer]] = []
         self.stamp = 0
+        self.fired_at_ns = 0
         self.compact_at = COMPACT_FROM
         """With so many entries the stale ones are taken out."""
 
@@ -59,6 +60,8 @@ class Timers:
 
     def fire_due(self, now_ns: int) -> None:
         """Fire every timer due by now, those armed by the firing included."""
+        assert now_ns >= self.fired_at_ns, "time runs backwards"
+        self.fired_at_ns = now_ns
         heap = self.heap
         while heap:
             top = heap[0]

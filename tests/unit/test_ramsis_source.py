@@ -227,7 +227,7 @@ def test_pinned_request_goes_to_a_worker_that_has_its_variant(balancing: str) ->
     for backend, held in enumerate((FAST, FAST, GOOD)):
         bench.engine.on_resident(SECOND, backend, frozenset((held,)))
     for rid in range(3):
-        pinned = Request(rid, 0, SECOND, SECOND + 5 * SLO_NS)
+        pinned = Request(100 + rid, 0, SECOND, SECOND + 5 * SLO_NS)
         pinned.allowed = frozenset((GOOD,))
         bench.engine.on_request(SECOND, pinned)
     bench.settle()

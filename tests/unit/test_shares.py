@@ -1,5 +1,7 @@
 """Fair shares at the door: what is left, who may have how much of it, and who pays."""
 
+from itertools import count
+
 import pytest
 
 from fermata.foundation.units import SECOND, ms
@@ -12,6 +14,7 @@ from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
 
 SLO_NS = ms(100)
+RIDS = count(1000)
 
 
 def make(
@@ -35,14 +38,12 @@ def make(
 
 
 def send(
-    engine: Engine, count: int, at_ns: int = 0, client: int = 1, application: int = 0, **more: int
+    engine: Engine, number: int, at_ns: int = 0, client: int = 1, application: int = 0, **more: int
 ) -> int:
     """How many of so many requests are refused."""
-    first = 1_000_000 * client + 10_000_000 * application + at_ns % 999_983
-    for rid in range(first, first + count):
-        engine.on_request(
-            at_ns, Request(rid, application, at_ns, at_ns + SLO_NS, client=client, **more)
-        )
+    for _ in range(number):
+        request = Request(next(RIDS), application, at_ns, at_ns + SLO_NS, client=client, **more)
+        engine.on_request(at_ns, request)
     return refused(engine)
 
 

@@ -16,7 +16,8 @@ from fermata.fault_simulator.processes import BackendHost, FrontendHost, RouterH
 from fermata.fault_simulator.system import NUMBER_BITS
 from fermata.foundation.errors import GoneError
 from fermata.foundation.units import ms
-from fermata.router.core.events import Blame, Verdict
+from fermata.router.core.events import Batch, Blame, Verdict
+from fermata.router.core.source import Slot, Source
 from fermata.router.leadership.process_ids import claim_process_id
 from fermata.router.links.messages import Fetch, Hello, Message, Returned, Submit
 from fermata.router.links.router_links import RouterLinks
@@ -56,6 +57,25 @@ def double_grant(what: object) -> None:
                 what.fleet.in_flight.rids.add(message.rid)
 
         what._submit = forgetful  # type: ignore[method-assign, assignment]
+
+
+def kept_in_the_queue(what: object) -> None:
+    """A policy forgets to take one request of each batch out of its queue."""
+    if isinstance(what, LiveRouter):
+        for source in what.engine.sources:
+            source.grant = _keeping(source)  # type: ignore[method-assign]
+
+
+def _keeping(source: Source) -> Callable[[int, Slot], Batch | None]:
+    grant = source.grant
+
+    def keep(now_ns: int, slot: Slot) -> Batch | None:
+        batch = grant(now_ns, slot)
+        if batch is not None:
+            source.on_request(now_ns, batch.requests[0])
+        return batch
+
+    return keep
 
 
 def stale_term(what: object) -> None:
@@ -225,6 +245,7 @@ def control_plane(kind: type[ControlPlaneCore]) -> Plant:
 PLANTED: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "lost acknowledgement": (lost_acknowledgement, ()),
     "double grant": (double_grant, ("cut", "delay", "flap")),
+    "kept in the queue": (kept_in_the_queue, ()),
     "stale term": (stale_term, ("flap", "usurp")),
     "leaked slot": (leaked_slot, ("clock-step", "flap", "kill")),
     "forgotten answer": (forgotten_answer, ()),

@@ -138,7 +138,7 @@ def _what_runs(
 ) -> frozenset[int] | None:
     """Variants that any request of the application may meet with; None where its policy runs
     each request only on what that request allows."""
-    if source.heeds_clients:
+    if source.respects_client_limits:
         return None
     policy, _ = policy_of(config, application)
     if not POLICIES[policy].chooses:

@@ -160,7 +160,7 @@ class ScalingControl:
     def on_idle(self, now_ns: int, backend: int) -> None:
         """A backend has ended a batch: if it was its last, it goes."""
         if backend in self.draining:
-            state = self.engine.backend_rank[backend].backends[backend]
+            state = self.engine.backend(backend)
             if state.running is None and state.queued is None:
                 self._count_time(now_ns)
                 del self.draining[backend]

@@ -213,7 +213,7 @@ class VariantCost:
                     forgiven = True
         return forgiven
 
-    def doubt(self, share: float) -> None:
+    def relax_margin(self, share: float) -> None:
         """Make the margin of the smallest batch a little smaller."""
         smallest = self.octaves[0]
         if smallest.borrowed_ns > 0:
@@ -348,7 +348,7 @@ class Costs:
         share = SWAP_SHARE if known_ns > 1 else 1
         self.swap_in_ns[variant] = max(1, known_ns + (swap_ns - known_ns) // share)
 
-    def doubt(self, variant: int) -> None:
+    def relax_margin(self, variant: int) -> None:
         """A request had no chance from the start, only for the margin's sake.
 
         A margin that lets nothing run is never refuted by a run, so each such request makes it a
@@ -357,7 +357,7 @@ class Costs:
         for costs in self.by_kind:
             cost = costs.get(variant)
             if cost is not None:
-                cost.doubt(self.margin_quantile)
+                cost.relax_margin(self.margin_quantile)
 
     def limit(self, variant: int, size: int) -> None:
         """Form no batches larger than this, whatever the profile says; 0: as it says."""

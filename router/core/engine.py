@@ -195,6 +195,10 @@ class Engine:
 
     # Backends
 
+    def backend(self, number: int) -> BackendState:
+        """The state of a backend that is up, whichever sub-cluster it is in."""
+        return self.backend_rank[number].backends[number]
+
     def on_backend_up(
         self,
         now_ns: int,
@@ -215,8 +219,8 @@ class Engine:
 
         Whatever ran there may have killed it, and is tried again alone.
         """
+        running = self.backend(backend).running
         rank = self.backend_rank.pop(backend)
-        running = rank.backends[backend].running
         for batch in rank.remove_backend(now_ns, backend):
             if batch.retry is not None:
                 rank.retries.on_lost(batch, began=batch is running)
@@ -225,9 +229,8 @@ class Engine:
 
     def on_drain(self, now_ns: int, backend: int) -> None:
         """Give a backend nothing more; it finishes what it has and then goes down."""
-        rank = self.backend_rank[backend]
-        rank.drain(now_ns, backend)
-        rank.backends[backend].ejected = False
+        self.backend_rank[backend].drain(now_ns, backend)
+        self.backend(backend).ejected = False
 
     def on_resident(self, now_ns: int, backend: int, resident: frozenset[int] | None) -> None:
         """Loads and unloads have left these variants on the backend; None: every one."""
@@ -239,18 +242,16 @@ class Engine:
 
     def on_eject(self, now_ns: int, backend: int) -> None:
         """Give a backend nothing more until it is given back."""
-        rank = self.backend_rank[backend]
-        rank.drain(now_ns, backend)
-        rank.backends[backend].ejected = True
+        self.backend_rank[backend].drain(now_ns, backend)
+        self.backend(backend).ejected = True
 
     def on_give_back(self, now_ns: int, backend: int) -> None:
         """Try a backend again that was ejected: one batch at a time until one succeeds."""
-        rank = self.backend_rank[backend]
-        state = rank.backends[backend]
+        state = self.backend(backend)
         if state.ejected:
             state.ejected = False
             state.trial = True
-            rank.undrain(now_ns, backend)
+            self.backend_rank[backend].undrain(now_ns, backend)
 
     def _run_again(self, now_ns: int, request: Request, alone: int | None = None) -> None:
         """Queue a request once more; alone, where it is to have no company on that variant."""
@@ -329,7 +330,7 @@ class Engine:
         rank = self.backend_rank[backend]
         batch = rank.finish(backend, run_ns, 0 if failed else size)
         if failed or size != 0:
-            self._note_end(now_ns, rank.backends[backend], bool(failed))
+            self._note_end(now_ns, self.backend(backend), bool(failed))
         source = self.sources[batch.requests[0].application]
         if batch.retry is not None:
             source = rank.retries
@@ -345,7 +346,7 @@ class Engine:
         else:
             self.ledger.on_done(now_ns, ran)
             lanes = source.on_done(now_ns, backend, batch, run_ns)
-        rank.go_on(now_ns, backend)
+        rank.start_next(now_ns, backend)
         if lanes:
             source.desk.refresh(now_ns, source, lanes)
         if failed:
@@ -364,12 +365,11 @@ class Engine:
             state.errors = state.last_until_ns = 0
             state.trial = False
 
-    def stands(self, dispatch: Dispatch) -> bool:
+    def is_current(self, dispatch: Dispatch) -> bool:
         """Whether a dispatch still has to be carried out: its backend may have gone since."""
-        rank = self.backend_rank.get(dispatch.backend)
-        if rank is None:
+        if dispatch.backend not in self.backend_rank:
             return False
-        state = rank.backends[dispatch.backend]
+        state = self.backend(dispatch.backend)
         return dispatch.batch is state.running or dispatch.batch is state.queued
 
     # Time and effects

@@ -18,7 +18,7 @@ SHRINK_MAX = 0.2
 GROW, GROW_UNREFUSED = 1.01, 1.25
 GAIN_MIN, GAIN_MAX = 0.5, 1.5
 PRESSED = 0.5
-"""Backends spoken for, over all: below it a loss has other reasons than load."""
+"""Backends reserved, over all: below it a loss has other reasons than load."""
 BACKLOG = 0.5
 """Weight of a backend's worth of backlog against one that is busy."""
 
@@ -35,11 +35,11 @@ class Pool:
         "lost",
         "missed",
         "refused",
+        "reserved",
         "scale",
         "scaled_at_ns",
         "served",
         "sojourn_ns",
-        "spoken",
         "used",
     )
 
@@ -56,7 +56,7 @@ class Pool:
         self.scaled_at_ns = 0
         self.began_at_ns = 0
         """When the scale was 1."""
-        self.spoken = 0.0
+        self.reserved = 0.0
         """Backends that would be busy with all who wait, until their latest starts."""
         self.gain = GAIN_MAX
         """Backends that may be used, over those that there are. Estimates of what they can do are
@@ -82,9 +82,9 @@ class Pool:
             self.began_at_ns, passed = now_ns, 0.0
         self.scale = exp(passed)
 
-    def left(self, share: float) -> float:
+    def headroom(self, share: float) -> float:
         """Backends not given away, at this scale; `share` is how much of all one may have."""
-        free = share * self.gain * self.backends + BACKLOG * (self.backends - self.spoken)
+        free = share * self.gain * self.backends + BACKLOG * (self.backends - self.reserved)
         return free * self.scale - self.used
 
     def missing(self, now_ns: int) -> float:
@@ -93,7 +93,7 @@ class Pool:
         return self.missed / self.scale
 
     def on_lost(self) -> None:
-        if self.spoken > PRESSED * self.backends:
+        if self.reserved > PRESSED * self.backends:
             self.lost += 1
 
     def review(self, now_ns: int) -> None:

@@ -295,7 +295,7 @@ class RankThread(SourceContext):
             self.costs.observe(batch.variant, state.kind, backend, size, run_ns)
         return batch
 
-    def go_on(self, now_ns: int, backend: int) -> None:
+    def start_next(self, now_ns: int, backend: int) -> None:
         """Start what waits on the backend, or offer it."""
         state = self.backends[backend]
         assert state.running is None

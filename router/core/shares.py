@@ -88,7 +88,7 @@ class FairAdmission(Admission):
         return None
 
     def _fits(self, pool: Pool, request: Request) -> bool:
-        room = WIDE * self.weight * pool.left(ALONE) - self.used
+        room = WIDE * self.weight * pool.headroom(ALONE) - self.used
         party = request.tenant or request.client
         weight = self.weights.get(party, 1.0) / self.lightest
         # The highest priority meets a limit only of its own kind, and what it takes counts for
@@ -99,7 +99,7 @@ class FairAdmission(Admission):
     def on_queued(self, request: Request) -> None:
         hurry = self._hurry(request)
         self.queued += hurry
-        self.source.pool.spoken += hurry * self.cost_ns / self.slack_ns
+        self.source.pool.reserved += hurry * self.cost_ns / self.slack_ns
 
     def on_left(self, request: Request, reason: str) -> None:
         pool = self.source.pool
@@ -110,7 +110,7 @@ class FairAdmission(Admission):
         hurry = self._hurry(request)
         self.queued -= hurry
         assert self.queued > -0.5, "somebody has left who did not wait"
-        pool.spoken -= hurry * self.cost_ns / self.slack_ns
+        pool.reserved -= hurry * self.cost_ns / self.slack_ns
 
     def _hurry(self, request: Request) -> float:
         """A request with less time than the SLO is not hurried: that would be at others' cost."""
@@ -123,11 +123,11 @@ class FairAdmission(Admission):
     def on_move(self, before: Pool) -> None:
         """Its source has another pool now; what it was given elsewhere does not count there."""
         waiting = self.queued * self.cost_ns / self.slack_ns
-        before.spoken -= waiting
+        before.reserved -= waiting
         self._rescale(before)
         before.used -= self.used
         pool = self.source.pool
-        pool.spoken += waiting
+        pool.reserved += waiting
         self.used, self.began_at_ns = 0.0, pool.began_at_ns
         self.clients.clear()
         self.urgent.clear()
@@ -149,7 +149,7 @@ class FairAdmission(Admission):
         source = self.source
         pool, backends = source.pool, max(1, source.pool.backends)
         slo_ns = self.slo_ns - source.desk.lead_ns(1, application)
-        pool.spoken -= self.queued * self.cost_ns / self.slack_ns
+        pool.reserved -= self.queued * self.cost_ns / self.slack_ns
         self.cost_ns = 0.0
         for variant in self.variants:
             plan_ns = source.costs.of(variant).plan_ns
@@ -159,4 +159,4 @@ class FairAdmission(Admission):
                 self.cost_ns = cost_ns
                 self.slack_ns = max(slo_ns - plan_ns[size], plan_ns[size] // backends, 1)
         assert self.cost_ns > 0.0, "an application has a variant"
-        pool.spoken += self.queued * self.cost_ns / self.slack_ns
+        pool.reserved += self.queued * self.cost_ns / self.slack_ns

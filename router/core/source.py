@@ -206,7 +206,7 @@ class Source:
 
     owns_backends = False
     """True: one lane for each backend the plan gives it. False: the pool."""
-    heeds_clients = False
+    respects_client_limits = False
     """True: it runs no request on a variant that the request does not allow."""
     maps_clients = False
     """True: it decides itself which clients are served when not all can be."""
@@ -290,7 +290,7 @@ class Source:
         lead_ns = self.desk.lead_ns(1, request.application)
         slo_ns = until_ns - request.arrived_at_ns - lead_ns
         if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
-            self.costs.doubt(variant)
+            self.costs.relax_margin(variant)
         self.outbox.drop(request, DropReason.LATE)
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:

@@ -343,7 +343,7 @@ class LiveRouter:
         for effect in self.engine.take_effects():
             if isinstance(effect, Dispatch):
                 # A backend that was lost in the same tick: its requests are queued again.
-                if self.engine.stands(effect):
+                if self.engine.is_current(effect):
                     self.dispatcher.dispatch(now_ns, effect.backend, effect.batch)
             elif isinstance(effect, Drop):
                 self.meters.on_drop(now_ns, effect)

@@ -105,7 +105,7 @@ class SubClusters:
             self._leave(now_ns, backend)
 
     def _leave(self, now_ns: int, backend: int) -> None:
-        state = self.engine.backend_rank[backend].backends[backend]
+        state = self.engine.backend(backend)
         if state.running is not None or state.queued is not None:
             return
         rank, kind = self.leaving.pop(backend), state.kind
@@ -135,7 +135,7 @@ class SubClusters:
             effects.append(Load(backend, variant))
         if not needed <= held:
             return
-        state = self.engine.backend_rank[backend].backends[backend]
+        state = self.engine.backend(backend)
         used = {batch.variant for batch in (state.running, state.queued) if batch is not None}
         # A backend that says it holds nothing says that it drains: one without models keeps them.
         for variant in sorted(held - needed - used) if needed else ():

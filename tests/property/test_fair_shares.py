@@ -33,7 +33,7 @@ def test_every_policy_keeps_the_rules_with_shares(name: str, load: Workload) -> 
     world.check_end()
     pools = {id(source.pool): source.pool for source in world.engine.sources}.values()
     for pool in pools:
-        assert pool.spoken == pytest.approx(0.0, abs=1e-6)
+        assert pool.reserved == pytest.approx(0.0, abs=1e-6)
         assert pool.used >= 0.0
     assert sum(pool.backends for pool in pools) <= world.rank.signals.backends
     for admission in world.engine.admissions:

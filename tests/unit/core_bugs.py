@@ -58,7 +58,7 @@ class Crowder(Told):
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         batch = super().grant(now_ns, slot)
-        state = self.engine.ranks[0].backends[slot.backend]
+        state = self.engine.backend(slot.backend)
         if state.running is not None:
             state.queued = batch
         return batch
@@ -80,8 +80,8 @@ def standing(engine: Engine, source: Told) -> Standing:
     return engine.ranks[0].standings[source.number][POOL]
 
 
-def backend(engine: Engine, number: int = 0) -> BackendState:
-    return engine.ranks[0].backends[number]
+def backend(engine: Engine) -> BackendState:
+    return engine.backend(0)
 
 
 def request(rid: int = 0, deadline_ns: int = ms(100)) -> Request:
@@ -225,9 +225,9 @@ def lead_is_negative() -> None:
     send(engine, 0, ms(10))
 
 
-@breaks("RankThread.go_on", "state.running is None")
+@breaks("RankThread.start_next", "state.running is None")
 def next_batch_starts_beside_the_running_one() -> None:
-    busy().ranks[0].go_on(ms(1), 0)
+    busy().ranks[0].start_next(ms(1), 0)
 
 
 @breaks("Engine.on_backend_up", "backend not in self.backend_rank")

@@ -142,9 +142,9 @@ def test_a_doubt_is_of_those_who_lent_the_margin() -> None:
     run(costs, 4, 1.0, times=30)
     run(costs, 4, 5.0, times=2)
     assert costs.of(0).plan_ns[1] == ms(41)
-    costs.doubt(0)
+    costs.relax_margin(0)
     assert costs.of(0).plan_ns[1] == ms(41)
-    costs.doubt(0)
+    costs.relax_margin(0)
     assert costs.of(0).plan_ns[1] == ms(1)
 
 

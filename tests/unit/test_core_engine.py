@@ -165,7 +165,7 @@ def test_failed_batch_teaches_nothing_and_is_counted_so() -> None:
 
 def fail(engine: Engine, backend: int, now_ns: int) -> None:
     """The batch that runs there gives no results, and nobody in it has an answer."""
-    running = engine.backend_rank[backend].backends[backend].running
+    running = engine.backend(backend).running
     assert running is not None
     engine.on_done(now_ns, backend, 0, failed="boom", left_out=list(running.requests))
 

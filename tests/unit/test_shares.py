@@ -51,7 +51,7 @@ def crowd(engine: Engine, door: FairAdmission) -> None:
     """Client 1 has been given what one may have, all alone."""
     send(engine, 1)
     pool = engine.ranks[0].pool
-    door.clients[1] = door.used = pool.used = pool.left(ALONE) / 3.0 + 0.1
+    door.clients[1] = door.used = pool.used = pool.headroom(ALONE) / 3.0 + 0.1
 
 
 def refused(engine: Engine) -> int:
@@ -65,7 +65,7 @@ def test_request_costs_its_part_of_the_largest_batch_that_lets_another_run_too()
     # 8 requests take 50 ms, and may start as late as 50 ms before their deadline.
     assert door.cost_ns == ms(50) / 8
     assert door.slack_ns == ms(50)
-    assert engine.ranks[0].pool.spoken == pytest.approx(1 / 8)
+    assert engine.ranks[0].pool.reserved == pytest.approx(1 / 8)
 
 
 def test_cost_and_slack_are_those_of_the_slo_whatever_a_client_asks_for() -> None:
@@ -80,17 +80,17 @@ def test_who_may_wait_longer_than_the_slo_counts_for_less_in_the_backlog() -> No
     engine, (door,) = make()
     engine.on_request(0, Request(1, 0, 0, 10 * SLO_NS, client=1))
     assert door.queued == pytest.approx(0.1)
-    assert engine.ranks[0].pool.spoken == pytest.approx(0.1 / 8)
+    assert engine.ranks[0].pool.reserved == pytest.approx(0.1 / 8)
     engine.on_cancel(ms(1), 1)
     engine.take_effects()
     assert door.queued == 0
-    assert engine.ranks[0].pool.spoken == pytest.approx(0.0)
+    assert engine.ranks[0].pool.reserved == pytest.approx(0.0)
 
 
 def test_loss_of_who_asked_for_half_the_slo_does_not_count() -> None:
     engine, (door,) = make()
     pool = engine.ranks[0].pool
-    pool.spoken = 1.0
+    pool.reserved = 1.0
     for rid, slo_ns in ((1, SLO_NS // 2), (2, SLO_NS)):
         request = Request(rid, 0, 0, slo_ns, client=1)
         door.on_queued(request)
@@ -109,7 +109,7 @@ def test_burst_is_refused_once_more_wait_than_could_be_served() -> None:
     assert send(engine, count) > 0
     pool = engine.ranks[0].pool
     # Next to nothing is left for the client, nor for its application.
-    assert pool.left(ALONE) == pytest.approx(2 * door.used, abs=0.1)
+    assert pool.headroom(ALONE) == pytest.approx(2 * door.used, abs=0.1)
     assert 8 < door.queued < count
 
 
@@ -154,11 +154,11 @@ def test_highest_priority_goes_before_others_of_its_client() -> None:
     assert send(engine, 2, client=1, priority=1) == 0
     assert door.queued == before + 2
     # Not above what the client may have.
-    room = engine.ranks[0].pool.left(ALONE) - door.used
+    room = engine.ranks[0].pool.headroom(ALONE) - door.used
     door.urgent[1] = room
     assert send(engine, 1, client=1, priority=1) == 1
     # Nor is it above the application's own share.
-    door.used = engine.ranks[0].pool.left(ALONE)
+    door.used = engine.ranks[0].pool.headroom(ALONE)
     assert send(engine, 1, client=2, priority=1) == 1
 
 
@@ -208,7 +208,7 @@ def test_accounts_are_empty_when_all_have_ended() -> None:
         engine.on_cancel(SECOND, rid)
     engine.take_effects()
     assert door.queued == 0
-    assert engine.ranks[0].pool.spoken == pytest.approx(0.0)
+    assert engine.ranks[0].pool.reserved == pytest.approx(0.0)
 
 
 def test_floor_that_nobody_reaches_leaves_no_trace() -> None:
@@ -226,9 +226,9 @@ def test_application_that_moves_takes_its_backlog_along() -> None:
     send(engine, 4)
     engine.move_application(ms(1), 0, 1)
     old, new = (rank.pool for rank in engine.ranks)
-    assert old.spoken == pytest.approx(0.0)
+    assert old.reserved == pytest.approx(0.0)
     assert old.used == pytest.approx(0.0)
-    assert new.spoken == pytest.approx(4 * door.cost_ns / door.slack_ns)
+    assert new.reserved == pytest.approx(4 * door.cost_ns / door.slack_ns)
 
 
 def test_what_an_application_was_given_fades_as_its_pool_says() -> None:
@@ -259,7 +259,7 @@ def test_idle_application_that_moves_takes_nothing_but_its_own_along() -> None:
 
 def test_losses_lower_the_gain_and_their_absence_raises_it() -> None:
     pool = Pool()
-    pool.backends, pool.spoken = 1, 1.0
+    pool.backends, pool.reserved = 1, 1.0
     pool.served, pool.lost = 95, 5
     pool.review(SECOND)
     assert pool.gain == pytest.approx(0.95 * GAIN_MAX)
@@ -288,6 +288,6 @@ def test_backends_that_all_stand_still_do_not_lower_the_gain() -> None:
 
 def test_losses_of_a_pool_that_is_not_pressed_have_other_reasons() -> None:
     pool = Pool()
-    pool.backends, pool.spoken = 4, 0.5
+    pool.backends, pool.reserved = 4, 0.5
     pool.on_lost()
     assert pool.lost == 0

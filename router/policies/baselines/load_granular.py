@@ -45,7 +45,7 @@ class ModelSwitchingOptions:
 class LoadGranular(Source):
     """The source of one application whose variant follows the load."""
 
-    heeds_clients = True
+    respects_client_limits = True
 
     def __init__(
         self, family: Family, options: JellyfishPlusOptions | ModelSwitchingOptions
@@ -176,5 +176,5 @@ class LoadGranular(Source):
         cost = self.costs.of(self.family.variants[self.fastest])
         slo_ns = first.expires_at_ns - first.arrived_at_ns - self.lead.ns(1)
         if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
-            self.costs.doubt(self.family.variants[self.fastest])
+            self.costs.relax_margin(self.family.variants[self.fastest])
         self.outbox.drop(first, DropReason.LATE)

@@ -46,7 +46,7 @@ class CentralQueue(Source):
     queue a whole run later. At that price each grant takes the batch that earns most.
     """
 
-    heeds_clients = True
+    respects_client_limits = True
 
     def __init__(self, family: Family, options: CentralOptions) -> None:
         self.family = family
@@ -442,4 +442,4 @@ class CentralQueue(Source):
         for variant in self.variants:
             cost = self.costs.of(variant)
             if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
-                self.costs.doubt(variant)
+                self.costs.relax_margin(variant)

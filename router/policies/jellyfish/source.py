@@ -66,7 +66,7 @@ class Jellyfish(Source):
     backend's queue by deadline. It owns the backends of one application."""
 
     owns_backends = True
-    heeds_clients = True
+    respects_client_limits = True
     maps_clients = True
 
     def __init__(self, family: Family, options: JellyfishOptions, rng: Random) -> None:
@@ -243,7 +243,7 @@ class Jellyfish(Source):
             self.idle_for[dnn] = 0 if dnn in running else self.idle_for[dnn] + 1
             if self.idle_for[dnn] >= DOUBT_AFTER:
                 self.idle_for[dnn] = 0
-                self.costs.doubt(variant)
+                self.costs.relax_margin(variant)
 
     def take_plan(self, now_ns: int, plan: Assignment) -> Sequence[int]:
         """Map the clients as planned, and tell those whose input size changes."""
@@ -387,7 +387,7 @@ class Jellyfish(Source):
         left_ns = first.deadline_ns - first.arrived_at_ns - self.lead.ns(1)
         cost = self.costs.of(variant)
         if cost.p50_ns[1] <= left_ns < cost.plan_ns[1]:
-            self.costs.doubt(variant)
+            self.costs.relax_margin(variant)
         self.outbox.drop(first, DropReason.LATE)
 
     def _fill(

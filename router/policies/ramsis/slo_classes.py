@@ -19,7 +19,7 @@ class SloClasses(Source):
     """
 
     owns_backends = True
-    heeds_clients = True
+    respects_client_limits = True
 
     def __init__(
         self,

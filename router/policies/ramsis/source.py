@@ -45,7 +45,7 @@ class Ramsis(Source):
     """
 
     owns_backends = True
-    heeds_clients = True
+    respects_client_limits = True
 
     def __init__(self, family: Family, options: RamsisOptions) -> None:
         self.family = family
@@ -338,7 +338,7 @@ class Ramsis(Source):
         slo_ns = first.expires_at_ns - first.arrived_at_ns - self.lead.ns(1)
         cost = self.costs.of(variant, kind)
         if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
-            self.costs.doubt(variant)
+            self.costs.relax_margin(variant)
         self.outbox.drop(first, DropReason.LATE)
 
 

@@ -95,7 +95,7 @@ def test_a_router_that_waits_does_not_answer_for_an_empty_one() -> None:
 
     async def ask() -> None:
         for told in (process.snapshot(), process.set_target([1]), process.place(Plan())):
-            with pytest.raises(NoAnswerError, match="waits") as error:
+            with pytest.raises(NoAnswerError, match="is the standby") as error:
                 await told
             refused.append(str(error.value))
 

@@ -87,7 +87,7 @@ class Fleet:
 
     def state_of(self, backend: int) -> BackendState:
         """The backend as the engine sees it."""
-        return self.engine.backend_rank[backend].backends[backend]
+        return self.engine.backend(backend)
 
     def on_ready(self, now_ns: int, link: LinkPeer, ready: Ready) -> bool:
         """Take a backend in, or note what it holds now; returns whether other applications are

@@ -131,7 +131,7 @@ def test_a_class_without_backends_is_served_by_another() -> None:
 
 
 def test_every_class_plans_with_the_lead_of_its_application() -> None:
-    applications = [ServedApplication(name, ms(100), VARIANTS) for name in ("first", "second")]
+    applications = [ApplicationSpec(name, ms(100), VARIANTS) for name in ("first", "second")]
     options = {"slos_ms": [40, 200], "bins": 20}
     engine = assemble(RouterConfig(tuple(applications), "ramsis", options)).engine
     for source, lead in zip(engine.sources, engine.leads, strict=True):

@@ -181,7 +181,7 @@ def test_every_policy_takes_it_back(policy: str) -> None:
     world.send(600, ms(3), slo_ns=ms(300))
     assert world.ejected == [0]
     world.machines[0].broken = False
-    world.play(EJECT_NS)
+    world.play(RULES.eject_ns)
     before = len(world.machines[0].ran)
     world.send(600, ms(3), slo_ns=ms(300))
     world.end()

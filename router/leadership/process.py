@@ -14,9 +14,9 @@ from fermata.router.leadership.terms import TermRecord, Terms
 from fermata.router.links.address import join_address
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.transport import LinkOptions, LinkServer, Resolve
+from fermata.router.live.client_mapping import Assignments, MappingProblems
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.snapshot import take_snapshot
-from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
 from fermata.router.telemetry.snapshot import RouterSnapshot
 
 T = TypeVar("T")
@@ -125,7 +125,7 @@ class RouterProcess:
         return take_snapshot(self.live, with_batches=True)
 
     @led
-    async def questions(self, wait_s: float) -> dict[int, MappingProblem]:
+    async def questions(self, wait_s: float) -> MappingProblems:
         """Problems of client mapping, once one is due or what was decided last holds no more,
         within so many seconds; see `ClientMapping`."""
         clients, urgent = self.live.clients, asyncio.Event()
@@ -137,7 +137,7 @@ class RouterProcess:
         return clients.questions(self.live.clock())
 
     @led
-    async def take_plans(self, plans: dict[int, Assignment]) -> None:
+    async def take_plans(self, plans: Assignments) -> None:
         self.live.take_plans(plans)
 
     @led

@@ -7,9 +7,14 @@ from fermata.router.assembly import Assembly
 from fermata.router.core.events import Advise, ClientReport
 from fermata.router.links.messages import ClientNetworkReport, InputSizeAdvice
 from fermata.router.live.allowed_variants import AllowedVariants
-from fermata.router.live.peers import LinkPeer
+from fermata.router.live.fleet.peers import LinkPeer
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
 from fermata.router.policies.jellyfish.source import Jellyfish
+
+MappingProblems = dict[int, MappingProblem]
+"""By application."""
+Assignments = dict[int, Assignment]
+"""By application."""
 
 
 def nothing() -> None:
@@ -93,7 +98,7 @@ class ClientMapping:
         """Time of the next decision on the mapping of an application's clients."""
         return min((source.plan_due_at_ns for source in self.sources.values()), default=NEVER)
 
-    def questions(self, now_ns: int) -> dict[int, MappingProblem]:
+    def questions(self, now_ns: int) -> MappingProblems:
         """Problems of the mappings that are due."""
         return {
             number: source.question(now_ns)
@@ -101,7 +106,7 @@ class ClientMapping:
             if source.plan_due_at_ns <= now_ns
         }
 
-    def take_plans(self, now_ns: int, plans: dict[int, Assignment]) -> None:
+    def take_plans(self, now_ns: int, plans: Assignments) -> None:
         for number, plan in plans.items():
             source = self.sources[number]
             source.desk.refresh(now_ns, source, source.take_plan(now_ns, plan))

@@ -4,10 +4,10 @@ from fermata.router.assembly import Assembly
 from fermata.router.core.events import Batch
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import RID_BITS, Done, FrontendAddress, Run
-from fermata.router.live.fleet import Fleet
-from fermata.router.live.lead_time import LeadTimeEstimator
+from fermata.router.live.fleet.fleet import Fleet
+from fermata.router.live.fleet.peers import LinkPeer, SentBatch
+from fermata.router.live.lead.lead_time import LeadTimeEstimator
 from fermata.router.live.notifier import FrontendNotifier
-from fermata.router.live.peers import LinkPeer, SentBatch
 from fermata.router.live.supervisor import BackendSupervisor
 from fermata.router.telemetry.meters import Meters
 

@@ -38,16 +38,15 @@ from fermata.router.links.messages import (
     Submit,
     UnloadVariant,
 )
-from fermata.router.live.client_mapping import ClientMapping
+from fermata.router.live.client_mapping import Assignments, ClientMapping
 from fermata.router.live.dispatcher import BatchDispatcher
-from fermata.router.live.fleet import Fleet
-from fermata.router.live.lead_time import LeadTimeEstimator
+from fermata.router.live.fleet.fleet import Fleet
+from fermata.router.live.fleet.peers import LinkPeer
+from fermata.router.live.lead.lead_time import LeadTimeEstimator
 from fermata.router.live.notifier import FrontendNotifier
-from fermata.router.live.peers import LinkPeer
 from fermata.router.live.precise_timer import PreciseTimer
 from fermata.router.live.subprocess_worker import Failed, Then, Work, run_now
 from fermata.router.live.supervisor import BackendSupervisor
-from fermata.router.policies.jellyfish.mapping_problem import Assignment
 from fermata.router.telemetry.meters import Meters
 
 UNKNOWN = "unknown-application"
@@ -301,7 +300,7 @@ class LiveRouter:
         self.fleet.placement.set_target(self.clock(), wanted)
         self._settle_soon()
 
-    def take_plans(self, plans: dict[int, Assignment]) -> None:
+    def take_plans(self, plans: Assignments) -> None:
         """Map the clients as decided."""
         self.clients.take_plans(self.clock(), plans)
         self._settle_soon()

@@ -12,8 +12,8 @@ from fermata.router.links.messages import (
     Unavailable,
 )
 from fermata.router.live.client_mapping import ClientMapping
-from fermata.router.live.fleet import Fleet
-from fermata.router.live.peers import LinkPeer
+from fermata.router.live.fleet.fleet import Fleet
+from fermata.router.live.fleet.peers import LinkPeer
 from fermata.router.live.retry_hint import retry_after_ns
 from fermata.router.live.tenant_shares import TenantShares
 

@@ -12,7 +12,7 @@ from fermata.router.health.outliers import Outliers, UntriedErrors
 from fermata.router.health.quarantine import Quarantine
 from fermata.router.links.closing import Closed
 from fermata.router.links.messages import Retire
-from fermata.router.live.fleet import Fleet
+from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.notifier import FrontendNotifier
 
 

@@ -23,7 +23,7 @@ from fermata.router.links.messages import Fetch, Hello, Message, Returned, Submi
 from fermata.router.links.router_links import RouterLinks
 from fermata.router.links.transport import Link
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.peers import LinkPeer
+from fermata.router.live.fleet.peers import LinkPeer
 
 Plant = Callable[[object], None]
 

@@ -17,7 +17,7 @@ from fermata.foundation.units import ms, seconds
 from fermata.router.assembly import Assembly, RouterConfig, assemble
 from fermata.router.core.events import Dispatch, Request
 from fermata.router.links.messages import Payload, Run
-from fermata.router.live.batch_limits import BatchSizeLimits
+from fermata.router.live.fleet.batch_limits import BatchSizeLimits
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
 

@@ -9,11 +9,11 @@ from fetch_world import USUAL_NS, Fetch, FetchWorld
 from snapshots import snapshot
 
 from fermata.foundation.units import SECOND, ms
-from fermata.router.application_lead import RARELY, ApplicationLead
 from fermata.router.core.events import DropReason
 from fermata.router.core.lead import Lead
-from fermata.router.fetch_times import PATIENCE_NS, PATIENCE_NS_MAX, FetchTimes
-from fermata.router.live.lead_time import QuantileWindow
+from fermata.router.live.lead.application_lead import RARELY, ApplicationLead
+from fermata.router.live.lead.fetch_times import PATIENCE_NS, PATIENCE_NS_MAX, FetchTimes
+from fermata.router.live.lead.lead_time import QuantileWindow
 
 ROOM_NS = ms(15)
 """What an SLO of 20 ms leaves for the fetch beside a run of 5 ms."""

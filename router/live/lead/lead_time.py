@@ -6,10 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from fermata.foundation.units import SECOND
-from fermata.router.application_lead import ApplicationLead
 from fermata.router.assembly import Assembly, RouterConfig
 from fermata.router.core.events import Batch, Request
-from fermata.router.fetch_times import STEP_NS, WINDOW
+from fermata.router.live.lead.application_lead import ApplicationLead
+from fermata.router.live.lead.fetch_times import STEP_NS, WINDOW
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from fermata.router.core.lane import BackendState
 from fermata.router.health.availability import Availability
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import FleetStatus, Message, Ready, frontend_of
-from fermata.router.live.accelerator_types import AcceleratorTypes
-from fermata.router.live.batch_limits import BatchSizeLimits
-from fermata.router.live.in_flight import InFlight
-from fermata.router.live.peers import BackendPeer, LinkPeer
+from fermata.router.live.fleet.accelerator_types import AcceleratorTypes
+from fermata.router.live.fleet.batch_limits import BatchSizeLimits
+from fermata.router.live.fleet.in_flight import InFlight
+from fermata.router.live.fleet.peers import BackendPeer, LinkPeer
 from fermata.router.placement.live_placement import LivePlacement
 
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 from fermata.foundation.units import NEVER, SECOND, ms
 from fermata.router.core.lead import Lead
-from fermata.router.fetch_times import KNOWN, FetchTimes
+from fermata.router.live.lead.fetch_times import KNOWN, FetchTimes
 
 UNUSED_NS = 10 * SECOND
 """A pair of nodes that has not been used for so long says nothing any more."""

@@ -1,24 +1,39 @@
 """The one hook before the queue: who may enter when not everyone can be served."""
 
+from dataclasses import dataclass
+from typing import Final
+
 from fermata.router.core.events import HIGHEST, DropReason, Request
 from fermata.router.core.pool import Pool
 from fermata.router.core.source import Outbox
 
-WINDOW_NS = 500_000_000
-QUIET_NS = 4 * WINDOW_NS
+
+@dataclass(frozen=True, slots=True)
+class StreamRules:
+    """Windows and limits of the shares that streams lose."""
+
+    window_ns: int = 500_000_000
+    """How often the share is set."""
+    quiet_ns: int = 2_000_000_000
+    """After so long without a request, overload is over."""
+    loss_tolerated: float = 0.005
+    """Share of admitted requests that the queue may lose."""
+    ease: float = 0.95
+    """Kept of the share in a window without losses."""
+    credit_max: float = 2.0
+    """A stream spared this many turns and still losing frames is starving."""
+    shed_max: float = 0.95
+    owed_max: int = 8
+    """Frames of the highest priority that others of the same tenant may still have to go for."""
+    stream_ended_ns: int = 30_000_000_000
+    streams_kept: int = 1024
+    start_within: float = 0.8
+    """Share of its stream's period: a frame held longer would be superseded by the next."""
+
+
+RULES: Final = StreamRules()
 NO_STREAM = 0
 """The client of requests that stand alone; they share one turn, and none replaces another."""
-LOSS_TOLERATED = 0.005
-EASE = 0.95
-CREDIT_MAX = 2.0
-"""A stream spared this many turns and still losing frames is starving."""
-SHED_MAX = 0.95
-OWED_MAX = 8
-"""Frames of the highest priority that others of the same tenant may still have to go for."""
-STREAM_ENDED_NS = 30_000_000_000
-STREAMS_KEPT = 1024
-START_WITHIN = 0.8
-"""Share of its stream's period: a frame held longer would be superseded by the next."""
 
 
 class Stream:
@@ -76,7 +91,14 @@ class StreamAdmission(Admission):
     turn, and a stream that loses a frame in the queue is spared its next turn.
     """
 
-    def __init__(self, outbox: Outbox, newest: bool, weights: dict[int, float]) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        newest: bool,
+        weights: dict[int, float],
+        rules: StreamRules = RULES,
+    ) -> None:
+        self.rules = rules
         self.outbox = outbox
         self.newest = newest
         self.weights = weights
@@ -94,15 +116,15 @@ class StreamAdmission(Admission):
         """Requests per nanosecond that were served when the queue last lost some."""
         self.starved = False
         """Some stream has lost frames in the queue again and again."""
-        self.sweep_at = STREAMS_KEPT
+        self.sweep_at = self.rules.streams_kept
         """With this many streams, look for those that have ended."""
 
     def admit(self, now_ns: int, request: Request) -> str | None:
         if now_ns >= self.window_ends_at_ns:
-            self._adjust(now_ns - (self.window_ends_at_ns - WINDOW_NS))
+            self._adjust(now_ns - (self.window_ends_at_ns - self.rules.window_ns))
             if len(self.streams) >= self.sweep_at:
                 self._sweep(now_ns)
-            self.window_ends_at_ns = now_ns + WINDOW_NS
+            self.window_ends_at_ns = now_ns + self.rules.window_ns
         stream = self.streams.get(request.client)
         if stream is None:
             weight = self.weights.get(request.client, 1.0)
@@ -110,7 +132,7 @@ class StreamAdmission(Admission):
         stream.on_frame(now_ns)
         self.offered += 1
         if self.newest and stream.period_ns and request.client != NO_STREAM:
-            request.start_by_ns = now_ns + int(START_WITHIN * stream.period_ns)
+            request.start_by_ns = now_ns + int(self.rules.start_within * stream.period_ns)
         if self.shed > 0.0 and self._has_to_go(stream, request):
             return DropReason.SHED
         self.admitted += 1
@@ -127,7 +149,7 @@ class StreamAdmission(Admission):
             self.owed[party] = owed - 1
             return True
         stream.debt -= 1.0
-        if request.priority != HIGHEST or owed >= OWED_MAX:
+        if request.priority != HIGHEST or owed >= self.rules.owed_max:
             return True
         self.owed[party] = owed + 1
         return False
@@ -147,35 +169,37 @@ class StreamAdmission(Admission):
         stream = self.streams.get(request.client)
         if stream is not None:
             stream.debt -= 1.0
-            if stream.debt < -CREDIT_MAX:
-                stream.debt = -CREDIT_MAX
+            if stream.debt < -self.rules.credit_max:
+                stream.debt = -self.rules.credit_max
                 self.starved = True
 
     def _sweep(self, now_ns: int) -> None:
         """Forget streams that have ended; doubling the mark keeps the cost per stream constant."""
         self.owed.clear()
-        since_ns = now_ns - STREAM_ENDED_NS
+        since_ns = now_ns - self.rules.stream_ended_ns
         self.streams = {
             client: stream
             for client, stream in self.streams.items()
             if stream.last_at_ns >= since_ns
         }
-        self.sweep_at = max(STREAMS_KEPT, 2 * len(self.streams))
+        self.sweep_at = max(self.rules.streams_kept, 2 * len(self.streams))
 
     def _adjust(self, elapsed_ns: int) -> None:
         """Refuse more while the queue loses requests, less while it does not, and none once what
         is offered is no more than could be served."""
-        if elapsed_ns > QUIET_NS:
+        rules, tolerated = self.rules, self.rules.loss_tolerated
+        if elapsed_ns > rules.quiet_ns:
             # Nothing has come for a while: whatever overload there was is over.
             self.shed = 0.0
-        elif self.admitted and (self.lost > LOSS_TOLERATED * self.admitted or self.starved):
+        elif self.admitted and (self.lost > tolerated * self.admitted or self.starved):
             loss = min(1.0, self.lost / self.admitted)
             self.capacity = (self.admitted - min(self.lost, self.admitted)) / elapsed_ns
-            self.shed = min(SHED_MAX, self.shed + (1.0 - self.shed) * max(loss, LOSS_TOLERATED))
+            shed = self.shed + (1.0 - self.shed) * max(loss, tolerated)
+            self.shed = min(rules.shed_max, shed)
         elif self.shed > 0.0:
             excess = 1.0 - self.capacity * elapsed_ns / self.offered if self.offered else 0.0
-            self.shed = max(0.0, min(EASE * self.shed, excess))
-        assert 0.0 <= self.shed <= SHED_MAX
+            self.shed = max(0.0, min(rules.ease * self.shed, excess))
+        assert 0.0 <= self.shed <= rules.shed_max
         if self.shed == 0.0:
             self.owed.clear()
         self.offered = 0

@@ -2,44 +2,55 @@
 
 from bisect import bisect_left, insort_right
 from collections import deque
+from dataclasses import dataclass
+from typing import Final
 
 from fermata.foundation.units import NEVER
 
-RATIO_WINDOW = 256
-"""Batches remembered for each octave of sizes, per variant and kind of backend."""
-RATIO_WINDOW_MIN = 16
-"""Below this many samples a quantile says little, and the profile's own p99 still counts."""
-OWN_MIN = 3
-"""Below this many samples an octave has no opinion: one alone may be an accident."""
-MEMORY = 2048
-"""Batches of a variant, of whatever size, after which a sample is forgotten. A margin that keeps
-its octave from running at all would never be refuted otherwise."""
-SUSPECT = 2.0
-"""A delay weighs less on large batches than on small ones. Where large ones took so many times as
-long as small ones do, both by their profile, that was a fault which may be over."""
-PATIENCE = 32
-"""Batches of a variant, none of them that large, until it is taken to be."""
-FACTOR_STEP = 0.002
-"""The planned times are rewritten only when the factor has moved by this much."""
-SWAP_SHARE = 4
-"""One swap-in counts for a quarter, those before it for the rest."""
-BACKEND_WINDOW = 8
-"""Batches by which a backend is compared with its peers: a median settles after half of them."""
-REFUSALS = 64
-"""Offers of a slow backend that nothing fits: after so many it is tried as if it were not slow, or
-one that has recovered would never show it."""
+
+@dataclass(frozen=True, slots=True)
+class CostRules:
+    """How fast margins and factors are learnt, and unlearnt."""
+
+    ratio_window: int = 256
+    """Batches remembered for each octave of sizes, per variant and kind of backend."""
+    ratio_window_min: int = 16
+    """Below this many samples a quantile says little, and the profile's own p99 still counts."""
+    own_min: int = 3
+    """Below this many samples an octave has no opinion: one alone may be an accident."""
+    memory: int = 2048
+    """Batches of a variant, of whatever size, after which a sample is forgotten. A margin that
+    keeps its octave from running at all would never be refuted otherwise."""
+    suspect: float = 2.0
+    """A delay weighs less on large batches than on small ones. Where large ones took so many times
+    as long as small ones do, both by their profile, that was a fault which may be over."""
+    patience: int = 32
+    """Batches of a variant, none of them that large, until it is taken to be."""
+    factor_step: float = 0.002
+    """The planned times are rewritten only when the factor has moved by this much."""
+    swap_share: int = 4
+    """One swap-in counts for a quarter, those before it for the rest."""
+    backend_window: int = 8
+    """Batches by which a backend is compared with its peers: half of them settle a median."""
+    refusals: int = 64
+    """Offers of a slow backend that nothing fits: after so many it is tried as if it were not slow,
+    or one that has recovered would never show it."""
+    backend_tolerance: float = 0.05
+    """A backend is planned with a factor of its own once it is this much slower than its peers."""
+
+
+RULES: Final = CostRules()
 NO_ROOM_NS = NEVER // 8
 """Planned for batches that do not fit: no deadline is that far away."""
-BACKEND_TOLERANCE = 0.05
-"""A backend is planned with a factor of its own once it is this much slower than its peers."""
 
 
 class RatioWindow:
     """The recent ratios of actual to profiled run time, kept sorted for quantiles."""
 
-    __slots__ = ("ordered", "recent")
+    __slots__ = ("ordered", "recent", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = RULES.ratio_window) -> None:
+        self.size = size
         self.recent: deque[tuple[int, float]] = deque()
         """(batch number, ratio)."""
         self.ordered: list[float] = []
@@ -47,7 +58,7 @@ class RatioWindow:
     def add(self, batch: int, ratio: float) -> None:
         self.recent.append((batch, ratio))
         insort_right(self.ordered, ratio)
-        if len(self.recent) > RATIO_WINDOW:
+        if len(self.recent) > self.size:
             self._forget_oldest()
 
     def forget_before(self, batch: int) -> bool:
@@ -94,12 +105,12 @@ class Octave:
         "waits_since",
     )
 
-    def __init__(self, first: int, last: int, factor: float) -> None:
+    def __init__(self, first: int, last: int, factor: float, rules: CostRules) -> None:
         self.first = first
         self.last = last
-        self.ratios = RatioWindow()
+        self.ratios = RatioWindow(rules.ratio_window)
         """With the backends' own factors taken out."""
-        self.raw = RatioWindow()
+        self.raw = RatioWindow(rules.ratio_window)
         """As they were: what backends are compared by. Compared by the others, a factor would
         lower the very median that it is measured against, and rise without end."""
         self.factor = factor
@@ -110,7 +121,7 @@ class Octave:
         """The number of the last batch of these sizes, or of that at which they were forgiven."""
         self.ran = 0
         """Batches since they were."""
-        self.patience = PATIENCE
+        self.patience = rules.patience
 
 
 class VariantCost:
@@ -128,12 +139,14 @@ class VariantCost:
         "p50_ns",
         "plan_ns",
         "room",
+        "rules",
         "seed",
         "size_max",
     )
 
-    def __init__(self, p50_ns: list[int], seed: float) -> None:
+    def __init__(self, p50_ns: list[int], seed: float, rules: CostRules = RULES) -> None:
         assert min(p50_ns) > 0, "times are divided by these"
+        self.rules = rules
         self.p50_ns = [0, *p50_ns]
         self.size_max = len(p50_ns)
         self.room = 0
@@ -144,7 +157,7 @@ class VariantCost:
         self.octaves: list[Octave] = []
         first = 1
         while first <= self.size_max:
-            self.octaves.append(Octave(first, min(2 * first - 1, self.size_max), seed))
+            self.octaves.append(Octave(first, min(2 * first - 1, self.size_max), seed, rules))
             first *= 2
         self.plan_ns = list(self.p50_ns)
         """Planned run times, never falling; rewritten in place, so that sources may hold on to
@@ -169,47 +182,49 @@ class VariantCost:
         p50_ns = self.p50_ns[size]
         ordered = self.octaves[size.bit_length() - 1].ratios.ordered
         count = len(ordered)
-        return p50_ns if count < OWN_MIN else int(p50_ns * ordered[count // 2])
+        return p50_ns if count < self.rules.own_min else int(p50_ns * ordered[count // 2])
 
     def learn(self, size: int, ratio: float, backend_factor: float, share: float) -> None:
         """A batch of that size took so many times its profiled time, on a backend that takes so
         many times as long as its peers."""
+        rules = self.rules
         self.batches += 1
         octave = self.octaves[size.bit_length() - 1]
         octave.raw.add(self.batches, ratio)
         octave.ratios.add(self.batches, ratio / backend_factor)
         octave.waits_since = self.batches
         octave.ran += 1
-        changed = len(octave.ratios.ordered) <= RATIO_WINDOW_MIN
+        changed = len(octave.ratios.ordered) <= rules.ratio_window_min
         if self._forgive_larger_than(octave):
             changed = True
+        oldest = self.batches - rules.memory
         for each in self.octaves:
-            each.raw.forget_before(self.batches - MEMORY)
-            if each.ratios.forget_before(self.batches - MEMORY) and each is not octave:
+            each.raw.forget_before(oldest)
+            if each.ratios.forget_before(oldest) and each is not octave:
                 changed = True
         if not changed:
             # Take a rise as it comes, a fall only when it is worth rewriting the table.
             learnt = octave.ratios.quantile(share)
-            changed = learnt > octave.factor or octave.factor - learnt > FACTOR_STEP
+            changed = learnt > octave.factor or octave.factor - learnt > rules.factor_step
         if changed:
             self.plan(share)
 
     def _forgive_larger_than(self, octave: Octave) -> bool:
         """Larger sizes that were much slower than these are now, and have not run since, may try
         again; whether any may. If they were right, they wait twice as long the next time."""
-        forgiven = False
-        if len(octave.ratios.ordered) >= RATIO_WINDOW_MIN:
-            limit = SUSPECT * octave.factor
+        forgiven, rules = False, self.rules
+        if len(octave.ratios.ordered) >= rules.ratio_window_min:
+            limit = rules.suspect * octave.factor
             for each in self.octaves:
                 if each.first <= octave.first:
                     continue
                 if each.factor <= limit:
-                    if each.ran >= RATIO_WINDOW_MIN:
-                        each.patience = PATIENCE
+                    if each.ran >= rules.ratio_window_min:
+                        each.patience = rules.patience
                 elif self.batches - each.waits_since >= each.patience:
                     each.ratios.forget_above(limit)
                     each.waits_since, each.ran = self.batches, 0
-                    each.patience = min(2 * each.patience, MEMORY)
+                    each.patience = min(2 * each.patience, rules.memory)
                     forgiven = True
         return forgiven
 
@@ -238,12 +253,13 @@ class VariantCost:
         self._rewrite()
 
     def _taught(self) -> list[Octave]:
-        return [each for each in self.octaves if len(each.ratios.ordered) >= RATIO_WINDOW_MIN]
+        least = self.rules.ratio_window_min
+        return [each for each in self.octaves if len(each.ratios.ordered) >= least]
 
     def _borrow(self, octave: Octave, taught: list[Octave]) -> None:
         """The margin of sizes that have hardly run."""
         ordered = octave.ratios.ordered
-        own = ordered[len(ordered) // 2] if len(ordered) >= OWN_MIN else 1.0
+        own = ordered[len(ordered) // 2] if len(ordered) >= self.rules.own_min else 1.0
         octave.factor, octave.borrowed_ns = max(own, self.seed), 0
         if not taught:
             if ordered:
@@ -291,11 +307,13 @@ class Costs:
         "by_kind",
         "margin_quantile",
         "refusals",
+        "rules",
         "swap_in_ns",
     )
 
-    def __init__(self, margin_quantile: float = 0.98) -> None:
+    def __init__(self, margin_quantile: float = 0.98, rules: CostRules = RULES) -> None:
         self.margin_quantile = margin_quantile
+        self.rules = rules
         self.by_kind: list[dict[int, VariantCost]] = [{}]
         self.swap_in_ns: dict[int, int] = {}
         """Time to bring in a variant that is not resident; absent means none."""
@@ -321,7 +339,7 @@ class Costs:
         seed = 1.0
         if p99_ns is not None:
             seed = max(high / low for high, low in zip(p99_ns, p50_ns, strict=True))
-        self.by_kind[kind][variant] = VariantCost(p50_ns, seed)
+        self.by_kind[kind][variant] = VariantCost(p50_ns, seed, self.rules)
         if swap_in_ns:
             self.swap_in_ns[variant] = swap_in_ns
 
@@ -345,7 +363,7 @@ class Costs:
         """Bringing a variant in took that long: move a quarter of the way there, or all of it
         where nothing was known."""
         known_ns = self.swap_in_ns[variant]
-        share = SWAP_SHARE if known_ns > 1 else 1
+        share = self.rules.swap_share if known_ns > 1 else 1
         self.swap_in_ns[variant] = max(1, known_ns + (swap_ns - known_ns) // share)
 
     def relax_margin(self, variant: int) -> None:
@@ -378,7 +396,7 @@ class Costs:
         """Nothing that waited would fit a slow backend."""
         refusals = self.refusals.get(backend, 0) + weight
         self.refusals[backend] = refusals
-        if refusals >= REFUSALS:
+        if refusals >= self.rules.refusals:
             self.forget(backend)
 
     def forget(self, backend: int) -> None:
@@ -390,13 +408,13 @@ class Costs:
     def _compare(self, backend: int, relative: float) -> None:
         ratios = self.backend_ratios.get(backend)
         if ratios is None:
-            ratios = self.backend_ratios[backend] = deque(maxlen=BACKEND_WINDOW)
+            ratios = self.backend_ratios[backend] = deque(maxlen=self.rules.backend_window)
         ratios.append(relative)
         self.refusals.pop(backend, None)
-        if len(ratios) < BACKEND_WINDOW // 2:
+        if len(ratios) < self.rules.backend_window // 2:
             return
         median = sorted(ratios)[len(ratios) // 2]
-        if median > 1.0 + BACKEND_TOLERANCE:
+        if median > 1.0 + self.rules.backend_tolerance:
             self.backend_factor[backend] = median
         elif backend in self.backend_factor:
             del self.backend_factor[backend]

@@ -24,10 +24,6 @@ from fermata.router.core.rank import RankThread
 from fermata.router.core.source import POOL_ONLY, Outbox, Source
 from fermata.router.core.timers import Timers
 
-LAST_NS = 100_000_000
-"""For which a backend whose batch failed comes after its peers, times its errors in a row."""
-LAST_NS_MAX = 10_000_000_000
-
 
 class Engine:
     """Takes events, gives effects. The driver carries them out and calls `on_time` at
@@ -330,7 +326,7 @@ class Engine:
         rank = self.backend_rank[backend]
         batch = rank.finish(backend, run_ns, 0 if failed else size)
         if failed or size != 0:
-            self._note_end(now_ns, self.backend(backend), bool(failed))
+            rank.note_end(now_ns, backend, bool(failed))
         source = self.sources[batch.requests[0].application]
         if batch.retry is not None:
             source = rank.retries
@@ -355,15 +351,6 @@ class Engine:
             for request in left_out:
                 self._run_again(now_ns, request)
         return batch
-
-    def _note_end(self, now_ns: int, state: BackendState, failed: bool) -> None:
-        """A batch has given results there, or none."""
-        if failed:
-            state.errors += 1
-            state.last_until_ns = now_ns + min(state.errors * LAST_NS, LAST_NS_MAX)
-        else:
-            state.errors = state.last_until_ns = 0
-            state.trial = False
 
     def is_current(self, dispatch: Dispatch) -> bool:
         """Whether a dispatch still has to be carried out: its backend may have gone since."""

@@ -1,26 +1,38 @@
 """Backends that applications share, how much of their time was given away, and who waits."""
 
+from dataclasses import dataclass
 from math import exp
+from typing import Final
 
 from fermata.foundation.units import SECOND
 
-MEMORY_NS = SECOND
-"""How long what was given away is remembered: those who share take turns within that."""
-RESCALE = 32.0
-"""Memories after which everything that was given away is written down anew."""
-LOOK_NS = 100_000_000
-"""How often the gain is reviewed, at most."""
-REVIEWED = 32
-"""Requests that must have left their queues in between."""
-LOSS_TOLERATED = 0.02
-"""Share of admitted requests: with so few lost in queues, a few more may enter."""
-SHRINK_MAX = 0.2
-GROW, GROW_UNREFUSED = 1.01, 1.25
-GAIN_MIN, GAIN_MAX = 0.5, 1.5
-PRESSED = 0.5
-"""Backends reserved, over all: below it a loss has other reasons than load."""
-BACKLOG = 0.5
-"""Weight of a backend's worth of backlog against one that is busy."""
+
+@dataclass(frozen=True, slots=True)
+class PoolRules:
+    """How fast a pool forgets, and how far its gain moves."""
+
+    memory_ns: int = SECOND
+    """How long what was given away is remembered: those who share take turns within that."""
+    rescale: float = 32.0
+    """Memories after which everything that was given away is written down anew."""
+    look_ns: int = 100_000_000
+    """How often the gain is reviewed, at most."""
+    reviewed: int = 32
+    """Requests that must have left their queues in between."""
+    loss_tolerated: float = 0.02
+    """Share of admitted requests: with so few lost in queues, a few more may enter."""
+    shrink_max: float = 0.2
+    grow: float = 1.01
+    grow_unrefused: float = 1.25
+    gain_min: float = 0.5
+    gain_max: float = 1.5
+    pressed: float = 0.5
+    """Backends reserved, over all: below it a loss has other reasons than load."""
+    backlog: float = 0.5
+    """Weight of a backend's worth of backlog against one that is busy."""
+
+
+RULES: Final = PoolRules()
 
 
 class Pool:
@@ -36,6 +48,7 @@ class Pool:
         "missed",
         "refused",
         "reserved",
+        "rules",
         "scale",
         "scaled_at_ns",
         "served",
@@ -43,7 +56,8 @@ class Pool:
         "used",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, rules: PoolRules = RULES) -> None:
+        self.rules = rules
         self.backends = 0
         self.busy_ns = 0
         """Backend time spent on batches that have ended."""
@@ -58,10 +72,10 @@ class Pool:
         """When the scale was 1."""
         self.reserved = 0.0
         """Backends that would be busy with all who wait, until their latest starts."""
-        self.gain = GAIN_MAX
+        self.gain = self.rules.gain_max
         """Backends that may be used, over those that there are. Estimates of what they can do are
         never right: it falls while queues lose requests that were let in."""
-        self.sojourn_ns = LOOK_NS
+        self.sojourn_ns = self.rules.look_ns
         """The longest time that a request of this review may spend in a queue: what the gain does
         shows only then."""
         self.due_at_ns = 0
@@ -74,9 +88,9 @@ class Pool:
         if now_ns == self.scaled_at_ns:
             return
         self.scaled_at_ns = now_ns
-        passed = (now_ns - self.began_at_ns) / MEMORY_NS
+        passed = (now_ns - self.began_at_ns) / self.rules.memory_ns
         assert passed >= 0.0
-        if passed > RESCALE:
+        if passed > self.rules.rescale:
             self.used *= exp(-passed)
             self.missed *= exp(-passed)
             self.began_at_ns, passed = now_ns, 0.0
@@ -84,7 +98,8 @@ class Pool:
 
     def headroom(self, share: float) -> float:
         """Backends not given away, at this scale; `share` is how much of all one may have."""
-        free = share * self.gain * self.backends + BACKLOG * (self.backends - self.reserved)
+        backlog = self.rules.backlog * (self.backends - self.reserved)
+        free = share * self.gain * self.backends + backlog
         return free * self.scale - self.used
 
     def missing(self, now_ns: int) -> float:
@@ -93,23 +108,23 @@ class Pool:
         return self.missed / self.scale
 
     def on_lost(self) -> None:
-        if self.reserved > PRESSED * self.backends:
+        if self.reserved > self.rules.pressed * self.backends:
             self.lost += 1
 
     def review(self, now_ns: int) -> None:
         """Set the gain by what has become of those who were let in."""
-        left = self.served + self.lost
-        if now_ns < self.due_at_ns or left < REVIEWED:
+        rules, left = self.rules, self.served + self.lost
+        if now_ns < self.due_at_ns or left < rules.reviewed:
             return
         # Where nothing at all was served, all backends stand still: that says nothing of shares.
         if self.served:
             loss = self.lost / left
-            if loss > LOSS_TOLERATED:
-                self.gain = max(GAIN_MIN, self.gain * (1.0 - min(SHRINK_MAX, loss)))
+            if loss > rules.loss_tolerated:
+                self.gain = max(rules.gain_min, self.gain * (1.0 - min(rules.shrink_max, loss)))
             else:
-                grow = GROW if self.refused else GROW_UNREFUSED
-                self.gain = min(GAIN_MAX, self.gain * grow)
-        assert GAIN_MIN <= self.gain <= GAIN_MAX
+                grow = rules.grow if self.refused else rules.grow_unrefused
+                self.gain = min(rules.gain_max, self.gain * grow)
+        assert rules.gain_min <= self.gain <= rules.gain_max
         self.served = self.lost = self.refused = 0
         self.due_at_ns = now_ns + self.sojourn_ns
-        self.sojourn_ns = LOOK_NS
+        self.sojourn_ns = self.rules.look_ns

@@ -1,8 +1,10 @@
 """RankThread: matches ripe bids to backends for one sub-cluster (Symphony section 4.5)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from fermata.router.core.costs import REFUSALS, Costs
+from fermata.router.core.costs import Costs
 from fermata.router.core.events import Batch, Dispatch
 from fermata.router.core.lane import BackendState, Lane, Standing
 from fermata.router.core.lead import Lead
@@ -20,12 +22,23 @@ from fermata.router.core.source import (
 )
 from fermata.router.core.timers import Timers
 
-TRIES = 16
-"""Backends that a ripe bid is offered in one go; the next ones have their turn at the next."""
-IDLE_NS = 500_000_000
-"""A slow backend on which nothing has run for so long may have recovered."""
-LOOK_AGAIN_NS = 200_000
-"""A bid that is to be ripe sooner than this is given its exact time."""
+
+@dataclass(frozen=True, slots=True)
+class RankRules:
+    """Limits of how a rank offers backends."""
+
+    tries: int = 16
+    """Backends that a ripe bid is offered in one go; the next ones have their turn at the next."""
+    idle_ns: int = 500_000_000
+    """A slow backend on which nothing has run for so long may have recovered."""
+    look_again_ns: int = 200_000
+    """A bid that is to be ripe sooner than this is given its exact time."""
+    last_ns: int = 100_000_000
+    """For which a backend whose batch failed comes after its peers, times its errors in a row."""
+    last_ns_max: int = 10_000_000_000
+
+
+RULES: Final = RankRules()
 
 
 class RankThread(SourceContext):
@@ -37,6 +50,7 @@ class RankThread(SourceContext):
         "lanes",
         "nodes",
         "retries",
+        "rules",
         "settled_at_ns",
         "slot",
         "standings",
@@ -50,8 +64,10 @@ class RankThread(SourceContext):
         outbox: Outbox,
         leads: list[Lead],
         nodes: dict[int, str],
+        rules: RankRules = RULES,
     ) -> None:
         super().__init__(costs, timers, outbox, leads)
+        self.rules = rules
         self.nodes = nodes
         """By backend, where the driver knows them."""
         self.backends: dict[int, BackendState] = {}
@@ -167,22 +183,23 @@ class RankThread(SourceContext):
             standing.stamp = 0
             standing.ripe_stamp = 0
             return False
-        if bid.ripe_at_ns > now_ns:
-            standing.ripe_stamp = 0
-            look_at_ns = bid.ripe_at_ns
-        else:
+        look_at_ns = bid.ripe_at_ns
+        ripe = look_at_ns <= now_ns
+        if ripe:
             look_at_ns = bid.expires_at_ns + 1
+        else:
+            standing.ripe_stamp = 0
         if standing.stamp == 0 or standing.armed_at_ns > look_at_ns:
             # Each request that joins makes its batch ripe, and expire, a little earlier. Looking
             # again at three quarters of the way costs a few wake-ups for each batch, and saves a
             # heap entry for each request.
             away_ns = look_at_ns - now_ns
             assert away_ns > 0, "a bid is void from the start, and would be asked for without end"
-            if away_ns > LOOK_AGAIN_NS:
+            if away_ns > self.rules.look_again_ns:
                 look_at_ns -= away_ns >> 2
             standing.armed_at_ns = look_at_ns
             self.timers.arm(standing, look_at_ns)
-        if bid.ripe_at_ns > now_ns:
+        if not ripe:
             return False
         if standing.ripe_stamp == 0:
             standing.ripe_since_ns = now_ns
@@ -295,6 +312,17 @@ class RankThread(SourceContext):
             self.costs.observe(batch.variant, state.kind, backend, size, run_ns)
         return batch
 
+    def note_end(self, now_ns: int, backend: int, failed: bool) -> None:
+        """A batch has given results there, or none."""
+        state = self.backends[backend]
+        if failed:
+            state.errors += 1
+            last_ns = min(state.errors * self.rules.last_ns, self.rules.last_ns_max)
+            state.last_until_ns = now_ns + last_ns
+        else:
+            state.errors = state.last_until_ns = 0
+            state.trial = False
+
     def start_next(self, now_ns: int, backend: int) -> None:
         """Start what waits on the backend, or offer it."""
         state = self.backends[backend]
@@ -362,7 +390,7 @@ class RankThread(SourceContext):
         lane = standing.lane
         standing.ripe_stamp = 0
         declined = 0
-        while lane.free and declined < TRIES:
+        while lane.free and declined < self.rules.tries:
             state = self._first_free(now_ns, standing)
             if state is None:
                 standing.passed = 0
@@ -408,10 +436,11 @@ class RankThread(SourceContext):
         in a pool that is slow as a whole and idle for it."""
         alone = state.owner is not None
         slow = self.costs.backend_factor
-        if not alone and len(slow) >= self.pool.backends and now_ns - state.free_at_ns >= IDLE_NS:
+        idle = now_ns - state.free_at_ns >= self.rules.idle_ns
+        if not alone and idle and len(slow) >= self.pool.backends:
             pool = [each for each in self.backends.values() if each.owner is None]
             alone = all(each.draining or each.backend in slow for each in pool)
-        return REFUSALS // 2 if alone else 1
+        return self.costs.rules.refusals // 2 if alone else 1
 
     def _lead_of(self, source: Source, bid: Bid) -> Lead:
         return source.lead if bid.application < 0 else self.leads[bid.application]

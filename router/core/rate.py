@@ -1,15 +1,26 @@
 """How fast requests arrive, learnt from the arrivals themselves."""
 
+from dataclasses import dataclass
+from typing import Final
+
 from fermata.foundation.units import NEVER, SECOND
 
-BUCKET_NS = 100_000_000
-WEIGHT = 0.1
-"""Weight of the newest bucket: a memory of about one second."""
-LULL = 0.25
-"""A gap this many times the mean one is a lull."""
-LULLS_MIN = 5.0
-LULL_MEMORY = 0.98
-"""Kept of the lulls at each bucket: bursts are rare, so their memory is longer."""
+
+@dataclass(frozen=True, slots=True)
+class RateRules:
+    """Buckets and memories of a rate meter."""
+
+    bucket_ns: int = 100_000_000
+    weight: float = 0.1
+    """Weight of the newest bucket: a memory of about one second."""
+    lull: float = 0.25
+    """A gap this many times the mean one is a lull."""
+    lulls_min: float = 5.0
+    lull_memory: float = 0.98
+    """Kept of the lulls at each bucket: bursts are rare, so their memory is longer."""
+
+
+RULES: Final = RateRules()
 
 
 class RateMeter:
@@ -30,9 +41,11 @@ class RateMeter:
         "lulls_ns",
         "rps",
         "rps_after_lull",
+        "rules",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, rules: RateRules = RULES) -> None:
+        self.rules = rules
         self.rps = 0.0
         self.rps_after_lull = 0.0
         self.count = 0
@@ -62,21 +75,22 @@ class RateMeter:
 
     def _roll(self, now_ns: int) -> None:
         """Close the buckets that have ended by now."""
+        rules = self.rules
         if self.due_at_ns < 0:
-            self.due_at_ns = now_ns + BUCKET_NS
+            self.due_at_ns = now_ns + rules.bucket_ns
             return
-        passed = 1 + (now_ns - self.due_at_ns) // BUCKET_NS
-        rate = self.count * SECOND / (BUCKET_NS * passed)
+        passed = 1 + (now_ns - self.due_at_ns) // rules.bucket_ns
+        rate = self.count * SECOND / (rules.bucket_ns * passed)
         # Young meters take the plain mean, or the first bucket would be believed for a second.
         self.buckets = min(self.buckets + passed, 1_000_000)
-        weight = max(1.0 - (1.0 - WEIGHT) ** passed, passed / self.buckets)
+        weight = max(1.0 - (1.0 - rules.weight) ** passed, passed / self.buckets)
         self.rps += weight * (rate - self.rps)
         self.count = 0
-        self.due_at_ns += passed * BUCKET_NS
+        self.due_at_ns += passed * rules.bucket_ns
         self.rps_after_lull = self.rps
-        if self.lulls >= LULLS_MIN:
+        if self.lulls >= rules.lulls_min:
             self.rps_after_lull = min(self.rps, self.lulls * SECOND / self.lulls_ns)
-        self.lulls *= LULL_MEMORY
-        self.lulls_ns *= LULL_MEMORY
+        self.lulls *= rules.lull_memory
+        self.lulls_ns *= rules.lull_memory
         if self.rps > 0.0:
-            self.lull_ns = int(LULL * SECOND / self.rps)
+            self.lull_ns = int(rules.lull * SECOND / self.rps)

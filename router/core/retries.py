@@ -6,16 +6,26 @@ blame. A request whose backend died or hung while it ran may be the cause: it ru
 
 from bisect import insort
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, Blame, DropReason, Request, Retry, Verdict
 from fermata.router.core.source import NO_LANES, POOL, Bid, Slot, Source, SourceTimer, own_lane
 
-LOOKS = 8
-"""Retries that are considered for one backend."""
-BLAMED = 8
-"""Retries in a row that failed elsewhere too. From then on one in so many is tried while all
-backends are busy: others wait for them."""
+
+@dataclass(frozen=True, slots=True)
+class RetryRules:
+    """Limits of retries."""
+
+    looks: int = 8
+    """Retries that are considered for one backend."""
+    blamed: int = 8
+    """Retries in a row that failed elsewhere too. From then on one in so many is tried while all
+    backends are busy: others wait for them."""
+
+
+RULES: Final = RetryRules()
 
 
 class Retries(Source):
@@ -23,7 +33,8 @@ class Retries(Source):
 
     application = -1
 
-    def __init__(self) -> None:
+    def __init__(self, rules: RetryRules = RULES) -> None:
+        self.rules = rules
         self.waiting: dict[Source | None, list[Retry]] = {}
         """By the owner of the backends that may run them, earliest deadline first."""
         self.of_request: dict[int, tuple[Source | None, Retry]] = {}
@@ -40,10 +51,10 @@ class Retries(Source):
         """Whether a batch that failed should run again: not where the model fails everywhere, and
         others wait for the backend."""
         blamed = self.blamed.get(application, 0)
-        if blamed < BLAMED or self.desk.has_idle(owner):
+        if blamed < self.rules.blamed or self.desk.has_idle(owner):
             return True
         self.blamed[application] = blamed + 1
-        return blamed % BLAMED == 0
+        return blamed % self.rules.blamed == 0
 
     def add(self, owner: Source | None, retry: Retry) -> Sequence[int]:
         """Run these once more, on a backend of this owner; returns the lanes to be asked again."""
@@ -98,7 +109,7 @@ class Retries(Source):
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         owner = self.desk.owner(slot.backend)
         waiting = self.waiting.get(owner, [])
-        for retry in waiting[:LOOKS]:
+        for retry in waiting[: self.rules.looks]:
             size = self._size_on(slot, owner, retry)
             if size > 0:
                 taken, retry.requests = retry.requests[:size], retry.requests[size:]

@@ -9,21 +9,36 @@ be able to do.
 """
 
 from bisect import bisect_right
+from dataclasses import dataclass
 from math import exp
+from typing import Final
 
 from fermata.router.core.admission import Admission
 from fermata.router.core.events import HIGHEST, DropReason, Request
-from fermata.router.core.pool import LOOK_NS, MEMORY_NS, Pool
+from fermata.router.core.pool import Pool
 from fermata.router.core.source import Source
 
-WIDE = 1.0
-"""How many times what is left one may have. More would let whoever comes first have it all; less
-would leave more unused where few ask for much."""
-ALONE = 1.0 + 1.0 / WIDE + 1.0 / (WIDE * WIDE)
-"""With it one client of one application, all alone, may have all backends, times the gain."""
 LOSSES = (DropReason.LATE, DropReason.WINDOW, DropReason.FULL)
-FORGOTTEN = 1e-9
-"""Backends: a client that was given less than that lately is as good as new."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRules:
+    """How much one may have."""
+
+    wide: float = 1.0
+    """How many times what is left one may have. More would let whoever comes first have it all;
+    less would leave more unused where few ask for much."""
+    forgotten: float = 1e-9
+    """Backends: a client that was given less than that lately is as good as new."""
+
+    @property
+    def alone(self) -> float:
+        """With it one client of one application, all alone, may have all backends, times the
+        gain."""
+        return 1.0 + 1.0 / self.wide + 1.0 / (self.wide * self.wide)
+
+
+RULES: Final = ShareRules()
 
 
 class FairAdmission(Admission):
@@ -36,9 +51,11 @@ class FairAdmission(Admission):
         slo_ns: int,
         weight: float = 1.0,
         weights: dict[int, float] | None = None,
+        rules: ShareRules = RULES,
     ) -> None:
         """`variants` are those that may serve it: the cheapest says what a request costs within
         its SLO, whatever a client asks for. `weight` is relative to the lightest application."""
+        self.wide, self.alone, self.forgotten = rules.wide, rules.alone, rules.forgotten
         self.source = source
         self.variants = variants
         self.slo_ns = slo_ns
@@ -71,7 +88,7 @@ class FairAdmission(Admission):
         pool.at(now_ns)
         if self.began_at_ns != pool.began_at_ns:
             self._rescale(pool)
-        given = self.cost_ns / MEMORY_NS * pool.scale
+        given = self.cost_ns / pool.rules.memory_ns * pool.scale
         if pool.backends > 0 and not self._fits(pool, request):
             pool.refused += 1
             pool.missed += given
@@ -88,13 +105,13 @@ class FairAdmission(Admission):
         return None
 
     def _fits(self, pool: Pool, request: Request) -> bool:
-        room = WIDE * self.weight * pool.headroom(ALONE) - self.used
+        room = self.wide * self.weight * pool.headroom(self.alone) - self.used
         party = request.tenant or request.client
         weight = self.weights.get(party, 1.0) / self.lightest
         # The highest priority meets a limit only of its own kind, and what it takes counts for
         # all: it goes first within what its client may have, and takes nothing from others.
         used = self.urgent if request.priority == HIGHEST else self.clients
-        return used.get(party, 0.0) < WIDE * weight * room
+        return used.get(party, 0.0) < self.wide * weight * room
 
     def on_queued(self, request: Request) -> None:
         hurry = self._hurry(request)
@@ -134,10 +151,10 @@ class FairAdmission(Admission):
 
     def _rescale(self, pool: Pool) -> None:
         """The pool's scale has begun anew; a good time to forget clients that have left."""
-        faded = exp((self.began_at_ns - pool.began_at_ns) / MEMORY_NS)
+        faded = exp((self.began_at_ns - pool.began_at_ns) / pool.rules.memory_ns)
         self.used *= faded
         self.clients, self.urgent = (
-            {party: used * faded for party, used in each.items() if used * faded > FORGOTTEN}
+            {party: used * faded for party, used in each.items() if used * faded > self.forgotten}
             for each in (self.clients, self.urgent)
         )
         self.began_at_ns = pool.began_at_ns
@@ -145,7 +162,7 @@ class FairAdmission(Admission):
     def _look(self, now_ns: int, application: int) -> None:
         """The cost of one request when backends take turns with batches as large as the SLO allows
         (Symphony Eqn 2), and how long it may wait for its own."""
-        self.look_at_ns = now_ns + LOOK_NS
+        self.look_at_ns = now_ns + self.source.pool.rules.look_ns
         source = self.source
         pool, backends = source.pool, max(1, source.pool.backends)
         slo_ns = self.slo_ns - source.desk.lead_ns(1, application)

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 from fermata.router.core.events import Request, is_bad
 
-WAIT_WEIGHT = 1 / 32
-
 
 class ApplicationCount:
     """How the requests of one application have ended so far."""
@@ -54,9 +52,20 @@ class Ledger:
 class Signals:
     """How one sub-cluster fares; readers take differences over their own windows."""
 
-    __slots__ = ("backends", "backends_min", "busy_ns", "demand", "grants", "uptime_ns", "wait_ns")
+    __slots__ = (
+        "backends",
+        "backends_min",
+        "busy_ns",
+        "demand",
+        "grants",
+        "uptime_ns",
+        "wait_ns",
+        "wait_weight",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, wait_weight: float = 1 / 32) -> None:
+        self.wait_weight = wait_weight
+        """Weight of the newest grant in `wait_ns`."""
         self.backends = 0
         """Backends up now, those that a source runs by itself among them."""
         self.uptime_ns = 0
@@ -74,7 +83,7 @@ class Signals:
     def on_grant(self, waited_ns: int) -> None:
         assert waited_ns >= 0
         self.grants += 1
-        self.wait_ns += WAIT_WEIGHT * (waited_ns - self.wait_ns)
+        self.wait_ns += self.wait_weight * (waited_ns - self.wait_ns)
 
     def load(self) -> float:
         """Demand over what there is; 1 is full."""

@@ -1,7 +1,7 @@
 """Hint for a retry of a request that was dropped."""
 
 from fermata.router.assembly import Assembly
-from fermata.router.core.admission import WINDOW_NS
+from fermata.router.core.admission import RULES
 from fermata.router.core.events import DropReason
 
 
@@ -10,7 +10,7 @@ def retry_after_ns(built: Assembly, reason: str, application: int) -> int:
     if reason in (DropReason.SUPERSEDED, DropReason.FAILED):
         return 0
     if reason == DropReason.SHED:
-        return WINDOW_NS
+        return RULES.window_ns
     source = built.engine.sources[application]
     serving = built.engine.costs.of(built.families[application].serving)
     return int(source.desk.signals.wait_ns) + serving.p50_ns[serving.size_max]

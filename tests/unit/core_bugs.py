@@ -536,14 +536,14 @@ def ratio_is_remembered_in_one_order_only() -> None:
     window.forget_before(2)
 
 
-@breaks("StreamAdmission._adjust", "0.0 <= self.shed <= SHED_MAX")
+@breaks("StreamAdmission._adjust", "0.0 <= self.shed <= rules.shed_max")
 def more_is_shed_than_comes() -> None:
     admission = StreamAdmission(Outbox(), newest=False, weights={})
     admission.shed, admission.offered = 2.0, 10
     admission._adjust(ms(500))
 
 
-@breaks("Pool.review", "GAIN_MIN <= self.gain <= GAIN_MAX")
+@breaks("Pool.review", "rules.gain_min <= self.gain <= rules.gain_max")
 def gain_is_beyond_its_bounds() -> None:
     pool = Pool()
     pool.gain, pool.lost = 9.0, 1000

@@ -3,7 +3,7 @@
 import pytest
 
 from fermata.foundation.units import NEVER, ms, seconds
-from fermata.router.core.admission import OWED_MAX, WINDOW_NS, Admission, StreamAdmission
+from fermata.router.core.admission import RULES, Admission, StreamAdmission
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
@@ -175,7 +175,7 @@ def test_stream_of_nothing_but_the_highest_priority_bears_its_share() -> None:
     admission.shed = 0.25
     admission.window_ends_at_ns = NEVER
     lost = shed_of(admission, 1, frames=200, priority=1)
-    assert lost == 50 - OWED_MAX
+    assert lost == 50 - RULES.owed_max
     assert shed_of(admission, 2, frames=200) == 50
     # Once nobody has to go any more, what is owed is forgiven.
     admission.window_ends_at_ns = 0
@@ -220,16 +220,16 @@ def test_losses_in_the_queue_raise_the_share_and_quiet_eases_it() -> None:
     assert admission.shed == 0.0
     for rid in range(20):
         admission.on_lost(frame(rid, 0, client=rid))
-    admission.admit(WINDOW_NS, frame(100, 0, client=1))
+    admission.admit(RULES.window_ns, frame(100, 0, client=1))
     raised = admission.shed
     assert 0.15 < raised <= 0.2
     # As much is offered as before, and nothing is lost: a little less is refused.
     for rid in range(1, 100):
-        admission.admit(WINDOW_NS, frame(100 + rid, 0, client=rid))
-    admission.admit(2 * WINDOW_NS, frame(300, 0, client=1))
+        admission.admit(RULES.window_ns, frame(100 + rid, 0, client=rid))
+    admission.admit(2 * RULES.window_ns, frame(300, 0, client=1))
     assert admission.shed == pytest.approx(0.95 * raised)
     # Then one request in a window where 80 were served: no more than there is room for.
-    admission.admit(3 * WINDOW_NS, frame(301, 0, client=1))
+    admission.admit(3 * RULES.window_ns, frame(301, 0, client=1))
     assert admission.shed == 0.0
 
 
@@ -241,7 +241,7 @@ def test_few_losses_are_tolerated_unless_one_stream_has_them_all() -> None:
         admission.on_lost(frame(0, 0, client=7))
     # 0.4 %, but all of one stream's: its credit is used up.
     assert admission.starved
-    admission.admit(WINDOW_NS, frame(0, 0, client=1))
+    admission.admit(RULES.window_ns, frame(0, 0, client=1))
     assert admission.shed == pytest.approx(0.005)
 
 

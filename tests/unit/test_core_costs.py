@@ -6,7 +6,7 @@ import random
 import pytest
 
 from fermata.foundation.units import ms
-from fermata.router.core.costs import MEMORY, PATIENCE, REFUSALS, Costs, RatioWindow, fixed_cost_ns
+from fermata.router.core.costs import RULES, Costs, RatioWindow, fixed_cost_ns
 from fermata.router.core.source import Slot
 
 
@@ -98,7 +98,7 @@ def test_one_slow_run_of_a_size_that_hardly_runs_is_an_accident() -> None:
 def test_a_margin_that_keeps_its_sizes_from_running_is_forgotten() -> None:
     costs = costs_of([1, 1, 1, 10])
     run(costs, 4, 2.0, times=20)
-    run(costs, 1, 1.0, times=MEMORY - 20)
+    run(costs, 1, 1.0, times=RULES.memory - 20)
     assert costs.of(0).plan_ns[4] == ms(20)
     run(costs, 1, 1.0, times=21)
     assert costs.of(0).plan_ns[4] == ms(10)
@@ -109,7 +109,7 @@ def test_one_that_smaller_sizes_belie_is_forgotten_soon() -> None:
     run(costs, 1, 1.0, times=20)
     run(costs, 4, 1.1, times=16)
     run(costs, 4, 7.0, times=30)
-    run(costs, 1, 1.0, times=PATIENCE - 1)
+    run(costs, 1, 1.0, times=RULES.patience - 1)
     assert costs.of(0).plan_ns[4] == ms(70)
     run(costs, 1, 1.0, times=1)
     # What it took when all was well is remembered.
@@ -132,7 +132,7 @@ def test_one_that_proves_right_is_forgotten_ever_later() -> None:
     run(costs, 4, 1.0, times=300)
     run(costs, 1, 1.0, times=1)
     run(costs, 4, 7.0, times=30)
-    run(costs, 1, 1.0, times=PATIENCE)
+    run(costs, 1, 1.0, times=RULES.patience)
     assert costs.of(0).plan_ns[4] == ms(10)
 
 
@@ -298,7 +298,7 @@ def test_a_slow_backend_that_nothing_fits_is_tried_again_after_a_while() -> None
     costs = costs_of([5])
     observe(costs, 1.0, times=20, backend=1)
     observe(costs, 9.0, times=8, backend=0)
-    for _ in range(REFUSALS - 1):
+    for _ in range(RULES.refusals - 1):
         costs.refuse(0)
     assert costs.backend_factor == {0: 9.0}
     costs.refuse(0)

@@ -4,8 +4,9 @@ from told import Told, advance, dropped, make, ran, send
 
 from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
-from fermata.router.core.engine import LAST_NS, Engine
+from fermata.router.core.engine import Engine
 from fermata.router.core.events import Blame, Drop, DropReason, Verdict
+from fermata.router.core.rank import RULES
 
 
 def test_engine_never_asks_to_be_woken_in_the_past() -> None:
@@ -280,8 +281,8 @@ def test_backend_that_failed_comes_last_for_a_while() -> None:
     engine.on_done(ms(5), 1, ms(5))
     send(engine, 1, ms(10))
     engine.on_done(ms(15), 1, ms(5))
-    advance(engine, LAST_NS)
-    send(engine, 2, LAST_NS)
+    advance(engine, RULES.last_ns)
+    send(engine, 2, RULES.last_ns)
     assert [backend for backend, _, _ in ran(engine)] == [0, 1, 1, 0]
 
 

@@ -8,8 +8,8 @@ from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
-from fermata.router.core.pool import GAIN_MAX, GAIN_MIN, Pool
-from fermata.router.core.shares import ALONE, FairAdmission
+from fermata.router.core.pool import RULES, Pool
+from fermata.router.core.shares import FairAdmission, ShareRules
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
 
@@ -51,7 +51,7 @@ def crowd(engine: Engine, door: FairAdmission) -> None:
     """Client 1 has been given what one may have, all alone."""
     send(engine, 1)
     pool = engine.ranks[0].pool
-    door.clients[1] = door.used = pool.used = pool.headroom(ALONE) / 3.0 + 0.1
+    door.clients[1] = door.used = pool.used = pool.headroom(ShareRules().alone) / 3.0 + 0.1
 
 
 def refused(engine: Engine) -> int:
@@ -109,7 +109,7 @@ def test_burst_is_refused_once_more_wait_than_could_be_served() -> None:
     assert send(engine, count) > 0
     pool = engine.ranks[0].pool
     # Next to nothing is left for the client, nor for its application.
-    assert pool.headroom(ALONE) == pytest.approx(2 * door.used, abs=0.1)
+    assert pool.headroom(ShareRules().alone) == pytest.approx(2 * door.used, abs=0.1)
     assert 8 < door.queued < count
 
 
@@ -154,11 +154,11 @@ def test_highest_priority_goes_before_others_of_its_client() -> None:
     assert send(engine, 2, client=1, priority=1) == 0
     assert door.queued == before + 2
     # Not above what the client may have.
-    room = engine.ranks[0].pool.headroom(ALONE) - door.used
+    room = engine.ranks[0].pool.headroom(ShareRules().alone) - door.used
     door.urgent[1] = room
     assert send(engine, 1, client=1, priority=1) == 1
     # Nor is it above the application's own share.
-    door.used = engine.ranks[0].pool.headroom(ALONE)
+    door.used = engine.ranks[0].pool.headroom(ShareRules().alone)
     assert send(engine, 1, client=2, priority=1) == 1
 
 
@@ -262,13 +262,13 @@ def test_losses_lower_the_gain_and_their_absence_raises_it() -> None:
     pool.backends, pool.reserved = 1, 1.0
     pool.served, pool.lost = 95, 5
     pool.review(SECOND)
-    assert pool.gain == pytest.approx(0.95 * GAIN_MAX)
+    assert pool.gain == pytest.approx(0.95 * RULES.gain_max)
     pool.served, pool.refused = 100, 1
     pool.review(2 * SECOND)
-    assert pool.gain == pytest.approx(0.95 * 1.01 * GAIN_MAX)
+    assert pool.gain == pytest.approx(0.95 * 1.01 * RULES.gain_max)
     pool.served = 100
     pool.review(3 * SECOND)
-    assert pool.gain == GAIN_MAX
+    assert pool.gain == RULES.gain_max
 
 
 def test_gain_has_a_floor() -> None:
@@ -276,14 +276,14 @@ def test_gain_has_a_floor() -> None:
     for second in range(1, 50):
         pool.served, pool.lost = 10, 90
         pool.review(second * SECOND)
-    assert pool.gain == GAIN_MIN
+    assert pool.gain == RULES.gain_min
 
 
 def test_backends_that_all_stand_still_do_not_lower_the_gain() -> None:
     pool = Pool()
     pool.lost = 100
     pool.review(SECOND)
-    assert pool.gain == GAIN_MAX
+    assert pool.gain == RULES.gain_max
 
 
 def test_losses_of_a_pool_that_is_not_pressed_have_other_reasons() -> None:

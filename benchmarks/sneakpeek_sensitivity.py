@@ -13,7 +13,8 @@ from benchmarks.figures import Figure, run
 from benchmarks.sneakpeek import floors
 from benchmarks.sneakpeek_setting import Prepared, digits, prepare, without_judges
 from benchmarks.sneakpeek_windows import Load, draw_load, play
-from fermata.router.policies.sneakpeek import estimator, frequencies
+from fermata.router.policies.sneakpeek.estimator import Estimator
+from fermata.router.policies.sneakpeek.frequencies import Frequencies
 
 OPTIONS: dict[str, tuple[int, int, int]] = {
     "tau": (3, 5, 7),
@@ -21,14 +22,14 @@ OPTIONS: dict[str, tuple[int, int, int]] = {
     "budget": (150, 600, 2400),
 }
 """Options of the policy: less, as it is, more."""
-CONSTANTS: dict[str, tuple[float, float, float]] = {
-    "GAIN_MIN": (1 / 800, 1 / 400, 1 / 200),
-    "GAIN_FALL": (0.6, 0.7, 0.8),
-    "GAIN_FAST": (1 / 36, 1 / 24, 1 / 16),
-    "ALARM": (2.5, 3.5, 5.0),
-    "KNOWN_FROM": (30, 60, 120),
+RULES: dict[str, tuple[float, float, float]] = {
+    "gain_min": (1 / 800, 1 / 400, 1 / 200),
+    "gain_fall": (0.6, 0.7, 0.8),
+    "gain_fast": (1 / 36, 1 / 24, 1 / 16),
+    "alarm": (2.5, 3.5, 5.0),
+    "known_from": (30, 60, 120),
 }
-"""Constants of the estimates, likewise."""
+"""Rules of the estimates, likewise."""
 FLOOR_WEIGHTS = (10.0, 20.0, 40.0)
 """What a request of a class below its floor weighs."""
 NEAR = 0.004
@@ -59,27 +60,27 @@ def measure(quick: bool) -> Iterator[Figure]:
     yield Figure("utility as it is, settings chosen without judging data", as_it_is, "", 0.93)
     for name, (less, _, more) in OPTIONS.items():
         yield _row(name, as_it_is, [utility(prepared, loads, {name: one}) for one in (less, more)])
-    for name, values in CONSTANTS.items():
-        module = estimator if hasattr(estimator, name) else frequencies
-        found: list[float] = []
-        for one in (values[0], values[2]):
-            setattr(module, name, one)
+    for name, (less, _, more) in RULES.items():
+        learner = Estimator if hasattr(Estimator.rules, name) else Frequencies
+        usual, found = learner.rules, []
+        for one in (less, more):
+            learner.rules = replace(usual, **{name: one})
             found.append(utility(prepared, loads, {}))
-        setattr(module, name, values[1])
+        learner.rules = usual
         yield _row(name, as_it_is, found)
     yield from floor_weights(prepared, quick)
 
 
 def floor_weights(prepared: Sequence[Prepared], quick: bool) -> Iterator[Figure]:
     """Whether a floor holds with other weights, and what it costs then."""
-    as_it_is = estimator.FLOORED
+    usual = Estimator.rules
     for weight in FLOOR_WEIGHTS:
-        estimator.FLOORED = weight
+        Estimator.rules = replace(usual, floored_weight=weight)
         for figure in floors(prepared, quick):
             # Only the weight that is used has to hold.
-            goal = figure.goal if weight == as_it_is else 1.0 if figure.at_most else 0.0
+            goal = figure.goal if weight == usual.floored_weight else 1.0 if figure.at_most else 0.0
             yield replace(figure, figure=f"weight {weight:g}: {figure.figure}", goal=goal)
-    estimator.FLOORED = as_it_is
+    Estimator.rules = usual
 
 
 def _row(name: str, as_it_is: float, others: Sequence[float]) -> Figure:

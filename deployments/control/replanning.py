@@ -11,7 +11,7 @@ from fermata.deployments.specs.status import ReplanningStatus
 from fermata.foundation.logs import LOG, fields
 from fermata.router.policies.catalog import read_options
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer
-from fermata.router.policies.jellyfish.source import SOON_NS, JellyfishOptions, make_decider
+from fermata.router.policies.jellyfish.source import JellyfishOptions, JellyfishRules, make_decider
 
 POLICY = "jellyfish"
 TIME_SHARE = 0.8
@@ -63,7 +63,9 @@ class Replanner:
                     "clients stay mapped as they are", extra=fields(failures=self.failures)
                 )
                 await asyncio.sleep(self.every_s)
-            await asyncio.sleep(max(0.0, started_s + SOON_NS / 1e9 - time.monotonic()))
+            await asyncio.sleep(
+                max(0.0, started_s + JellyfishRules().soon_ns / 1e9 - time.monotonic())
+            )
 
     async def _replan(self) -> None:
         questions: dict[int, MappingProblem] = await self.router.questions(self.every_s)

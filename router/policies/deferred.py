@@ -2,6 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
@@ -22,10 +24,15 @@ from fermata.router.policies.deferred_options import DeferredOptions
 from fermata.router.policies.family import Family
 from fermata.router.policies.sizing import full_size, learn_slo_ns, target_size
 
-SILENT_NS = 2 * SECOND
-"""A model without arrivals for so long counts no demand."""
-BURSTY = 0.5
-"""Arrivals whose rate after a lull is below this share of the mean come in bursts."""
+
+@dataclass(frozen=True, slots=True)
+class DeferredRules:
+    """Limits by which a model is taken to be silent, or bursty."""
+
+    silent_ns: int = 2 * SECOND
+    """A model without arrivals for so long counts no demand."""
+    bursty: float = 0.5
+    """Arrivals whose rate after a lull is below this share of the mean come in bursts."""
 
 
 class ModelThread(Source):
@@ -35,6 +42,8 @@ class ModelThread(Source):
     one model may differ in SLO; heads are dropped by a sliding window, not lazily; the hold ends
     earlier by the time that ripe bids have lately waited for a backend, and when a burst is over.
     """
+
+    rules: ClassVar[DeferredRules] = DeferredRules()
 
     def __init__(
         self,
@@ -55,7 +64,7 @@ class ModelThread(Source):
         """The application's: clients that can wait for longer must not make windows of a size that
         nobody else's deadline leaves room for."""
         self.target = 1
-        """Batch size that the model's rate and SLO allow (T of the readings)."""
+        """Batch size that the model's rate and SLO allow (Symphony, Eqns 2-3)."""
         self.window = 1
         """A head must leave room for a batch of this size, or be dropped."""
         self.at_once = NEVER if options.hold == "deferred" else 1
@@ -84,7 +93,7 @@ class ModelThread(Source):
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
         if self.rate.on_arrival(now_ns):
             self._aim(request.deadline_ns - request.arrived_at_ns)
-            self.timers.arm(self.silence, now_ns + SILENT_NS)
+            self.timers.arm(self.silence, now_ns + self.rules.silent_ns)
         queue = self.queue
         if queue.push(request):
             self._rebuild(now_ns)
@@ -204,7 +213,7 @@ class ModelThread(Source):
         """Size of the batch that could start then, after dropping the heads that stand in its way.
 
         A head goes if it fits no batch at all, or if the queue could fill the window but the head
-        would not let it: waiting for it would keep every later batch small (the readings, 3).
+        would not let it: waiting for it would keep every later batch small (docs/papers.md).
         With a backend to spare the others have one of their own, and nobody needs to go.
         """
         queue = self.queue
@@ -263,7 +272,7 @@ class ModelThread(Source):
             self.at_once = min(self.at_once, self._efficient_size(1.0 + options.efficient))
         self.at_lull = NEVER
         quiet_rps = self.rate.rps_after_lull
-        if options.lull_beta_lambda > 0.0 and quiet_rps < BURSTY * rps:
+        if options.lull_beta_lambda > 0.0 and quiet_rps < self.rules.bursty * rps:
             self.at_lull = int(options.lull_beta_lambda * beta_s * quiet_rps) + 1
 
     def _efficient_size(self, tolerance: float) -> int:

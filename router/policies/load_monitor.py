@@ -4,18 +4,16 @@ from collections import deque
 
 from fermata.foundation.units import SECOND
 
-SLICES = 50
-"""Steps of the window: arrivals are forgotten in steps of one."""
-
 
 class LoadMonitor:
     """Arrivals per second over a moving window (RAMSIS section 6: 500 ms)."""
 
     __slots__ = ("began_at_ns", "count", "slice_ns", "slices", "window_ns")
 
-    def __init__(self, window_ns: int) -> None:
+    def __init__(self, window_ns: int, steps: int = 50) -> None:
+        """Arrivals are forgotten in steps, so many to a window."""
         self.window_ns = window_ns
-        self.slice_ns = max(1, window_ns // SLICES)
+        self.slice_ns = max(1, window_ns // steps)
         self.slices: deque[tuple[int, int]] = deque()
         """(number of the slice, arrivals in it), oldest first."""
         self.count = 0

@@ -12,7 +12,7 @@ from fermata.router.policies.family import family_of
 from fermata.router.policies.load_monitor import LoadMonitor
 from fermata.router.policies.ramsis.counts import poisson
 from fermata.router.policies.ramsis.options import RamsisOptions
-from fermata.router.policies.ramsis.source import RETRY_NS, SETTLE_NS, Ramsis, promised
+from fermata.router.policies.ramsis.source import Ramsis, promised
 from fermata.router.policies.ramsis.tables import Made
 
 FAST, GOOD = 0, 1
@@ -67,9 +67,9 @@ class Bench:
 
     def ready(self) -> None:
         """Let the first tables be made."""
-        self.engine.on_time(SETTLE_NS)
+        self.engine.on_time(Ramsis.rules.settle_ns)
         self.settle()
-        self.compute(SETTLE_NS)
+        self.compute(Ramsis.rules.settle_ns)
 
     def send(self, now_ns: int, hard_limit_ns: int = SLO_NS) -> None:
         request = Request(self.sent, 0, now_ns, now_ns + SLO_NS, now_ns + hard_limit_ns)
@@ -92,10 +92,10 @@ def test_the_fastest_variant_runs_until_there_are_tables() -> None:
 
 def test_tables_are_made_once_backends_have_settled() -> None:
     bench = Bench(backends=3)
-    bench.engine.on_time(SETTLE_NS)
+    bench.engine.on_time(Ramsis.rules.settle_ns)
     bench.settle()
     assert len(bench.wanted) == 1
-    (made,) = bench.compute(SETTLE_NS)
+    (made,) = bench.compute(Ramsis.rules.settle_ns)
     assert made.job.problem.workers == 3
     assert len(made.ladder.rungs) > 3
 
@@ -251,7 +251,7 @@ LAW = Law()
 
 def test_table_for_one_more_load_is_taken_though_its_law_is_a_copy() -> None:
     bench = Bench(law=f"{__name__}:LAW")
-    bench.engine.on_time(SETTLE_NS)
+    bench.engine.on_time(Ramsis.rules.settle_ns)
     bench.settle()
     for _ in range(2):
         # As from another process: what comes back is a copy.
@@ -272,10 +272,10 @@ def test_table_for_one_more_load_is_taken_though_its_law_is_a_copy() -> None:
 
 def test_tables_that_could_not_be_made_are_asked_for_again_after_a_pause() -> None:
     bench = Bench()
-    bench.engine.on_time(SETTLE_NS)
+    bench.engine.on_time(Ramsis.rules.settle_ns)
     bench.settle()
-    now_ns = SETTLE_NS
-    for pause_ns in (RETRY_NS, 2 * RETRY_NS, 4 * RETRY_NS):
+    now_ns = Ramsis.rules.settle_ns
+    for pause_ns in (Ramsis.rules.retry_ns, 2 * Ramsis.rules.retry_ns, 4 * Ramsis.rules.retry_ns):
         bench.fail(now_ns)
         bench.engine.on_time(now_ns + pause_ns - 1)
         bench.settle()
@@ -287,7 +287,7 @@ def test_tables_that_could_not_be_made_are_asked_for_again_after_a_pause() -> No
     assert bench.source.figures() == {"table_failures": 3.0}
     bench.compute(now_ns)
     assert bench.source.figures()["promised_accuracy"] > 0.85
-    assert bench.source.pause_ns == RETRY_NS
+    assert bench.source.pause_ns == Ramsis.rules.retry_ns
 
 
 def test_a_failure_leaves_the_tables_there_are() -> None:
@@ -299,9 +299,9 @@ def test_a_failure_leaves_the_tables_there_are() -> None:
         bench.send(SECOND + step * ms(0.5))
     bench.fail(2 * SECOND)
     assert bench.source.made[0] is before
-    bench.engine.on_time(2 * SECOND + RETRY_NS)
+    bench.engine.on_time(2 * SECOND + Ramsis.rules.retry_ns)
     bench.settle()
-    bench.compute(2 * SECOND + RETRY_NS)
+    bench.compute(2 * SECOND + Ramsis.rules.retry_ns)
     assert bench.source.made[0].ladder.rungs[-1].rate_rps > top
 
 

@@ -16,13 +16,8 @@ from fermata.router.policies.sneakpeek.classes import (
     lower_recall,
     sharpened,
 )
-from fermata.router.policies.sneakpeek.estimator import FLOORED, Estimator, dirichlet
-from fermata.router.policies.sneakpeek.frequencies import (
-    GAIN_FALL,
-    GAIN_FAST,
-    GAIN_MIN,
-    Frequencies,
-)
+from fermata.router.policies.sneakpeek.estimator import Estimator, dirichlet
+from fermata.router.policies.sneakpeek.frequencies import Frequencies
 from fermata.router.policies.sneakpeek.penalty import linear, load_penalty, sigmoid, step
 
 GOOD = Peek(((0.9, 0.1), (0.2, 0.8)), (0.9, 0.8))
@@ -119,9 +114,13 @@ def test_one_request_moves_frequencies_towards_its_posterior() -> None:
     found = Frequencies((0.5, 0.3, 0.2))
     for likelihoods in ((1.0, 0.2, 0.1), (0.1, 0.4, 1.0)):
         before, fast = found.settled.tolist(), found.fast.tolist()
-        gain = max(GAIN_MIN, found.seen**-GAIN_FALL)
+        rules = found.rules
+        gain = max(rules.gain_min, found.seen**-rules.gain_fall)
         found.observe(likelihoods)
-        for shares, moved, by in ((before, found.settled, gain), (fast, found.fast, GAIN_FAST)):
+        for shares, moved, by in (
+            (before, found.settled, gain),
+            (fast, found.fast, rules.gain_fast),
+        ):
             joint = [share * each for share, each in zip(shares, likelihoods, strict=True)]
             for share, each, now in zip(shares, joint, moved, strict=True):
                 assert now == pytest.approx(share + by * (each / sum(joint) - share))
@@ -141,7 +140,7 @@ def plain(classes: Classes, shares: list[float], votes: list[int]) -> tuple[list
     joint = [share * each for share, each in zip(shares, likelihoods, strict=True)]
     theta = [each / sum(joint) for each in joint]
     gains = [
-        share * weight * (FLOORED if floor else 1.0)
+        share * weight * (Estimator.rules.floored_weight if floor else 1.0)
         for share, weight, floor in zip(theta, classes.weights, classes.recall_floors, strict=True)
     ]
     worths = [

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 from math import ceil, sqrt
+from typing import Final
 
 from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
@@ -14,10 +15,18 @@ from fermata.router.policies.family import Family
 from fermata.router.policies.sizing import learn_slo_ns, size_for_half
 from fermata.router.policies.unassigned import Unassigned
 
-FIRST_PLAN_NS = 500_000_000
-SCALE_STEPS = 12
-"""Halvings in the search for the load that just fits."""
-SCALE_MAX = 16.0
+
+@dataclass(frozen=True, slots=True)
+class PartitionRules:
+    """When the first partition comes, and how hard it is searched for."""
+
+    first_plan_ns: int = 500_000_000
+    scale_steps: int = 12
+    """Halvings in the search for the load that just fits."""
+    scale_max: float = 16.0
+
+
+RULES: Final = PartitionRules()
 ROUNDING = 1e-9
 
 
@@ -139,9 +148,9 @@ def partition(loads: Sequence[SessionLoad], backends: int) -> list[Bin]:
     Nexus adds backends when the loads need more; we have what we have, so we scale all loads
     to what just fits: down in overload, up otherwise, which gives the spare time to bursts.
     """
-    low, high = 0.0, SCALE_MAX
+    low, high = 0.0, RULES.scale_max
     best: list[Bin] = []
-    for _ in range(SCALE_STEPS):
+    for _ in range(RULES.scale_steps):
         scale = (low + high) / 2 if low > 0.0 else high / 4
         bins = pack(loads, scale, backends)
         if bins is None:
@@ -299,7 +308,7 @@ class Partitioned(Source):
         """Take the rates of the epoch that ends, and place the applications anew."""
         if self.began_at_ns < 0:
             self.began_at_ns = self.planned_at_ns = now_ns
-            self.replan_at_ns = now_ns + FIRST_PLAN_NS
+            self.replan_at_ns = now_ns + RULES.first_plan_ns
             return
         # The epoch itself is the meter: RateMeter's memory of a second would be far noisier.
         elapsed_ns = now_ns - self.planned_at_ns
@@ -310,7 +319,7 @@ class Partitioned(Source):
             self.rps[application] += weight * (rps - self.rps[application])
             self.counts[application] = 0
         self.planned_at_ns = now_ns
-        self.replan_at_ns = now_ns + max(FIRST_PLAN_NS, min(self.options.epoch_ns, age_ns))
+        self.replan_at_ns = now_ns + max(RULES.first_plan_ns, min(self.options.epoch_ns, age_ns))
         self._place()
 
     def _place(self) -> None:

@@ -2,17 +2,16 @@
 
 from heapq import heappop, heappush
 
-MEMORY = 0.003
-"""Weight of the newest batch in the mean run times."""
-
 
 class RunningWork:
     """Keeps the predicted ends of batches; each leaves by itself once it is past, so a backend
     that dies leaves nothing behind."""
 
-    __slots__ = ("ends_ns", "mean_ns", "square_ns2", "sum_ns")
+    __slots__ = ("ends_ns", "mean_ns", "square_ns2", "sum_ns", "weight")
 
-    def __init__(self) -> None:
+    def __init__(self, weight: float = 0.003) -> None:
+        self.weight = weight
+        """Weight of the newest batch in the mean run times."""
         self.ends_ns: list[int] = []
         self.sum_ns = 0
         self.mean_ns = 0.0
@@ -25,8 +24,8 @@ class RunningWork:
         self.sum_ns += end_at_ns
         if self.mean_ns == 0.0:
             self.mean_ns, self.square_ns2 = float(run_ns), float(run_ns) ** 2
-        self.mean_ns += MEMORY * (run_ns - self.mean_ns)
-        self.square_ns2 += MEMORY * (float(run_ns) ** 2 - self.square_ns2)
+        self.mean_ns += self.weight * (run_ns - self.mean_ns)
+        self.square_ns2 += self.weight * (float(run_ns) ** 2 - self.square_ns2)
 
     def count(self, now_ns: int) -> int:
         """Batches that are still to end."""

@@ -3,6 +3,8 @@ for. Beyond the papers: RAMSIS decides at each worker, by its own queue alone.""
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
@@ -26,15 +28,20 @@ from fermata.router.policies.central.prices import PriceCurve
 from fermata.router.policies.central.running_work import RunningWork
 from fermata.router.policies.family import Family
 
-EFFICIENT = 1.03
-"""A smaller batch counts as efficient up to this factor of the cost for each request."""
-CAUTION_STEP = 0.005
-CAUTION_MAX = 0.5
-SILENT_NS = 2 * SECOND
-"""Without arrivals for so long the application counts no demand."""
-OTHERS_MEMORY = 0.1
-HOLD_MARGIN = 2.0
-"""`hold: deferred` leaves earlier by this many times the mean wait of ripe bids."""
+
+@dataclass(frozen=True, slots=True)
+class CentralRules:
+    """Limits and memories of the queue."""
+
+    efficient: float = 1.03
+    """A smaller batch counts as efficient up to this factor of the cost for each request."""
+    caution_step: float = 0.005
+    caution_max: float = 0.5
+    silent_ns: int = 2 * SECOND
+    """Without arrivals for so long the application counts no demand."""
+    others_memory: float = 0.1
+    hold_margin: float = 2.0
+    """`hold: deferred` leaves earlier by this many times the mean wait of ripe bids."""
 
 
 class CentralQueue(Source):
@@ -47,6 +54,7 @@ class CentralQueue(Source):
     """
 
     respects_client_limits = True
+    rules: ClassVar[CentralRules] = CentralRules()
 
     def __init__(self, family: Family, options: CentralOptions) -> None:
         self.family = family
@@ -102,7 +110,7 @@ class CentralQueue(Source):
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
         if self.rate.on_arrival(now_ns):
             self._aim(now_ns)
-            self.timers.arm(self.silence, now_ns + SILENT_NS)
+            self.timers.arm(self.silence, now_ns + self.rules.silent_ns)
         if request.accuracies is not None:
             self.evidence += 1
         if request.allowed is not None:
@@ -136,7 +144,8 @@ class CentralQueue(Source):
         balance at the share allowed."""
         late = sum(request.deadline_ns < now_ns for request in batch.requests)
         allowed = self.options.late_share * (len(batch.requests) - late)
-        self.caution = min(CAUTION_MAX, max(0.0, self.caution + CAUTION_STEP * (late - allowed)))
+        caution = self.caution + self.rules.caution_step * (late - allowed)
+        self.caution = min(self.rules.caution_max, max(0.0, caution))
 
     def on_time(self, now_ns: int) -> Sequence[int]:
         """Nothing has arrived for a while: no backends are needed."""
@@ -183,7 +192,7 @@ class CentralQueue(Source):
     def _room_ns(self, point: Point) -> int:
         """How long requests may wait and still run at about this cost, in a smaller batch."""
         table = self.tables[point.variant]
-        limit_ns = EFFICIENT * point.each_ns
+        limit_ns = self.rules.efficient * point.each_ns
         small = next(size for size in range(1, len(table)) if table[size] <= limit_ns * size)
         return max(1, self.end_in_ns - table[small])
 
@@ -201,7 +210,7 @@ class CentralQueue(Source):
             # What runs where it cannot takes nothing from it: look who is busy where it can.
             own = self.under_way.count(now_ns)
             theirs = max(0.0, float(able - self.desk.free_backends(self) - own))
-        self.others += OTHERS_MEMORY * (theirs - self.others)
+        self.others += self.rules.others_memory * (theirs - self.others)
 
     def _price(self, now_ns: int) -> tuple[float, float]:
         """Accuracy that a nanosecond of backend time must earn, and what then is left of the
@@ -387,7 +396,7 @@ class CentralQueue(Source):
         if point is None:
             return 0
         if hold == "deferred":
-            early_ns = int(HOLD_MARGIN * self.signals.wait_ns)
+            early_ns = int(self.rules.hold_margin * self.signals.wait_ns)
             return min(self._full_in_ns(point, left_ns) - early_ns, latest_ns - now_ns)
         # One more request comes in about a gap: is it worth the backend's waiting?
         gap_ns = self.gap_ns

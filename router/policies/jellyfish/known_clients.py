@@ -3,11 +3,7 @@
 from typing import NamedTuple
 
 from fermata.clients.frame_bits import FrameBits
-from fermata.foundation.units import SECOND
 from fermata.router.core.events import ClientReport
-
-GONE_AFTER_NS = 2 * SECOND
-"""A client that has said nothing for so long asks for nothing."""
 
 
 class ClientNeeds(NamedTuple):

@@ -3,26 +3,35 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import ClassVar
 
-from fermata.foundation.units import NEVER
+from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Advise, Batch, ClientReport, DropReason, Request
 from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
 from fermata.router.policies.by_content import suited
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.decision import SPLITS, Decider, SearchEffort
-from fermata.router.policies.jellyfish.known_clients import GONE_AFTER_NS, KnownClient
+from fermata.router.policies.jellyfish.known_clients import KnownClient
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer
 from fermata.router.policies.jellyfish.placement import HitCount, assign, neighbours
 from fermata.router.policies.jellyfish.problem import make_zoo
 from fermata.router.policies.unassigned import Unassigned
 
-SOON_NS = 100_000_000
-"""Between two decisions, at least."""
-DOUBT_AFTER = 8
-"""Decisions after which the margin of a DNN that nobody runs is trusted a little less."""
-COLLAPSED = 0.85
-"""A client whose bandwidth falls below this share of what was planned is planned anew at once."""
+
+@dataclass(frozen=True, slots=True)
+class JellyfishRules:
+    """How soon clients are mapped anew."""
+
+    gone_after_ns: int = 2 * SECOND
+    """A client that has said nothing for so long asks for nothing."""
+    soon_ns: int = 100_000_000
+    """Between two decisions, at least."""
+    relax_after: int = 8
+    """Decisions after which the margin of a DNN that nobody runs is trusted a little less."""
+    collapsed: float = 0.85
+    """A client whose bandwidth falls below this share of the planned one is planned anew at
+    once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,7 @@ class Jellyfish(Source):
 
     owns_backends = True
     respects_client_limits = True
+    rules: ClassVar[JellyfishRules] = JellyfishRules()
     maps_clients = True
 
     def __init__(self, family: Family, options: JellyfishOptions, rng: Random) -> None:
@@ -114,21 +124,21 @@ class Jellyfish(Source):
             known.hear(now_ns, report)
             self.clients[report.client] = known
             planned_bps = self.planned_bps.get(report.client, 0.0)
-            if report.bandwidth_bps < COLLAPSED * planned_bps or planned_bps <= 0.0:
-                self._decide_by(now_ns, SOON_NS)
+            if report.bandwidth_bps < self.rules.collapsed * planned_bps or planned_bps <= 0.0:
+                self._decide_by(now_ns, self.rules.soon_ns)
         return NO_LANES
 
     def _forget_silent(self, now_ns: int) -> None:
         """Clients come and go for months, also while there is no backend to plan for."""
         while self.clients:
             number, known = next(iter(self.clients.items()))
-            if known.heard_at_ns + GONE_AFTER_NS >= now_ns:
+            if known.heard_at_ns + self.rules.gone_after_ns >= now_ns:
                 return
             del self.clients[number]
             self.advised.pop(number, None)
 
     def _decide_by(self, now_ns: int, gap_ns: int) -> None:
-        self.urgent = self.urgent or gap_ns <= SOON_NS
+        self.urgent = self.urgent or gap_ns <= self.rules.soon_ns
         due_at_ns = max(now_ns, self.decided_at_ns + gap_ns)
         if self.options.replan_here and self.workers and due_at_ns < self.due_at_ns:
             self.due_at_ns = due_at_ns
@@ -241,7 +251,7 @@ class Jellyfish(Source):
         running = {worker.dnn for worker in self.workers.values()}
         for dnn, variant in enumerate(self.variants):
             self.idle_for[dnn] = 0 if dnn in running else self.idle_for[dnn] + 1
-            if self.idle_for[dnn] >= DOUBT_AFTER:
+            if self.idle_for[dnn] >= self.rules.relax_after:
                 self.idle_for[dnn] = 0
                 self.costs.relax_margin(variant)
 

@@ -2,6 +2,8 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from fermata.foundation.units import SECOND, ms
 from fermata.router.core.deadline_queue import DeadlineQueue
@@ -16,14 +18,21 @@ from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.tables import Made, SolveJob, drifted, job_for
 from fermata.router.policies.unassigned import Unassigned
 
-SETTLE_NS = ms(50)
-"""Backends that come and go within this time are one change."""
-LOOK_EVERY = 256
-"""Batches between two looks at whether run times have drifted."""
-RETRY_NS, RETRY_NS_MAX = SECOND, 60 * SECOND
-"""Pause before tables that could not be made are asked for again: at first, and at most."""
-BEYOND = 1.1
-"""A table for a load outside the range is made for this much more."""
+
+@dataclass(frozen=True, slots=True)
+class RamsisRules:
+    """When tables are asked for."""
+
+    settle_ns: int = ms(50)
+    """Backends that come and go within this time are one change."""
+    look_every: int = 256
+    """Batches between two looks at whether run times have drifted."""
+    retry_ns: int = SECOND
+    """Pause before tables that could not be made are asked for again: at first."""
+    retry_ns_max: int = 60 * SECOND
+    """The same at most."""
+    beyond: float = 1.1
+    """A table for a load outside the range is made for this much more."""
 
 
 class QueueWorker:
@@ -46,6 +55,7 @@ class Ramsis(Source):
 
     owns_backends = True
     respects_client_limits = True
+    rules: ClassVar[RamsisRules] = RamsisRules()
 
     def __init__(self, family: Family, options: RamsisOptions) -> None:
         self.family = family
@@ -65,7 +75,7 @@ class Ramsis(Source):
         """Times that tables could not be made."""
         self.again: dict[int, tuple[int, float]] = {}
         """By kind whose tables could not: when to ask again, and for which load."""
-        self.pause_ns = RETRY_NS
+        self.pause_ns = self.rules.retry_ns
         self.stale = False
         """The workers have changed since the last tables were asked for."""
         self.batches = 0
@@ -143,7 +153,7 @@ class Ramsis(Source):
             homeless = queue.pop_many(len(queue))
         self.order = list(self.workers.values())
         self.stale = True
-        self.timers.arm(self.change, now_ns + SETTLE_NS)
+        self.timers.arm(self.change, now_ns + self.rules.settle_ns)
         lanes: list[int] = []
         for request in homeless:
             lanes.extend(self.on_request(now_ns, request))
@@ -184,7 +194,7 @@ class Ramsis(Source):
         assert isinstance(result, Made)
         job, kind = result.job, result.job.kind
         self.asked.discard(kind)
-        self.pause_ns = RETRY_NS
+        self.pause_ns = self.rules.retry_ns
         known = self.made.get(kind)
         if job.low_rps == job.high_rps and known is not None and not self.options.load_rps:
             # One more for a load outside the range. Where all tables have been made anew
@@ -204,7 +214,7 @@ class Ramsis(Source):
         rate_rps = work.low_rps if work.low_rps == work.high_rps else 0.0
         self.again[work.kind] = (now_ns + self.pause_ns, rate_rps)
         self.timers.arm(self.retry, now_ns + self.pause_ns)
-        self.pause_ns = min(2 * self.pause_ns, RETRY_NS_MAX)
+        self.pause_ns = min(2 * self.pause_ns, self.rules.retry_ns_max)
         return NO_LANES
 
     def figures(self) -> dict[str, float]:
@@ -225,11 +235,11 @@ class Ramsis(Source):
         for kind, made in self.made.items():
             self.rungs[kind] = made.ladder.rung_for(rate_rps)
             if not made.ladder.covers(rate_rps) and kind not in self.asked:
-                self._ask(kind, BEYOND * rate_rps)
+                self._ask(kind, self.rules.beyond * rate_rps)
 
     def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
         self.batches += 1
-        if self.batches % LOOK_EVERY == 0:
+        if self.batches % self.rules.look_every == 0:
             for kind, made in self.made.items():
                 lead_ns = self.lead.ns(1)
                 if kind not in self.asked and drifted(made.job, self.family, self.costs, lead_ns):

@@ -1,18 +1,25 @@
 """The time an instance really takes for a request: its mean and its spread, learnt."""
 
+from dataclasses import dataclass
 from math import sqrt
+from typing import ClassVar
 
 from fermata.router.core.costs import VariantCost
 
-MEMORY = 256
-"""Requests over which mean and spread are averaged."""
-PRIOR = 16
-"""Requests that the profile's own word counts for."""
-SPREAD_UNKNOWN = 0.1
-"""Relative spread where the profile has no 99th percentile: rather a reserve than a miss."""
-SIGMAS_OF_P99 = 2.33
-RATIO_MIN = 0.5
-"""A run that ends sooner has failed, or is not worth being optimistic for."""
+
+@dataclass(frozen=True, slots=True)
+class ServiceTimeRules:
+    """How fast mean and spread are learnt."""
+
+    memory: int = 256
+    """Requests over which mean and spread are averaged."""
+    prior: int = 16
+    """Requests that the profile's own word counts for."""
+    spread_unknown: float = 0.1
+    """Relative spread where the profile has no 99th percentile: rather a reserve than a miss."""
+    sigmas_of_p99: float = 2.33
+    ratio_min: float = 0.5
+    """A run that ends sooner has failed, or is not worth being optimistic for."""
 
 
 class ServiceTimes:
@@ -23,11 +30,12 @@ class ServiceTimes:
     """
 
     __slots__ = ("count", "mean", "variance")
+    rules: ClassVar[ServiceTimeRules] = ServiceTimeRules()
 
     def __init__(self, cost: VariantCost) -> None:
-        self.count = PRIOR
+        self.count = self.rules.prior
         self.mean = 1.0
-        spread = max(SPREAD_UNKNOWN, (cost.seed - 1.0) / SIGMAS_OF_P99)
+        spread = max(self.rules.spread_unknown, (cost.seed - 1.0) / self.rules.sigmas_of_p99)
         self.variance = spread * spread
 
     @property
@@ -36,9 +44,9 @@ class ServiceTimes:
 
     def observe(self, ratio: float) -> None:
         """A batch took so many times what its profile says."""
-        if ratio < RATIO_MIN:
+        if ratio < self.rules.ratio_min:
             return
-        self.count = min(MEMORY, self.count + 1)
+        self.count = min(self.rules.memory, self.count + 1)
         weight = 1.0 / self.count
         off = ratio - self.mean
         self.mean += weight * off

@@ -2,7 +2,9 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import hypot
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,12 +25,17 @@ Numbers = npt.NDArray[np.intp]
 ROUNDING = 1e-6
 """Probabilities that differ by less, relatively, come of the same votes."""
 
-KNOWN_FROM = 60
-"""Requests after which class frequencies are good enough to answer by; again after a change."""
-FLOORED = 20.0
-"""How much more a class with a recall floor counts where it cannot be ruled out: one that is
-dropped is missed, so in overload the others have to give way, and an answer at once rather names
-that class than misses it."""
+
+@dataclass(frozen=True, slots=True)
+class EstimatorRules:
+    """How much is made of evidence."""
+
+    known_from: int = 60
+    """Requests after which class frequencies are good enough to answer by; again after a change."""
+    floored_weight: float = 20.0
+    """How much more a class with a recall floor counts where it cannot be ruled out. One that is
+    dropped is missed, so in overload the others have to give way; and an answer at once rather
+    names that class than misses it."""
 
 
 def dirichlet(prior: Sequence[float], votes: Sequence[float]) -> Shares:
@@ -40,6 +47,8 @@ class Estimator:
     """One application's estimates. The posterior is calibrated: a class counts by how likely the
     SneakPeek model is to vote like that on it, and by how often it comes. Raw votes with a
     Jeffreys prior, as the paper has it, take a poor SneakPeek model at its word."""
+
+    rules: ClassVar[EstimatorRules] = EstimatorRules()
 
     def __init__(
         self, classes: Classes, accuracy: Sequence[float], accuracy_floor: float = 0.0
@@ -143,7 +152,7 @@ class Estimator:
         possible = self._possible(even)
         gains = self._gains(theta, possible)
         label, instant = self._short_circuit(gains, possible)
-        if prior == "online" and self.frequencies.seen < KNOWN_FROM:
+        if prior == "online" and self.frequencies.seen < self.rules.known_from:
             # While nobody knows how often classes come, a look knows less than it seems to.
             instant = 0.0
         return Estimate(
@@ -179,7 +188,7 @@ class Estimator:
         floor that are not ruled out."""
         gains: Shares = theta * self.weights
         if len(possible):
-            gains[possible] *= FLOORED
+            gains[possible] *= self.rules.floored_weight
         return gains
 
     def _worths(self, gains: Shares, possible: Numbers) -> tuple[float, ...]:

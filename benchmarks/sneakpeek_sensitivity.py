@@ -13,8 +13,8 @@ from benchmarks.figures import Figure, run
 from benchmarks.sneakpeek import floors
 from benchmarks.sneakpeek_setting import Prepared, digits, prepare, without_judges
 from benchmarks.sneakpeek_windows import Load, draw_load, play
-from fermata.router.policies.sneakpeek.estimator import Estimator
-from fermata.router.policies.sneakpeek.frequencies import Frequencies
+from fermata.router.policies.sneakpeek.estimator import Estimator, EstimatorRules
+from fermata.router.policies.sneakpeek.frequencies import Frequencies, FrequencyRules
 
 OPTIONS: dict[str, tuple[int, int, int]] = {
     "tau": (3, 5, 7),
@@ -22,13 +22,14 @@ OPTIONS: dict[str, tuple[int, int, int]] = {
     "budget": (150, 600, 2400),
 }
 """Options of the policy: less, as it is, more."""
-RULES: dict[str, tuple[float, float, float]] = {
-    "gain_min": (1 / 800, 1 / 400, 1 / 200),
-    "gain_fall": (0.6, 0.7, 0.8),
-    "gain_fast": (1 / 36, 1 / 24, 1 / 16),
-    "alarm": (2.5, 3.5, 5.0),
-    "known_from": (30, 60, 120),
+FREQUENCY_RULES = {
+    "gain_min": (FrequencyRules(gain_min=1 / 800), FrequencyRules(gain_min=1 / 200)),
+    "gain_fall": (FrequencyRules(gain_fall=0.6), FrequencyRules(gain_fall=0.8)),
+    "gain_fast": (FrequencyRules(gain_fast=1 / 36), FrequencyRules(gain_fast=1 / 16)),
+    "alarm": (FrequencyRules(alarm=2.5), FrequencyRules(alarm=5.0)),
 }
+"""Rules of the class frequencies: less, and more."""
+KNOWN_FROM = (EstimatorRules(known_from=30), EstimatorRules(known_from=120))
 """Rules of the estimates, likewise."""
 FLOOR_WEIGHTS = (10.0, 20.0, 40.0)
 """What a request of a class below its floor weighs."""
@@ -60,14 +61,19 @@ def measure(quick: bool) -> Iterator[Figure]:
     yield Figure("utility as it is, settings chosen without judging data", as_it_is, "", 0.93)
     for name, (less, _, more) in OPTIONS.items():
         yield _row(name, as_it_is, [utility(prepared, loads, {name: one}) for one in (less, more)])
-    for name, (less, _, more) in RULES.items():
-        learner = Estimator if hasattr(Estimator.rules, name) else Frequencies
-        usual, found = learner.rules, []
-        for one in (less, more):
-            learner.rules = replace(usual, **{name: one})
+    for name, others in FREQUENCY_RULES.items():
+        found: list[float] = []
+        for rules in others:
+            Frequencies.rules = rules
             found.append(utility(prepared, loads, {}))
-        learner.rules = usual
+        Frequencies.rules = FrequencyRules()
         yield _row(name, as_it_is, found)
+    found = []
+    for estimating in KNOWN_FROM:
+        Estimator.rules = estimating
+        found.append(utility(prepared, loads, {}))
+    Estimator.rules = EstimatorRules()
+    yield _row("known_from", as_it_is, found)
     yield from floor_weights(prepared, quick)
 
 

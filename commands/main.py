@@ -13,6 +13,7 @@ from fermata.commands.simulation import goodput, simulate
 from fermata.commands.sneakpeek import app as sneakpeek
 from fermata.commands.stream import stream
 from fermata.commands.top import top
+from fermata.commands.tournament import tournament
 from fermata.commands.trace import trace
 from fermata.commands.view import view
 from fermata.foundation.errors import ConfigError
@@ -26,7 +27,19 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (serve, stream, load, top, profile, simulate, goodput, view, trace, plan):
+for command in (
+    serve,
+    stream,
+    load,
+    top,
+    profile,
+    simulate,
+    goodput,
+    tournament,
+    view,
+    trace,
+    plan,
+):
     app.command()(command)
 app.add_typer(sneakpeek)
 app.add_typer(policy, name="policy")

@@ -1,0 +1,1 @@
+"""Workloads drawn at random, on which every policy is played and compared."""

@@ -1,0 +1,89 @@
+"""The fluid bound: the utility that no policy can exceed on given arrivals.
+
+A request that is answered in time runs within one SLO of its arrival. So what arrives in one window
+of the longest SLO runs in this window or in the next, and each window has so much backend time. In
+the bound nothing idles for want of company: every request costs what a full batch costs it.
+"""
+
+from collections import defaultdict
+from itertools import pairwise
+
+import highspy
+import numpy as np
+import numpy.typing as npt
+
+from fermata.applications.application import Application
+from fermata.router.policies.central.hull import Point, concave_hull, price
+from fermata.simulator.arrivals import Arrivals
+from fermata.simulator.assembly import batch_size_max
+from fermata.simulator.scenario.scenario import Scenario
+
+NOTHING = Point(-1, 1, 0, 0.0)
+"""A request that is dropped: it takes no time and earns nothing."""
+Segments = list[tuple[float, float]]
+"""(accuracy for a nanosecond, nanoseconds), for one request of an application, best first."""
+
+
+def fluid_bound(scenario: Scenario, arrivals: Arrivals, with_accuracy: bool = True) -> float:
+    """Sum of accuracy over answers in time, over all requests, at best.
+
+    Without accuracy every answer counts as one.
+    """
+    measured = arrivals.at_ns >= scenario.warmup_ns
+    window_ns = max(application.slo_ns_max for application in scenario.applications)
+    windows = (arrivals.at_ns[measured] - scenario.warmup_ns) // window_ns
+    applications = arrivals.application[measured]
+    total = len(windows)
+    if total == 0:
+        return 0.0
+    segments = [_segments(each, with_accuracy) for each in scenario.applications]
+    kinds: dict[tuple[tuple[float, float], ...], int] = {}
+    kind_of = [kinds.setdefault(tuple(each), len(kinds)) for each in segments]
+    count = int(windows.max()) + 1
+    arrived = np.zeros((count, len(kinds)))
+    np.add.at(arrived, (windows, np.array(kind_of)[applications]), 1.0)
+    capacity_ns = float(scenario.backends * window_ns)
+    return _solve(arrived, [list(kind) for kind in kinds], capacity_ns) / total
+
+
+def _segments(application: Application, with_accuracy: bool) -> Segments:
+    """Each step along the hull of what a request can be given, from nothing to the best."""
+    points = [NOTHING]
+    for number, variant in enumerate(application.variants):
+        accuracy = (variant.accuracy or 0.0) if with_accuracy else 1.0
+        assert variant.profile is not None
+        sizes = range(1, batch_size_max(variant, application.slo_ns_max) + 1)
+        points += [
+            Point(number, size, run_ns, accuracy)
+            for size, run_ns in zip(sizes, variant.profile.table_ns(len(sizes)), strict=True)
+            if run_ns <= application.slo_ns_max
+        ]
+    hull = concave_hull(points)
+    return [(price(cheap, dear), dear.each_ns - cheap.each_ns) for cheap, dear in pairwise(hull)]
+
+
+def _solve(arrived: npt.NDArray[np.float64], kinds: list[Segments], capacity_ns: float) -> float:
+    """The linear program: time of each segment of each window's requests, here or in the next."""
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver.silent()
+    windows = len(arrived)
+    # In units of a window's capacity, so that the solver sees numbers near one.
+    here = solver.addVariables(windows, lb=0.0, ub=1.0)
+    later = solver.addVariables(windows, lb=0.0, ub=1.0)
+    worth = []
+    for window in range(windows):
+        used = []
+        steps = defaultdict[float, float](float)
+        for kind, segments in enumerate(kinds):
+            for worth_each, time_ns in segments:
+                steps[worth_each] += float(arrived[window, kind]) * time_ns / capacity_ns
+        for worth_each, room in steps.items():
+            if room > 0.0:
+                used.append(solver.addVariable(lb=0.0, ub=room))
+                worth.append(worth_each * capacity_ns * used[-1])
+        if used:
+            solver.addConstr(solver.qsum(used) <= here[window] + later[window])
+        spill = later[window - 1] if window > 0 else 0.0
+        solver.addConstr(here[window] + spill <= 1.0)
+    solver.maximize(solver.qsum(worth))
+    return float(solver.getObjectiveValue())

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fermata.applications.classes import ClassesOptions
 from fermata.applications.clients import ClientsSpec
 from fermata.applications.content import ContentSpec
-from fermata.applications.served import CanarySpec, InputSpec
+from fermata.applications.server_options import CanarySpec, InputSpec
 from fermata.applications.variant import Variant
 from fermata.foundation.sections import (
     Count,

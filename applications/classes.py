@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any
 
-from fermata.foundation.check import check_fraction, check_positive, refuse
+from fermata.foundation.refusals import check_fraction, check_positive, refuse
 from fermata.foundation.sections import (
     Fraction,
     NotNegative,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fermata.applications.application import Application
 from fermata.applications.variant import Variant, read_variant
-from fermata.foundation.check import refuse
+from fermata.foundation.refusals import refuse
 from fermata.foundation.sections import keys, read_section
 from fermata.foundation.validation import Fields
 from fermata.router.policies.catalog import POLICIES, read_options

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from fermata.foundation.check import refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import refuse
 from fermata.foundation.sections import (
     Count,
     Fraction,

@@ -13,7 +13,7 @@ from fermata.autoscaler.placer import PlacementEffect, Placer
 from fermata.autoscaler.readings import ClusterReading
 from fermata.autoscaler.rule import ScalingAdvice, Window
 from fermata.autoscaler.scaler import Scaler
-from fermata.autoscaler.sharing import spread
+from fermata.autoscaler.sub_cluster_limits import spread
 from fermata.foundation.units import NEVER
 from fermata.partitioner.plan import PlacedModel, Plan
 

@@ -14,7 +14,7 @@ from fermata.autoscaler.rule import (
     demand_of,
     without_memory,
 )
-from fermata.autoscaler.sharing import floors, share_out
+from fermata.autoscaler.sub_cluster_limits import floors, share_out
 
 
 class Scaler:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
 
-from fermata.clients.load.lane import AGAIN_S, CONNECT_S, OK, LaneOwner, LoadError
+from fermata.clients.load.connection import AGAIN_S, CONNECT_S, OK, LaneOwner, LoadError
 from fermata.clients.load.sender import Sender, SenderOptions
 
 HEAD_END = b"\r\n\r\n"

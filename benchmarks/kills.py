@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from benchmarks.figures import Figure
 from benchmarks.live_server import ROOT, Running, fermata, title_of
-from fermata.clients.load.lane import CUT
+from fermata.clients.load.connection import CUT
 
 SLO_MS = 400.0
 GRACE_MS = 50.0

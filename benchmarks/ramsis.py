@@ -24,7 +24,7 @@ from benchmarks.ramsis_central import (
 from benchmarks.ramsis_data import DEFAULT_FOLDER, Task, load_measured, load_task, load_trace
 from benchmarks.ramsis_rows import Measured, Row, Setting, Value, outcome, percent
 from benchmarks.ramsis_solving import solver_rows
-from fermata.simulator.switching import sustained_rps
+from fermata.simulator.sustained_load import sustained_rps
 
 
 def margins(setting: Setting, reward: str, seconds: float) -> list[tuple[float, float]]:

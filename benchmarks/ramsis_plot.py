@@ -7,7 +7,7 @@ import matplotlib
 
 from benchmarks.ramsis_data import DEFAULT_FOLDER, Task, load_task
 from benchmarks.ramsis_rows import Setting, outcome, percent
-from fermata.simulator.switching import sustained_rps
+from fermata.simulator.sustained_load import sustained_rps
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

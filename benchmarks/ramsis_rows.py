@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from benchmarks.figures import Figure
 from benchmarks.ramsis_data import Task, served
-from fermata.router.policies.central.hull import concave_hull, fluid_accuracy, reachable
+from fermata.router.policies.central.accuracy_hull import concave_hull, fluid_accuracy, reachable
 from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import simulate
 from fermata.simulator.scenario.scenario import Scenario

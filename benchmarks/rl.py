@@ -21,7 +21,7 @@ from benchmarks.workloads import (
     periodic_bursts,
 )
 from fermata.foundation.units import SECOND
-from fermata.simulator.learning.served import served_by
+from fermata.simulator.learning.trained_scenario import served_by
 from fermata.simulator.reports.phase_report import PhaseReport, report_phases
 from fermata.simulator.reports.report import report
 from fermata.simulator.run import DROPPED, simulate

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from fermata.commands.files.placement import is_problem, problem_of
 from fermata.commands.files.workload import LoadOptions, Profiles, RateRps, load_workload
-from fermata.foundation.check import check_fraction, check_positive, refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import check_fraction, check_positive, refuse
 from fermata.foundation.validation import read_yaml
 from fermata.partitioner.plan import Problem, memory_bytes
 from fermata.partitioner.plan_file import load_plan

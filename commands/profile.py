@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
-from fermata.foundation.check import check_batches, check_positive, refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import check_batches, check_positive, refuse
 from fermata.profiles.devices import choose_device, open_device
 from fermata.profiles.measure import Device, MeasureEffort, Row
 from fermata.profiles.profile import ms

@@ -11,8 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fermata.commands.simulation import AsJson
-from fermata.foundation.check import refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import refuse
 from fermata.simulator.tournament.draw import draw
 from fermata.simulator.tournament.play import PLAYERS, Match
 from fermata.simulator.tournament.standings import FAMILIES, Standing, play_all, standings

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Annotated, Any, Literal, Protocol, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as type_hints
 
-from fermata.foundation.check import NUMBER_LIMIT, check_fraction, check_number, refuse
+from fermata.foundation.refusals import NUMBER_LIMIT, check_fraction, check_number, refuse
 from fermata.foundation.units import ms
 from fermata.foundation.validation import Fields, number
 from fermata.foundation.validation import fields as read_fields

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from fermata.foundation.check import check_fraction, check_number, check_positive, refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import check_fraction, check_number, check_positive, refuse
 
 
 def read_json(path: Path) -> object:

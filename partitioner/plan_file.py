@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fermata.foundation.check import refuse
 from fermata.foundation.json_types import JsonObject
+from fermata.foundation.refusals import refuse
 from fermata.foundation.validation import read_yaml
 from fermata.partitioner.plan import Plan
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fermata.foundation.check import check_positive, refuse
 from fermata.foundation.json_types import JsonObject
+from fermata.foundation.refusals import check_positive, refuse
 from fermata.foundation.units import ms
 from fermata.foundation.validation import Fields, fields, read_yaml
 from fermata.partitioner.plan import ANY_KIND, PlacedModel, Plan, Problem, SubCluster

@@ -4,8 +4,8 @@ import importlib.util
 import platform
 from pathlib import Path
 
-from fermata.foundation.check import refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import refuse
 from fermata.profiles.measure import Device
 
 CHOICES = ("auto", "cpu", "cuda")

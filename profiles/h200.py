@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fermata.foundation.check import refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import refuse
 from fermata.foundation.validation import Fields, fields, read_json
 from fermata.profiles.monotone import monotone
 from fermata.profiles.profile import Profile, ms

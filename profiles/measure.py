@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from fermata.foundation.check import check_batches, check_positive
+from fermata.foundation.refusals import check_batches, check_positive
 from fermata.profiles.monotone import Change, monotone
 from fermata.profiles.profile import ms
 

@@ -4,7 +4,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fermata.foundation.check import (
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import (
     check_fraction,
     check_linear,
     check_number,
@@ -12,7 +13,6 @@ from fermata.foundation.check import (
     check_table,
     refuse,
 )
-from fermata.foundation.errors import ConfigError
 
 
 def ms(value: float) -> int:

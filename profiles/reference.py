@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from fermata.foundation.check import refuse
+from fermata.foundation.refusals import refuse
 from fermata.foundation.validation import Fields, fields
 from fermata.profiles.profile import Profile
 from fermata.profiles.store import (

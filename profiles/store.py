@@ -6,8 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fermata.foundation.check import check_fraction, check_linear, check_number, check_table, refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import (
+    check_fraction,
+    check_linear,
+    check_number,
+    check_table,
+    refuse,
+)
 from fermata.foundation.validation import Fields, fields, read_json
 from fermata.profiles.profile import Profile, ms
 

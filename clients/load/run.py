@@ -7,7 +7,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 
 from fermata.clients.load.arrivals import SendTimes
-from fermata.clients.load.lane import LoadError
+from fermata.clients.load.connection import LoadError
 from fermata.clients.load.ledger import LoadLedger, merge
 from fermata.clients.load.sender import Sender, SenderOptions, Target
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fermata.clients.access import OPEN, Access
 from fermata.clients.load.arrivals import SendTimes
-from fermata.clients.load.lane import Calls, RequestLane, Way
+from fermata.clients.load.connection import Calls, RequestLane, Way
 from fermata.clients.load.ledger import LoadLedger
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire import parameters as names

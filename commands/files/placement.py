@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from fermata.autoscaler.options import EpochOptions
 from fermata.autoscaler.placer import placement_problem
-from fermata.foundation.check import refuse
+from fermata.foundation.refusals import refuse
 from fermata.partitioner.plan import Problem
 from fermata.profiles.store import BYTES_PER_MB
 from fermata.simulator.scaling import placed_model

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from fermata.applications.application import Application
 from fermata.applications.variant import Variant
-from fermata.foundation.check import refuse
+from fermata.foundation.refusals import refuse
 from fermata.profiles.profile import Profile
 from fermata.profiles.reference import find_profile, find_table
 

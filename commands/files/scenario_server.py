@@ -9,7 +9,7 @@ from fermata.applications.variant import EMULATED
 from fermata.commands.files.workload import LoadOptions, load_workload
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.config.resolve import presets
-from fermata.foundation.check import refuse
+from fermata.foundation.refusals import refuse
 from fermata.foundation.validation import fields, read_yaml
 from fermata.simulator.scenario.scenario import SCENARIO_KEYS, declared
 

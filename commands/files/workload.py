@@ -11,8 +11,8 @@ from fermata.applications.application import Application
 from fermata.applications.classes import PeekOptions
 from fermata.applications.variant import EMULATED, measured_by
 from fermata.commands.files.profile_option import apply_profiles
-from fermata.foundation.check import check_number, check_positive, refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import check_number, check_positive, refuse
 from fermata.foundation.user_code import find_beside
 from fermata.foundation.validation import Fields, fields, read_yaml
 from fermata.simulator.scenario.scenario import (

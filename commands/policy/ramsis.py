@@ -18,7 +18,7 @@ from fermata.commands.files.workload import (
     load_workload,
 )
 from fermata.commands.simulation import AsJson
-from fermata.foundation.check import check_fraction, check_number, check_positive, refuse
+from fermata.foundation.refusals import check_fraction, check_number, check_positive, refuse
 from fermata.router.policies.catalog import read_options
 from fermata.router.policies.ramsis.load_grid import peak_rps, solve_grid
 from fermata.router.policies.ramsis.options import RamsisOptions

@@ -24,8 +24,8 @@ from fermata.commands.files.workload import (
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.router.policies.rl.checkpoint import LearningCurve, load_checkpoint
-from fermata.simulator.learning.served import served_by
 from fermata.simulator.learning.system import read_tiers
+from fermata.simulator.learning.trained_scenario import served_by
 from fermata.simulator.reports.phase_report import PhaseReport, report_phases
 from fermata.simulator.run import simulate
 

@@ -31,8 +31,8 @@ from fermata.deployments.config.security import (
     TenantConfig,
     TokenConfig,
 )
-from fermata.foundation.check import in_one_line, refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import in_one_line, refuse
 from fermata.foundation.sections import Mark, write_section
 from fermata.foundation.validation import Fields, read_yaml
 from fermata.router.policies.catalog import POLICIES, check_movable, read_options

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from fermata.deployments.config.base import Section
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.foundation.check import NUMBER_LIMIT
+from fermata.foundation.refusals import NUMBER_LIMIT
 from fermata.foundation.sections import Limits, Mark, Option, options
 
 HEAD = """# Configuration

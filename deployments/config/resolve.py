@@ -8,7 +8,7 @@ import numpy as np
 
 from fermata.applications.application import Application
 from fermata.applications.reader import router_names
-from fermata.applications.served import InputSpec
+from fermata.applications.server_options import InputSpec
 from fermata.applications.variant import Variant
 from fermata.clients.wire.dtypes import NAMES
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig

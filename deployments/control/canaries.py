@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fermata.applications.reader import router_names
-from fermata.applications.served import CanarySpec
+from fermata.applications.server_options import CanarySpec
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.router.core.events import GOOD
 from fermata.router.links.unavailability import UnavailableCause

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fermata.deployments.sneakpeek.index import Floats, Labels
-from fermata.foundation.check import refuse
+from fermata.foundation.refusals import refuse
 from fermata.router.policies.sneakpeek.classes import TINY, Peek
 
 SHARPNESS = tuple(0.05 * step for step in range(1, 31))

@@ -20,8 +20,8 @@ from fermata.deployments.sneakpeek.index import (
     checksum,
     open_faiss,
 )
-from fermata.foundation.check import refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import refuse
 from fermata.router.policies.sneakpeek.classes import Peek
 
 SCHEMA = 1

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from fermata.foundation.check import check_number, refuse
+from fermata.foundation.refusals import check_number, refuse
 from fermata.foundation.units import NEVER, ms
 from fermata.router.core.source import Source
 from fermata.router.policies.baselines.batch_queues import BatchQueues, BatchQueuesOptions
@@ -29,7 +29,7 @@ from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.problem import BALANCINGS, REWARDS
 from fermata.router.policies.ramsis.slo_classes import classes_of
 from fermata.router.policies.rl.checkpoint import load_checkpoint
-from fermata.router.policies.rl.slots import SlotRouting, SlotRoutingOptions
+from fermata.router.policies.rl.slot_routing import SlotRouting, SlotRoutingOptions
 from fermata.router.policies.routing.deadline import DeadlineRouting, RoutingOptions
 from fermata.router.policies.sneakpeek import options as sneakpeek
 from fermata.router.policies.sneakpeek.source import WindowScheduler

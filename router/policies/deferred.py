@@ -19,7 +19,7 @@ from fermata.router.core.source import (
     SourceContext,
     SourceTimer,
 )
-from fermata.router.policies.by_content import suited
+from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.deferred_options import DeferredOptions
 from fermata.router.policies.family import Family
 from fermata.router.policies.sizing import full_size, learn_slo_ns, target_size

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fermata.foundation.check import refuse
+from fermata.foundation.refusals import refuse
 from fermata.router.policies.catalog import read_options
 from fermata.router.policies.family import Family
 from fermata.router.policies.rl.batching import SIZES

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fermata.foundation.check import check_number, check_positive, refuse
+from fermata.foundation.refusals import check_number, check_positive, refuse
 from fermata.foundation.units import SECOND, seconds
 from fermata.foundation.validation import Fields
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from fermata.applications.classes import ClassesOptions, PeekOptions, Steps
 from fermata.applications.content import ContentSpec, Samples
-from fermata.foundation.check import refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import refuse
 from fermata.profiles.profile import Profile
 from fermata.router.policies.sneakpeek.classes import Classes, Matrix, Peek, check_classes
 

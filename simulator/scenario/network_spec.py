@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fermata.foundation.check import check_positive, refuse
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.refusals import check_positive, refuse
 from fermata.foundation.units import SECOND, ms, seconds
 from fermata.foundation.validation import Fields, fields
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from fermata.autoscaler.options import AutoscalerOptions, EpochOptions, lead_windows
 from fermata.autoscaler.rule import RuleOptions
-from fermata.foundation.check import refuse
+from fermata.foundation.refusals import refuse
 from fermata.foundation.units import SECOND, seconds
 from fermata.foundation.validation import Fields
 from fermata.profiles.store import BYTES_PER_MB

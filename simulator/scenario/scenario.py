@@ -8,7 +8,7 @@ from pathlib import Path
 from fermata.applications.application import Application
 from fermata.applications.reader import numbered, read_applications, router_names
 from fermata.autoscaler.options import AutoscalerOptions, EpochOptions
-from fermata.foundation.check import check_positive, refuse
+from fermata.foundation.refusals import check_positive, refuse
 from fermata.foundation.units import NEVER, SECOND, ms, seconds
 from fermata.foundation.validation import Fields, fields, read_yaml
 from fermata.profiles.reference import find_table

@@ -12,7 +12,7 @@ from fermata.applications.variant import (
     merged,
     with_profile,
 )
-from fermata.foundation.check import refuse
+from fermata.foundation.refusals import refuse
 from fermata.profiles.profile import Profile
 from fermata.profiles.store import Table
 from fermata.simulator.scenario.content_spec import resolve_content

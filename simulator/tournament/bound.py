@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fermata.applications.application import Application
-from fermata.router.policies.central.hull import Point, concave_hull, price
+from fermata.router.policies.central.accuracy_hull import Point, concave_hull, price
 from fermata.simulator.arrivals import Arrivals
 from fermata.simulator.assembly import batch_size_max
 from fermata.simulator.scenario.scenario import Scenario

@@ -7,7 +7,7 @@ from fermata.autoscaler.control_loop import ControlLoop, SetTargets
 from fermata.autoscaler.options import AutoscalerOptions, EpochOptions
 from fermata.autoscaler.readings import ApplicationReading, ClusterReading, SubClusterReading
 from fermata.autoscaler.rule import RuleOptions
-from fermata.autoscaler.sharing import floors, share_out, spread
+from fermata.autoscaler.sub_cluster_limits import floors, share_out, spread
 from fermata.foundation.units import SECOND
 from fermata.partitioner.plan import PlacedModel, Plan
 

@@ -16,9 +16,9 @@ from fermata.router.policies.rl.checkpoint import Checkpoint, load_checkpoint, s
 from fermata.router.policies.rl.network import PolicyNetwork, softmax
 from fermata.router.policies.rl.observation import Scales, width
 from fermata.simulator.learning.environment import Environment
-from fermata.simulator.learning.served import served_by
 from fermata.simulator.learning.system import read_system
 from fermata.simulator.learning.teacher import Teacher
+from fermata.simulator.learning.trained_scenario import served_by
 from fermata.simulator.reports.phase_report import report_phases
 from fermata.simulator.run import simulate
 from fermata.simulator.scenario.scenario import load_scenario

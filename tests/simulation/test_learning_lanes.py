@@ -15,7 +15,7 @@ from fermata.router.policies.rl.checkpoint import Checkpoint, save_checkpoint
 from fermata.router.policies.rl.network import PolicyNetwork
 from fermata.router.policies.rl.observation import Floats, InstanceStates, Memory, encode, width
 from fermata.router.policies.rl.sampling import even_draw
-from fermata.router.policies.rl.slots import SlotRouting
+from fermata.router.policies.rl.slot_routing import SlotRouting
 from fermata.simulator.learning.lanes import BatchingLanes, LaneCounts, Lanes
 from fermata.simulator.learning.system import TrainingSystem, read_system
 from fermata.simulator.run import DROPPED, Driver, RunLog

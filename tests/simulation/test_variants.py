@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from fermata.router.policies.central.hull import concave_hull, fluid_accuracy, reachable
+from fermata.router.policies.central.accuracy_hull import concave_hull, fluid_accuracy, reachable
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.solve import solve
 from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import simulate
 from fermata.simulator.scenario.scenario import Scenario, read_scenario
-from fermata.simulator.switching import sustained_rps
+from fermata.simulator.sustained_load import sustained_rps
 from fermata.simulator.worker_plan import (
     WorkerGoal,
     fewest_workers,

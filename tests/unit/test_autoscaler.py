@@ -13,7 +13,7 @@ from fermata.autoscaler.rule import (
     advise,
     demand_of,
 )
-from fermata.autoscaler.sharing import floors, share_out, spread
+from fermata.autoscaler.sub_cluster_limits import floors, share_out, spread
 
 PAPER = RuleOptions(idle=0.0, release_after=1, cool_down=0, release_band=0.0)
 

@@ -10,7 +10,7 @@ from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Request
 from fermata.router.core.source import Slot, Source
-from fermata.router.policies.by_content import suited
+from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.deferred import ModelThread
 from fermata.router.policies.deferred_options import DeferredOptions
 from fermata.router.policies.family import family_of

@@ -6,7 +6,7 @@ from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
-from fermata.router.policies.central.hull import (
+from fermata.router.policies.central.accuracy_hull import (
     Point,
     concave_hull,
     fluid_accuracy,

@@ -7,8 +7,8 @@ import pytest
 from fermata.foundation.units import SECOND, ms
 from fermata.router.policies.jellyfish import perturbation
 from fermata.router.policies.jellyfish.annealing import Cooling, select_dnns
-from fermata.router.policies.jellyfish.contiguous import cut
 from fermata.router.policies.jellyfish.decision import Decider, SearchEffort, never
+from fermata.router.policies.jellyfish.initial_plan import cut
 from fermata.router.policies.jellyfish.mapping import find_optimal_clients, map_clients
 from fermata.router.policies.jellyfish.mapping_problem import Post
 from fermata.router.policies.jellyfish.placement import HitCount, assign, neighbours

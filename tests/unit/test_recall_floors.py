@@ -11,9 +11,9 @@ from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Request
 from fermata.router.core.source import Slot, Source
 from fermata.router.policies.baselines.load_granular import JellyfishPlusOptions, LoadGranular
-from fermata.router.policies.by_content import suited
 from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.source import CentralQueue
+from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.family import Family, family_of
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
 from fermata.router.policies.ramsis.options import RamsisOptions

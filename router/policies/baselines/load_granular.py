@@ -39,7 +39,7 @@ class ModelSwitchingOptions:
     """A load that is known ahead; 0: what the monitor sees."""
     sustained_rps: tuple[float, ...] = ()
     """Highest load at which each variant's p99 latency meets the SLO, in the family's order;
-    `fermata.simulator.switching` measures it."""
+    `fermata.simulator.sustained_load` measures it."""
 
 
 class LoadGranular(Source):

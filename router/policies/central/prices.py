@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
-from fermata.router.policies.central.hull import Point, price
+from fermata.router.policies.central.accuracy_hull import Point, price
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from fermata.router.core.source import (
     SourceContext,
     SourceTimer,
 )
+from fermata.router.policies.central.accuracy_hull import Point, concave_hull, reachable
 from fermata.router.policies.central.constrained_queue import ConstrainedQueue
-from fermata.router.policies.central.hull import Point, concave_hull, reachable
 from fermata.router.policies.central.load_filter import LoadFilter
 from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.prices import PriceCurve

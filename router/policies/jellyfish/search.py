@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
 from random import Random
 
-from fermata.router.policies.jellyfish.contiguous import cut
+from fermata.router.policies.jellyfish.initial_plan import cut
 from fermata.router.policies.jellyfish.overload import most_served, most_valuable
 from fermata.router.policies.jellyfish.problem import Client, MappingPlan, Share, Zoo, make_share
 from fermata.router.policies.jellyfish.split import Split, best_split

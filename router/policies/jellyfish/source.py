@@ -9,7 +9,7 @@ from fermata.foundation.units import NEVER, SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Advise, Batch, ClientReport, DropReason, Request
 from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
-from fermata.router.policies.by_content import suited
+from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.decision import SPLITS, Decider, SearchEffort
 from fermata.router.policies.jellyfish.known_clients import KnownClient

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fermata.foundation.check import check_positive, refuse
+from fermata.foundation.refusals import check_positive, refuse
 from fermata.foundation.user_code import import_function
 from fermata.router.policies.ramsis.counts import Bursty, CountLaw, poisson
 from fermata.router.policies.ramsis.options import RamsisOptions

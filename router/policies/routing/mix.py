@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fermata.foundation.check import refuse
+from fermata.foundation.refusals import refuse
 from fermata.router.policies.family import Family
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from fermata.foundation.check import check_fraction, check_number, refuse
+from fermata.foundation.refusals import check_fraction, check_number, refuse
 
 Matrix = tuple[tuple[float, ...], ...]
 PRIORS = ("online", "jeffreys", "even")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fermata.foundation.check import refuse
+from fermata.foundation.refusals import refuse
 from fermata.foundation.user_code import import_function
 
 Penalty = Callable[[float], float]

@@ -21,7 +21,7 @@ help:
 	@echo "make test      set up, then run every test but the long ones; LONG=1 for those too"
 	@echo "make lint      formatting, types, layering"
 	@echo "make fuzz      simulated faults and hostile bytes; SECONDS=600 for how long, FIRST=0 from which seed"
-	@echo "make bench     the figures the README quotes, reduced; FULL=1 for all of them"
+	@echo "make bench     reduced benchmarks of the scheduler; FULL=1 for whole ones"
 	@echo "make compiled  build the optional compiled core into build/compiled"
 	@echo "make clean     remove what these made"
 

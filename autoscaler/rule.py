@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 
 BAD_RATE_TRUSTED = 0.9
 """Above it r / (1 - r) means nothing; the sources' own estimate of their demand is used."""
+STEADY = "steady"
+"""The reason where nothing changes."""
 DEMANDS_KEPT = 4
 """Windows whose demand is remembered: a line needs three."""
 
@@ -140,7 +142,7 @@ def advise(options: RuleOptions, state: RuleState, window: Window) -> ScalingAdv
     if window.requests and target == 0:
         target = 1
     targets = (*state.targets, target)[-options.release_after :]
-    reason = "steady"
+    reason: str | None = None
     calm = state.calm + 1
     wished = there
     if target > there and _needs_more(options, window, ahead, there, taught):
@@ -151,7 +153,7 @@ def advise(options: RuleOptions, state: RuleState, window: Window) -> ScalingAdv
     wished = _within(options, wished, quiet)
     if wished != there:
         calm = 0
-        if reason == "steady":
+        if reason is None:
             reason = "outside minimum and maximum" if quiet == 0 else "no requests"
     kept = RuleState(
         demands=(*state.demands, demand)[-DEMANDS_KEPT:],
@@ -160,7 +162,7 @@ def advise(options: RuleOptions, state: RuleState, window: Window) -> ScalingAdv
         calm=calm,
         quiet=quiet,
     )
-    return ScalingAdvice(wished, wished - there, reason, demand, kept)
+    return ScalingAdvice(wished, wished - there, reason or STEADY, demand, kept)
 
 
 def _needs_more(
@@ -175,11 +177,12 @@ def _needs_more(
 
 def _release(
     options: RuleOptions, there: int, target: int, calm: int, windows: int
-) -> tuple[int, str]:
+) -> tuple[int, str | None]:
+    """The number to keep, and why it is another one or not yet."""
     if windows < options.release_after or calm <= options.cool_down:
         return there, "idle, but not for long enough"
     if there - target <= options.release_band * there:
-        return there, "steady"
+        return there, None
     return target, f"idle: {target} would do"
 
 

@@ -40,22 +40,28 @@ Model = Annotated[str, typer.Option(help="Model to send to.")]
 Server = Annotated[str, typer.Option(help="host:port of a frontend's gRPC.")]
 Rate = Annotated[float, typer.Option(help="Requests a second; a trace is scaled to it.")]
 Duration = Annotated[float, typer.Option(help="Measured time, after the warm-up.")]
-Warmup = Annotated[float, typer.Option(help="Load before it, not measured.")]
-Shape = Annotated[float, typer.Option(help="Of Gamma gaps: below 1 bursty.")]
-Fps = Annotated[float, typer.Option(help="Of each camera; rate / fps cameras send.")]
+Warmup = Annotated[float, typer.Option(help="Seconds of unmeasured load before the measurement.")]
+Shape = Annotated[
+    float, typer.Option(help="Shape of the Gamma inter-arrival times; below 1 is bursty.")
+]
+Fps = Annotated[
+    float, typer.Option(help="Frames per second of each camera; --rate / --fps cameras send.")
+]
 Phase = Annotated[str, typer.Option(help="Cameras: locked, staggered or random.")]
 TraceFile = Annotated[
     Path | None, typer.Option("--trace", help="JSON list of rates, one a second.")
 ]
-Slo = Annotated[float | None, typer.Option(help="The model's own where absent.")]
+Slo = Annotated[float | None, typer.Option(help="SLO in ms; default: the model's own.")]
 Priority = Annotated[int, typer.Option(help="1 is highest, 0 the default.")]
 Scenario = Annotated[
     Path | None,
     typer.Option(help="Send the load of a scenario instead, or --rate to a serving file's models."),
 ]
-Size = Annotated[str, typer.Option(help="Of pictures that are made up.")]
-Processes = Annotated[int, typer.Option(help="Senders; each manages some 2,000/s.")]
-Streams = Annotated[int, typer.Option(help="Connections of each.")]
+Size = Annotated[str, typer.Option(help="Size of generated pictures, WIDTHxHEIGHT.")]
+Processes = Annotated[
+    int, typer.Option(help="Sender processes; each sends about 2,000 requests/s.")
+]
+Streams = Annotated[int, typer.Option(help="gRPC streams per sender process.")]
 Unary = Annotated[bool, typer.Option(help="A call for each request, no streams.")]
 LedgerFile = Annotated[Path | None, typer.Option(help="Write what became of each request (.npz).")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

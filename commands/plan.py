@@ -32,7 +32,9 @@ CurrentPath = Annotated[
 ]
 TimeLimit = Annotated[float, typer.Option(help="Seconds to search; the best so far is printed.")]
 Solver = Annotated[str, typer.Option(help="highs or cbc; the best one installed unless given.")]
-Seed = Annotated[int, typer.Option(help="Of the search; the same seed searches the same way.")]
+Seed = Annotated[
+    int, typer.Option(help="Seed for the search; the same seed searches the same way.")
+]
 Utilisation = Annotated[
     float, typer.Option(help="How busy backends may be, where their number is asked.")
 ]

@@ -195,7 +195,7 @@ def _serve_until_lost(lost: Callable[[], set[str]]) -> None:
     if RAYLET not in gone:
         typer.echo(
             f"fermata: Ray's {', '.join(sorted(gone))} has ended: requests are served for"
-            f" {LAST_S:g} s more, then this ends and wants to be started again",
+            f" {LAST_S:g} s more, then the server stops; restart it",
             err=True,
         )
         end_s = time.monotonic() + LAST_S

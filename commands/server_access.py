@@ -12,16 +12,20 @@ TokenFile = Annotated[
     str,
     typer.Option(envvar="FERMATA_TOKEN_FILE", help="File with the token that the server asks for."),
 ]
-TokenEnv = Annotated[str, typer.Option(help="Environment variable with that token instead.")]
+TokenEnv = Annotated[str, typer.Option(help="Environment variable that holds the token.")]
 CaFile = Annotated[
     str,
     typer.Option(envvar="FERMATA_CA_FILE", help="CA of the server's certificate; means TLS."),
 ]
 CertificateFile = Annotated[
     str,
-    typer.Option(envvar="FERMATA_CERTIFICATE_FILE", help="Own certificate, where it asks for one."),
+    typer.Option(
+        envvar="FERMATA_CERTIFICATE_FILE", help="Client certificate, if the server requires one."
+    ),
 ]
-KeyFile = Annotated[str, typer.Option(envvar="FERMATA_KEY_FILE", help="The key of that.")]
+KeyFile = Annotated[
+    str, typer.Option(envvar="FERMATA_KEY_FILE", help="Private key for --certificate-file.")
+]
 ServerName = Annotated[
     str, typer.Option(help="Name in the server's certificate, where that is another than its host.")
 ]

@@ -40,7 +40,7 @@ def build(
     kind: Annotated[
         str, typer.Option(help="auto, exact, ivf (large sets) or hnsw (large sets, faster).")
     ] = "auto",
-    seed: Annotated[int, typer.Option(help="Of the split into index and calibration.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed for the split into index and calibration.")] = 0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,

@@ -15,7 +15,7 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import refuse
 from fermata.simulator.tournament.draw import draw
 from fermata.simulator.tournament.play import PLAYERS, Match
-from fermata.simulator.tournament.standings import FAMILIES, Standing, play_all, standings
+from fermata.simulator.tournament.standings import FIELDS, PolicyStanding, play_all, standings
 
 DRAWS = 200
 QUICK_DRAWS = 60
@@ -31,7 +31,7 @@ def tournament(
         str, typer.Option(help="Variants of an application: any, several or single.")
     ] = "any",
     policies: Annotated[
-        str, typer.Option(help="Policies to play, with commas; all that need no more if absent.")
+        str, typer.Option(help="Comma-separated policies; default: all that need no training.")
     ] = "",
     processes: Annotated[int, typer.Option(min=1, help="Matches played at once.")] = 2,
     worst: Annotated[int, typer.Option(min=1, help="Worst draws to name for a policy.")] = 3,
@@ -46,8 +46,8 @@ def tournament(
     Utility is the sum of accuracy over answers in time, over all requests. Policies of one match
     share their arrivals. Draw one seed again with --first SEED --draws 1.
     """
-    if field not in FAMILIES:
-        refuse("--field", field, f"must be one of {', '.join(FAMILIES)}")
+    if field not in FIELDS:
+        refuse("--field", field, f"must be one of {', '.join(FIELDS)}")
     chosen = tuple(policies.split(",")) if policies else PLAYERS
     for policy in chosen:
         if policy not in PLAYERS:
@@ -74,20 +74,20 @@ def tournament(
         console.print(f"play one again: fermata tournament --field {field} --draws 1 --first SEED")
 
 
-def _save(folder: Path, field: str, table: list[Standing]) -> None:
+def _save(folder: Path, field: str, table: list[PolicyStanding]) -> None:
     """Write the worst draws of each policy, which then can be simulated one by one."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for standing in table:
             for seed in standing.worst:
-                document = {"policy": standing.policy, **draw(seed, FAMILIES[field]).document}
+                document = {"policy": standing.policy, **draw(seed, FIELDS[field]).document}
                 path = folder / f"{standing.policy}-{seed}.json"
                 path.write_text(json.dumps(document) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written ({error.strerror})") from None
 
 
-def _standings(table: list[Standing]) -> Table:
+def _standings(table: list[PolicyStanding]) -> Table:
     shown = Table(title=f"{table[0].played} draws; regrets in points of utility")
     headings = ("policy", "mean", "worst", "violations", "worst", "to bound", "us", "worst draws")
     for heading in headings:

@@ -74,7 +74,7 @@ def view(record: RecordPath, port: Port = 8000, open_it: OpenIt = True) -> None:
     try:
         server = make_server(loaded, port)
     except OSError as error:
-        raise ConfigError(f"port {port} cannot be had ({error.strerror}); give --port") from None
+        raise ConfigError(f"port {port} is not available ({error.strerror}); give --port") from None
     url = f"http://127.0.0.1:{server.server_port}/"
     typer.echo(f"{len(loaded.frames)} frames at {url}; Ctrl-C ends it")
     if open_it:

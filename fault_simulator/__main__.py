@@ -13,11 +13,11 @@ SEEDS_EACH = 8
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
-    parser.add_argument("--seed", type=int, help="play this one and tell what happens")
-    parser.add_argument("--first", type=int, default=0, help="the first of many")
-    parser.add_argument("--count", type=int, help="how many; the default is as many as fit")
-    parser.add_argument("--seconds", type=float, default=60.0, help="for how long, at most")
+    parser = argparse.ArgumentParser(prog="python -m fermata.fault_simulator", description=__doc__)
+    parser.add_argument("--seed", type=int, help="run this seed and print its events")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--count", type=int, help="number of seeds; the default is as many as fit")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time limit in seconds")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     if given.seed is not None:

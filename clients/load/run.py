@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from fermata.clients.load.arrivals import SendTimes
@@ -14,6 +15,18 @@ from fermata.clients.load.sender import Sender, SenderOptions, Target
 START_NS = 300_000_000
 """From when all processes are ready to the first request."""
 READY_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SenderReady:
+    """A sender process has connected, and waits for the time to start."""
+
+
+@dataclass(frozen=True, slots=True)
+class SenderFailed:
+    """A sender process has ended without a ledger."""
+
+    reason: str
 
 
 def run_load(
@@ -44,8 +57,8 @@ def run_load(
         for pipe in pipes:
             if not pipe.poll(READY_S):
                 raise LoadError(f"a sender is not ready after {READY_S:g} s: use fewer processes")
-            if (word := pipe.recv()) != "ready":
-                raise LoadError(word)
+            if isinstance(answer := pipe.recv(), SenderFailed):
+                raise LoadError(answer.reason)
         # One machine has one monotonic clock, so one time suits all.
         start_at_ns = time.monotonic_ns() + START_NS
         for pipe in pipes:
@@ -58,8 +71,8 @@ def run_load(
             worker.join(5)
             worker.terminate()
     for each in found:
-        if isinstance(each, str):
-            raise LoadError(each)
+        if isinstance(each, SenderFailed):
+            raise LoadError(each.reason)
     return merge(found)
 
 
@@ -71,14 +84,14 @@ def _work(
     part: SendTimes,
 ) -> None:
     def wait() -> int:
-        pipe.send("ready")
+        pipe.send(SenderReady())
         start_at_ns: int = pipe.recv()
         return start_at_ns
 
     try:
         pipe.send(asyncio.run(_send(kind(options, targets, part), wait)))
     except (LoadError, OSError) as error:
-        pipe.send(str(error))
+        pipe.send(SenderFailed(str(error)))
     except KeyboardInterrupt:
         # Ctrl-C is for all of them; whoever was asked for the load says so.
         pass

@@ -63,7 +63,7 @@ Bins = Annotated[
     typer.Option(help="Steps in which slack is told apart; 0: where a batch begins to fit."),
 ]
 Law = Annotated[
-    str | None, typer.Option(help="Of arrivals: poisson, bursty, or a function as module:name.")
+    str | None, typer.Option(help="Arrival distribution: poisson, bursty, or module:name.")
 ]
 
 
@@ -267,14 +267,18 @@ def _print_ladder(problem: WorkerProblem, as_json: bool) -> None:
 @ramsis.command()
 def plan(
     scenario: WorkloadPath,
-    accuracy: Annotated[float, typer.Option(help="At least; a fraction, such as 0.76.")],
-    violation: Annotated[float, typer.Option(help="At most; a fraction.")] = 0.001,
+    accuracy: Annotated[float, typer.Option(help="Minimum accuracy, as a fraction, such as 0.76.")],
+    violation: Annotated[
+        float, typer.Option(help="Maximum violation rate, as a fraction.")
+    ] = 0.001,
     load: Load = 0.0,
     by: Annotated[
         str, typer.Option(help="ramsis: by its promises; central-queue: by simulation; or both.")
     ] = "both",
     workers_max: Annotated[int, typer.Option(help="Largest fleet to consider.")] = 1024,
-    cost_per_hour: Annotated[float, typer.Option(help="Of one worker, in any currency.")] = 0.0,
+    cost_per_hour: Annotated[
+        float, typer.Option(help="Price of one worker, in any currency.")
+    ] = 0.0,
     application: ApplicationName = "",
     reward: Reward = None,
     balancing: Balancing = None,

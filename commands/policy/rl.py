@@ -50,7 +50,7 @@ PlotPath = Annotated[
     Path | None, typer.Option("--plot", metavar="FILE", help="Draw the learning curve as a PNG.")
 ]
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where the checkpoint goes.")]
-TrainingSeed = Annotated[int, typer.Option(help="Of arrivals, draws and first weights.")]
+TrainingSeed = Annotated[int, typer.Option(help="Seed for arrivals, sampling and initial weights.")]
 Arrivals = Annotated[
     bool, typer.Option("--arrivals", help="Let the policy see the last slot's arrivals.")
 ]
@@ -59,7 +59,7 @@ Batching = Annotated[
     bool, typer.Option("--batching", help="Let the policy set batch sizes of 1, 3 and 5.")
 ]
 SlotMs = Annotated[float, typer.Option(min=1, help="Length of a slot.")]
-Updates = Annotated[int, typer.Option(min=1, help="Of the policy, each after some 8,000 slots.")]
+Updates = Annotated[int, typer.Option(min=1, help="Policy updates; each uses about 8,000 slots.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +139,13 @@ def train(
 
 @rl.command()
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="From `train`.")],
+    checkpoint: Annotated[
+        Path, typer.Argument(metavar="CHECKPOINT", help="Checkpoint file written by `train`.")
+    ],
     scenario: ScenarioPath,
-    seed: Annotated[int, typer.Option(help="Of the arrivals; take one not trained on.")] = 1001,
+    seed: Annotated[
+        int, typer.Option(help="Seed for the arrivals; use one not used in training.")
+    ] = 1001,
     process: Process = "",
     rate_rps: RateRps = None,
     backends: Backends = None,

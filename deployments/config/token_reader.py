@@ -35,7 +35,9 @@ class TokenReader:
                     found[name] = ()
                     continue
                 self._missed.add(name)
-                LOG.warning("%s has no token from now on unless this is mended: %s", name, error)
+                LOG.warning(
+                    "cannot read the tokens of %s; they expire at the next read: %s", name, error
+                )
         return found
 
     async def keep(self, take: Callable[[Tokens], None]) -> None:

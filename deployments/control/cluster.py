@@ -1,5 +1,5 @@
 """The cluster as the control plane needs it. Ray and Serve are one, see
-`fermata.deployments.control.ray_cluster`; the world of `faults` is another."""
+`fermata.deployments.control.ray_cluster`; the world of `fault_simulator` is another."""
 
 from collections.abc import Mapping
 from typing import Protocol

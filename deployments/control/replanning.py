@@ -60,7 +60,8 @@ class Replanner:
                 self.failures += 1
                 self.trouble = repr(error)
                 LOG.exception(
-                    "clients stay mapped as they are", extra=fields(failures=self.failures)
+                    "replanning failed; the client mapping is unchanged",
+                    extra=fields(failures=self.failures),
                 )
                 await asyncio.sleep(self.every_s)
             await asyncio.sleep(

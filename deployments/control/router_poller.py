@@ -75,7 +75,7 @@ class RouterPoller:
                     self.canaries.on_told(application, told.term)
             except NoAnswerError as error:
                 # It is on its way back, or the control plane itself is about to end.
-                LOG.info("no word from the router", extra=fields(reason=error))
+                LOG.info("router did not answer", extra=fields(reason=error))
             await asyncio.sleep(LOOK_S)
 
     def _keep(self, told: RouterSnapshot) -> None:

@@ -315,7 +315,7 @@ class Advise(Effect):
 
 
 class Load(Effect):
-    """Load a variant on a backend; it is resident once `on_loaded` says so."""
+    """Load a variant on a backend; it is resident once `on_resident` says so."""
 
     __slots__ = ("backend", "variant")
 

@@ -74,7 +74,7 @@ class Terms:
         try:
             highest = await asyncio.wait_for(record.highest(), self.timing.answer_s)
         except (NoAnswerError, TimeoutError):
-            LOG.warning("the record of terms cannot be read; the peer is believed")
+            LOG.warning("cannot read the record of terms; accepting the peer's term")
         else:
             # A standby has a higher term too: that alone confirms nothing.
             if not self.term() < claimed <= highest:

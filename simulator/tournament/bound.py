@@ -8,11 +8,11 @@ the bound nothing idles for want of company: every request costs what a full bat
 from collections import defaultdict
 from itertools import pairwise
 
-import highspy
 import numpy as np
 import numpy.typing as npt
 
 from fermata.applications.application import Application
+from fermata.foundation.errors import ConfigError
 from fermata.router.policies.central.accuracy_hull import Point, concave_hull, price
 from fermata.simulator.arrivals import Arrivals
 from fermata.simulator.assembly import batch_size_max
@@ -64,6 +64,10 @@ def _segments(application: Application, with_accuracy: bool) -> Segments:
 
 def _solve(arrived: npt.NDArray[np.float64], kinds: list[Segments], capacity_ns: float) -> float:
     """The linear program: time of each segment of each window's requests, here or in the next."""
+    try:
+        import highspy
+    except ImportError:
+        raise ConfigError("no LP solver is installed; pip install highspy") from None
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.silent()
     windows = len(arrived)

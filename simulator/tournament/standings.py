@@ -10,7 +10,7 @@ from fermata.simulator.tournament.draw import draw
 from fermata.simulator.tournament.families import VARIANTS_MAX
 from fermata.simulator.tournament.play import PLAYERS, Match, play
 
-FAMILIES = {"any": (1, VARIANTS_MAX), "several": (2, VARIANTS_MAX), "single": (1, 1)}
+FIELDS = {"any": (1, VARIANTS_MAX), "several": (2, VARIANTS_MAX), "single": (1, 1)}
 """Variants that the applications of a draw may have, by the name of the field."""
 BUSY = 0.95
 """Loads above this share of the limit are left out of the comparison with the bound."""
@@ -19,7 +19,7 @@ MANY = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PolicyStanding:
     """One policy over all matches; regrets are in points, that is hundredths of utility."""
 
     policy: str
@@ -54,20 +54,20 @@ def play_all(
 
 def play_seed(seed: int, field: str, policies: tuple[str, ...]) -> Match:
     """The match of one seed."""
-    return play(draw(seed, FAMILIES[field]), policies)
+    return play(draw(seed, FIELDS[field]), policies)
 
 
-def standings(matches: Sequence[Match], shown: int = 5) -> list[Standing]:
+def standings(matches: Sequence[Match], shown: int = 5) -> list[PolicyStanding]:
     """A standing for each policy, the one with the least mean regret first."""
     policies = [outcome.policy for outcome in matches[0].outcomes] if matches else []
     table = [_standing(policy, matches, shown) for policy in policies]
     return sorted(table, key=lambda each: each.regret_mean)
 
 
-def _standing(policy: str, matches: Sequence[Match], shown: int) -> Standing:
+def _standing(policy: str, matches: Sequence[Match], shown: int) -> PolicyStanding:
     worst = sorted(matches, key=lambda each: -each.regret(policy))[:shown]
     roomy = [each for each in matches if each.backends >= MANY and each.load < BUSY]
-    return Standing(
+    return PolicyStanding(
         policy=policy,
         played=len(matches),
         refused=sum(bool(each.of(policy).refused) for each in matches),

@@ -90,6 +90,6 @@ def test_floors_clients_inputs_and_memory_are_heeded() -> None:
     other_input = TASK((0.8, 0.85, 0.9), (8, 16, 16))
     assert suited(other_input, slot(), FAST, [request(0, KNOWN)]) == FAST
     assert suited(FAMILY, slot(frozenset((FAST,))), FAST, [request(0, KNOWN)]) == FAST
-    choosy = request(0, KNOWN)
-    choosy.allowed = frozenset((FAST, SLOW))
-    assert suited(FAMILY, slot(), FAST, [choosy]) == FAST
+    constrained = request(0, KNOWN)
+    constrained.allowed = frozenset((FAST, SLOW))
+    assert suited(FAMILY, slot(), FAST, [constrained]) == FAST

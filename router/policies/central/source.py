@@ -90,13 +90,13 @@ class CentralQueue(Source):
         self.variants = [family.variants[index] for index in allowed]
         self.may_run = frozenset(self.variants)
         self.accuracy = [family.accuracy[index] if family.accuracy else 0.0 for index in allowed]
-        self.choosy = ConstrainedQueue(self.variants)
+        self.constrained = ConstrainedQueue(self.variants)
         """Those who wait for some of them only; all others are in the queue."""
 
     def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
         self.tables = [desk.costs.of(variant).plan_ns for variant in self.variants]
-        self.choosy.tables = self.tables
+        self.constrained.tables = self.tables
         # Behaviour of others elsewhere says nothing of their behaviour here.
         self.others = 0.0
         self.seen = (self.seen[0], self.pool.busy_ns, self.own_busy_ns)
@@ -114,12 +114,12 @@ class CentralQueue(Source):
         if request.accuracies is not None:
             self.evidence += 1
         if request.allowed is not None:
-            left = len(self.choosy.left_to(request))
+            left = len(self.constrained.left_to(request))
             if left == 0:
                 self.outbox.drop(request, DropReason.FLOOR)
                 return NO_LANES
             if left < len(self.variants):
-                self.choosy.push(request)
+                self.constrained.push(request)
                 return POOL_ONLY
         self.queue.push(request)
         return POOL_ONLY
@@ -128,7 +128,7 @@ class CentralQueue(Source):
         return POOL_ONLY if self._remove(request) else NO_LANES
 
     def _remove(self, request: Request) -> bool:
-        return self.queue.remove(request) or self.choosy.remove(request)
+        return self.queue.remove(request) or self.constrained.remove(request)
 
     def on_update(self, now_ns: int, request: Request) -> Sequence[int]:
         self.evidence += 1
@@ -216,7 +216,7 @@ class CentralQueue(Source):
         """Accuracy that a nanosecond of backend time must earn, and what then is left of the
         accuracy of a request that runs at its best."""
         # Those for whom a backend is free do not wait; the others for one after the other.
-        waiting = len(self.queue) + len(self.choosy)
+        waiting = len(self.queue) + len(self.constrained)
         queued_ns = max(0, waiting - self.desk.free_backends(self)) * self.turn_ns
         backends = self.each_ns / self.gap_ns
         ahead_ns = self.under_way.left_ns(now_ns) - self.under_way.usual_ns(backends)
@@ -232,13 +232,13 @@ class CentralQueue(Source):
         start_at_ns = now_ns + self.lead.ns(1)
         spare = desk.free_backends(self) > 0
         self._drop_hopeless(start_at_ns, spare)
-        if len(queue) + len(self.choosy) == 0:
+        if len(queue) + len(self.constrained) == 0:
             return None
         bid = self.standing_bid
         bid.size = 1
         bid.ripe_at_ns = now_ns
-        if self._choosy_first():
-            bid.key = bid.expires_at_ns = self.choosy.start_by_ns() - self.lead.ns(1)
+        if self._constrained_first():
+            bid.key = bid.expires_at_ns = self.constrained.start_by_ns() - self.lead.ns(1)
             return bid
         first = queue.first()
         bid.key = bid.expires_at_ns = first.deadline_ns - self.lead.ns(1) - self._alone_ns()
@@ -252,31 +252,33 @@ class CentralQueue(Source):
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         self._drop_hopeless(slot.start_at_ns, spare=self.desk.free_backends(self) > 1)
         batch = None
-        if self._choosy_first():
+        if self._constrained_first():
             # A request that nothing here may serve does not keep the others from running.
             request = self._first_fitting(slot)
             if request is not None:
                 batch = self._batch_here(now_ns, slot, request)
         if batch is None and len(self.queue) > 0:
             batch = self._batch_by_deadline(now_ns, slot)
-        self.standing_bid.again = batch is None and len(self.choosy) > 0
+        self.standing_bid.again = batch is None and len(self.constrained) > 0
         if batch is None:
             return None
         run_ns = slot.expect_ns(batch.variant, len(batch.requests))
         self.under_way.add(slot.start_at_ns + run_ns, run_ns)
         if self.evidence:
             self.evidence -= sum(request.accuracies is not None for request in batch.requests)
-            self.evidence = max(0, self.evidence) if len(self.queue) + len(self.choosy) else 0
+            self.evidence = max(0, self.evidence) if len(self.queue) + len(self.constrained) else 0
         return batch
 
     def _first_fitting(self, slot: Slot) -> Request | None:
-        """The first of the choosy for whom some variant here is in time: there is a batch for it.
-        On a slow backend many are asked in vain, so what each wish leaves is looked up once."""
+        """The first constrained request for which some variant here is in time.
+
+        On a slow backend many are asked in vain, so what each wish leaves is looked up once.
+        """
         shortest_ns: dict[frozenset[int] | None, int] = {}
-        for _, _, request in self.choosy.entries:
+        for _, _, request in self.constrained.entries:
             run_ns = shortest_ns.get(request.allowed)
             if run_ns is None:
-                left = [self.variants[number] for number in self.choosy.left_to(request)]
+                left = [self.variants[number] for number in self.constrained.left_to(request)]
                 run_ns = min(
                     (slot.plan_ns(each, 1) for each in left if slot.runs(each)), default=NEVER
                 )
@@ -285,12 +287,12 @@ class CentralQueue(Source):
                 return request
         return None
 
-    def _choosy_first(self) -> bool:
+    def _constrained_first(self) -> bool:
         """Whether one who waits for certain variants has to start before all others."""
-        choosy, queue = self.choosy, self.queue
-        if len(choosy) == 0 or len(queue) == 0:
-            return len(choosy) > 0
-        return choosy.start_by_ns() < queue.first().deadline_ns - self._alone_ns()
+        constrained, queue = self.constrained, self.queue
+        if len(constrained) == 0 or len(queue) == 0:
+            return len(constrained) > 0
+        return constrained.start_by_ns() < queue.first().deadline_ns - self._alone_ns()
 
     def _batch_by_deadline(self, now_ns: int, slot: Slot) -> Batch | None:
         """The batch of the queue's first request; None where it had better be held."""
@@ -346,7 +348,7 @@ class CentralQueue(Source):
         best_variant, best_size = -1, 0
         best_worth = 0.0
         best: list[Request] = []
-        for number in self.choosy.left_to(first):
+        for number in self.constrained.left_to(first):
             variant, index = self.variants[number], self.allowed[number]
             if not slot.runs(variant):
                 continue
@@ -368,8 +370,8 @@ class CentralQueue(Source):
         """Requests that may run with the first on this variant; after it by deadline."""
         queue = self.queue
         company = queue.items[queue.head : queue.head + size_max]
-        if len(self.choosy) > 0:
-            company += self.choosy.content_with(variant)
+        if len(self.constrained) > 0:
+            company += self.constrained.content_with(variant)
             company.sort(key=lambda each: (each is not first, each.deadline_ns))
         return company[:size_max]
 
@@ -437,11 +439,11 @@ class CentralQueue(Source):
                 self.outbox.drop(queue.pop(), DropReason.WINDOW)
             else:
                 break
-        while len(self.choosy) > 0:
-            first = self.choosy.first()
-            if first.deadline_ns - start_at_ns >= self.choosy.alone_ns(first):
+        while len(self.constrained) > 0:
+            first = self.constrained.first()
+            if first.deadline_ns - start_at_ns >= self.constrained.alone_ns(first):
                 return
-            self.choosy.remove(first)
+            self.constrained.remove(first)
             self._doubt(first)
             self.outbox.drop(first, DropReason.LATE)
 

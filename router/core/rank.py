@@ -498,10 +498,11 @@ class RankThread(SourceContext):
         queued, granted = self.outbox.queued, self.outbox.granted
         application = batch.requests[0].application
         for request in batch.requests:
+            rid = request.rid
+            held = queued.pop(rid, None)
+            assert held is request, "a request is granted once, and only while it is queued"
             assert request.application == application
             assert request.expires_at_ns >= now_ns
-            held = queued.pop(request.rid, None)
-            assert held is request, "a request is granted once, and only while it is queued"
-            granted.add(request.rid)
+            granted.add(rid)
         self.outbox.effects.append(Dispatch(state.backend, batch))
         return True

@@ -100,10 +100,11 @@ class ModelThread(Source):
             return POOL_ONLY
         # The common case: the candidate was the whole queue, and has room for one more.
         size = self.size + 1
-        if size == len(queue.items) - queue.head and size <= self.cost.size_max:
+        items, head = queue.items, queue.head
+        if size == len(items) - head and size <= self.cost.size_max:
             lead = self.lead
             lead_ns = lead.start_ns + lead.per_request_ns * size
-            end_by_ns = queue.items[queue.head].deadline_ns - lead_ns
+            end_by_ns = items[head].deadline_ns - lead_ns
             if now_ns + self.plan_ns[size] <= end_by_ns:
                 if request.start_by_ns < self.hold_until_ns:
                     self.hold_until_ns = request.start_by_ns
@@ -137,10 +138,13 @@ class ModelThread(Source):
     # The candidate
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
+        if self.size == 0:
+            return None
         bid = self.standing_bid
-        if self.size > 0 and bid.expires_at_ns < now_ns:
+        if bid.expires_at_ns < now_ns:
             self._rebuild(now_ns)
-        return bid if self.size > 0 else None
+            return bid if self.size > 0 else None
+        return bid
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         if not slot.runs(self.variant):
@@ -188,15 +192,14 @@ class ModelThread(Source):
 
     def _stand(self, now_ns: int, size: int, end_by_ns: int) -> None:
         """Bid for a batch of this size whose run, begun without delay, must end by then."""
-        ripe = self.size > 0 and self.standing_bid.ripe_at_ns <= now_ns
-        self.size = size
+        before, self.size = self.size, size
         plan_ns = self.plan_ns
         bid = self.standing_bid
         bid.size = size
         bid.expires_at_ns = bid.key = end_by_ns - plan_ns[size]
         if size >= self.at_once or size == self.cost.size_max:
             # Not before everything of this instant has arrived: frames of cameras come together.
-            if not ripe:
+            if before == 0 or bid.ripe_at_ns > now_ns:
                 bid.ripe_at_ns = min(now_ns + 1, bid.expires_at_ns)
             return
         # Symphony Fig. 16, frontrun: wait until one more request could not fit. We leave as much

@@ -83,8 +83,8 @@ class RankThread(SourceContext):
         self.add_source(self.retries)
 
     def free_backends(self, source: Source) -> int:
-        standing = self.standings[source.number][POOL]
-        return (standing.lane.free & standing.able()).bit_count()
+        free = self.lanes[POOL].free
+        return (free & self.standings[source.number][POOL].able()).bit_count() if free else 0
 
     def backends_for(self, source: Source) -> int:
         standing = self.standings[source.number][POOL]
@@ -496,13 +496,13 @@ class RankThread(SourceContext):
             state.queued = batch
         self._offer_ahead(now_ns, state, batch)
         queued, granted = self.outbox.queued, self.outbox.granted
-        application = batch.requests[0].application
+        first = batch.requests[0]
+        assert first.expires_at_ns >= now_ns
+        assert first.application == batch.requests[-1].application
         for request in batch.requests:
             rid = request.rid
             held = queued.pop(rid, None)
             assert held is request, "a request is granted once, and only while it is queued"
-            assert request.application == application
-            assert request.expires_at_ns >= now_ns
             granted.add(rid)
         self.outbox.effects.append(Dispatch(state.backend, batch))
         return True

@@ -157,7 +157,7 @@ def request_is_granted_twice() -> None:
     busy(Keeper(), backends=2)
 
 
-@breaks("RankThread._grant", "request.application == application")
+@breaks("RankThread._grant", "first.application == batch.requests[-1].application")
 def batch_mixes_applications() -> None:
     source = Told()
     engine = make(source, backends=0)
@@ -167,7 +167,7 @@ def batch_mixes_applications() -> None:
     engine.on_backend_up(0, 0)
 
 
-@breaks("RankThread._grant", "request.expires_at_ns >= now_ns")
+@breaks("RankThread._grant", "first.expires_at_ns >= now_ns")
 def request_is_granted_after_its_limit() -> None:
     source = Told()
     source.ripe_at_ns = ms(200)

@@ -15,6 +15,7 @@ from fermata.router.policies.hard_limit import size_within_limits, who_allow
 from fermata.router.policies.load_monitor import LoadMonitor
 from fermata.router.policies.ramsis.load_grid import GridPoint
 from fermata.router.policies.ramsis.options import RamsisOptions
+from fermata.router.policies.ramsis.overload import in_part, quickest
 from fermata.router.policies.ramsis.tables import Made, SolveJob, drifted, job_for
 from fermata.router.policies.unassigned import Unassigned
 
@@ -231,11 +232,15 @@ class Ramsis(Source):
 
     def _follow_load(self, now_ns: int) -> None:
         """Use, for each kind, the table of the lowest load that covers what is seen."""
-        rate_rps = self.options.load_rps or self.monitor.rps(now_ns)
+        rate_rps = self._load_rps(now_ns)
         for kind, made in self.made.items():
             self.rungs[kind] = made.ladder.rung_for(rate_rps)
             if not made.ladder.covers(rate_rps) and kind not in self.asked:
                 self._ask(kind, self.rules.beyond * rate_rps)
+
+    def _load_rps(self, now_ns: int) -> float:
+        """The load of all workers together: known ahead, or seen."""
+        return self.options.load_rps or self.monitor.rps(now_ns)
 
     def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
         self.batches += 1
@@ -276,12 +281,12 @@ class Ramsis(Source):
             if first is None:
                 worker.bid.again = True
                 return None
-            variant, taken = self._decide(queue, slot, first, able)
-            if taken:
+            variant, taken, hopeless = self._decide(now_ns, queue, slot, first, able)
+            if hopeless is None:
                 queue.take(taken)
                 return Batch(suited(self.family, slot, variant, taken), taken)
-            queue.remove(first)
-            self._drop_late(first, variant, slot.kind)
+            queue.remove(hopeless)
+            self._drop_late(hopeless, variant, slot.kind)
 
     def _first_here(self, queue: DeadlineQueue, slot: Slot) -> tuple[Request | None, list[int]]:
         """The first for whom this backend has a variant that may serve it, and all such."""
@@ -296,14 +301,14 @@ class Ramsis(Source):
         return None, []
 
     def _decide(
-        self, queue: DeadlineQueue, slot: Slot, first: Request, able: list[int]
-    ) -> tuple[int, list[Request]]:
-        """The table's variant for the whole queue; nobody where the first must be dropped.
+        self, now_ns: int, queue: DeadlineQueue, slot: Slot, first: Request, able: list[int]
+    ) -> tuple[int, list[Request], Request | None]:
+        """The table's variant for the whole queue, or the request to drop before trying again.
 
         The paper answers late rather than never. We do so up to the hard limit: where the whole
-        queue would end after it, as many as still fit run on the fastest variant. Tables know
-        nothing of clients that insist on some variants: such a one gets the most accurate that is
-        in time, together with all who allow it too.
+        queue would end after it, the quickest variant runs what still can. Tables know nothing of
+        clients that insist on some variants: such a one gets the most accurate that is in time,
+        together with all who allow it too.
         """
         slack_ns = first.deadline_ns - slot.start_at_ns
         variant, size = self._by_table(len(queue), slack_ns, slot)
@@ -312,10 +317,10 @@ class Ramsis(Source):
         if variant in able:
             taken = who_allow(queue, variant, size)
             if size_within_limits(taken, slot, variant, size) == len(taken):
-                return variant, taken
-        fastest = min(able, key=lambda each: slot.plan_ns(each, 1))
-        taken = who_allow(queue, fastest, len(queue))
-        return fastest, taken[: size_within_limits(taken, slot, fastest, len(taken))]
+                return variant, taken, None
+        variant = quickest(slot, able, len(queue))
+        arrivals_per_ns = self._load_rps(now_ns) / (1e9 * len(self.order))
+        return variant, *in_part(queue, slot, variant, arrivals_per_ns)
 
     def _own_choice(self, queue: DeadlineQueue, slot: Slot, slack_ns: int, able: list[int]) -> int:
         family = self.family
@@ -331,8 +336,8 @@ class Ramsis(Source):
         if rung is None:
             if slot.kind not in self.asked:
                 self._ask(slot.kind)
-            fastest = self._fastest(slot.kind)
-            return fastest, min(waiting, self.costs.of(fastest, slot.kind).size_max)
+            variant = quickest(slot, filter(slot.runs, self.variants), waiting)
+            return variant, min(waiting, slot.size_max(variant))
         made = self.made[slot.kind]
         size = min(waiting, len(rung.solution.choice))
         slack = max(0, bisect_right(made.ladder.slack_ns, slack_ns) - 1)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from fermata.router.core.costs import Costs
 from fermata.router.policies.family import Family
 from fermata.router.policies.ramsis.counts import poisson
-from fermata.router.policies.ramsis.latency import pareto_front
+from fermata.router.policies.ramsis.latency import undominated
 from fermata.router.policies.ramsis.laws import law_of
 from fermata.router.policies.ramsis.load_grid import LoadGrid, peak_rps, solve_grid, solve_point
 from fermata.router.policies.ramsis.options import RamsisOptions
@@ -79,7 +79,7 @@ def job_for(
     """
     tables = [tuple(costs.of(family.variants[index], kind).plan_ns[1:]) for index in allowed]
     accuracy = [family.accuracy[index] if family.accuracy else 0.0 for index in allowed]
-    front = pareto_front([table[0] for table in tables], accuracy)
+    front = undominated(tables, accuracy)
     latency_ns = tuple(tables[each] for each in front)
     slo_ns = family.slo_ns or 2 * max(table[-1] for table in tables)
     slo_ns = max(1, slo_ns - lead_ns)

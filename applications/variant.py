@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import refuse
 from fermata.foundation.sections import (
-    Count,
     Fraction,
     Key,
     NotNegative,
@@ -69,8 +68,6 @@ class Variant(VariantSpec):
     """Run times that 99 of 100 batches keep, beside `latency_ms`."""
     recall: tuple[Fraction, ...] = ()
     """Share of right answers by class; the profile's where absent."""
-    batch_size_max: Count = 0
-    """No batch is larger; absent: 64 where it is served, what the SLO allows where simulated."""
     profile: Resolved[Profile | None] = None
     """Run times that the file gives; None: a backend measures them."""
 

@@ -29,6 +29,8 @@ class VariantSpec:
     input_size: Count = 0
     """Side of its pictures, where variants differ in it; as in its model's name (`@160`) or its
     profile where absent."""
+    batch_size_max: Count = 0
+    """No batch is larger; absent: 64 where it is served, what the SLO allows where simulated."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.catalog import read_options
 from fermata.router.policies.ramsis.counts import Bursty, Floats, poisson
 from fermata.router.policies.ramsis.laws import law_of
+from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.slo_classes import SloClasses
+from fermata.router.policies.ramsis.tables import job_for
 from fermata.simulator.reports.report import report
 from fermata.simulator.run import Driver
 from fermata.simulator.scenario.scenario import read_scenario
@@ -76,6 +78,33 @@ def made_for(options: dict[str, object], backends: int = 2) -> tuple[SloClasses,
     source = built.engine.sources[0]
     assert isinstance(source, SloClasses)
     return source, asked
+
+
+def flat(size_max: int = 64, batch_size_max: int = 0) -> VariantSpec:
+    """As GPUs are: a batch of 64 takes little more than one of 1."""
+    times_ns = tuple(ms(4 + 0.1 * size) for size in range(1, size_max + 1))
+    return VariantSpec("flat", times_ns, accuracy=0.7, batch_size_max=batch_size_max)
+
+
+@pytest.mark.parametrize(("size_max", "given"), [(64, 0), (64, 64), (8, 8), (300, 300)])
+def test_tables_know_every_batch_that_variants_run(size_max: int, given: int) -> None:
+    for others in ((), VARIANTS):
+        spec = ApplicationSpec("task", ms(100), (flat(size_max, given), *others))
+        built = assemble(RouterConfig((spec,), "ramsis", {"bins": 10}, lead_ns=0))
+        family, costs = built.families[0], built.engine.costs
+        job = job_for(family, family.choices(), RamsisOptions(bins=10), costs, 0, 2)
+        assert job.problem.queue_max == size_max
+
+
+def test_queue_shorter_than_the_batches_asked_for_is_refused() -> None:
+    spec = ApplicationSpec("task", ms(100), (flat(64, 64), *VARIANTS))
+    with pytest.raises(ConfigError, match="queue_max=32: is below batch_size_max=64") as refused:
+        assemble(RouterConfig((spec,), "ramsis", {"queue_max": 32}))
+    assert "\n" not in str(refused.value)
+    assemble(RouterConfig((spec,), "ramsis", {"queue_max": 64}))
+    # A profile that happens to reach further is no contradiction.
+    spec = ApplicationSpec("task", ms(100), (flat(64),))
+    assemble(RouterConfig((spec,), "ramsis", {"queue_max": 32}))
 
 
 def test_tables_are_solved_for_the_law() -> None:

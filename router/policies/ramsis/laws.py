@@ -1,9 +1,12 @@
 """Options of RAMSIS that are more than numbers: laws of arrival counts by name, and SLOs."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from fermata.foundation.refusals import check_positive, refuse
 from fermata.foundation.user_code import import_function
+from fermata.router.policies.application import VariantSpec
 from fermata.router.policies.ramsis.counts import Bursty, CountLaw, poisson
 from fermata.router.policies.ramsis.options import RamsisOptions
 
@@ -22,6 +25,14 @@ def check_ramsis(options: RamsisOptions) -> None:
         check_positive("policy_options.slo_shares", share)
     if shares and len(shares) != len(slos_ms):
         refuse("policy_options.slo_shares", list(shares), "must be as many as slos_ms")
+
+
+def check_queue(options: RamsisOptions, variants: Iterable[VariantSpec]) -> None:
+    """Refuse a queue that is too short for the batches that are asked for."""
+    for variant in variants:
+        if 0 < options.queue_max < variant.batch_size_max:
+            rule = f"is below batch_size_max={variant.batch_size_max} of {variant.name}"
+            refuse("policy_options.queue_max", options.queue_max, f"{rule}; leave one of them out")
 
 
 def law_of(options: RamsisOptions) -> CountLaw:

@@ -48,7 +48,7 @@ def peak_rps(problem: WorkerProblem) -> float:
     cheapest_ns = min(
         run_ns / size
         for row in problem.latency_ns
-        for size, run_ns in enumerate(row, 1)
+        for size, run_ns in enumerate(row[: problem.queue_max], 1)
         if run_ns <= problem.slo_ns or size == 1
     )
     return problem.workers * 1e9 / cheapest_ns

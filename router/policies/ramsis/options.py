@@ -13,8 +13,8 @@ class RamsisOptions:
     """`round-robin` or `shortest-queue`."""
     bins: int = 100
     """Slack is told apart in so many steps; 0: where a batch begins to fit."""
-    queue_max: int = 32
-    """Longest queue that tables know."""
+    queue_max: int = 0
+    """Longest queue that tables know, and so the largest batch; 0: the variants' largest batch."""
     window_ns: int = 500_000_000
     """Window of the load monitor."""
     law: str = "poisson"

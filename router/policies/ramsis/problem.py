@@ -8,8 +8,9 @@ from fermata.router.policies.ramsis.counts import CountLaw, poisson
 
 REWARDS = ("query", "decision")
 BALANCINGS = ("round-robin", "shortest-queue")
-QUEUE_MAX = 32
-"""The paper's value; it must only be as large as the largest batch."""
+QUEUE_MAX = 256
+"""Simulations know batches of a thousand where the SLO allows them. Tables for such queues take
+minutes to solve and gain nothing, so they have to be asked for."""
 BINS = 100
 
 
@@ -32,14 +33,17 @@ class WorkerProblem:
     reward: str = "query"
     """`query`: accuracy of the mean request. `decision`: of the mean batch, as the paper has it;
     it falls below the paper's own baselines where batches differ much in size."""
-    queue_max: int = QUEUE_MAX
+    queue_max: int = 0
+    """Longest queue that the table knows; 0: the largest batch. A shorter one would keep variants
+    from batches that they can run; the paper's 32 is its own largest batch."""
 
     def __post_init__(self) -> None:
         _check(self)
         if not self.slack_ns:
             object.__setattr__(self, "slack_ns", fixed_bins(self.slo_ns, BINS))
         # A queue that no variant can take whole is full: the surplus counts as lost.
-        queue_max = min(self.queue_max, max(len(row) for row in self.latency_ns))
+        largest = max(len(row) for row in self.latency_ns)
+        queue_max = min(self.queue_max or QUEUE_MAX, largest)
         object.__setattr__(self, "queue_max", queue_max)
 
     def at_rate(self, rate_rps: float) -> "WorkerProblem":

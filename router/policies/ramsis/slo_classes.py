@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from fermata.router.core.events import Batch, Request
 from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext, own_lane
 from fermata.router.policies.family import Family
+from fermata.router.policies.ramsis.laws import check_queue
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.source import Ramsis
 from fermata.router.policies.ramsis.tables import Made, SolveJob
@@ -138,6 +139,7 @@ def slos_of(options: RamsisOptions, slo_ns: int) -> list[tuple[int, float]]:
 
 def classes_of(family: Family, options: RamsisOptions) -> Source:
     """RAMSIS for the application's own SLO, or for each that the options name."""
+    check_queue(options, family.spec.variants)
     if not options.slos_ms:
         return Ramsis(family, options)
     slos_ns, shares = zip(*slos_of(options, family.slo_ns), strict=True)

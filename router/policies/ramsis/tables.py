@@ -10,7 +10,12 @@ from fermata.router.policies.ramsis.latency import undominated
 from fermata.router.policies.ramsis.laws import law_of
 from fermata.router.policies.ramsis.load_grid import LoadGrid, peak_rps, solve_grid, solve_point
 from fermata.router.policies.ramsis.options import RamsisOptions
-from fermata.router.policies.ramsis.problem import WorkerProblem, fixed_bins, model_bins
+from fermata.router.policies.ramsis.problem import (
+    QUEUE_MAX,
+    WorkerProblem,
+    fixed_bins,
+    model_bins,
+)
 
 LOW = 0.02
 """The lowest load with a table, as a share of what the workers can do; below it is the same."""
@@ -81,6 +86,7 @@ def job_for(
     accuracy = [family.accuracy[index] if family.accuracy else 0.0 for index in allowed]
     front = undominated(tables, accuracy)
     latency_ns = tuple(tables[each] for each in front)
+    sizes_max = [each.batch_size_max for each in family.spec.variants]
     slo_ns = family.slo_ns or 2 * max(table[-1] for table in tables)
     slo_ns = max(1, slo_ns - lead_ns)
     slack_ns = fixed_bins(slo_ns, options.bins) if options.bins else model_bins(latency_ns, slo_ns)
@@ -94,7 +100,7 @@ def job_for(
         law=law_of(options),
         balancing=options.balancing,
         reward=options.reward,
-        queue_max=options.queue_max,
+        queue_max=options.queue_max or max(QUEUE_MAX, *sizes_max),
     )
     peak = peak_rps(problem)
     low, high = (rate_rps, rate_rps) if rate_rps > 0.0 else (LOW * peak, peak)

@@ -12,7 +12,6 @@ from fermata.foundation.sections import (
     Count,
     Key,
     NotNegative,
-    PositiveTime,
     Resolved,
     Served,
     Simulated,
@@ -27,8 +26,6 @@ class Application(ApplicationSpec):
 
     variants: tuple[Variant, ...]
     """The models that can serve it."""
-    hard_limit_ns: PositiveTime = 0
-    """An answer after it is worthless and not computed; `slo_ms` where absent."""
     class_options: Annotated[ClassesOptions | None, Key("classes")] = None
     """Its classes, for policies that look at what a request holds; see docs/data-aware.md."""
     version: Served[Count] = 1
@@ -51,11 +48,6 @@ class Application(ApplicationSpec):
     """Streams with an SLO and a frame rate of their own; servers see their own clients."""
     content: Resolved[ContentSpec | None] = None
     """How requests of a simulation hold what they hold."""
-
-    @property
-    def limit_ns(self) -> int:
-        """After which an answer is worthless."""
-        return self.hard_limit_ns or self.slo_ns
 
     @property
     def slo_ns_max(self) -> int:

@@ -27,6 +27,7 @@ from fermata.deployments.specs.served_model import (
     TensorSpec,
 )
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import ms
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
 from fermata.router.policies.sneakpeek.classes import Classes
@@ -76,7 +77,12 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
     names = router_names(config.applications)
     return RouterConfig(
         applications=tuple(
-            _application(each, name, profiles, config.repository == "fixed", config.backend.swap)
+            replace(
+                _application(
+                    each, name, profiles, config.repository == "fixed", config.backend.swap
+                ),
+                reply_ns=ms(config.frontend.reply_ms),
+            )
             for each, name in zip(config.applications, names, strict=True)
         ),
         policy=config.router.policy,

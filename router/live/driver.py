@@ -1,8 +1,10 @@
 """The live router: a driver of the engine. It makes no decisions, and carries out the engine's."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
+from fermata.foundation.units import ms
 from fermata.partitioner.plan import Plan
 from fermata.router.assembly import Assembly, RouterConfig, assemble
 from fermata.router.core.engine import Engine
@@ -49,6 +51,8 @@ from fermata.router.live.subprocess_worker import Failed, Then, Work, run_now
 from fermata.router.live.supervisor import BackendSupervisor
 from fermata.router.telemetry.meters import Meters
 
+REPLY_NS = ms(2)
+"""Taken off a client's SLO by frontends, where the configuration does not say how much."""
 UNKNOWN = "unknown-application"
 OVERDUE = Closed(CloseCode.OVERDUE, "its batch should have ended long ago")
 
@@ -74,7 +78,7 @@ class LiveRouter:
         """`submit_work` has work done off the loop. `stand_down` is called once there is a newer
         router: this one must not go on. `confirm` takes a term that peers claim, and calls back
         where the cluster's record has it too."""
-        self.config = config
+        config = self.config = _with_reply(config)
         self.term = term
         self.clock = clock
         self.call_soon = call_soon
@@ -374,3 +378,12 @@ class LiveRouter:
 
     def stop(self) -> None:
         self.timer.close()
+
+
+def _with_reply(config: RouterConfig) -> RouterConfig:
+    """The same, with what its frontends take off an SLO for the reply."""
+    applications = tuple(
+        replace(each, reply_ns=REPLY_NS) if each.reply_ns is None else each
+        for each in config.applications
+    )
+    return replace(config, applications=applications)

@@ -64,6 +64,15 @@ class ApplicationSpec:
     """Weights of streams, by client; 1 where absent."""
     classes: Resolved[Classes | None] = None
     """Recall by class, and how to read evidence of a request's content."""
+    reply_ns: Resolved[int | None] = None
+    """Taken off a client's SLO by frontends, for the way of the answer; None: not known."""
+    hard_limit_ns: PositiveTime = 0
+    """An answer after it is worthless and not computed; `slo_ms` where absent."""
+
+    @property
+    def limit_ns(self) -> int:
+        """After which an answer is worthless."""
+        return self.hard_limit_ns or self.slo_ns
 
     @property
     def serving_place(self) -> int:

@@ -46,6 +46,11 @@ class Family:
         return self.spec.slo_ns
 
     @property
+    def reply_ns(self) -> int:
+        """Time that requests have lost to the reply before the router sees them."""
+        return self.spec.reply_ns or 0
+
+    @property
     def accuracy_floor(self) -> float:
         return self.spec.accuracy_floor
 

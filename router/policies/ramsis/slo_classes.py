@@ -16,7 +16,7 @@ class SloClasses(Source):
 
     A table promises for requests of one SLO alone: those that share a worker with others would
     break each other's promises. So each class has workers and tables of its own, and a request
-    goes to the longest SLO that is no longer than its own.
+    goes to the longest SLO that is no longer than what its client asked for.
     """
 
     owns_backends = True
@@ -33,6 +33,7 @@ class SloClasses(Source):
         self.slos_ns = list(slos_ns)
         self.shares = list(shares)
         self.members = [Ramsis(family.with_slo(slo_ns), options) for slo_ns in slos_ns]
+        self.reply_ns = family.reply_ns
         self.home: dict[int, Ramsis] = {}
         """The class of each backend."""
 
@@ -45,14 +46,19 @@ class SloClasses(Source):
             member.attach(desk)
 
     def _member_for(self, request: Request) -> Ramsis:
-        slo_ns = request.deadline_ns - request.arrived_at_ns
+        left_ns = request.deadline_ns - request.arrived_at_ns
         fitting = [
             member
             for own_ns, member in zip(self.slos_ns, self.members, strict=True)
-            if own_ns <= slo_ns
+            if own_ns <= left_ns + self._lost_ns(own_ns)
         ]
         ordered = [*reversed(fitting), *self.members]
         return next((member for member in ordered if member.order), ordered[0])
+
+    def _lost_ns(self, slo_ns: int) -> int:
+        """Time that a client's request of this SLO may have lost before it came here: the reply,
+        and on its way as much of a client's own timeout, up to 2 %."""
+        return self.reply_ns + min(self.reply_ns, slo_ns // 50)
 
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
         return self._member_for(request).on_request(now_ns, request)

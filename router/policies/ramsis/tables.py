@@ -29,7 +29,7 @@ class SolveJob:
 
     kind: int
     slo_ns: int
-    """SLO of the requests it is for, before the lead is taken off."""
+    """SLO of the requests it is for, before reply and lead are taken off."""
     variants: tuple[int, ...]
     """The engine's numbers, by the problem's index."""
     problem: WorkerProblem
@@ -81,6 +81,7 @@ def job_for(
 
     A batch is decided upon `lead_ns` before it starts, whether the worker idles or still runs the
     one before. Counted from decision to decision all is as in the paper, with that much less SLO.
+    Frontends have taken the reply off it too.
     """
     tables = [tuple(costs.of(family.variants[index], kind).plan_ns[1:]) for index in allowed]
     accuracy = [family.accuracy[index] if family.accuracy else 0.0 for index in allowed]
@@ -88,7 +89,7 @@ def job_for(
     latency_ns = tuple(tables[each] for each in front)
     sizes_max = [each.batch_size_max for each in family.spec.variants]
     slo_ns = family.slo_ns or 2 * max(table[-1] for table in tables)
-    slo_ns = max(1, slo_ns - lead_ns)
+    slo_ns = max(1, slo_ns - family.reply_ns - lead_ns)
     slack_ns = fixed_bins(slo_ns, options.bins) if options.bins else model_bins(latency_ns, slo_ns)
     problem = WorkerProblem(
         latency_ns=latency_ns,
@@ -110,7 +111,8 @@ def job_for(
 
 def drifted(job: SolveJob, family: Family, costs: Costs, lead_ns: int) -> bool:
     """Whether run times are now planned, or batches sent, so differently that tables are wrong."""
-    if family.slo_ns and abs(family.slo_ns - lead_ns - job.problem.slo_ns) > DRIFT * family.slo_ns:
+    left_ns = family.slo_ns - family.reply_ns - lead_ns
+    if family.slo_ns and abs(left_ns - job.problem.slo_ns) > DRIFT * family.slo_ns:
         return True
     for variant, latency_ns in zip(job.variants, job.problem.latency_ns, strict=True):
         now_ns = sum(costs.of(variant, job.kind).plan_ns)

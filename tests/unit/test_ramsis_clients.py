@@ -14,9 +14,10 @@ from fermata.router.core.events import Request
 from fermata.router.links.messages import Ready
 from fermata.router.live.driver import LiveRouter
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
+from fermata.router.policies.ramsis.drift import drifted
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.slo_classes import SloClasses
-from fermata.router.policies.ramsis.tables import drifted, job_for
+from fermata.router.policies.ramsis.tables import job_for
 
 VARIANTS = (
     VariantSpec("fast", (ms(8), ms(12), ms(16)), accuracy=0.6),

@@ -13,10 +13,11 @@ from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.family import Family
 from fermata.router.policies.hard_limit import size_within_limits, who_allow
 from fermata.router.policies.load_monitor import LoadMonitor
+from fermata.router.policies.ramsis.drift import RecentBatches, drifted
 from fermata.router.policies.ramsis.load_grid import GridPoint
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.overload import in_part, quickest
-from fermata.router.policies.ramsis.tables import Made, SolveJob, drifted, job_for
+from fermata.router.policies.ramsis.tables import Made, SolveJob, job_for
 from fermata.router.policies.unassigned import Unassigned
 
 
@@ -80,6 +81,8 @@ class Ramsis(Source):
         self.stale = False
         """The workers have changed since the last tables were asked for."""
         self.batches = 0
+        self.ran: dict[int, RecentBatches] = {}
+        """By kind, since the last look at whether run times have drifted."""
         self.stranded = Unassigned(self)
         self.change = SourceTimer(self)
         self.retry = SourceTimer(self)
@@ -244,12 +247,21 @@ class Ramsis(Source):
 
     def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
         self.batches += 1
+        if backend in self.workers:
+            self._recent(self.desk.kind(backend)).add(batch.variant, len(batch.requests))
         if self.batches % self.rules.look_every == 0:
+            lead_ns = self.lead.ns(1)
             for kind, made in self.made.items():
-                lead_ns = self.lead.ns(1)
-                if kind not in self.asked and drifted(made.job, self.family, self.costs, lead_ns):
+                ran = self._recent(kind)
+                if kind not in self.asked and drifted(
+                    made.job, self.family, self.costs, lead_ns, ran
+                ):
                     self._ask(kind)
+            self.ran.clear()
         return NO_LANES
+
+    def _recent(self, kind: int) -> RecentBatches:
+        return self.ran.setdefault(kind, RecentBatches())
 
     # Bid and grant
 

@@ -19,8 +19,6 @@ from fermata.router.policies.ramsis.problem import (
 
 LOW = 0.02
 """The lowest load with a table, as a share of what the workers can do; below it is the same."""
-DRIFT = 0.05
-"""Tables are made anew once planned run times have moved by this much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +105,3 @@ def job_for(
     low, high = (rate_rps, rate_rps) if rate_rps > 0.0 else (LOW * peak, peak)
     variants = tuple(family.variants[allowed[each]] for each in front)
     return SolveJob(kind, family.slo_ns, variants, problem, low, high)
-
-
-def drifted(job: SolveJob, family: Family, costs: Costs, lead_ns: int) -> bool:
-    """Whether run times are now planned, or batches sent, so differently that tables are wrong."""
-    left_ns = family.slo_ns - family.reply_ns - lead_ns
-    if family.slo_ns and abs(left_ns - job.problem.slo_ns) > DRIFT * family.slo_ns:
-        return True
-    for variant, latency_ns in zip(job.variants, job.problem.latency_ns, strict=True):
-        now_ns = sum(costs.of(variant, job.kind).plan_ns)
-        if abs(now_ns - sum(latency_ns)) > DRIFT * sum(latency_ns):
-            return True
-    return False

@@ -15,6 +15,7 @@ from fermata.profiles.reference import find_table
 from fermata.router.policies.catalog import POLICIES, check_movable, read_options
 from fermata.simulator.scenario.arrival_spec import ArrivalSpec, read_arrivals
 from fermata.simulator.scenario.network_spec import NetworkSpec, read_network
+from fermata.simulator.scenario.popularity import read_shares
 from fermata.simulator.scenario.scaling_spec import read_autoscaler, read_epochs
 from fermata.simulator.scenario.simulated import read_zoo, simulated
 
@@ -44,7 +45,6 @@ EXECUTION_KEYS = ("jitter", "variation", "draw")
 FAULT_KEYS = ("at_s", "backend", "kind", "factor", "for_s")
 FAULT_KINDS = ("crash", "hang", "slow")
 ZOO_SETTINGS = ("all", "gt2", "lt2")
-ZIPF_MAX = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +113,16 @@ class Scenario:
 
 def knows_rate(arrivals: ArrivalSpec, applications: tuple[Application, ...]) -> bool:
     """A trace and a MAP know their rate, and so do periodic clients that all have one."""
+    return arrivals.process in ("trace", "map") or sets_rates(arrivals, applications)
+
+
+def sets_rates(arrivals: ArrivalSpec, applications: tuple[Application, ...]) -> bool:
+    """Whether the arrivals say how many requests each application has, so that none are shared."""
     if arrivals.process == "periodic":
         streams = [client for application in applications for client in application.clients]
         covered = all(application.clients for application in applications)
         return covered and all(client.fps is not None for client in streams)
-    return arrivals.process in ("trace", "map")
+    return bool(arrivals.rps_of)
 
 
 def load_scenario(path: Path | str) -> Scenario:
@@ -173,7 +178,7 @@ def build_scenario(
         draw=top.inner("execution", EXECUTION_KEYS).choice("draw", DRAWS, "median"),
         dispatch_ns=ms(top.number("dispatch_ms", 0)),
         arrivals=arrivals,
-        shares=_read_shares(top, applications),
+        shares=read_shares(top, applications, sets_rates(arrivals, applications)),
         faults=_read_faults(top, backends),
         swap=top.flag("swap"),
         fair_shares=top.flag("fair_shares"),
@@ -239,27 +244,6 @@ def _read_jitter(top: Fields) -> tuple[tuple[int, float], ...]:
         if after[0] <= before[0]:
             refuse(execution.name("jitter"), after[0] / 1e9, "from_s must rise from step to step")
     return tuple(steps) or ((0, 0.0),)
-
-
-def _read_shares(top: Fields, applications: tuple[Application, ...]) -> tuple[float, ...]:
-    """Each application's part of the rate: by its weight, unless the popularity says otherwise."""
-    popularity = top.data.get("popularity", "weights")
-    count = len(applications)
-    if popularity == "equal":
-        weights = [1.0] * count
-    elif popularity == "weights":
-        weights = [application.weight for application in applications]
-    elif isinstance(popularity, dict):
-        zipf = top.inner("popularity", ("zipf",)).number("zipf")
-        if zipf > ZIPF_MAX:
-            refuse("popularity.zipf", zipf, f"must be at most {ZIPF_MAX:g}")
-        weights = [1.0 / rank**zipf for rank in range(1, count + 1)]
-    else:
-        refuse("popularity", popularity, "must be equal, weights or {zipf: exponent}")
-    total = sum(weights)
-    if total <= 0:
-        refuse("applications", "weight", "must be above 0 for at least one application")
-    return tuple(weight / total for weight in weights)
 
 
 def _read_faults(top: Fields, backends: int) -> tuple[Fault, ...]:

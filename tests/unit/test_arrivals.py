@@ -103,6 +103,7 @@ def test_popularity_shares_the_rate() -> None:
     assert share == pytest.approx(0.75, abs=0.02)
     assert set(arrivals.slo_ns[arrivals.application == 1].tolist()) == {ms(80)}
     assert set(arrivals.client.tolist()) == {0}
+    rows = [{"name": "a", "slo_ms": 50}, {"name": "b", "slo_ms": 80}]
     arrivals = arrive(rows, rate_rps=1000, popularity={"zipf": 1})
     assert float((arrivals.application == 0).mean()) == pytest.approx(2 / 3, abs=0.02)
 

@@ -49,12 +49,32 @@ def test_popularity() -> None:
     ]
     assert read_scenario(with_top(applications=rows)).shares == (0.25, 0.75)
     assert read_scenario(with_top(applications=rows, popularity="weights")).shares == (0.25, 0.75)
-    assert read_scenario(with_top(applications=rows, popularity="equal")).shares == (0.5, 0.5)
     some = [{**APPLICATION, "name": "a"}, {**APPLICATION, "name": "b", "weight": 0}]
     assert read_scenario(with_top(applications=some)).shares == (1.0, 0.0)
-    zipf = read_scenario(with_top(applications=rows, popularity={"zipf": 2})).shares
+    plain = [{**APPLICATION, "name": "a"}, {**APPLICATION, "name": "b"}]
+    assert read_scenario(with_top(applications=plain, popularity="equal")).shares == (0.5, 0.5)
+    zipf = read_scenario(with_top(applications=plain, popularity={"zipf": 2})).shares
     # 1 against 1/4.
     assert zipf == pytest.approx((0.8, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("weights", "popularity", "shares"),
+    [
+        ((3, 3), "equal", (0.5, 0.5)),
+        ((1, 1), {"zipf": 1}, (2 / 3, 1 / 3)),
+        ((4, 1), {"zipf": 2}, (0.8, 0.2)),
+    ],
+)
+def test_weights_that_agree_with_the_popularity_are_accepted(
+    weights: tuple[float, float], popularity: object, shares: tuple[float, float]
+) -> None:
+    rows = [
+        {**APPLICATION, "name": name, "weight": weight}
+        for name, weight in zip("ab", weights, strict=True)
+    ]
+    found = read_scenario(with_top(applications=rows, popularity=popularity)).shares
+    assert found == pytest.approx(shares)
 
 
 def test_clients_may_have_slos_of_their_own() -> None:

@@ -20,6 +20,7 @@ from fermata.simulator.scenario.scenario import load_scenario, read_scenario
 NAN, INF = float("nan"), float("inf")
 TRACE = {"process": "trace", "rps": [1]}
 CLIENT = {"count": 1, "fps": 1}
+WEIGHTED = [{**APPLICATION, "name": "a"}, {**APPLICATION, "name": "b", "weight": 3}]
 FAULT = {"at_s": 1, "backend": 0, "kind": "crash"}
 
 
@@ -121,6 +122,34 @@ def arrivals_map(d0: object, d1: object) -> dict[str, Any]:
         (with_top(popularity="fair"), ["popularity='fair'", "equal, weights or"]),
         (with_top(popularity={"zipf": -1}), ["popularity.zipf=-1", "at least 0"]),
         (with_top(popularity={"zip": 1}), ["popularity.zip=1", "unknown key"]),
+        (
+            with_top(popularity="equal", applications=WEIGHTED),
+            ["popularity='equal'", "contradicts weight=3 of application 'b'"],
+        ),
+        (
+            with_top(popularity={"zipf": 1}, applications=WEIGHTED),
+            ["popularity={'zipf': 1}", "contradicts weight=3 of application 'b'"],
+        ),
+        (
+            with_top(
+                popularity={"zipf": 1}, applications=[{**APPLICATION, "weight": 2, "copies": 2}]
+            ),
+            ["popularity={'zipf': 1}", "contradicts weight=2 of application 'app-0'"],
+        ),
+        (
+            with_top(
+                arrivals={"process": "trace", "applications": {"a": [5], "b": [9]}},
+                applications=WEIGHTED,
+            ),
+            ["weight=3 of application 'b'", "arrivals set the rate of each application"],
+        ),
+        (
+            with_top(
+                arrivals={"process": "periodic"},
+                applications=[{**each, "clients": [{"fps": 30}]} for each in WEIGHTED],
+            ),
+            ["weight=3 of application 'b'", "arrivals set the rate of each application"],
+        ),
         (
             {**with_application(weight=0), "popularity": "weights"},
             ["applications='weight'", "above 0"],

@@ -73,6 +73,10 @@ class RateMeter:
         self.count += 1
         return True
 
+    def fall_silent(self) -> None:
+        """Forget the rate: nothing has come for so long that it tells of the past alone."""
+        self.rps = self.rps_after_lull = 0.0
+
     def _roll(self, now_ns: int) -> None:
         """Close the buckets that have ended by now."""
         rules = self.rules

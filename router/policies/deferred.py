@@ -128,6 +128,7 @@ class ModelThread(Source):
     def on_time(self, now_ns: int) -> Sequence[int]:
         """Nothing has arrived for a while: the model needs no backends, and whoever still waits
         has nobody to wait for."""
+        self.rate.fall_silent()
         self._set_demand(0.0)
         if self.options.hold != "auto":
             return NO_LANES

@@ -19,10 +19,11 @@ class Bench:
         backends: int = 1,
         lead_ns: int = 0,
         slo_ns_max: int = NEVER,
+        ranks: int = 1,
     ) -> None:
         costs = Costs()
         costs.add(0, [ms(4 + size) for size in range(1, SIZE_MAX + 1)])
-        self.engine = Engine(costs)
+        self.engine = Engine(costs, ranks)
         self.source = ModelThread(0, options or DeferredOptions(), slo_ns_max=slo_ns_max)
         self.engine.add_application(self.source)
         self.engine.ranks[0].lead_start_ns = lead_ns

@@ -353,6 +353,19 @@ def test_a_move_takes_the_demand_along_and_leaves_what_others_did_behind() -> No
     assert bench.source.others == 0.0
 
 
+@pytest.mark.parametrize("gap_ms", [10, 400])
+def test_demand_of_a_silent_application_stays_away_when_it_moves(gap_ms: int) -> None:
+    bench = Bench(backends=2, ranks=2)
+    for count in range(20):
+        bench.send(count * ms(gap_ms))
+    assert bench.engine.ranks[0].signals.demand > 0.0
+    silent_at_ns = 20 * ms(gap_ms) + 3 * SECOND
+    bench.engine.on_time(silent_at_ns)
+    bench.engine.move_application(silent_at_ns, 0, 1)
+    found = [rank.signals.demand for rank in bench.engine.ranks]
+    assert found == pytest.approx([0.0, 0.0])
+
+
 def test_many_who_find_nothing_on_a_slow_backend_cost_little() -> None:
     bench = Bench(backends=0)
     slow = {variant: [20 * each for each in table] for variant, table in TABLES.items()}

@@ -139,6 +139,30 @@ def test_silent_model_needs_no_backends() -> None:
 # Bursts
 
 
+def test_demand_of_a_silent_model_stays_away_when_the_lead_changes() -> None:
+    bench = Bench(backends=8)
+    bench.warm_up(ms(1), ms(41))
+    bench.advance(seconds(3))
+    signals = bench.engine.ranks[0].signals
+    bench.engine.leads[0].start_ns = ms(5)
+    bench.engine.on_plan(seconds(3), 0)
+    assert (signals.demand, signals.backends_min) == pytest.approx((0.0, 0.0))
+    # What comes then counts by itself, not with a share of what came before.
+    bench.send(seconds(3), ms(41))
+    assert signals.backends_min < 0.1
+
+
+def test_demand_of_a_silent_model_stays_away_when_it_moves() -> None:
+    bench = Bench(backends=8, ranks=2)
+    bench.warm_up(ms(1), ms(41))
+    bench.advance(seconds(3))
+    for rank in (1, 0):
+        bench.engine.move_application(seconds(3), 0, rank)
+        for each in bench.engine.ranks:
+            found = each.signals.demand, each.signals.backends_min
+            assert found == pytest.approx((0.0, 0.0))
+
+
 def test_burst_that_is_over_is_not_held() -> None:
     bench = Bench(DeferredOptions(efficient=0.0))
     for burst in range(9):

@@ -149,6 +149,8 @@ class CentralQueue(Source):
 
     def on_time(self, now_ns: int) -> Sequence[int]:
         """Nothing has arrived for a while: no backends are needed."""
+        self.rate.fall_silent()
+        self.steady = LoadFilter()
         self.demand.set(self.signals, 0.0)
         return NO_LANES
 

@@ -209,3 +209,66 @@ def test_the_mix_is_the_two_ends_of_the_family_unless_given() -> None:
     for wrong in ("1/1", "1/1/1/1/x", "0/0/0/0/0"):
         with pytest.raises(ConfigError, match="mix"):
             read_mix(wrong, five, speed)
+
+
+def test_an_overdue_instance_is_not_believed_free() -> None:
+    source = DeadlineRouting(FAMILY, RoutingOptions(mix="0/1", reserve=0.0))
+    engine = engine_with(source)
+    send(engine, 0)
+    # The first run should have ended at 10 ms. At 100 ms nobody knows when it will.
+    send(engine, 1, at_ns=ms(100), slo_ns=ms(50))
+    send(engine, 2, at_ns=ms(101), slo_ns=ms(50))
+    assert effects(engine) == [(0, LIGHT), (1, LIGHT)]
+    assert queues(source) == [[], [2]]
+
+
+def test_doubt_about_an_overdue_instance_grows_with_how_late_it_is() -> None:
+    source = DeadlineRouting(FAMILY, RoutingOptions(mix="0/1", reserve=0.0))
+    engine = engine_with(source, backends=1)
+    send(engine, 0)
+    (instance,) = source.instances.ordered
+    ends = [instance.free_at_ns(ms(at_ms), ms(1)) for at_ms in (5, 10, 12, 30, 100)]
+    assert ends == [ms(10), ms(10), ms(14), ms(50), ms(190)]
+    engine.on_done(ms(100), 0, ms(100))
+    assert instance.free_at_ns(ms(200), ms(1)) == ms(100)
+
+
+def test_those_who_wait_behind_a_stalled_run_are_routed_again() -> None:
+    source = DeadlineRouting(FAMILY, RoutingOptions(mix="0/1", reserve=0.0))
+    engine = engine_with(source)
+    for rid in range(4):
+        send(engine, rid, slo_ns=ms(100))
+    assert queues(source) == [[2], [3]]
+    engine.on_done(ms(10), 1, ms(10))
+    while engine.wake_at_ns() <= ms(19):
+        engine.on_time(engine.wake_at_ns())
+    # The run on backend 0 is overdue from 13 ms on; the other has one to run until 20 ms.
+    assert queues(source) == [[], [2]]
+    engine.on_done(ms(20), 1, ms(10))
+    assert effects(engine) == [(0, LIGHT), (1, LIGHT), (3, LIGHT), (2, LIGHT)]
+
+
+def test_who_finds_nothing_better_stays_where_it_is() -> None:
+    source = DeadlineRouting(FAMILY, RoutingOptions(mix="0/1", reserve=0.0))
+    engine = engine_with(source, backends=1)
+    for _ in range(60):
+        engine.costs.observe(LIGHT, 0, 0, 1, ms(10))
+    send(engine, 0, slo_ns=ms(100))
+    send(engine, 1, slo_ns=ms(100))
+    engine.on_time(ms(70))
+    assert queues(source) == [[1]]
+    engine.on_done(ms(80), 0, ms(80))
+    assert effects(engine) == [(0, LIGHT), (1, LIGHT)]
+
+
+def test_a_stall_does_not_make_the_reserve() -> None:
+    costs = Costs()
+    costs.add(LIGHT, [ms(10)])
+    times = ServiceTimes(costs.of(LIGHT))
+    for run in range(1200):
+        times.observe(35.0 if run % 60 == 59 else 1.0)
+    assert times.mean < 1.1
+    assert times.spread < 0.2
+    for _ in range(1200):
+        times.observe(3.0)
+    assert times.mean == pytest.approx(3.0, abs=0.1)

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fermata.router.core.events import Batch, DropReason, Request
+from fermata.router.core.events import Batch, Request
 from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext
 from fermata.router.policies.family import Family
 from fermata.router.policies.routing.instance import Instances
@@ -38,11 +38,14 @@ class SingleQueue(Source):
         speed = [desk.costs.of(variant).p50_ns[1] for variant in self.family.variants]
         self.instances = Instances(read_mix(self.options.mix, self.family, speed), speed)
 
+    def _fastest(self) -> int:
+        """The variant that takes least for one request."""
+        tiers = {instance.tier for instance in self.instances.ordered} or range(len(self.accuracy))
+        return self.family.variants[min(tiers, key=lambda tier: self.instances.speed[tier])]
+
     def _alone_ns(self) -> int:
         """Shortest run time of one request."""
-        tiers = {instance.tier for instance in self.instances.ordered} or range(len(self.accuracy))
-        fastest = min(tiers, key=lambda tier: self.instances.speed[tier])
-        return self.lead.ns(1) + self.costs.of(self.family.variants[fastest]).plan_ns[1]
+        return self.lead.ns(1) + self.costs.of(self._fastest()).plan_ns[1]
 
     # Events
 
@@ -91,7 +94,8 @@ class SingleQueue(Source):
             return None
         alone_ns = self._alone_ns()
         while self.queue and self.queue[0].expires_at_ns < now_ns + alone_ns:
-            self.outbox.drop(self.queue.popleft(), DropReason.LATE)
+            request = self.queue.popleft()
+            self.drop_late(request, self._fastest(), request.expires_at_ns)
         if not self.queue:
             return None
         bid = instance.bid

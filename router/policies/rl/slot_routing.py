@@ -110,6 +110,9 @@ class SlotRouting(DeadlineRouting):
                 self.cumulative = list(accumulate(decision.shares.tolist()))
                 self.limits = decision.limits
         self.slots_fallen_back += self.aware
+        for instance in self.instances.ordered if self.aware else ():
+            if instance.sent and instance.queue:
+                self._watch(instance)
 
     def on_change(self, now_ns: int) -> None:
         # The shares of this slot are for other instances; a new slot may find the old ones again.

@@ -7,11 +7,15 @@ from math import sqrt
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, DropReason, Request
 from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext, SourceTimer
+from fermata.router.core.timers import Timer
 from fermata.router.policies.family import Family
 from fermata.router.policies.routing.instance import Instance, Instances
 from fermata.router.policies.routing.mix import read_mix
 from fermata.router.policies.routing.service_times import ServiceTimes
 from fermata.router.policies.unassigned import Unassigned
+
+OVERDUE = 3.0
+"""So many deviations after its expected end, whoever waits behind a run looks elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,21 @@ class RoutingOptions:
     """The reserve is never less."""
     aware: bool = True
     """False: only look for room in a buffer, and serve the late too, until their hard limit."""
+
+
+class Watch(Timer):
+    """Wakes those who wait at an instance whose run does not end."""
+
+    __slots__ = ("instance", "source")
+
+    def __init__(self, source: "DeadlineRouting", instance: Instance) -> None:
+        super().__init__()
+        self.source = source
+        self.instance = instance
+
+    def fire(self, now_ns: int) -> None:
+        source = self.source
+        source.desk.refresh(now_ns, source, source.on_overdue(now_ns, self.instance))
 
 
 class DeadlineRouting(Source):
@@ -72,10 +91,12 @@ class DeadlineRouting(Source):
         return self._join(self._route(now_ns, request), request)
 
     def _join(self, instance: Instance | None, request: Request) -> Sequence[int]:
-        # Only a new first request changes the bid.
-        if instance is None or not instance.join(request):
+        if instance is None:
             return NO_LANES
-        return (instance.lane,)
+        if instance.sent and self.aware:
+            self._watch(instance)
+        # Only a new first request changes the bid.
+        return (instance.lane,) if instance.join(request) else NO_LANES
 
     def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
         for instance in self.instances.ordered:
@@ -105,6 +126,8 @@ class DeadlineRouting(Source):
         elif not up and known:
             gone, changed = self.instances.remove(backend)
             moved = list(gone.queue)
+            if gone.watch is not None:
+                self.timers.disarm(gone.watch)
         else:
             return NO_LANES
         for instance in changed:
@@ -135,22 +158,29 @@ class DeadlineRouting(Source):
         dropped."""
         if not self.aware:
             return self._with_room(request)
+        best, room = self._find(now_ns, request, below_ns)
+        if best is None:
+            self.outbox.drop(request, DropReason.LATE if room else DropReason.FULL)
+        return best
+
+    def _find(
+        self, now_ns: int, request: Request, below_ns: int = NEVER
+    ) -> tuple[Instance | None, bool]:
+        """The instance that may be in time, and whether any has room."""
         best: Instance | None = None
         best_ends_at_ns = request.deadline_ns + 1
         room = False
         for tier in self.order:
-            instance = self._shortest(tier)
+            instance = self._shortest(now_ns, tier)
             if instance is None or self.instances.speed[tier] >= below_ns:
                 continue
             room = True
             ends_at_ns, reserve_ns = self._predict(now_ns, instance, request)
             if ends_at_ns + reserve_ns <= request.deadline_ns:
-                return instance
+                return instance, room
             if ends_at_ns < best_ends_at_ns:
                 best, best_ends_at_ns = instance, ends_at_ns
-        if best is None:
-            self.outbox.drop(request, DropReason.LATE if room else DropReason.FULL)
-        return best
+        return best, room
 
     def _with_room(self, request: Request) -> Instance | None:
         best = min(self.instances.ordered, key=len)
@@ -159,14 +189,17 @@ class DeadlineRouting(Source):
         self.outbox.drop(request, DropReason.FULL)
         return None
 
-    def _shortest(self, tier: int) -> Instance | None:
-        """The instance of a tier that has room and is free first."""
+    def _shortest(self, now_ns: int, tier: int) -> Instance | None:
+        """The instance of a tier that has room and is free first. Of several the first is taken, so
+        that work gathers on few and the others idle."""
         best: Instance | None = None
         best_work_ns = 0.0
         each_ns = self.instances.speed[tier] * self.times[tier].mean
+        doubt_ns = self.instances.speed[tier] * self.times[tier].spread
         for instance in self.instances.tiers[tier]:
             if len(instance) < self.options.buffer:
-                work_ns = instance.ends_at_ns + len(instance.queue) * each_ns
+                free_at_ns = max(now_ns, instance.free_at_ns(now_ns, doubt_ns))
+                work_ns = free_at_ns + len(instance.queue) * each_ns
                 if best is None or work_ns < best_work_ns:
                     best, best_work_ns = instance, work_ns
         return best
@@ -187,13 +220,10 @@ class DeadlineRouting(Source):
         ends_at_ns = starts_at_ns + (place + 1) * each_ns
         return ends_at_ns, max(reserve_ns, self.options.reserve_ns)
 
-    def _starts_at_ns(self, now_ns: int, instance: Instance, overdue_ns: float) -> int:
+    def _starts_at_ns(self, now_ns: int, instance: Instance, doubt_ns: float) -> int:
         """When the first of its queue is expected to start."""
-        earliest_ns = now_ns + self.lead.ns(1)
-        if instance.sent and instance.ends_at_ns < now_ns:
-            # Overdue: nobody knows for how long, but not for nothing.
-            return earliest_ns + int(overdue_ns)
-        return max(earliest_ns, instance.ends_at_ns)
+        free_at_ns = int(instance.free_at_ns(now_ns, doubt_ns))
+        return max(now_ns + self.lead.ns(1), free_at_ns)
 
     def _p50_ns(self, instance: Instance, tier: int, size: int) -> float:
         cost = self.costs.of(self.family.variants[tier], instance.kind)
@@ -219,6 +249,38 @@ class DeadlineRouting(Source):
             instance.queue.remove(request)
         for request in late:
             lanes.extend(self.on_request(now_ns, request))
+        return lanes
+
+    # Runs that do not end
+
+    def _watch(self, instance: Instance) -> None:
+        """Look after those who wait there once its run is overdue."""
+        if instance.watch is None:
+            instance.watch = Watch(self, instance)
+        if instance.watch.stamp == 0:
+            self.timers.arm(instance.watch, self._overdue_at_ns(instance))
+
+    def _overdue_at_ns(self, instance: Instance) -> int:
+        spread = self.times[instance.tier].spread
+        doubt_ns = OVERDUE * spread * self._p50_ns(instance, instance.tier, 1)
+        return instance.due_at_ns + 1 + int(doubt_ns)
+
+    def on_overdue(self, now_ns: int, instance: Instance) -> Sequence[int]:
+        """Route those again that wait behind a run which should have ended. Whoever finds nothing
+        better stays, and looks again once the run is twice as late."""
+        if not instance.sent or not instance.queue or not self.aware:
+            return NO_LANES
+        assert instance.watch is not None
+        overdue_at_ns = self._overdue_at_ns(instance)
+        if now_ns < overdue_at_ns:
+            self.timers.arm(instance.watch, overdue_at_ns)
+            return NO_LANES
+        self.timers.arm(instance.watch, now_ns + now_ns - instance.due_at_ns)
+        lanes: list[int] = [instance.lane]
+        for request in list(instance.queue):
+            instance.queue.remove(request)
+            better, _ = self._find(now_ns, request)
+            lanes.extend(self._join(better or instance, request))
         return lanes
 
     # Bid and grant
@@ -257,6 +319,8 @@ class DeadlineRouting(Source):
                 batch = Batch(variant, [request])
                 expect_ns = self._mean_ns(instance, instance.tier, 1) + slot.swap_in_ns(variant)
                 instance.on_sent(batch.requests, slot.start_at_ns, expect_ns)
+                if instance.queue and self.aware:
+                    self._watch(instance)
                 return batch
             self._give_up(now_ns, instance, request)
         return None
@@ -269,4 +333,5 @@ class DeadlineRouting(Source):
             self.homeless.append((request, speed_ns))
             self.timers.arm(self.rehousing, now_ns)
         else:
-            self.outbox.drop(request, DropReason.LATE)
+            variant = self.family.variants[instance.tier]
+            self.drop_late(request, variant, self._limit_ns(request), instance.kind)

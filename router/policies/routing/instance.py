@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from fermata.router.core.events import Request
 from fermata.router.core.source import Bid, own_lane
+from fermata.router.core.timers import Timer
 from fermata.router.policies.routing.mix import allot
 
 
@@ -18,6 +19,7 @@ class Instance:
     __slots__ = (
         "backend",
         "bid",
+        "due_at_ns",
         "ends_at_ns",
         "kind",
         "lane",
@@ -26,6 +28,7 @@ class Instance:
         "sent",
         "started_at_ns",
         "tier",
+        "watch",
     )
 
     def __init__(self, backend: int) -> None:
@@ -42,13 +45,25 @@ class Instance:
         """Requests that its backend has, running or ahead."""
         self.started_at_ns = 0
         """When the running ones started."""
+        self.due_at_ns = 0
+        """Expected end of the running ones."""
         self.ends_at_ns = 0
-        """Expected end of those."""
+        """Expected end of all of them."""
         self.bid = Bid()
+        self.watch: Timer | None = None
+        """Fires when those who wait should look elsewhere."""
 
     def __len__(self) -> int:
         """Requests in its buffer, the running ones included."""
         return len(self.queue) + len(self.sent)
+
+    def free_at_ns(self, now_ns: int, doubt_ns: float) -> float:
+        """When it has ended all that was sent. One that is overdue has stalled for nobody knows how
+        long: as long again as it is late by now, and no less than the doubt."""
+        late_ns = now_ns - self.due_at_ns
+        if not self.sent or late_ns <= 0:
+            return self.ends_at_ns
+        return self.ends_at_ns + late_ns + max(late_ns, doubt_ns)
 
     def place_of(self, request: Request) -> int:
         """How many of its queue would go before this request."""
@@ -64,16 +79,16 @@ class Instance:
         return place == 0
 
     def on_sent(self, requests: list[Request], start_at_ns: int, expect_ns: float) -> None:
-        if not self.sent:
-            self.started_at_ns = start_at_ns
-        self.sent.extend(requests)
         self.ends_at_ns = int(start_at_ns + expect_ns)
+        if not self.sent:
+            self.started_at_ns, self.due_at_ns = start_at_ns, self.ends_at_ns
+        self.sent.extend(requests)
 
     def on_done(self, now_ns: int, count: int, expect_ns: float) -> None:
         """`expect_ns`: how long one more batch takes, should one be there already."""
         del self.sent[:count]
         self.started_at_ns = now_ns
-        self.ends_at_ns = int(now_ns + expect_ns) if self.sent else now_ns
+        self.due_at_ns = self.ends_at_ns = int(now_ns + expect_ns) if self.sent else now_ns
 
 
 class Instances:

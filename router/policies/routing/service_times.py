@@ -20,6 +20,9 @@ class ServiceTimeRules:
     sigmas_of_p99: float = 2.33
     ratio_min: float = 0.5
     """A run that ends sooner has failed, or is not worth being optimistic for."""
+    outlier: float = 4.0
+    """So many deviations above the mean, or above twice the mean, a run counts as no longer: a
+    stall of one instance says little of the next run."""
 
 
 class ServiceTimes:
@@ -48,6 +51,6 @@ class ServiceTimes:
             return
         self.count = min(self.rules.memory, self.count + 1)
         weight = 1.0 / self.count
-        off = ratio - self.mean
+        off = min(ratio - self.mean, max(self.mean, self.rules.outlier * self.spread))
         self.mean += weight * off
         self.variance = (1.0 - weight) * (self.variance + weight * off * off)

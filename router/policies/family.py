@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from fermata.router.core.events import Request
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.sneakpeek.classes import Classes, shortfalls
 
@@ -68,6 +69,10 @@ class Family:
         reached = enumerate(self.accuracy)
         above = [place for place, accuracy in reached if accuracy >= self.accuracy_floor]
         return [place for place in above if place not in self.weak] or above
+
+    def admits(self, request: Request, place: int) -> bool:
+        """Whether the request's client leaves it this variant."""
+        return request.allowed is None or self.variants[place] in request.allowed
 
     def above(self, floor: float) -> frozenset[int]:
         """The variants that reach an accuracy; those of unknown accuracy do not."""

@@ -291,3 +291,13 @@ def test_what_cannot_be_used_is_refused_in_one_line(tmp_path: Path) -> None:
         build_sources("rl", {"checkpoint": str(path)}, [one], Random(1))
     with pytest.raises(ConfigError, match="checkpoint"):
         read_options("rl", {})
+
+
+def test_shares_are_those_of_the_instances_that_a_client_s_floor_leaves() -> None:
+    engine, source = make(policy([30.0, 0.0]))
+    for rid, allowed in enumerate(({LIGHT}, {HEAVY}, {LIGHT, HEAVY}, {7})):
+        request = Request(rid, 0, 0, ms(300), 10 * SECOND)
+        request.allowed = frozenset(allowed)
+        engine.on_request(0, request)
+    assert not source.aware
+    assert effects(engine) == [(0, LIGHT), (1, HEAVY), (3, DropReason.FLOOR)]

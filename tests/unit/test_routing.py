@@ -12,6 +12,7 @@ from fermata.router.policies.family import family_of
 from fermata.router.policies.routing.deadline import DeadlineRouting, RoutingOptions
 from fermata.router.policies.routing.mix import allot, read_mix
 from fermata.router.policies.routing.service_times import ServiceTimes
+from fermata.router.policies.sneakpeek.classes import Classes
 
 HEAVY, LIGHT = 0, 1
 LIGHT_BACKEND, HEAVY_BACKEND = 0, 1
@@ -32,8 +33,16 @@ def engine_with(source: DeadlineRouting | SingleQueue, backends: int = 2) -> Eng
     return engine
 
 
-def send(engine: Engine, rid: int, at_ns: int = 0, slo_ns: int = ms(300)) -> None:
-    engine.on_request(at_ns, Request(rid, 0, at_ns, at_ns + slo_ns))
+def send(
+    engine: Engine,
+    rid: int,
+    at_ns: int = 0,
+    slo_ns: int = ms(300),
+    allowed: frozenset[int] | None = None,
+) -> None:
+    request = Request(rid, 0, at_ns, at_ns + slo_ns)
+    request.allowed = allowed
+    engine.on_request(at_ns, request)
 
 
 def effects(engine: Engine) -> list[tuple[int, int | str]]:
@@ -272,3 +281,75 @@ def test_a_stall_does_not_make_the_reserve() -> None:
     for _ in range(1200):
         times.observe(3.0)
     assert times.mean == pytest.approx(3.0, abs=0.1)
+
+
+ONLY_HEAVY = frozenset((HEAVY,))
+
+
+def test_a_client_s_floor_leaves_the_instances_that_reach_it() -> None:
+    source = DeadlineRouting(FAMILY, EXACT)
+    engine = engine_with(source)
+    for rid in range(4):
+        send(engine, rid, slo_ns=ms(100), allowed=ONLY_HEAVY)
+    # Light would be in time for the third and the fourth, but may not run them.
+    assert effects(engine) == [(0, HEAVY), (2, DropReason.LATE), (3, DropReason.LATE)]
+    send(engine, 4, slo_ns=ms(60), allowed=frozenset((LIGHT,)))
+    assert effects(engine) == [(4, LIGHT)]
+
+
+def test_unaware_routing_heeds_a_client_s_floor_too() -> None:
+    source = DeadlineRouting(FAMILY, RoutingOptions(aware=False, buffer=2))
+    engine = engine_with(source)
+    for rid in range(3):
+        send(engine, rid, allowed=ONLY_HEAVY)
+    assert effects(engine) == [(0, HEAVY), (2, DropReason.FULL)]
+
+
+@pytest.mark.parametrize("backends", [0, 1])
+def test_a_floor_that_no_instance_reaches_is_said(backends: int) -> None:
+    for source in (
+        DeadlineRouting(FAMILY, RoutingOptions(mix="0/1")),
+        SingleQueue(FAMILY, SingleQueueOptions("0/1")),
+    ):
+        engine = engine_with(source, backends)
+        send(engine, 0, allowed=ONLY_HEAVY)
+        assert effects(engine) == [(0, DropReason.FLOOR)]
+
+
+def test_who_waits_for_the_heavy_instance_does_not_keep_others_from_the_light_one() -> None:
+    source = SingleQueue(FAMILY, SingleQueueOptions("1/1"))
+    engine = engine_with(source)
+    send(engine, 0)
+    send(engine, 1, allowed=ONLY_HEAVY)
+    send(engine, 2)
+    assert effects(engine) == [(0, HEAVY), (2, LIGHT)]
+    engine.on_done(ms(10), LIGHT_BACKEND, ms(10))
+    send(engine, 3, at_ns=ms(10))
+    assert effects(engine) == [(3, LIGHT)]
+    engine.on_done(ms(40), HEAVY_BACKEND, ms(40))
+    assert effects(engine) == [(1, HEAVY)]
+
+
+def test_who_waits_for_an_instance_that_goes_is_told() -> None:
+    source = SingleQueue(FAMILY, SingleQueueOptions("1/1"))
+    engine = engine_with(source)
+    send(engine, 0)
+    send(engine, 1, allowed=ONLY_HEAVY)
+    effects(engine)
+    # Of one backend that is left the variant is light.
+    engine.on_backend_down(ms(1), LIGHT_BACKEND)
+    assert effects(engine) == [(1, DropReason.FLOOR)]
+
+
+def test_a_mix_below_a_floor_is_refused() -> None:
+    floored = family_of(0, "vision", ms(300), (0, 1), 0, (0.83, 0.78), accuracy_floor=0.8)
+    assert read_mix("3/0", floored, SPEED) == (3, 0)
+    rule = (
+        r"mix='1/1': variant '1' of vision has an accuracy of 0.78, below accuracy_floor=0.8; give"
+    )
+    with pytest.raises(ConfigError, match=rule):
+        read_mix("1/1", floored, SPEED)
+    classes = Classes(((0.9, 0.9), (0.9, 0.4)), recall_floors=(0.5, 0.5))
+    weak = family_of(0, "vision", ms(300), (0, 1), 0, (0.9, 0.65), classes=classes)
+    with pytest.raises(ConfigError, match="variant '1' of vision may miss a recall floor"):
+        read_mix("1/1", weak, SPEED)

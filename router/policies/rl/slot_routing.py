@@ -49,6 +49,8 @@ class SlotRouting(DeadlineRouting):
         self.rng = rng
         self.first_draw = rng.random()
         self.drawn = 0
+        self.shares: list[float] = []
+        """By instance, in this slot."""
         self.cumulative: list[float] = []
         self.limits: tuple[tuple[int, int], ...] = ()
         self.arrivals = 0
@@ -107,7 +109,8 @@ class SlotRouting(DeadlineRouting):
             if checkpoint.trusts(observation):
                 decision = checkpoint.decide(observation)
                 self.aware = False
-                self.cumulative = list(accumulate(decision.shares.tolist()))
+                self.shares = decision.shares.tolist()
+                self.cumulative = list(accumulate(self.shares))
                 self.limits = decision.limits
         self.slots_fallen_back += self.aware
         for instance in self.instances.ordered if self.aware else ():
@@ -146,14 +149,26 @@ class SlotRouting(DeadlineRouting):
     def _route(self, now_ns: int, request: Request, below_ns: int = NEVER) -> Instance | None:
         if self.aware:
             return super()._route(now_ns, request, below_ns)
-        ordered = self.instances.ordered
-        # Rounding may leave the last sum a little below 1.
-        place = min(bisect_right(self.cumulative, self._draw()), len(ordered) - 1)
-        instance = ordered[place]
+        instance = self._drawn(request)
+        if instance is None:
+            self.outbox.drop(request, DropReason.FLOOR)
+            return None
         if len(instance) >= self.options.buffer:
             self.outbox.drop(request, DropReason.FULL)
             return None
         return instance
+
+    def _drawn(self, request: Request) -> Instance | None:
+        """The instance that the shares draw, of those that the request's client leaves it."""
+        ordered, cumulative = self.instances.ordered, self.cumulative
+        if request.allowed is not None:
+            ordered = self._admitted(request)
+            if not ordered:
+                return None
+            cumulative = list(accumulate(self.shares[each.place] for each in ordered))
+        # Rounding may leave the last sum a little below the whole.
+        place = bisect_right(cumulative, self._draw() * cumulative[-1])
+        return ordered[min(place, len(ordered) - 1)]
 
     def _draw(self) -> float:
         checkpoint = self.checkpoint

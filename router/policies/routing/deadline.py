@@ -57,6 +57,7 @@ class DeadlineRouting(Source):
     still be in time, else none. A request whose instance falls behind is routed again."""
 
     owns_backends = True
+    respects_client_limits = True
 
     def __init__(self, family: Family, options: RoutingOptions) -> None:
         self.family = family
@@ -78,15 +79,16 @@ class DeadlineRouting(Source):
         self.times = [ServiceTimes(cost) for cost in costs]
         # Best first; among equals the faster.
         self.order = sorted(range(len(speed)), key=lambda tier: (-self.accuracy[tier], speed[tier]))
-        self.fastest_ns = min(
-            time_ns for time_ns, weight in zip(speed, weights, strict=True) if weight
-        )
+        self.fastest_ns = min(speed[tier] for tier in self.instances.mixed)
 
     # Events
 
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
         if not self.instances.ordered:
-            self.stranded.add(request, self.fastest_ns + self.lead.ns(1))
+            if any(self.family.admits(request, tier) for tier in self.instances.mixed):
+                self.stranded.add(request, self.fastest_ns + self.lead.ns(1))
+            else:
+                self.outbox.drop(request, DropReason.FLOOR)
             return NO_LANES
         return self._join(self._route(now_ns, request), request)
 
@@ -158,36 +160,49 @@ class DeadlineRouting(Source):
         dropped."""
         if not self.aware:
             return self._with_room(request)
-        best, room = self._find(now_ns, request, below_ns)
+        best, reason = self._find(now_ns, request, below_ns)
         if best is None:
-            self.outbox.drop(request, DropReason.LATE if room else DropReason.FULL)
+            self.outbox.drop(request, reason)
         return best
 
     def _find(
         self, now_ns: int, request: Request, below_ns: int = NEVER
-    ) -> tuple[Instance | None, bool]:
-        """The instance that may be in time, and whether any has room."""
+    ) -> tuple[Instance | None, str]:
+        """The instance that may be in time, or why there is none."""
         best: Instance | None = None
         best_ends_at_ns = request.deadline_ns + 1
-        room = False
+        room, reason = False, DropReason.FLOOR if below_ns == NEVER else DropReason.LATE
         for tier in self.order:
-            instance = self._shortest(now_ns, tier)
-            if instance is None or self.instances.speed[tier] >= below_ns:
+            if not self.instances.tiers[tier] or not self.family.admits(request, tier):
                 continue
-            room = True
+            if self.instances.speed[tier] >= below_ns:
+                continue
+            instance = self._shortest(now_ns, tier)
+            if instance is None:
+                reason = reason if room else DropReason.FULL
+                continue
+            room, reason = True, DropReason.LATE
             ends_at_ns, reserve_ns = self._predict(now_ns, instance, request)
             if ends_at_ns + reserve_ns <= request.deadline_ns:
-                return instance, room
+                return instance, reason
             if ends_at_ns < best_ends_at_ns:
                 best, best_ends_at_ns = instance, ends_at_ns
-        return best, room
+        return best, reason
 
     def _with_room(self, request: Request) -> Instance | None:
-        best = min(self.instances.ordered, key=len)
-        if len(best) < self.options.buffer:
+        admitted = self._admitted(request)
+        best = min(admitted, key=len, default=None)
+        if best is not None and len(best) < self.options.buffer:
             return best
-        self.outbox.drop(request, DropReason.FULL)
+        self.outbox.drop(request, DropReason.FULL if admitted else DropReason.FLOOR)
         return None
+
+    def _admitted(self, request: Request) -> list[Instance]:
+        """The instances that the request's client leaves it."""
+        ordered = self.instances.ordered
+        if request.allowed is None:
+            return ordered
+        return [each for each in ordered if self.family.admits(request, each.tier)]
 
     def _shortest(self, now_ns: int, tier: int) -> Instance | None:
         """The instance of a tier that has room and is free first. Of several the first is taken, so

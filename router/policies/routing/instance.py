@@ -98,6 +98,8 @@ class Instances:
         self.weights = weights
         self.speed = speed
         """Run time of one request, by tier."""
+        self.mixed = [tier for tier, weight in enumerate(weights) if weight]
+        """Tiers that have instances, with enough backends."""
         self.by_backend: dict[int, Instance] = {}
         self.tiers: list[list[Instance]] = [[] for _ in weights]
         self.ordered: list[Instance] = []

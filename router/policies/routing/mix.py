@@ -28,7 +28,22 @@ def read_mix(mix: str, family: Family, speed: Sequence[int]) -> tuple[int, ...]:
     weights = tuple(int(part) for part in parts)
     if sum(weights) == 0:
         refuse("policy_options.mix", mix, "must hold a number above 0")
+    _check_floors(mix, weights, family)
     return weights
+
+
+def _check_floors(mix: str, weights: Sequence[int], family: Family) -> None:
+    """Refuse instances of a variant that no request may run on."""
+    choices = family.choices() if family.accuracy else range(len(weights))
+    for place, weight in enumerate(weights):
+        if weight == 0 or place in choices:
+            continue
+        name, floor = family.spec.variants[place].name, family.accuracy_floor
+        fault = f"has an accuracy of {family.accuracy[place]:g}, below accuracy_floor={floor:g}"
+        if family.accuracy[place] >= floor:
+            fault = "may miss a recall floor"
+        rule = f"variant {name!r} of {family.name} {fault}; give it 0 instances, or lower the floor"
+        refuse("policy_options.mix", mix, rule)
 
 
 def allot(weights: Sequence[int], instances: int, speed: Sequence[int]) -> list[int]:

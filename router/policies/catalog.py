@@ -110,9 +110,15 @@ def _rl(families: Sequence[Family], options: Any, rng: random.Random) -> list[So
         if family.slo_ns != checkpoint.scales.slo_ns:
             rule = f"was trained for an SLO of {checkpoint.scales.slo_ns / 1e6:g} ms; train one"
             refuse("policy_options.checkpoint", options.checkpoint, f"{rule} for {family.name}")
-        if len(family.variants) <= max(checkpoint.tiers):
+        if not checkpoint.variants and len(family.variants) <= max(checkpoint.tiers):
             rule = f"was trained for more variants than the {len(family.variants)}"
             refuse("policy_options.checkpoint", options.checkpoint, f"{rule} of {family.name}")
+        names = [variant.name for variant in family.spec.variants]
+        for tier in sorted(set(checkpoint.tiers)) if checkpoint.variants else ():
+            if checkpoint.variants[tier] not in names:
+                rule = f"was trained for a variant {checkpoint.variants[tier]!r}, and {family.name}"
+                rule = f"{rule} has {', '.join(names)}; rename one, or train for these"
+                refuse("policy_options.checkpoint", options.checkpoint, rule)
     options = replace(options, buffer=checkpoint.scales.buffer)
     return [SlotRouting(family, options, checkpoint, rng) for family in families]
 

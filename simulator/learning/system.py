@@ -36,6 +36,8 @@ class TrainingSystem:
     """Share of each state, in the long run."""
     leave_rps: tuple[float, ...]
     """How often a second each state is left."""
+    variants: tuple[str, ...] = ()
+    """Names of the variants."""
 
     def scales(self, with_arrivals: bool, memory: int = 1) -> Scales:
         arrivals = max(self.rates_rps) if with_arrivals else 0.0
@@ -87,6 +89,7 @@ def read_system(scenario: Scenario) -> TrainingSystem:
         rates_rps=rates,
         time_shares=shares,
         leave_rps=leave,
+        variants=tuple(variant.name for variant in application.variants),
     )
 
 

@@ -132,6 +132,8 @@ def _checkpoint(
         high=learner.high,
         batching=lesson.batching,
         even=lesson.draws_evenly,
+        variants=system.variants,
+        rates_rps=system.rates_rps,
         training={
             "seed": lesson.seed,
             "slots": learner.slots,

@@ -33,10 +33,10 @@ VARIANTS = ("xl", "nano")
 
 
 def trained(path: Path, accuracy: dict[str, float]) -> Path:
-    """A policy for one heavy and one light instance, trained for a few seconds."""
+    """A policy for one heavy and one light instance of `learned`, trained for a few seconds."""
     variants = [
-        {"name": name, "latency_ms": [sum(PACE_MS[name])], "accuracy": accuracy[name]}
-        for name in VARIANTS
+        {"name": f"learned-{each}", "latency_ms": [sum(PACE_MS[each])], "accuracy": accuracy[each]}
+        for each in VARIANTS
     ]
     scenario = edge(
         backends=2,
@@ -120,7 +120,7 @@ def _policy(server: Server) -> dict[str, float]:
 def _lose_an_instance(server: Server) -> None:
     """Kill backends until it was one of the learned application's; it is served all the same."""
     result: list[Seen] = []
-    load = threading.Thread(target=lambda: result.append(see(server, "learned", 20.0, 8.0)))
+    load = threading.Thread(target=lambda: result.append(see(server, "learned", 30.0, 8.0)))
     load.start()
     before = _policy(server)["slots_fallen_back"]
     for pid in backends(server):

@@ -13,10 +13,12 @@ from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop, DropReason, Request
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.catalog import build_sources, read_options
-from fermata.router.policies.family import family_of
+from fermata.router.policies.family import Family, family_of
 from fermata.router.policies.rl.batching import LIMITS, batch_size
 from fermata.router.policies.rl.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fermata.router.policies.rl.load_range import LoadRange
 from fermata.router.policies.rl.network import PolicyNetwork
 from fermata.router.policies.rl.observation import (
     Floats,
@@ -31,6 +33,15 @@ from fermata.router.policies.rl.slot_routing import SlotRouting, SlotRoutingOpti
 
 HEAVY, LIGHT = 0, 1
 FAMILY = family_of(0, "vision", ms(300), (HEAVY, LIGHT), HEAVY, accuracy=(0.83, 0.78))
+FAMILY_NAMED = Family(
+    0,
+    ApplicationSpec(
+        "vision",
+        ms(300),
+        (VariantSpec("heavy", accuracy=0.83), VariantSpec("light", accuracy=0.78)),
+    ),
+    (HEAVY, LIGHT),
+)
 SCALES = Scales(buffer=3, slo_ns=ms(300))
 
 
@@ -54,13 +65,24 @@ def policy(
     )
 
 
-def make(checkpoint: Checkpoint | None, backends: int = 2) -> tuple[Engine, SlotRouting]:
+NAMED = {"variants": ("heavy", "light"), "rates_rps": (10.0, 180.0)}
+
+
+def swapped() -> Family:
+    """The family with its two lines in the other order."""
+    rows = (VariantSpec("light", accuracy=0.78), VariantSpec("heavy", accuracy=0.83))
+    return Family(0, ApplicationSpec("vision", ms(300), rows), (LIGHT, HEAVY))
+
+
+def make(
+    checkpoint: Checkpoint | None, backends: int = 2, family: Family = FAMILY
+) -> tuple[Engine, SlotRouting]:
     costs = Costs()
     costs.add(HEAVY, [ms(24 + 16 * size) for size in range(1, 6)])
     costs.add(LIGHT, [ms(4 + 6 * size) for size in range(1, 6)])
     engine = Engine(costs)
     options = SlotRoutingOptions(buffer=3, reserve=0.0)
-    source = SlotRouting(FAMILY, options, checkpoint, Random(1))
+    source = SlotRouting(family, options, checkpoint, Random(1))
     engine.add_application(source)
     for backend in range(backends):
         engine.on_backend_up(0, backend, owner=0)
@@ -301,3 +323,80 @@ def test_shares_are_those_of_the_instances_that_a_client_s_floor_leaves() -> Non
         engine.on_request(0, request)
     assert not source.aware
     assert effects(engine) == [(0, LIGHT), (1, HEAVY), (3, DropReason.FLOOR)]
+
+
+# Variants and loads of its training
+
+
+def test_variants_are_known_by_name_whatever_their_order() -> None:
+    checkpoint = replace(policy([30.0, 0.0], [(3, 5), (1, 1)]), **NAMED)
+    engine, source = make(checkpoint, family=swapped())
+    for rid in range(4):
+        send(engine, rid, ms(rid))
+    assert not source.aware
+    # All go to heavy, the policy's first instance, and wait there for a batch of three.
+    dropped = (3, DropReason.FULL)
+    assert effects(engine) == [(0, HEAVY), (1, HEAVY), (2, HEAVY), dropped]
+
+
+def test_the_policy_sees_its_instances_in_its_own_order() -> None:
+    checkpoint = replace(policy([0.0, 30.0]), **NAMED)
+    for family in (FAMILY_NAMED, swapped()):
+        engine, source = make(checkpoint, family=family)
+        send(engine, 0, 0)
+        assert effects(engine) == [(0, LIGHT)]
+        assert source._states(ms(1)).length.tolist() == [0.0, 1.0]
+
+
+def test_a_variant_that_is_missing_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    save_checkpoint(replace(policy([1.0, 2.0]), **NAMED), path)
+    assert load_checkpoint(path).variants == ("heavy", "light")
+    assert load_checkpoint(path).rates_rps == (10.0, 180.0)
+    build_sources("rl", {"checkpoint": str(path)}, [swapped()], Random(1))
+    rule = "was trained for a variant 'heavy', and vision has 0, 1; rename one"
+    with pytest.raises(ConfigError, match=rule):
+        build_sources("rl", {"checkpoint": str(path)}, [FAMILY], Random(1))
+
+
+def test_files_that_know_neither_names_nor_loads_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    save_checkpoint(policy([1.0, 2.0]), path)
+    text = path.read_text().replace('"variants": [], "rates_rps": [], ', "")
+    assert "variants" not in text
+    path.write_text(text)
+    build_sources("rl", {"checkpoint": str(path)}, [FAMILY], Random(1))
+
+
+@pytest.mark.parametrize(
+    ("rate_rps", "off"),
+    [(10, False), (180, False), (150, False), (60, True), (30, True), (1, True)],
+)
+def test_a_load_that_it_was_not_trained_for_is_routed_by_rule(rate_rps: int, off: bool) -> None:
+    engine, source = make(replace(policy([0.0, 30.0]), **NAMED), family=FAMILY_NAMED)
+    for rid in range(20 * rate_rps):
+        at_ns = rid * SECOND // rate_rps
+        while engine.wake_at_ns() <= at_ns:
+            engine.on_time(engine.wake_at_ns())
+        send(engine, rid, at_ns)
+        for effect in engine.take_effects():
+            if isinstance(effect, Dispatch):
+                engine.on_done(at_ns, effect.backend, ms(1))
+    # The first two slots may be a change from one load to the other.
+    assert source.describe()["slots_off_load"] == (source.slots - 2 if off else 0)
+    assert source.slots_fallen_back == source.slots_off_load
+
+
+@pytest.mark.parametrize("slot_ns", [ms(100), ms(500), SECOND, 3 * SECOND])
+def test_a_change_of_load_is_no_foreign_load(slot_ns: int) -> None:
+    load = LoadRange((10.0, 180.0), slot_ns)
+    for rate_rps in (10, 180, 10, 180):
+        for _ in range(40):
+            load.note(rate_rps * slot_ns // SECOND)
+            assert not load.foreign
+        load.note((10 + 180) // 2 * slot_ns // SECOND)
+        assert not load.foreign
+    load.note(0, slots=1000)
+    assert load.foreign
+    load.note(180 * slot_ns // SECOND, slots=20)
+    assert not load.foreign

@@ -47,12 +47,24 @@ class Checkpoint:
     batching: bool = False
     even: bool = True
     """Requests are drawn to instances evenly, not at random."""
+    variants: tuple[str, ...] = ()
+    """Names of the variants that tiers stand for; empty in files that do not say."""
+    rates_rps: tuple[float, ...] = ()
+    """Loads that it was trained for; empty in files that do not say."""
     training: JsonObject = field(default_factory=dict)
     """Origin of the policy: seed, slots, settings, learning curve."""
 
     @property
     def curve(self) -> LearningCurve:
         return cast(LearningCurve, self.training["curve"])
+
+    def places(self, variants: Sequence[str]) -> dict[int, int]:
+        """The tier that stands for each of these variants, by its place among them. A KeyError
+        names one that is missing."""
+        if not self.variants:
+            return {tier: tier for tier in set(self.tiers)}
+        known = {name: place for place, name in enumerate(variants)}
+        return {known[self.variants[tier]]: tier for tier in set(self.tiers)}
 
     def trusts(self, observation: Floats) -> bool:
         """Whether training has seen the like."""
@@ -82,6 +94,8 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path) -> None:
         "slot_ns": checkpoint.slot_ns,
         "batching": checkpoint.batching,
         "even": checkpoint.even,
+        "variants": list(checkpoint.variants),
+        "rates_rps": list(checkpoint.rates_rps),
         "low": checkpoint.low.tolist(),
         "high": checkpoint.high.tolist(),
         "weights": [weight.tolist() for weight in checkpoint.network.weights],
@@ -122,6 +136,8 @@ def _fits(checkpoint: Checkpoint) -> bool:
     """Whether each layer takes what comes in, and the last gives what a decision needs."""
     if not checkpoint.tiers or min(checkpoint.scales.memory, checkpoint.slot_ns) < 1:
         return False
+    if checkpoint.variants and len(checkpoint.variants) <= max(checkpoint.tiers):
+        return False
     sizes = [width(len(checkpoint.tiers), checkpoint.scales)]
     for weight, bias in zip(checkpoint.network.weights, checkpoint.network.biases, strict=True):
         if weight.shape != (sizes[-1], len(bias)):
@@ -151,5 +167,7 @@ def _read(data: Any) -> Checkpoint:
         high=np.array(data["high"], np.float64),
         batching=bool(data["batching"]),
         even=bool(data["even"]),
+        variants=tuple(str(name) for name in data.get("variants", ())),
+        rates_rps=tuple(float(rate_rps) for rate_rps in data.get("rates_rps", ())),
         training=data["training"],
     )

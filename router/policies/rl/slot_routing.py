@@ -14,6 +14,7 @@ from fermata.router.core.source import NO_LANES, Bid, Slot, SourceTimer
 from fermata.router.policies.family import Family
 from fermata.router.policies.rl.batching import batch_size
 from fermata.router.policies.rl.checkpoint import Checkpoint
+from fermata.router.policies.rl.load_range import LoadRange
 from fermata.router.policies.rl.observation import InstanceStates, Memory, encode
 from fermata.router.policies.rl.sampling import even_draw
 from fermata.router.policies.routing.deadline import DeadlineRouting, RoutingOptions
@@ -32,8 +33,8 @@ class SlotRouting(DeadlineRouting):
     """Probabilistic routing (RL-edge Section 3): at the beginning of each slot the policy looks at
     the instances and sets the shares by which requests are drawn to them during the slot.
 
-    It falls back to deadline-aware routing while the instances are not those it was trained for,
-    and for any slot that begins with an observation unlike those of its training.
+    It falls back to deadline-aware routing while the instances, or the load, are not those it was
+    trained for, and for any slot that begins with an observation unlike those of its training.
     """
 
     def __init__(
@@ -61,6 +62,16 @@ class SlotRouting(DeadlineRouting):
         """Whether the end of the slot is on the timer; while nothing happens, it need not be."""
         self.slots = 0
         self.slots_fallen_back = 0
+        self.slots_off_load = 0
+        """Of those, slots of a load that it was not trained for."""
+        names = [variant.name for variant in family.spec.variants]
+        self.trained = {} if checkpoint is None else checkpoint.places(names)
+        """The policy's own tier of each variant that it knows, by place in the family."""
+        self.load = LoadRange((), 1)
+        if checkpoint is not None:
+            self.load = LoadRange(checkpoint.rates_rps, checkpoint.slot_ns)
+        self.lined: list[Instance] = []
+        """The instances as the policy counts them."""
 
     # Slots
 
@@ -76,6 +87,9 @@ class SlotRouting(DeadlineRouting):
             # Nothing has happened since some earlier slot ended, so this is how this one began,
             # and those before.
             self.memory.forget()
+            if self.slots:
+                passed_ns = now_ns - self.slot_ends_at_ns
+                self.load.note(0, 1 + passed_ns // checkpoint.slot_ns)
             self._begin_slot(now_ns, checkpoint, 0)
         if not self.ticking:
             self.ticking = True
@@ -89,6 +103,7 @@ class SlotRouting(DeadlineRouting):
         if checkpoint is None or not self.ticking or now_ns < self.slot_ends_at_ns:
             return lanes
         arrivals = self.arrivals
+        self.load.note(arrivals)
         self._begin_slot(now_ns, checkpoint, arrivals)
         self.ticking = arrivals > 0 or any(len(each) for each in self.instances.ordered)
         if self.ticking:
@@ -106,7 +121,9 @@ class SlotRouting(DeadlineRouting):
             seen = encode(self._states(now_ns), count, checkpoint.scales)
             observation = self.memory.recall(seen)
             self.memory.keep(seen)
-            if checkpoint.trusts(observation):
+            if self.load.foreign:
+                self.slots_off_load += 1
+            elif checkpoint.trusts(observation):
                 decision = checkpoint.decide(observation)
                 self.aware = False
                 self.shares = decision.shares.tolist()
@@ -121,14 +138,18 @@ class SlotRouting(DeadlineRouting):
         # The shares of this slot are for other instances; a new slot may find the old ones again.
         self.aware = True
         self.memory.forget()
+        # Files may list the variants in another order than the one it was trained with.
+        known = [each for each in self.instances.ordered if each.tier in self.trained]
+        self.lined = sorted(known, key=lambda each: (self.trained[each.tier], each.backend))
 
     def _as_trained(self, checkpoint: Checkpoint) -> bool:
-        return tuple(each.tier for each in self.instances.ordered) == checkpoint.tiers
+        if len(self.lined) < len(self.instances.ordered):
+            return False
+        return tuple(self.trained[each.tier] for each in self.lined) == checkpoint.tiers
 
     def _states(self, now_ns: int) -> InstanceStates:
-        instances = self.instances.ordered
-        rows = np.zeros((4, len(instances)))
-        for place, instance in enumerate(instances):
+        rows = np.zeros((4, len(self.lined)))
+        for place, instance in enumerate(self.lined):
             held = [*instance.sent, *instance.queue]
             if held:
                 elapsed_ns = max(0, now_ns - instance.started_at_ns) if instance.sent else 0
@@ -141,6 +162,7 @@ class SlotRouting(DeadlineRouting):
         return {
             "slots": self.slots,
             "slots_fallen_back": self.slots_fallen_back,
+            "slots_off_load": self.slots_off_load,
             "falls_back": float(self.aware),
         }
 
@@ -160,15 +182,17 @@ class SlotRouting(DeadlineRouting):
 
     def _drawn(self, request: Request) -> Instance | None:
         """The instance that the shares draw, of those that the request's client leaves it."""
-        ordered, cumulative = self.instances.ordered, self.cumulative
+        lined, cumulative = self.lined, self.cumulative
         if request.allowed is not None:
-            ordered = self._admitted(request)
-            if not ordered:
+            pairs = list(zip(lined, self.shares, strict=True))
+            pairs = [pair for pair in pairs if self.family.admits(request, pair[0].tier)]
+            if not pairs:
                 return None
-            cumulative = list(accumulate(self.shares[each.place] for each in ordered))
+            lined = [instance for instance, _ in pairs]
+            cumulative = list(accumulate(share for _, share in pairs))
         # Rounding may leave the last sum a little below the whole.
         place = bisect_right(cumulative, self._draw() * cumulative[-1])
-        return ordered[min(place, len(ordered) - 1)]
+        return lined[min(place, len(lined) - 1)]
 
     def _draw(self) -> float:
         checkpoint = self.checkpoint
@@ -185,14 +209,18 @@ class SlotRouting(DeadlineRouting):
         return lanes or ((instance.lane,) if self._batches(instance) else NO_LANES)
 
     def _batches(self, instance: Instance) -> bool:
-        return not self.aware and self.limits[instance.tier] != (1, 1)
+        return not self.aware and self._limits(instance) != (1, 1)
+
+    def _limits(self, instance: Instance) -> tuple[int, int]:
+        """The smallest and the largest batch there, in this slot."""
+        return self.limits[self.trained[instance.tier]]
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         bid = super().bid(now_ns, lane)
         instance = self.instances.of_lane(lane)
         if bid is None or instance is None or not self._batches(instance):
             return bid
-        bid.size = batch_size(len(instance.queue), self.limits[instance.tier])
+        bid.size = batch_size(len(instance.queue), self._limits(instance))
         if bid.size == 0:
             bid.size = 1
             bid.ripe_at_ns = bid.expires_at_ns + 1
@@ -206,7 +234,7 @@ class SlotRouting(DeadlineRouting):
         variant = self.family.variants[instance.tier]
         size_max = slot.size_max(variant)
         while instance.queue:
-            size = min(size_max, batch_size(len(instance.queue), self.limits[instance.tier]))
+            size = min(size_max, batch_size(len(instance.queue), self._limits(instance)))
             if size == 0:
                 return None
             ends_at_ns = slot.start_at_ns + slot.plan_ns(variant, size)

@@ -84,6 +84,10 @@ class DeadlineRouting(Source):
     # Events
 
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        return self._admit(now_ns, request)
+
+    def _admit(self, now_ns: int, request: Request) -> Sequence[int]:
+        """Find an instance for a request that has come, or has to move."""
         if not self.instances.ordered:
             if any(self.family.admits(request, tier) for tier in self.instances.mixed):
                 self.stranded.add(request, self.fastest_ns + self.lead.ns(1))
@@ -139,7 +143,7 @@ class DeadlineRouting(Source):
         moved.sort(key=lambda request: request.arrived_at_ns)
         lanes = [instance.lane for instance in changed]
         for request in moved:
-            lanes.extend(self.on_request(now_ns, request))
+            lanes.extend(self._admit(now_ns, request))
         return lanes
 
     def on_change(self, now_ns: int) -> None:
@@ -263,7 +267,7 @@ class DeadlineRouting(Source):
         for request in late:
             instance.queue.remove(request)
         for request in late:
-            lanes.extend(self.on_request(now_ns, request))
+            lanes.extend(self._admit(now_ns, request))
         return lanes
 
     # Runs that do not end

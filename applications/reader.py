@@ -1,7 +1,7 @@
 """Reads the `applications` of a file, serving file or scenario alike."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fermata.applications.application import Application
@@ -45,6 +45,16 @@ def _check_policy(row: Fields, application: Application) -> None:
     elif application.policy_options:
         given = application.policy_options
         refuse(row.name("policy_options"), given, "needs policy beside it")
+
+
+def owners_of(
+    applications: Sequence[Application], policy: str, options: Mapping[str, object]
+) -> list[tuple[str, str, Mapping[str, object]]]:
+    """(application, its policy, that one's options), where the file's own serve those without."""
+    return [
+        (name, each.policy, each.policy_options) if each.policy else (name, policy, options)
+        for each, name in zip(applications, router_names(applications), strict=True)
+    ]
 
 
 def numbered(applications: tuple[Application, ...]) -> tuple[Application, ...]:

@@ -81,6 +81,7 @@ def _serve(loaded: DeploymentConfig) -> None:
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is missing; pip install 'fermata[serve]'") from None
     check_secrets(loaded)
+    loaded.check_backends()
     # Parts of Serve come without types.
     ray_serve: Any = ray.serve
     # It tells of every step, in words about itself; what goes wrong it still says.

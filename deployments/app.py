@@ -305,6 +305,7 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     """The Serve application; `config` is a YAML file's path or the configuration itself."""
     given = arguments.get("config", str(Path(__file__).with_name("local.yaml")))
     config = load_config(given) if isinstance(given, str) else read_config(given)
+    config.check_backends()
     plain = config.model_dump()
     gpus = gpus_each(config.backend, gpus_in_cluster())
     # The types of `serve.deployment` do not describe the class that it returns.

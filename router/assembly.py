@@ -13,7 +13,7 @@ from fermata.router.core.events import Request
 from fermata.router.core.shares import FairAdmission
 from fermata.router.core.source import Outbox, Source
 from fermata.router.policies.application import ApplicationSpec
-from fermata.router.policies.catalog import POLICIES, build_sources, check_movable
+from fermata.router.policies.catalog import POLICIES, build_sources, check_movable, group_of
 from fermata.router.policies.family import Family
 from fermata.router.policies.ownership import Ownership
 from fermata.router.policies.sneakpeek.classes import check_classes, sharpened
@@ -157,7 +157,7 @@ def _build_all(config: RouterConfig, families: list[Family]) -> list[Source]:
     groups: dict[str, list[int]] = {}
     for number, application in enumerate(config.applications):
         policy, options = policy_of(config, application)
-        groups.setdefault(f"{policy} {sorted(options.items())}", []).append(number)
+        groups.setdefault(group_of(policy, options), []).append(number)
     rng = random.Random(config.seed)
     sources: dict[int, Source] = {}
     for numbers in groups.values():

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from fermata.applications.application import Application
-from fermata.applications.reader import read_applications
+from fermata.applications.reader import owners_of, read_applications
 from fermata.applications.variant import EMULATED, RUN_TIMES
 from fermata.deployments.config.base import Positive, Section
 from fermata.deployments.config.observability import LogsConfig, TracesConfig
@@ -35,7 +35,12 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import in_one_line, refuse
 from fermata.foundation.sections import Mark, write_section
 from fermata.foundation.validation import Fields, read_yaml
-from fermata.router.policies.catalog import POLICIES, check_movable, read_options
+from fermata.router.policies.catalog import (
+    POLICIES,
+    check_backends,
+    check_movable,
+    read_options,
+)
 
 Resources = dict[str, Positive]
 
@@ -232,6 +237,18 @@ class DeploymentConfig(Section):
     """How many backends; absent: `backend.count`, always."""
     epochs: EpochsConfig | None = None
     """Sub-clusters; absent: every backend holds every model."""
+
+    @model_validator(mode="after")
+    def _backends(self) -> "DeploymentConfig":
+        # A file that does not say a count is refused once it is started.
+        self.check_backends(pooled="count" in self.backend.model_fields_set)
+        return self
+
+    def check_backends(self, pooled: bool = True) -> None:
+        """Refuse fewer backends at the start than there are owners of some."""
+        count, router = self.backend.count, self.router
+        owners = owners_of(self.applications, router.policy, router.policy_options)
+        check_backends("backend.count", count, owners, pooled)
 
     @model_validator(mode="after")
     def _names(self) -> "DeploymentConfig":

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import islice
 from typing import Any
 
 from fermata.foundation.refusals import check_number, refuse
@@ -54,6 +55,8 @@ class Policy:
     """Refuses options that are wrong or do not go together."""
     owns_backends: bool = False
     """Its sources run backends of their own, as `Source.owns_backends`."""
+    together: bool = False
+    """One source serves all applications that share the policy and its options."""
 
 
 def _deferred(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
@@ -86,7 +89,12 @@ def _windows(families: Sequence[Family], options: Any, rng: random.Random) -> li
 
 def _sneakpeek(preset: sneakpeek.SneakPeekOptions) -> Policy:
     return Policy(
-        preset, _windows, frozenset(("order", "choice")), chooses=True, owns_backends=True
+        preset,
+        _windows,
+        frozenset(("order", "choice")),
+        chooses=True,
+        owns_backends=True,
+        together=True,
     )
 
 
@@ -148,9 +156,9 @@ POLICIES: dict[str, Policy] = {
     "deferred": Policy(DeferredOptions(), _deferred),
     "published": Policy(PUBLISHED, _deferred),
     "eager": Policy(EAGER, _deferred, frozenset(("hold",))),
-    "timeout": Policy(TimeoutOptions(), _timeout, owns_backends=True),
+    "timeout": Policy(TimeoutOptions(), _timeout, owns_backends=True, together=True),
     "batch-queues": Policy(BatchQueuesOptions(), _batch_queues),
-    "partitioned": Policy(PartitionedOptions(), _partitioned, owns_backends=True),
+    "partitioned": Policy(PartitionedOptions(), _partitioned, owns_backends=True, together=True),
     "sneakpeek": _sneakpeek(sneakpeek.SNEAKPEEK),
     "grouped": _sneakpeek(sneakpeek.GROUPED),
     "lo-edf": _sneakpeek(sneakpeek.LO_EDF),
@@ -182,6 +190,8 @@ POLICIES: dict[str, Policy] = {
 }
 
 
+OWNERS_SHOWN = 4
+"""Owners of backends that a refusal names."""
 WORDS = {"hold": HOLDS, "reward": REWARDS, "balancing": BALANCINGS}
 """Options that take one of a few words."""
 
@@ -252,6 +262,36 @@ def check_movable(policies: Iterable[str]) -> None:
         if policy not in movable:
             rule = "has backends of its own, which epochs cannot move; leave epochs out, or take"
             refuse("policy", policy, f"{rule} one of {', '.join(movable)}")
+
+
+def group_of(policy: str, options: Mapping[str, object]) -> str:
+    """Names the applications that are built together: of one policy and one set of options."""
+    return f"{policy} {sorted(options.items())}"
+
+
+def check_backends(
+    where: str,
+    backends: int,
+    policies: Iterable[tuple[str, str, Mapping[str, object]]],
+    pooled: bool = True,
+) -> None:
+    """Refuse fewer backends than there are owners: the last of them would have none for ever.
+
+    `policies` are (application, policy, options). Applications that share all backends count as
+    one owner beside the others, unless `pooled` is false.
+    """
+    owners: dict[str, str] = {}
+    for name, policy, options in policies:
+        entry = POLICIES[policy]
+        if entry.owns_backends:
+            owners[group_of(policy, options) if entry.together else name] = f"{name}: {policy}"
+        elif pooled:
+            owners["pool"] = f"{name}: {policy}"
+    if len(owners) > backends:
+        shown = [*islice(owners.values(), OWNERS_SHOWN), *["..."] * (len(owners) > OWNERS_SHOWN)]
+        rule = f"{len(owners)} applications need backends apart from one another"
+        remedy = f"give at least {len(owners)}, or one policy that shares, as central-queue does"
+        refuse(where, backends, f"{rule} ({', '.join(shown)}); {remedy}")
 
 
 def build_sources(

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 
 class Ownership:
-    """Gives each backend that comes up to the owner furthest below its share."""
+    """Gives each backend that comes up to an owner that has none, or to the one furthest below its
+    share."""
 
     def __init__(self, shares: Mapping[int | None, float]) -> None:
         """Shares of the owners, by the first application of each; None stands for the pool."""
@@ -15,10 +16,15 @@ class Ownership:
 
     def take(self, backend: int) -> int | None:
         """The owner of a backend that comes up; None for the pool."""
-        neediest = min(self.shares, key=lambda owner: (self.held[owner] + 1) / self.shares[owner])
+        neediest = min(self.shares, key=self._need)
         self.held[neediest] += 1
         self.owner[backend] = neediest
         return neediest
+
+    def _need(self, owner: int | None) -> tuple[bool, float]:
+        """Orders owners, the neediest first. Without a backend nobody is served at all."""
+        held = self.held[owner]
+        return held > 0, (held + 1) / self.shares[owner]
 
     def release(self, backend: int) -> None:
         """The backend is gone; its successor goes to whoever misses it most."""

@@ -6,13 +6,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fermata.applications.application import Application
-from fermata.applications.reader import numbered, read_applications, router_names
+from fermata.applications.reader import (
+    numbered,
+    owners_of,
+    read_applications,
+    router_names,
+)
 from fermata.autoscaler.options import AutoscalerOptions, EpochOptions
 from fermata.foundation.refusals import check_positive, refuse
 from fermata.foundation.units import NEVER, SECOND, ms, seconds
 from fermata.foundation.validation import Fields, fields, read_yaml
 from fermata.profiles.reference import find_table
-from fermata.router.policies.catalog import POLICIES, check_movable, read_options
+from fermata.router.policies.catalog import (
+    POLICIES,
+    check_backends,
+    check_movable,
+    read_options,
+)
 from fermata.simulator.scenario.arrival_spec import ArrivalSpec, read_arrivals
 from fermata.simulator.scenario.network_spec import NetworkSpec, read_network
 from fermata.simulator.scenario.popularity import read_shares
@@ -160,6 +170,7 @@ def build_scenario(
         refuse("faults", top.items("faults"), "need a fixed fleet; leave autoscaler and epochs out")
     if epochs:
         check_movable(each.policy or policy for each in applications)
+    check_backends("backends", backends, owners_of(applications, policy, options))
     duration_s = top.positive("duration_s")
     duration_ns = seconds(30 if duration_s is None else duration_s)
     if duration_ns < 1:

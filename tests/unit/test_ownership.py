@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from fermata.deployments.config.deployment import read_config
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig, assemble
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.ownership import Ownership
 from fermata.router.policies.sneakpeek.classes import Classes
+from fermata.simulator.scenario.scenario import read_scenario
 
 
 def application(name: str, policy: str = "", share: float = 1.0) -> ApplicationSpec:
@@ -112,3 +114,105 @@ def test_a_floor_that_nobody_can_judge_is_refused() -> None:
         assemble(RouterConfig((one,)))
     known = replace(one, classes=Classes(recall=((0.7, 0.9),)))
     assemble(RouterConfig((known,)))
+
+
+# Fewer backends than owners
+
+
+def file_of(*policies: str) -> list[dict[str, object]]:
+    """The applications of a file, one for each of these policies."""
+    return [
+        {
+            "name": f"app-{number}",
+            "slo_ms": 50,
+            "policy": policy,
+            "variants": [{"name": f"net-{number}", "latency_ms": [5, 6], "accuracy": 0.8}],
+        }
+        for number, policy in enumerate(policies)
+    ]
+
+
+def scenario_of(backends: int, *policies: str) -> dict[str, object]:
+    return {"backends": backends, "rate_rps": 10, "applications": file_of(*policies)}
+
+
+def deployment_of(backends: int, *policies: str) -> dict[str, object]:
+    return {"backend": {"count": backends}, "applications": file_of(*policies)}
+
+
+def refuses(backends: int, *policies: str) -> bool:
+    """Whether both readers refuse the file; they never differ."""
+    refused: list[str] = []
+    for where, read, data in (
+        ("backends", read_scenario, scenario_of(backends, *policies)),
+        ("backend.count", read_config, deployment_of(backends, *policies)),
+    ):
+        try:
+            read(data)  # type: ignore[operator]
+        except ConfigError as error:
+            message = str(error)
+            assert f"{where}={backends}: " in message
+            assert "give at least" in message
+            assert "\n" not in message
+            refused.append(message)
+    assert len(refused) in (0, 2)
+    return bool(refused)
+
+
+@pytest.mark.parametrize("policy", ["ramsis", "routing", "single-queue", "jellyfish"])
+def test_two_that_own_backends_are_refused_on_one(policy: str) -> None:
+    assert refuses(1, policy, policy)
+    assert not refuses(2, policy, policy)
+    assert refuses(2, policy, policy, policy)
+
+
+@pytest.mark.parametrize(
+    ("backends", "policies", "refused"),
+    [
+        (1, ("jellyfish", "sneakpeek", "deferred"), True),
+        (2, ("jellyfish", "sneakpeek", "deferred"), True),
+        (3, ("jellyfish", "sneakpeek", "deferred"), False),
+        (1, ("routing", "deferred"), True),
+        (1, ("deferred", "central-queue", "eager"), False),
+        (1, ("timeout", "timeout", "timeout"), False),
+        (1, ("sneakpeek", "sneakpeek"), False),
+        (1, ("sneakpeek", "grouped"), True),
+    ],
+)
+def test_an_owner_that_would_have_no_backend_is_refused(
+    backends: int, policies: tuple[str, ...], refused: bool
+) -> None:
+    assert refuses(backends, *policies) == refused
+
+
+def test_the_refusal_says_how_many_and_who() -> None:
+    rule = (
+        r"^backends=1: 2 applications need backends apart from one another \(app-0: ramsis, app-1: "
+        r"routing\); give at least 2, or one policy that shares, as central-queue does$"
+    )
+    with pytest.raises(ConfigError, match=rule):
+        read_scenario(scenario_of(1, "ramsis", "routing"))
+
+
+def test_the_fleet_at_the_start_counts() -> None:
+    scaled = {**scenario_of(1, "ramsis", "routing"), "autoscaler": {"maximum": 8}}
+    with pytest.raises(ConfigError, match="give at least 2"):
+        read_scenario(scaled)
+    read_scenario({**scaled, "backends": 2})
+    live = {**deployment_of(1, "ramsis", "routing"), "autoscaler": {"maximum": 8}}
+    with pytest.raises(ConfigError, match="give at least 2"):
+        read_config(live)
+
+
+def test_a_file_without_a_count_is_refused_when_it_is_started() -> None:
+    config = read_config({"applications": file_of("routing", "deferred")})
+    with pytest.raises(ConfigError, match=r"backend\.count=1: 2 applications"):
+        config.check_backends()
+    with pytest.raises(ConfigError, match=r"backend\.count=1: 2 applications"):
+        read_config({"applications": file_of("routing", "routing")})
+
+
+@pytest.mark.parametrize("shares", [{None: 3.0, 7: 1.0}, {0: 100.0, 1: 1.0, None: 9.0}])
+def test_every_owner_has_a_backend_before_any_has_more(shares: dict[int | None, float]) -> None:
+    ownership = Ownership(shares)
+    assert {ownership.take(backend) for backend in range(len(shares))} == set(shares)

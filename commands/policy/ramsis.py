@@ -95,7 +95,9 @@ Workers = Annotated[
 EveryLoad = Annotated[
     bool, typer.Option("--every-load", help="Tables for the whole range, as a router has them.")
 ]
-QueueMax = Annotated[int | None, typer.Option(help="Longest queue that the table knows; 0: the largest batch.")]
+QueueMax = Annotated[
+    int | None, typer.Option(help="Longest queue that the table knows; 0: the largest batch.")
+]
 SloMs = Annotated[float, typer.Option(help="Which of the scenario's slos_ms; 0: the tightest.")]
 VariableBatching = Annotated[
     bool,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from fermata.applications.application import Application
-from fermata.foundation.check import refuse
+from fermata.foundation.refusals import refuse
 from fermata.foundation.validation import Fields
 
 ZIPF_MAX = 20.0

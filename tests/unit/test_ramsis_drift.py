@@ -9,7 +9,7 @@ from fermata.router.core.events import Compute, Dispatch, Request
 from fermata.router.policies.family import family_of
 from fermata.router.policies.ramsis.drift import RecentBatches, drifted
 from fermata.router.policies.ramsis.options import RamsisOptions
-from fermata.router.policies.ramsis.source import LOOK_EVERY, SETTLE_NS, Ramsis
+from fermata.router.policies.ramsis.source import Ramsis
 from fermata.router.policies.ramsis.tables import SolveJob, job_for
 
 QUICK, GOOD = 0, 1
@@ -76,11 +76,11 @@ def test_promise_follows_batches_that_became_slower() -> None:
     source = Ramsis(FAMILY, RamsisOptions(bins=10))
     engine.add_application(source)
     engine.on_backend_up(0, 0, owner=0)
-    engine.on_time(SETTLE_NS)
+    engine.on_time(Ramsis.rules.settle_ns)
     asked = [each for each in engine.take_effects() if isinstance(each, Compute)]
-    engine.on_computed(SETTLE_NS, 0, asked[0].work())
+    engine.on_computed(Ramsis.rules.settle_ns, 0, asked[0].work())
     now_ns, again = SECOND, 0
-    for rid in range(LOOK_EVERY):
+    for rid in range(Ramsis.rules.look_every):
         now_ns += ms(50)
         engine.on_request(now_ns, Request(rid, 0, now_ns, now_ns + ms(100)))
         for effect in engine.take_effects():

@@ -33,6 +33,9 @@ class WorkerProblem:
     reward: str = "query"
     """`query`: accuracy of the mean request. `decision`: of the mean batch, as the paper has it;
     it falls below the paper's own baselines where batches differ much in size."""
+    drops: bool = False
+    """Whether those that cannot be in time are dropped, since nobody wants an answer after the
+    deadline. Otherwise late queues run whole, as in the paper."""
     queue_max: int = 0
     """Longest queue that the table knows; 0: the largest batch. A shorter one would keep variants
     from batches that they can run; the paper's 32 is its own largest batch."""

@@ -1,11 +1,12 @@
 """The best table for a worker, by exact average-reward policy iteration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from fermata.router.policies.ramsis.counts import Floats
+from fermata.router.policies.ramsis.landing import Landing, landing_of, timely_share
 from fermata.router.policies.ramsis.problem import WorkerProblem
 from fermata.router.policies.ramsis.transitions import (
     Actions,
@@ -18,21 +19,23 @@ from fermata.router.policies.ramsis.transitions import (
 ROUNDS_MAX = 100
 SHARE_MIN = 1e-18
 """Queue lengths less likely than this are left out of the chain."""
+LOSS = 2.0
+"""Price of a request that is dropped, in right answers. Were it 0, the best table would drop many
+to answer the others better. The dearer, the sooner fast variants run to be on the safe side."""
 GAIN_MIN = 1e-10
 """A choice is changed only for more than this: ties must not go round in circles."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableSolution:
-    """A table with what it promises (RAMSIS section 5.1, weighted by batch size)."""
+    """A table with what it promises (RAMSIS section 5.1), counted by request."""
 
     choice: tuple[tuple[int, ...], ...]
     """The variant, by queue length - 1 and slack bin."""
     accuracy: float
-    """Expected, of requests answered in time; at least that much."""
+    """Expected, of requests answered in time."""
     violation: float
-    """Expected share of late requests; at most that much: a batch whose first request is late
-    counts as late whole."""
+    """Expected share of requests that are late or dropped."""
     rounds: int
     """Rounds of policy iteration."""
 
@@ -43,30 +46,36 @@ class _Rules:
     """By variant, queue length - 1, bin."""
     in_time: npt.NDArray[np.bool_]
     """By queue length - 1 and bin: whether any variant is."""
+    timely: Floats
+    """Share of the queue that is in time, by queue length - 1 and bin."""
     reward: Floats
     """By variant, queue length - 1 and bin; not yet weighted."""
     weight: Floats
     """The reward of a decision, by queue length - 1."""
     fastest: Integers
     """By queue length - 1."""
+    fastest_ns: Floats
+    """Run time of that one."""
 
 
-def solve(problem: WorkerProblem) -> TableSolution:
-    """The table that maximises the problem's reward in the long run."""
+def solve(problem: WorkerProblem, start: TableSolution | None = None) -> TableSolution:
+    """The table that maximises the problem's reward in the long run. From one for about the same
+    load (`start`) it is found sooner."""
     rules = _rules(problem)
     actions = actions_of(problem, rules.valid)
     moves = transitions_of(problem, actions)
-    choice = _first_guess(problem, rules)
+    rules, landing = _landed(problem, rules, moves)
+    choice = _first_guess(problem, rules) if start is None else np.array(start.choice, np.int64)
     rounds = 0
     while True:
         rounds += 1
-        chain, reward, weight = _chain(rules, actions, moves, choice)
+        chain, reward, weight = _chain(rules, actions, moves, landing, choice)
         gain, value = _evaluate(chain, reward, weight)
         better = _improve(rules, actions, moves, gain, value, choice)
         if np.array_equal(better, choice) or rounds == ROUNDS_MAX:
             break
         choice = better
-    accuracy, violation = _guarantees(rules, moves, chain, choice)
+    accuracy, violation = _guarantees(problem.accuracy, rules, landing, chain, choice)
     rows = tuple(tuple(row) for row in choice.tolist())
     return TableSolution(rows, accuracy, violation, rounds)
 
@@ -79,8 +88,19 @@ def promises(problem: WorkerProblem, choice: tuple[tuple[int, ...], ...]) -> tup
     assert allowed.all(), "the table runs a variant where it must not"
     actions = actions_of(problem, rules.valid)
     moves = transitions_of(problem, actions)
-    chain, _, _ = _chain(rules, actions, moves, table)
-    return _guarantees(rules, moves, chain, table)
+    rules, landing = _landed(problem, rules, moves)
+    chain, _, _ = _chain(rules, actions, moves, landing, table)
+    return _guarantees(problem.accuracy, rules, landing, chain, table)
+
+
+def _landed(problem: WorkerProblem, rules: _Rules, moves: Transitions) -> tuple[_Rules, Landing]:
+    """The queues that are decided on; and where late ones run, the share of them that is in time
+    all the same. By decision, a late batch counts as late whole, as the paper has it."""
+    landing = landing_of(problem, moves, rules.in_time)
+    if problem.drops or problem.reward == "decision":
+        return rules, landing
+    timely = timely_share(problem, moves, rules.fastest_ns, rules.in_time)
+    return replace(rules, timely=np.where(rules.in_time, 1.0, timely)), landing
 
 
 def _rules(problem: WorkerProblem) -> _Rules:
@@ -101,7 +121,9 @@ def _rules(problem: WorkerProblem) -> _Rules:
     weight: Floats = np.ones(longest)
     if problem.reward == "query":
         weight += lengths
-    return _Rules(valid, in_time, np.where(in_time, accuracy, 0.0), weight, fastest)
+    timely = in_time.astype(np.float64)
+    fastest_ns = latency_ns.min(axis=0).astype(np.float64)
+    return _Rules(valid, in_time, timely, accuracy * timely, weight, fastest, fastest_ns)
 
 
 def _first_guess(problem: WorkerProblem, rules: _Rules) -> Integers:
@@ -118,7 +140,7 @@ def _first_guess(problem: WorkerProblem, rules: _Rules) -> Integers:
 
 
 def _chain(
-    rules: _Rules, actions: Actions, moves: Transitions, choice: Integers
+    rules: _Rules, actions: Actions, moves: Transitions, landing: Landing, choice: Integers
 ) -> tuple[Floats, Floats, Floats]:
     """The table's Markov chain over (regime, slack bin), and last the empty queue; with the
     expected reward and weight of the decision taken there."""
@@ -128,29 +150,27 @@ def _chain(
     # By node and, at first, P(no request by the edge), of which each edge's fall is its bin's.
     none_by = np.zeros((empty + 1, regimes, bins + 1))
     for length in range(longest):
-        there = moves.regime[length]
-        for variant in np.unique(choice[length]):
-            of_action = moves.none_by[actions.row[variant, length]]
+        here, there = landing.share[:, length], moves.regime[length]
+        used = here.max(axis=0) > SHARE_MIN
+        for variant in np.unique(choice[length, used]):
+            mine = np.flatnonzero((choice[length] == variant) & used)
+            after = moves.phase[mine, length] @ moves.none_by[actions.row[variant, length]].T
+            if length == longest - 1:
+                beyond = moves.carry.beyond[mine, None]
+                after = (1.0 - beyond) * after + beyond * moves.carry.none_by[variant, mine]
+            if landing.moved[length]:
+                none_by[:, there] += here[:, mine] @ after
+                continue
             for regime in range(regimes):
-                share = moves.followers[regime][:, length]
-                mine = np.flatnonzero((choice[length] == variant) & (share > SHARE_MIN))
-                weighted = moves.phase[mine, length] * share[mine, None]
-                none_by[regime * bins + mine, there] += weighted @ of_action.T
-    # More than the queue holds: it is full, with no slack (section 4.2.3). An empty queue waits for
-    # one request, which has all of its SLO left (Eq. 1).
-    overflow = np.append(moves.overflow.ravel(), 0.0)
-    full = moves.none_by[actions.row[choice[-1, 0], -1]] @ moves.phase[0, -1]
-    none_by[:, moves.regime[-1]] += overflow[:, None] * full
-    alone = moves.none_by[actions.row[choice[0, -1], 0]] @ moves.phase[-1, 0]
-    none_by[empty, moves.regime[0]] = alone
+                own = regime * bins + mine
+                none_by[own, there] += here[own, mine, None] * after
     chain = np.empty((empty + 1, empty + 1))
     chain[:, :empty] = (none_by[:, :, :-1] - none_by[:, :, 1:]).reshape(empty + 1, empty)
-    chain[:, empty] = none_by[:, :, -1].sum(axis=1)
+    chain[:, empty] = none_by[:, :, -1].sum(axis=1) + landing.emptied
     earned = np.take_along_axis(rules.reward, choice[None], axis=0)[0] * rules.weight[:, None]
-    reward = np.concatenate([(share * earned.T).sum(axis=1) for share in moves.followers])
-    reward = np.append(reward, earned[0, -1]) + overflow * earned[-1, 0]
-    weight = np.append((moves.followers @ rules.weight).ravel(), rules.weight[0])
-    return chain, reward, weight + overflow * rules.weight[-1]
+    reward = np.tensordot(landing.share, earned, axes=2) - LOSS * landing.lost
+    weight = landing.share.sum(axis=2) @ rules.weight + landing.lost
+    return chain, reward, weight
 
 
 def _evaluate(chain: Floats, reward: Floats, weight: Floats) -> tuple[float, Floats]:
@@ -181,7 +201,11 @@ def _improve(
     for length in range(longest):
         variants = np.nonzero(actions.row[:, length] >= 0)[0]
         of_actions = moves.none_by[actions.row[variants, length]]
-        future = steps[moves.regime[length]] @ of_actions @ moves.phase[:, length].T
+        worth = steps[moves.regime[length]]
+        future = worth @ of_actions @ moves.phase[:, length].T
+        if length == longest - 1:
+            beyond = moves.carry.beyond
+            future = (1.0 - beyond) * future + beyond * (moves.carry.none_by[variants] @ worth)
         now = (rules.reward[variants, length] - gain) * rules.weight[length]
         total[variants, length] = now + future
     total[~rules.valid] = -np.inf
@@ -191,23 +215,18 @@ def _improve(
 
 
 def _guarantees(
-    rules: _Rules, moves: Transitions, chain: Floats, choice: Integers
+    accuracy: tuple[float, ...], rules: _Rules, landing: Landing, chain: Floats, choice: Integers
 ) -> tuple[float, float]:
     """Expected accuracy of requests in time, and share of those that are not."""
-    longest, bins = choice.shape
     system = (np.eye(len(chain)) - chain).T
     system[0] = 1.0
     target = np.zeros(len(chain))
     target[0] = 1.0
     at = np.linalg.solve(system, target)
-    visits = np.zeros((longest, bins))
-    for regime in range(len(moves.followers)):
-        node = at[regime * bins : (regime + 1) * bins]
-        visits += (moves.followers[regime] * node[:, None]).T
-        visits[-1, 0] += node @ moves.overflow[regime]
-    visits[0, -1] += at[-1]
-    served = visits * np.arange(1, longest + 1)[:, None]
-    in_time = float((served * rules.in_time).sum())
-    earned = np.take_along_axis(rules.reward, choice[None], axis=0)[0]
-    accuracy = float((served * earned).sum()) / in_time if in_time > 0.0 else 0.0
-    return accuracy, max(0.0, 1.0 - in_time / float(served.sum()))
+    visits = np.tensordot(at, landing.share, axes=1)
+    served = visits * np.arange(1, len(choice) + 1)[:, None]
+    in_time = float((served * rules.timely).sum())
+    right = np.array(accuracy)[choice] * rules.timely
+    expected = float((served * right).sum()) / in_time if in_time > 0.0 else 0.0
+    come = float(served.sum()) + float(at @ landing.lost)
+    return expected, max(0.0, 1.0 - in_time / come)

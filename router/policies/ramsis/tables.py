@@ -99,6 +99,7 @@ def job_for(
         law=law_of(options),
         balancing=options.balancing,
         reward=options.reward,
+        drops=family.spec.limit_ns <= family.slo_ns,
         queue_max=options.queue_max or max(QUEUE_MAX, *sizes_max),
     )
     peak = peak_rps(problem)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fermata.router.policies.ramsis.carry import Carry, carry_of
 from fermata.router.policies.ramsis.counts import Floats
 from fermata.router.policies.ramsis.problem import WorkerProblem, shortest_queue_rates
 
@@ -50,6 +51,7 @@ class Transitions:
     """P(queue length | slack of its first request), by regime, bin and queue length - 1."""
     overflow: Floats
     """P(more than the queue holds), by regime and bin."""
+    carry: Carry
 
 
 def actions_of(problem: WorkerProblem, valid: npt.NDArray[np.bool_]) -> Actions:
@@ -87,7 +89,9 @@ def transitions_of(problem: WorkerProblem, actions: Actions) -> Transitions:
             mine = regime[actions.size] == index
             none_by[mine] = _none_by(problem, actions.latency_ns[mine], rate, turns)
     overflow = np.maximum(0.0, 1.0 - followers.sum(axis=2))
-    return Transitions(regime, phase, none_by, followers, overflow)
+    last = regime[-1]
+    carry = carry_of(problem, followers[last, :, -1], overflow[last], rates[last], turns)
+    return Transitions(regime, phase, none_by, followers, overflow, carry)
 
 
 def _counted(problem: WorkerProblem, rate_rps: float, turns: int) -> tuple[Floats, Floats]:

@@ -1,16 +1,21 @@
-"""Tables for a range of loads, close enough that neighbours promise about the same accuracy."""
+"""Tables for a range of loads, close enough that neighbours promise about the same."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fermata.router.policies.ramsis.problem import WorkerProblem
 from fermata.router.policies.ramsis.solve import TableSolution, solve
 
-ACCURACY_STEP = 0.01
-"""Largest difference in expected accuracy between neighbours (RAMSIS section 6)."""
+PROMISE_STEP = 0.01
+"""Largest difference between neighbours in expected accuracy (RAMSIS section 6), and in expected
+violations."""
+RATE_STEP = 0.03
+"""Loads that are further apart than this, relative to the higher, have to be twice as close in what
+they promise: the table of the higher one serves all loads between them."""
 RATE_STEP_MIN = 0.01
-"""Closer than this, relative to the load, no table is put between two: accuracy falls in a cliff
-where even the fastest variant begins to be too slow."""
+"""Closer than this no table is put between two."""
+TABLES_MAX = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,11 @@ class GridPoint:
 
     rate_rps: float
     solution: TableSolution
+
+    @property
+    def good_rps(self) -> float:
+        """Expected goodput."""
+        return self.rate_rps * (1.0 - self.solution.violation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +45,21 @@ class LoadGrid:
         """The lowest load that covers this one; the highest there is where none does."""
         rates = [rung.rate_rps for rung in self.rungs]
         return self.rungs[min(bisect_left(rates, rate_rps), len(rates) - 1)]
+
+    def promise(self, rate_rps: float) -> tuple[float, float]:
+        """Expected accuracy and violation at this load, between its neighbours: the table in use
+        is for a higher load, and does better at this one. Goodput is on the line between theirs:
+        in overload it stays what it is, while violations do not rise evenly."""
+        high = self.rung_for(rate_rps)
+        below = [rung for rung in self.rungs if rung.rate_rps < rate_rps]
+        if not below or rate_rps >= high.rate_rps:
+            return high.solution.accuracy, high.solution.violation
+        low = below[-1]
+        part = (rate_rps - low.rate_rps) / (high.rate_rps - low.rate_rps)
+        first, second = low.solution, high.solution
+        accuracy = first.accuracy + part * (second.accuracy - first.accuracy)
+        good_rps = (1.0 - part) * low.good_rps + part * high.good_rps
+        return accuracy, max(0.0, 1.0 - good_rps / rate_rps)
 
     def extended(self, rung: GridPoint) -> "LoadGrid":
         """With one more table; in place of the one for the same load."""
@@ -54,29 +79,37 @@ def peak_rps(problem: WorkerProblem) -> float:
     return problem.workers * 1e9 / cheapest_ns
 
 
-def solve_point(problem: WorkerProblem) -> GridPoint:
-    """The table for the problem's own load."""
-    return GridPoint(problem.rate_rps, solve(problem))
+def solve_point(problem: WorkerProblem, start: TableSolution | None = None) -> GridPoint:
+    """The table for the problem's own load; see `solve`."""
+    return GridPoint(problem.rate_rps, solve(problem, start))
 
 
 def solve_grid(problem: WorkerProblem, low_rps: float, high_rps: float) -> LoadGrid:
-    """Tables from the low load to the high one, halved until neighbours are close."""
+    """Tables from the low load to the high one: the widest gap is halved until all are close."""
     rungs = [solve_point(problem.at_rate(low_rps))]
     if high_rps > low_rps:
-        top = solve_point(problem.at_rate(high_rps))
-        _between(problem, rungs, rungs[0], top)
-        rungs.append(top)
+        rungs.append(solve_point(problem.at_rate(high_rps)))
+        while len(rungs) < TABLES_MAX:
+            gaps = [_gap(low, high) for low, high in pairwise(rungs)]
+            widest = max(gaps)
+            if widest < PROMISE_STEP:
+                break
+            place = gaps.index(widest)
+            low, high = rungs[place : place + 2]
+            middle = problem.at_rate((low.rate_rps + high.rate_rps) / 2)
+            rungs.insert(place + 1, solve_point(middle, high.solution))
     return LoadGrid(problem.slack_ns, tuple(rungs))
 
 
-def _between(
-    problem: WorkerProblem, rungs: list[GridPoint], low: GridPoint, high: GridPoint
-) -> None:
-    """Append what is needed between two tables, in order."""
-    apart = abs(low.solution.accuracy - high.solution.accuracy)
-    if apart < ACCURACY_STEP or high.rate_rps - low.rate_rps < RATE_STEP_MIN * high.rate_rps:
-        return
-    middle = solve_point(problem.at_rate((low.rate_rps + high.rate_rps) / 2))
-    _between(problem, rungs, low, middle)
-    rungs.append(middle)
-    _between(problem, rungs, middle, high)
+def _gap(low: GridPoint, high: GridPoint) -> float:
+    """Difference of two neighbours' promises, as `PROMISE_STEP` has it; 0 where no table may
+    come between them."""
+    apart = 1.0 - low.rate_rps / high.rate_rps
+    if apart < RATE_STEP_MIN:
+        return 0.0
+    first, second = low.solution, high.solution
+    # Where goodput is the same, what `promise` says between them is right however far they are.
+    goodput = abs(high.good_rps - low.good_rps) / high.rate_rps
+    violation = min(goodput, abs(first.violation - second.violation))
+    promise = max(violation, abs(first.accuracy - second.accuracy))
+    return promise if apart < RATE_STEP else 2.0 * promise

@@ -71,6 +71,8 @@ class Ramsis(Source):
         """Tables by kind of backend."""
         self.rungs: dict[int, GridPoint] = {}
         """The table in use, by kind."""
+        self.promises: dict[int, tuple[float, float]] = {}
+        """Expected accuracy and violation of the load there is, by kind."""
         self.asked: set[int] = set()
         """Kinds whose tables are being made."""
         self.failures = 0
@@ -225,12 +227,11 @@ class Ramsis(Source):
         """Promises of the tables in use, the mean over backends."""
         found = {"table_failures": float(self.failures)}
         kinds = [self.desk.kind(backend) for backend in self.workers]
-        rungs = [self.rungs[kind] for kind in kinds if kind in self.rungs]
-        if rungs and len(rungs) == len(kinds):
-            count = len(rungs)
-            found["table_rps"] = sum(rung.rate_rps for rung in rungs) / count
-            found["promised_accuracy"] = sum(rung.solution.accuracy for rung in rungs) / count
-            found["promised_violation"] = sum(rung.solution.violation for rung in rungs) / count
+        if kinds and all(kind in self.rungs for kind in kinds):
+            count = len(kinds)
+            found["table_rps"] = sum(self.rungs[kind].rate_rps for kind in kinds) / count
+            found["promised_accuracy"] = sum(self.promises[kind][0] for kind in kinds) / count
+            found["promised_violation"] = sum(self.promises[kind][1] for kind in kinds) / count
         return found
 
     def _follow_load(self, now_ns: int) -> None:
@@ -238,6 +239,7 @@ class Ramsis(Source):
         rate_rps = self._load_rps(now_ns)
         for kind, made in self.made.items():
             self.rungs[kind] = made.ladder.rung_for(rate_rps)
+            self.promises[kind] = made.ladder.promise(rate_rps)
             if not made.ladder.covers(rate_rps) and kind not in self.asked:
                 self._ask(kind, self.rules.beyond * rate_rps)
 
@@ -370,8 +372,5 @@ class Ramsis(Source):
 
 
 def promised(source: Ramsis) -> dict[int, tuple[float, float]]:
-    """Expected accuracy and violation of the tables in use, by kind of backend."""
-    return {
-        kind: (rung.solution.accuracy, rung.solution.violation)
-        for kind, rung in source.rungs.items()
-    }
+    """Expected accuracy and violation of the load there is, by kind of backend."""
+    return dict(source.promises)

@@ -22,9 +22,9 @@ def read_applications(top: Fields) -> tuple[Application, ...]:
 
 def _read_application(row: Fields) -> Application:
     variants = tuple(read_variant(each) for each in row.rows("variants", keys(Variant)))
+    found = read_section(Application, row, variants=variants)
     if not variants:
         refuse(row.name("variants"), [], "must hold at least one variant")
-    found = read_section(Application, row, variants=variants)
     if found.hard_limit_ns and found.hard_limit_ns < found.slo_ns:
         rule = f"must be at least slo_ms, {found.slo_ns / 1e6:g}"
         refuse(row.name("hard_limit_ms"), found.hard_limit_ns / 1e6, rule)

@@ -223,7 +223,7 @@ class Batch:
         """The usual run time, swap-in included."""
         self.swap_in_ns = 0
         self.retry: Retry | None = None
-        """What it tries again; None for a first try."""
+        """The failed try that it repeats; None for a first try."""
 
 
 class Effect:

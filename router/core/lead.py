@@ -15,7 +15,7 @@ class Lead:
         self.start_ns = start_ns
         self.per_request_ns = per_request_ns
         self.by_node: dict[str, Lead] = {}
-        """Of nodes whose backends are nearer or farther than others; none where all are alike."""
+        """Leads of nodes that are nearer or farther than others; empty where all are alike."""
 
     def ns(self, size: int) -> int:
         """From a decision to the earliest start of a batch of that size."""

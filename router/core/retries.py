@@ -102,7 +102,7 @@ class Retries(Source):
         bid.ripe_at_ns = now_ns
         bid.key = latest_ns - cost.plan_ns[1]
         bid.expires_at_ns = latest_ns - 1
-        # What does not suit the first of them may suit the next.
+        # A request that does not suit the first of them may suit the next.
         bid.again = True
         return bid
 

@@ -11,7 +11,7 @@ KEPT = 32
 MEMORY_NS = SECOND
 """Samples older than this are forgotten, except the last few."""
 SUSPECT, SINCE = 2, 4
-"""Of those, a sample goes that took so many times as long as each of the last four."""
+"""An older sample goes where it took so many times as long as each of the last four."""
 LEAD_QUANTILE = 0.98
 """A held batch is planned to end at its deadline: every start later than this makes it late. The
 quantile has to leave room within the share of bad requests that one tolerates."""
@@ -139,7 +139,7 @@ class FetchTimes:
         self.start_ns = max(0, quantile(rest_ns, LEAD_QUANTILE))
 
     def _slope_ns(self) -> int:
-        """What each request adds, by the medians of small batches and of large ones."""
+        """Time that each request adds, by the medians of small batches and of large ones."""
         octaves: dict[int, list[Sample]] = {}
         for sample in self.samples:
             octaves.setdefault(sample[1].bit_length(), []).append(sample)

@@ -352,7 +352,7 @@ class Partitioned(Source):
     # Bid and grant
 
     def _alone_ns(self, application: int) -> int:
-        """What a request needs to run alone."""
+        """Run time of a request alone."""
         return self.desk.lead_ns(1, application) + self.tables[application][1]
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:

@@ -209,7 +209,7 @@ class CentralQueue(Source):
         theirs = theirs_ns / (now_ns - then_ns)
         able = self.desk.backends_for(self)
         if able < self.pool.backends:
-            # What runs where it cannot takes nothing from it: look who is busy where it can.
+            # Batches where it cannot run take nothing from it: count those where it can.
             own = self.under_way.count(now_ns)
             theirs = max(0.0, float(able - self.desk.free_backends(self) - own))
         self.others += self.rules.others_memory * (theirs - self.others)

@@ -17,7 +17,7 @@ POINTS = 4
 
 @dataclass(frozen=True, slots=True)
 class Carry:
-    """What stays behind of queues that are at least as long as the largest batch."""
+    """Requests that stay behind in queues that are at least as long as the largest batch."""
 
     beyond: Floats
     """P(longer than that batch), by bin of the first request."""

@@ -63,7 +63,7 @@ class SlotRouting(DeadlineRouting):
         self.slots = 0
         self.slots_fallen_back = 0
         self.slots_off_load = 0
-        """Of those, slots of a load that it was not trained for."""
+        """Slots that fell back because of a load that it was not trained for."""
         names = [variant.name for variant in family.spec.variants]
         self.trained = {} if checkpoint is None else checkpoint.places(names)
         """The policy's own tier of each variant that it knows, by place in the family."""

@@ -55,7 +55,7 @@ def simulate(
     """
     load = LoadOptions(rate_rps, backends, duration_s, arrivals, tuple(profiles or ()))
     loaded = load_workload(scenario, load)
-    with _progress() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("simulating", total=1.0)
         log = run_scenario(loaded, lambda done: progress.update(task, completed=done))
     result = report(loaded, log)
@@ -100,7 +100,7 @@ def goodput(
     load = LoadOptions(None, backends, duration_s, arrivals, tuple(profiles or ()))
     loaded = load_workload(scenario, load, needs_rate=False)
     results: list[tuple[float, RunReport]] = []
-    with _progress() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("searching", total=None)
 
         def tell(rate_rps: float, result: RunReport) -> None:
@@ -123,7 +123,8 @@ def goodput(
         console.print(f"plot: {plot}")
 
 
-def _progress() -> Progress:
+def progress_bar() -> Progress:
+    """A bar on stderr that is gone when done."""
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     # On stderr, and gone when done: stdout stays clean for whoever reads it.
     return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fermata.commands.simulation import AsJson
+from fermata.commands.simulation import AsJson, progress_bar
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import refuse
 from fermata.simulator.tournament.draw import draw
@@ -54,8 +53,7 @@ def tournament(
             refuse("--policies", policy, f"must be among {', '.join(PLAYERS)}")
     seeds = range(first, first + (QUICK_DRAWS if quick else draws))
     matches: list[Match] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with progress_bar() as progress:
         task = progress.add_task("playing", total=len(seeds))
         for match in play_all(seeds, field, chosen, processes):
             matches.append(match)

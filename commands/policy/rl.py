@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fermata.commands.files.workload import (
@@ -21,6 +20,7 @@ from fermata.commands.files.workload import (
     RateRps,
     load_workload,
 )
+from fermata.commands.simulation import progress_bar
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.router.policies.rl.checkpoint import LearningCurve, load_checkpoint
@@ -108,8 +108,7 @@ def train(
     lesson = Lesson(
         seed, ms(slot_ms), arrivals, memory, batching, settings=Settings(updates=updates)
     )
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with progress_bar() as bar:
         task = bar.add_task("imitating", total=1.0)
 
         def tell(done: float, figures: Figures) -> None:

@@ -1,8 +1,9 @@
 """Readings of a router's counters, and what happened between two of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fermata.autoscaler.evidence import Ended
 from fermata.autoscaler.rule import Window
 from fermata.foundation.units import SECOND
 from fermata.partitioner.plan import Plan
@@ -20,6 +21,22 @@ class ApplicationReading:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolReading:
+    """Backends of one owner, or those that applications share; times since the router started."""
+
+    applications: tuple[str, ...]
+    share: float
+    """Its part of the sub-cluster's backends, relative to other pools."""
+    backends: int
+    uptime_ns: int
+    busy_ns: int
+    untold_ns: int
+    """The part of `busy_ns` for sources that do not tell how many backends they need."""
+    backends_min: float
+    """Backends that the other sources need at the least."""
+
+
+@dataclass(frozen=True, slots=True)
 class SubClusterReading:
     """Backends of one sub-cluster; times are since the router started."""
 
@@ -29,6 +46,8 @@ class SubClusterReading:
     busy_ns: int
     backends_min: float
     """Backends that the sources need at the least for their rates; 0: unknown."""
+    pools: tuple[PoolReading, ...] = ()
+    """In the order in which they are given backends; empty: all share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +78,52 @@ def window_between(
     """
     span_ns = max(1, after.at_ns - before.at_ns)
     old, new = before.sub_clusters[sub_cluster], after.sub_clusters[sub_cluster]
-    good = bad = 0
-    for name in after.plan.models_of(sub_cluster):
-        good += after.applications[name].good - before.applications[name].good
-        bad += after.applications[name].bad - before.applications[name].bad
     up = min(new.backends, target)
+    requests, bad, ended = _ended(before, after, after.plan.models_of(sub_cluster))
+    pools: list[Window] = []
+    for then, now in zip(old.pools, new.pools, strict=True):
+        untold = (now.untold_ns - then.untold_ns) / span_ns
+        own_requests, own_bad, own_ended = _ended(before, after, now.applications)
+        pools.append(
+            Window(
+                backends=(now.uptime_ns - then.uptime_ns) / span_ns,
+                busy=(now.busy_ns - then.busy_ns) / span_ns,
+                requests=own_requests,
+                bad=own_bad,
+                wanted=now.backends_min + untold,
+                up=now.backends,
+                untold=untold,
+                share=now.share,
+                ended=own_ended,
+            )
+        )
+    untold = sum(each.untold for each in pools)
     return Window(
         backends=(new.uptime_ns - old.uptime_ns) / span_ns,
         busy=(new.busy_ns - old.busy_ns) / span_ns,
-        requests=good + bad,
+        requests=requests,
         bad=bad,
-        wanted=new.backends_min,
+        wanted=new.backends_min + untold,
         up=up,
         starting=target - up,
+        untold=untold,
+        ended=ended,
+        pools=tuple(pools) if len(pools) > 1 else (),
     )
+
+
+def _ended(
+    before: ClusterReading, after: ClusterReading, applications: Iterable[str]
+) -> tuple[int, int, Ended]:
+    """Requests of these applications that ended between two readings, the bad among them, and
+    both by application."""
+    requests: list[int] = []
+    bad: list[int] = []
+    for name in applications:
+        then, now = before.applications[name], after.applications[name]
+        bad.append(now.bad - then.bad)
+        requests.append(now.good - then.good + bad[-1])
+    return sum(requests), sum(bad), Ended(tuple(requests), tuple(bad))
 
 
 def rates_between(before: ClusterReading, after: ClusterReading) -> dict[str, float]:

@@ -9,10 +9,23 @@ is at its limit, and the next window would allocate again.
 import math
 from dataclasses import dataclass, field, replace
 
+from fermata.autoscaler.evidence import Ended, TooFew, at
+from fermata.autoscaler.pool_shares import covering, handed_out
+
 BAD_RATE_TRUSTED = 0.9
 """Above it r / (1 - r) means nothing; the sources' own estimate of their demand is used."""
 STEADY = "steady"
 """The reason where nothing changes."""
+ESTIMATE_TRUSTED = 1.25
+"""Times what was busy that the sources' own estimate may be: it holds slow runs, too."""
+FEWER_REQUESTS = 0.8
+"""Share of the requests at the last release: with fewer, the load has fallen by itself."""
+REST_FACTOR = 4
+"""Times as long to wait from one release to the next, where the load falls with its backends."""
+RELEASES_COUNTED = 2
+SMALL, UNTOLD, UNTOLD_MAX = 8.0, 20.0, 40.0
+"""Backends to keep beside the demand where that is more than `idle` of all: so many times `idle`;
+times the root of what is busy for sources that do not tell; and the most of that."""
 DEMANDS_KEPT = 4
 """Windows whose demand is remembered: a line needs three."""
 
@@ -62,7 +75,7 @@ class RuleOptions:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One window of one sub-cluster; means are over the window."""
+    """One window of one sub-cluster, or of one pool of it; means are over the window."""
 
     backends: float
     """Mean number that were up."""
@@ -72,11 +85,20 @@ class Window:
     """Requests that ended in it, well or badly."""
     bad: int
     wanted: float = 0.0
-    """Backends that the sources need at the least for their rates (Eqns 2 and 3); 0: unknown."""
+    """Backends needed at the least: as sources tell for their rates (Eqns 2 and 3), and as many as
+    were busy for those that do not tell; 0: unknown."""
     up: int = 0
     """Backends up at its end."""
     starting: int = 0
     """Backends on their way at its end."""
+    untold: float = 0.0
+    """Mean number that were busy for sources that do not tell what they need."""
+    share: float = 1.0
+    """Its part of the backends, relative to other pools."""
+    ended: Ended = field(default_factory=Ended)
+    """Its requests by application, where it has several."""
+    pools: tuple["Window", ...] = ()
+    """Where applications do not share all backends: the window of each pool."""
 
     @property
     def bad_rate(self) -> float:
@@ -85,6 +107,11 @@ class Window:
     @property
     def idle_fraction(self) -> float:
         return max(0.0, 1.0 - self.busy / self.backends) if self.backends > 0 else 0.0
+
+    @property
+    def parts(self) -> tuple["Window", ...]:
+        """Windows of the pools, each of which has to have enough."""
+        return self.pools or (self,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +128,16 @@ class RuleState:
     """Windows since the last change."""
     quiet: int = 0
     """Windows without a request."""
+    trusted: float = 1.0
+    """Share of the sources' estimate that the last window has borne out."""
+    ended: tuple[Ended, ...] = ()
+    """Requests of each pool by application, since the last change."""
+    too_few: tuple[TooFew, ...] = ()
+    """Lesson of each pool."""
+    releases: int = 0
+    """Releases in a row while as many requests came."""
+    released_at: int = 0
+    """Requests in the window of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,86 +157,168 @@ def demand_of(options: RuleOptions, window: Window) -> float:
     """The load in backends, N (1 - f) / (1 - r): busy ones, and more where requests were lost.
 
     Backends at ease run smaller batches than they could, so that f shows less than there is to
-    release. Where the sources know what their rates need at the least, that counts instead, until
-    bad requests prove it wrong.
+    release. Where the sources know what their rates need at the least, that counts instead, as
+    far as backends are busy for it, and until bad requests prove it wrong.
     """
     if window.backends <= 0.0 or window.bad_rate > BAD_RATE_TRUSTED:
         return max(window.wanted, window.busy)
     seen = window.busy / (1.0 - window.bad_rate)
     if window.wanted <= 0.0:
         return seen
-    return max(window.wanted, seen) if window.bad_rate > options.bad_rate_max else window.wanted
+    if window.bad_rate > options.bad_rate_max:
+        return max(window.wanted, seen)
+    return min(window.wanted, ESTIMATE_TRUSTED * seen)
 
 
 def advise(options: RuleOptions, state: RuleState, window: Window) -> ScalingAdvice:
     """The target after this window."""
-    demand = demand_of(options, window)
+    demand = sum(demand_of(options, each) for each in window.parts)
     quiet = state.quiet + 1 if window.requests == 0 else 0
-    taught = _taught(options, state, window)
+    state = _learn(options, state, window)
     there = window.up + window.starting
-    ahead = _foreseen(options, (*state.demands, demand))
-    target = math.ceil(ahead / (1.0 - options.idle - taught) - 1e-9)
-    if window.requests and target == 0:
-        target = 1
+    ahead = _foreseen(options, (*state.demands, demand)) / demand if demand > 0.0 else 1.0
+    target = _target(options, state, window, _needs(options, window, ahead, 0.0))
     targets = (*state.targets, target)[-options.release_after :]
+    needs = _needs(options, window, ahead, state.trusted)
+    risen = _target(options, state, window, needs)
     reason: str | None = None
     calm = state.calm + 1
     wished = there
-    if target > there and _needs_more(options, window, ahead, there, taught):
-        wished = target
+    if risen > there and _needs_more(options, state, window, needs):
+        wished = risen
         reason = f"{100 * window.bad_rate:.1f} % bad, demand {demand:.1f} of {there}"
     elif target < there:
-        wished, reason = _release(options, there, max(targets), calm, len(targets))
+        rested = calm > _rest(options, state, window)
+        wished, reason = _release(options, there, max(targets), rested, len(targets))
     wished = _within(options, wished, quiet)
     if wished != there:
         calm = 0
         if reason is None:
             reason = "outside minimum and maximum" if quiet == 0 else "no requests"
-    kept = RuleState(
+    kept = replace(
+        _remember(options, state, window, wished - there),
         demands=(*state.demands, demand)[-DEMANDS_KEPT:],
         targets=() if wished > there else targets,
-        taught=taught,
         calm=calm,
         quiet=quiet,
     )
     return ScalingAdvice(wished, wished - there, reason or STEADY, demand, kept)
 
 
-def _needs_more(
-    options: RuleOptions, window: Window, ahead: float, there: int, taught: float
-) -> bool:
-    """Too many bad requests, or about to be: most of the idleness to keep is gone."""
-    if window.up == 0 or window.bad_rate > options.bad_rate_max:
-        return True
-    kept = options.idle + taught
-    return kept > 0.0 and ahead > there * (1.0 - 0.4 * kept)
+def _learn(options: RuleOptions, state: RuleState, window: Window) -> RuleState:
+    """The state with what this window says about each pool."""
+    pools, nothing = window.parts, (Ended(),) * len(window.parts)
+    taught = options.forget * state.taught
+    # While backends come and go, or have just come, bad requests prove nothing about idleness.
+    # Those that are left after a release have been there all the time.
+    just_come = state.calm < 1 and state.releases == 0
+    if window.starting or not window.backends >= window.up > 0 or just_come:
+        return replace(state, taught=taught, ended=nothing)
+    known = state.ended if len(state.ended) == len(pools) else nothing
+    ended = [then.and_then(each.ended) for then, each in zip(known, pools, strict=True)]
+    state = replace(state, ended=tuple(ended))
+    bad = _bad_pools(options, state, window)
+    lessons = [
+        at(state.too_few, place).after(
+            place in bad, each.up, demand_of(options, each), each.requests
+        )
+        for place, each in enumerate(pools)
+    ]
+    taught = max([taught, *(_lacking(options, pools[place]) for place in bad)])
+    return replace(state, taught=taught, too_few=tuple(lessons))
 
 
-def _release(
-    options: RuleOptions, there: int, target: int, calm: int, windows: int
-) -> tuple[int, str | None]:
-    """The number to keep, and why it is another one or not yet."""
-    if windows < options.release_after or calm <= options.cool_down:
-        return there, "idle, but not for long enough"
-    if there - target <= options.release_band * there:
-        return there, None
-    return target, f"idle: {target} would do"
+def _bad_pools(options: RuleOptions, state: RuleState, window: Window) -> list[int]:
+    """Pools with too many bad requests, all together or those of one application."""
+    limit = options.bad_rate_max
+    return [
+        place
+        for place, (each, ended) in enumerate(zip(window.parts, state.ended, strict=True))
+        if each.bad_rate > limit or ended.is_bad(limit)
+    ]
 
 
-def _taught(options: RuleOptions, state: RuleState, window: Window) -> float:
+def _lacking(options: RuleOptions, pool: Window) -> float:
     """Idleness to keep after bad requests beside what should have been enough.
 
     The cause is bursts, or models that run longer than they should.
     """
-    taught = options.forget * state.taught
-    # While backends come and go, or have just come, bad requests prove nothing about idleness.
-    settled = window.starting == 0 and window.backends >= window.up > 0 and state.calm >= 1
-    if settled and window.bad_rate > options.bad_rate_max:
-        load = window.wanted if window.wanted > 0.0 else window.busy
-        spare = 1.0 - load / window.backends
-        lacking = spare + options.idle_taught - options.idle
-        taught = max(taught, min(lacking, options.idle_max - options.idle))
-    return taught
+    if pool.backends <= 0.0:
+        return 0.0
+    load = pool.wanted if pool.wanted > 0.0 else pool.busy
+    lacking = 1.0 - load / pool.backends + options.idle_taught - options.idle
+    return min(lacking, options.idle_max - options.idle)
+
+
+def _needs(options: RuleOptions, window: Window, ahead: float, trusted: float) -> list[float]:
+    """Backends that each pool will need. An estimate runs ahead of what was busy when a rate has
+    just risen: it counts as far as it was borne out before."""
+    return [ahead * max(demand_of(options, each), trusted * each.wanted) for each in window.parts]
+
+
+def _target(options: RuleOptions, state: RuleState, window: Window, needs: list[float]) -> int:
+    """The least number with which every pool has enough, and is as idle as it should be."""
+    counts: list[int] = []
+    for place, (pool, need) in enumerate(zip(window.parts, needs, strict=True)):
+        # Few backends have to be idle for a larger share of the time than many, most of all where
+        # busy time is all that is known, which tells of no deadline: square-root staffing.
+        alone = min(UNTOLD * math.sqrt(pool.untold), UNTOLD_MAX)
+        spare = options.idle * max(SMALL, alone)
+        whole = max(need + spare, need / (1.0 - options.idle - state.taught))
+        # Whoever has no backend is not served.
+        least = max(1, at(state.too_few, place).count + 1)
+        counts.append(max(least, math.ceil(whole - 1e-9)))
+    return covering([each.share for each in window.parts], counts, options.maximum)
+
+
+def _needs_more(options: RuleOptions, state: RuleState, window: Window, needs: list[float]) -> bool:
+    """Too many bad requests, or about to be: most of the idleness to keep is gone."""
+    if window.up == 0 or _bad_pools(options, state, window):
+        return True
+    kept = options.idle + state.taught
+    there = window.up + window.starting
+    held = handed_out([each.share for each in window.parts], there)
+    return kept > 0.0 and any(
+        need > count * (1.0 - 0.4 * kept) for need, count in zip(needs, held, strict=True)
+    )
+
+
+def _rest(options: RuleOptions, state: RuleState, window: Window) -> int:
+    """Windows to wait after a change. Policies that spend idle time on accuracy are as busy with
+    fewer backends, down to none: there each release waits longer than the one before."""
+    if window.untold <= 0.0:
+        return options.cool_down
+    return options.cool_down * REST_FACTOR ** min(state.releases, RELEASES_COUNTED)
+
+
+def _remember(options: RuleOptions, state: RuleState, window: Window, change: int) -> RuleState:
+    """The state with how far the estimate was right, and the releases in a row."""
+    wanted = sum(each.wanted for each in window.parts)
+    demand = sum(demand_of(options, each) for each in window.parts)
+    trusted = min(1.0, demand / wanted) if wanted > 0.0 else 1.0
+    releases, released_at = state.releases, state.released_at
+    if change > 0 or window.requests < FEWER_REQUESTS * released_at:
+        releases = released_at = 0
+    if change < 0:
+        releases, released_at = releases + 1, window.requests
+    return replace(
+        state,
+        trusted=trusted,
+        ended=() if change else state.ended,
+        releases=releases,
+        released_at=released_at,
+    )
+
+
+def _release(
+    options: RuleOptions, there: int, target: int, rested: bool, windows: int
+) -> tuple[int, str | None]:
+    """The number to keep, and why it is another one or not yet."""
+    if windows < options.release_after or not rested:
+        return there, "idle, but not for long enough"
+    if there - target <= options.release_band * there:
+        return there, None
+    return target, f"idle: {target} would do"
 
 
 def _foreseen(options: RuleOptions, demands: tuple[float, ...]) -> float:

@@ -7,7 +7,12 @@ from pathlib import Path
 from fermata.applications.application import Application
 from fermata.autoscaler.control_loop import ControlLoop, SetTargets, WindowEnded
 from fermata.autoscaler.placer import ApplyPlan, SolvePlacement
-from fermata.autoscaler.readings import ApplicationReading, ClusterReading, SubClusterReading
+from fermata.autoscaler.readings import (
+    ApplicationReading,
+    ClusterReading,
+    PoolReading,
+    SubClusterReading,
+)
 from fermata.autoscaler.rule import ScalingAdvice, Window
 from fermata.foundation.errors import ConfigError
 from fermata.partitioner.applications import placed_application
@@ -15,7 +20,9 @@ from fermata.partitioner.backends import backends_for
 from fermata.partitioner.plan import PlacedModel, Plan
 from fermata.partitioner.plan_file import load_plan
 from fermata.router.core.engine import Engine
+from fermata.router.core.rank import RankThread
 from fermata.router.policies.ownership import Ownership
+from fermata.router.policies.pool_signals import read_pools
 from fermata.simulator.scenario.scenario import Scenario
 
 READING, READY, LOADED = range(3)
@@ -105,12 +112,27 @@ class ScalingControl:
                     uptime_ns=rank.signals.uptime_ns,
                     busy_ns=rank.signals.busy_ns,
                     backends_min=rank.signals.backends_min + rank.pool.missing(now_ns),
+                    pools=self._pools(now_ns, rank),
                 )
                 for rank, members in zip(self.engine.ranks, self.members, strict=True)
             ),
             plan=self.plan,
             on_their_way=frozenset(() if self.going is None else self.going.away(self.plan)),
             targets=self.targets,
+        )
+
+    def _pools(self, now_ns: int, rank: RankThread) -> tuple[PoolReading, ...]:
+        return tuple(
+            PoolReading(
+                tuple(self.applications[number].name for number in each.applications),
+                each.share,
+                each.backends,
+                each.uptime_ns,
+                each.busy_ns,
+                each.untold_ns,
+                each.backends_min,
+            )
+            for each in read_pools(self.engine, self.ownership, rank, now_ns)
         )
 
     def _counts(self) -> dict[str, ApplicationReading]:
@@ -165,7 +187,6 @@ class ScalingControl:
                 self._count_time(now_ns)
                 del self.draining[backend]
                 self.engine.on_backend_down(now_ns, backend)
-                self.ownership.release(backend)
 
     def _read(self, now_ns: int) -> None:
         self.loop.on_reading(now_ns, self._reading(now_ns))
@@ -264,15 +285,21 @@ class ScalingControl:
             self.enter(ready_at_ns, READY, backend)
 
     def _release(self, now_ns: int, rank: int, count: int) -> None:
-        """First those that are not up yet, then the highest numbers, which are idle longest."""
+        """First those that are not up yet, then the highest numbers, which are idle longest, of
+        the owners that can spare them."""
         self._count_time(now_ns)
         for backend in sorted(self.starting, reverse=True):
             if count and self.starting[backend] == rank:
                 del self.starting[backend]
                 count -= 1
-        for backend in sorted(self.members[rank], reverse=True)[:count]:
+        for _ in range(count):
+            owner = self.ownership.richest()
+            backend = max(
+                each for each in self.members[rank] if self.ownership.owner[each] == owner
+            )
             self.members[rank].discard(backend)
             self.draining[backend] = rank
+            self.ownership.release(backend)
             self.engine.on_drain(now_ns, backend)
             self.on_idle(now_ns, backend)
 

@@ -15,7 +15,12 @@ from fermata.autoscaler.control_loop import (
 )
 from fermata.autoscaler.cost import allocate_cost
 from fermata.autoscaler.placer import ApplyPlan, KeepPlan, LeaveInPlace, SolvePlacement
-from fermata.autoscaler.readings import ApplicationReading, ClusterReading, SubClusterReading
+from fermata.autoscaler.readings import (
+    ApplicationReading,
+    ClusterReading,
+    PoolReading,
+    SubClusterReading,
+)
 from fermata.autoscaler.rule import ScalingAdvice
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.control.cluster import Cluster
@@ -28,7 +33,7 @@ from fermata.partitioner.applications import placed_application
 from fermata.partitioner.plan import PlacedModel, Plan
 from fermata.partitioner.plan_file import by_name, load_plan, save_json
 from fermata.profiles.profile import Profile
-from fermata.router.telemetry.snapshot import RouterSnapshot
+from fermata.router.telemetry.snapshot import PoolSnapshot, RouterSnapshot
 
 ARRIVE_S = 0.2
 """Time between two readings while a plan is being applied."""
@@ -46,12 +51,30 @@ def reading_of(snapshot: RouterSnapshot) -> ClusterReading:
             for name, each in snapshot.applications.items()
         },
         sub_clusters=tuple(
-            SubClusterReading(each.backends, each.backend_up_ns, each.backend_busy_ns, each.least)
+            SubClusterReading(
+                each.backends,
+                each.backend_up_ns,
+                each.backend_busy_ns,
+                each.least,
+                tuple(map(_pool_reading, each.pools)),
+            )
             for each in snapshot.ranks
         ),
         plan=Plan(snapshot.placement.applications),
         on_their_way=frozenset(snapshot.placement.on_their_way),
         targets=tuple(snapshot.wanted),
+    )
+
+
+def _pool_reading(pool: PoolSnapshot) -> PoolReading:
+    return PoolReading(
+        tuple(pool.applications),
+        pool.share,
+        pool.backends,
+        pool.backend_up_ns,
+        pool.backend_busy_ns,
+        pool.untold_busy_ns,
+        pool.least,
     )
 
 

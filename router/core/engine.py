@@ -20,6 +20,7 @@ from fermata.router.core.events import (
 )
 from fermata.router.core.lane import BackendState
 from fermata.router.core.lead import Lead
+from fermata.router.core.pool import Pool
 from fermata.router.core.rank import RankThread
 from fermata.router.core.source import POOL_ONLY, Outbox, Source
 from fermata.router.core.timers import Timers
@@ -195,6 +196,15 @@ class Engine:
         """The state of a backend that is up, whichever sub-cluster it is in."""
         return self.backend_rank[number].backends[number]
 
+    def pools(self, rank: RankThread) -> dict[int | None, Pool]:
+        """The pools of a sub-cluster: the shared one, and those of sources with backends of their
+        own, by the first application of each."""
+        found: dict[int | None, Pool] = {None: rank.pool}
+        for source in self.sources:
+            if source.owns_backends and source.desk is rank:
+                found[source.application] = source.pool
+        return found
+
     def on_backend_up(
         self,
         now_ns: int,
@@ -328,6 +338,8 @@ class Engine:
         if failed or size != 0:
             rank.note_end(now_ns, backend, bool(failed))
         source = self.sources[batch.requests[0].application]
+        if not source.tells_demand:
+            rank.pool_of(rank.backends[backend]).untold_ns += run_ns
         if batch.retry is not None:
             source = rank.retries
             batch.retry.complete = batch.retry.complete and not left_out

@@ -3,13 +3,16 @@
 import os
 
 from fermata.foundation.units import NEVER
+from fermata.router.core.rank import RankThread
 from fermata.router.live.driver import LiveRouter
+from fermata.router.policies.pool_signals import read_pools
 from fermata.router.telemetry.snapshot import (
     ApplicationSnapshot,
     BackendProcessSnapshot,
     BackendSnapshot,
     FrontendSnapshot,
     PolicySnapshot,
+    PoolSnapshot,
     ProcessesSnapshot,
     RouterSnapshot,
     StreamsSnapshot,
@@ -171,8 +174,25 @@ def _sub_clusters(live: LiveRouter, now_ns: int) -> list[SubClusterSnapshot]:
             load=rank.signals.load(),
             grants=rank.signals.grants,
             ripe_wait_ns=int(rank.signals.wait_ns),
+            pools=_pools(live, rank, now_ns),
         )
         for rank in live.engine.ranks
+    ]
+
+
+def _pools(live: LiveRouter, rank: RankThread, now_ns: int) -> list[PoolSnapshot]:
+    names = list(live.built.applications)
+    return [
+        PoolSnapshot(
+            applications=[names[number] for number in each.applications],
+            share=each.share,
+            backends=each.backends,
+            backend_up_ns=each.uptime_ns,
+            backend_busy_ns=each.busy_ns,
+            untold_busy_ns=each.untold_ns,
+            least=each.backends_min,
+        )
+        for each in read_pools(live.engine, live.built.ownership, rank, now_ns)
     ]
 
 

@@ -43,6 +43,7 @@ class ModelThread(Source):
     earlier by the time that ripe bids have lately waited for a backend, and when a burst is over.
     """
 
+    tells_demand = True
     rules: ClassVar[DeferredRules] = DeferredRules()
 
     def __init__(

@@ -115,6 +115,7 @@ class Fleet:
     def drain(self, now_ns: int, backend: int) -> None:
         """Give a backend nothing more."""
         self.engine.on_drain(now_ns, backend)
+        self.built.ownership.release(backend)
         self.placement.on_gone(now_ns, backend)
         self.changed = True
 

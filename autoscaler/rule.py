@@ -23,9 +23,9 @@ FEWER_REQUESTS = 0.8
 REST_FACTOR = 4
 """Times as long to wait from one release to the next, where the load falls with its backends."""
 RELEASES_COUNTED = 2
-SMALL, UNTOLD, UNTOLD_MAX = 8.0, 20.0, 40.0
-"""Backends to keep beside the demand where that is more than `idle` of all: so many times `idle`;
-times the root of what is busy for sources that do not tell; and the most of that."""
+SMALL, UNTOLD_MAX, USUAL_IDLE = 0.4, 2.0, 0.05
+"""Backends to keep beside the demand where that is more than `idle` of all; the most of them where
+sources do not tell; and the `idle` from which on all of that is kept."""
 DEMANDS_KEPT = 4
 """Windows whose demand is remembered: a line needs three."""
 
@@ -262,8 +262,8 @@ def _target(options: RuleOptions, state: RuleState, window: Window, needs: list[
     for place, (pool, need) in enumerate(zip(window.parts, needs, strict=True)):
         # Few backends have to be idle for a larger share of the time than many, most of all where
         # busy time is all that is known, which tells of no deadline: square-root staffing.
-        alone = min(UNTOLD * math.sqrt(pool.untold), UNTOLD_MAX)
-        spare = options.idle * max(SMALL, alone)
+        alone = min(math.sqrt(pool.untold), UNTOLD_MAX)
+        spare = max(SMALL, alone) * min(1.0, options.idle / USUAL_IDLE)
         whole = max(need + spare, need / (1.0 - options.idle - state.taught))
         # Whoever has no backend is not served.
         least = max(1, at(state.too_few, place).count + 1)

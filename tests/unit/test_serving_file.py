@@ -255,6 +255,35 @@ def test_a_fleet_that_changes_is_simulated_as_it_is_configured(tmp_path: Path) -
     assert (found.backends, found.policy_options) == (3, {"hold": "deferred"})
 
 
+@pytest.mark.parametrize(
+    ("autoscaler", "hold"),
+    [
+        (None, "auto"),
+        ({"maximum": 7}, "deferred"),
+        ({"maximum": 7, "dry_run": False}, "deferred"),
+        # It advises and changes nothing, the time of answers included.
+        ({"maximum": 7, "dry_run": True}, "auto"),
+    ],
+)
+def test_requests_are_held_for_a_fleet_that_is_scaled(
+    tmp_path: Path, autoscaler: dict[str, object] | None, hold: str
+) -> None:
+    variant = {**VARIANT, "name": "own-net", "model": "emulated"}
+    own = {**APPLICATION, "name": "own", "policy": "deferred", "variants": [variant]}
+    told: dict[str, object] = {
+        "applications": [{**APPLICATION, "variants": [{**VARIANT, "model": "emulated"}]}, own],
+        "backend": {"count": 3, "device": "emulated"},
+    }
+    if autoscaler is not None:
+        told["autoscaler"] = autoscaler
+    simulated = load_workload(write(tmp_path / "x.yaml", told), RATED)
+    config = read_config(told)
+    served = router_config(config, known_profiles(config))
+    for found in (simulated, served):
+        assert found.policy_options == {"hold": hold}
+        assert found.applications[-1].policy_options == {"hold": hold}
+
+
 def test_versions_are_applications_of_their_own(tmp_path: Path) -> None:
     rows = [
         {**APPLICATION, "version": version, "variants": [{**VARIANT, "name": f"v{version}"}]}

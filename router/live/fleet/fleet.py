@@ -62,7 +62,7 @@ class Fleet:
         """Take a frontend's link, in place of an earlier one of the same frontend."""
         number = link.peer.number
         for backend in self.backends.values():
-            backend.met.discard(number)
+            backend.met.pop(number, None)
         before = self.frontends.get(number)
         self.frontends[number] = link
         if before is not None:

@@ -93,9 +93,9 @@ class Fleet:
         """Take a backend in, or note what it holds now; returns whether other applications are
         available for that."""
         number, names = link.peer.number, set(ready.variants)
-        variants = self.built.variants
-        held = frozenset(variant for variant, name in enumerate(variants) if name in names)
-        resident = None if len(held) == len(variants) else held
+        numbers = self.batch_limits.numbers
+        held = frozenset(numbers[name] for name in names if name in numbers)
+        resident = None if len(held) == len(self.built.variants) else held
         self.changed = True
         news = self.availability.on_ready(number, names, dict(ready.trouble))
         self.batch_limits.on_ready(number, names, ready.limits)
@@ -149,7 +149,5 @@ class Fleet:
 
     def can_spare(self, backend: int) -> bool:
         """Whether every application that could run now still could without this backend."""
-        serving = self.serving()
-        before = self.availability.not_loaded(serving)
-        serving.remove(backend)
-        return self.availability.not_loaded(serving) == before
+        self.availability.not_loaded(self.serving())
+        return not self.availability.needs(backend)

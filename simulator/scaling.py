@@ -20,7 +20,6 @@ from fermata.partitioner.backends import backends_for
 from fermata.partitioner.plan import PlacedModel, Plan
 from fermata.partitioner.plan_file import load_plan
 from fermata.router.core.engine import Engine
-from fermata.router.core.rank import RankThread
 from fermata.router.policies.ownership import Ownership
 from fermata.router.policies.pool_signals import read_pools
 from fermata.simulator.scenario.scenario import Scenario
@@ -112,28 +111,33 @@ class ScalingControl:
                     uptime_ns=rank.signals.uptime_ns,
                     busy_ns=rank.signals.busy_ns,
                     backends_min=rank.signals.backends_min + rank.pool.missing(now_ns),
-                    pools=self._pools(now_ns, rank),
+                    pools=pools,
                 )
-                for rank, members in zip(self.engine.ranks, self.members, strict=True)
+                for rank, members, pools in zip(
+                    self.engine.ranks, self.members, self._pools(now_ns), strict=True
+                )
             ),
             plan=self.plan,
             on_their_way=frozenset(() if self.going is None else self.going.away(self.plan)),
             targets=self.targets,
         )
 
-    def _pools(self, now_ns: int, rank: RankThread) -> tuple[PoolReading, ...]:
-        return tuple(
-            PoolReading(
-                tuple(self.applications[number].name for number in each.applications),
-                each.share,
-                each.backends,
-                each.uptime_ns,
-                each.busy_ns,
-                each.untold_ns,
-                each.backends_min,
+    def _pools(self, now_ns: int) -> list[tuple[PoolReading, ...]]:
+        return [
+            tuple(
+                PoolReading(
+                    tuple(self.applications[number].name for number in each.applications),
+                    each.share,
+                    each.backends,
+                    each.uptime_ns,
+                    each.busy_ns,
+                    each.untold_ns,
+                    each.backends_min,
+                )
+                for each in pools
             )
-            for each in read_pools(self.engine, self.ownership, rank, now_ns)
-        )
+            for pools in read_pools(self.engine, self.ownership, now_ns)
+        ]
 
     def _counts(self) -> dict[str, ApplicationReading]:
         """Requests by application. Those received have ended, are queued, or are on a backend."""

@@ -20,7 +20,6 @@ from fermata.router.core.events import (
 )
 from fermata.router.core.lane import BackendState
 from fermata.router.core.lead import Lead
-from fermata.router.core.pool import Pool
 from fermata.router.core.rank import RankThread
 from fermata.router.core.source import POOL_ONLY, Outbox, Source
 from fermata.router.core.timers import Timers
@@ -195,15 +194,6 @@ class Engine:
     def backend(self, number: int) -> BackendState:
         """The state of a backend that is up, whichever sub-cluster it is in."""
         return self.backend_rank[number].backends[number]
-
-    def pools(self, rank: RankThread) -> dict[int | None, Pool]:
-        """The pools of a sub-cluster: the shared one, and those of sources with backends of their
-        own, by the first application of each."""
-        found: dict[int | None, Pool] = {None: rank.pool}
-        for source in self.sources:
-            if source.owns_backends and source.desk is rank:
-                found[source.application] = source.pool
-        return found
 
     def on_backend_up(
         self,

@@ -22,6 +22,8 @@ class Availability:
         """By application."""
         self.held: dict[int, frozenset[str]] = {}
         """Variants that each backend has announced."""
+        self.announced: dict[int, list[str]] = {}
+        """The same in order; a list is replaced, and never changed."""
         self.wanted_by: dict[str, list[str]] = {}
         """Applications that each variant belongs to."""
         for application, names in variants.items():
@@ -83,6 +85,8 @@ class Availability:
         """Note what a backend holds, and what it could not load; returns whether anything has
         changed."""
         before, after = self.held.get(backend, frozenset()), frozenset(held)
+        if before != after or backend not in self.held:
+            self.announced[backend] = sorted(after)
         self.held[backend] = after
         self._count(before, after, self.whole)
         if backend in self.counted:
@@ -139,6 +143,10 @@ class Availability:
         self.counted = counted
         return sorted(self.missing, key=self.order.__getitem__)
 
+    def names(self, backend: int) -> list[str]:
+        """Variants that a backend has announced, in order."""
+        return self.announced.get(backend, [])
+
     def needs(self, backend: int) -> bool:
         """Whether one of those counted last alone could run some application."""
         held = self.held.get(backend, frozenset())
@@ -150,6 +158,7 @@ class Availability:
     def on_backend_down(self, backend: int) -> None:
         """Forget a backend; no application becomes unavailable for that."""
         held, nothing = self.held.pop(backend, frozenset()), frozenset[str]()
+        self.announced.pop(backend, None)
         self._count(held, nothing, self.whole)
         if backend in self.counted:
             self.counted.discard(backend)

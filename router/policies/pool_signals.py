@@ -1,9 +1,10 @@
 """Signals of pools: how the backends fare that one policy owns, or that applications share."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fermata.router.core.engine import Engine
-from fermata.router.core.rank import RankThread
+from fermata.router.core.pool import Pool
 from fermata.router.policies.ownership import Ownership
 
 
@@ -23,31 +24,39 @@ class PoolSignals:
     """Backends that the other sources need at the least."""
 
 
-def read_pools(
-    engine: Engine, ownership: Ownership, rank: RankThread, now_ns: int
-) -> tuple[PoolSignals, ...]:
-    """The signals of every pool of a sub-cluster, in the order in which owners are given."""
-    pools = engine.pools(rank)
-    found: list[PoolSignals] = []
-    for owner, share in ownership.shares.items():
-        pool = pools.get(owner)
-        if pool is None:
-            continue
-        pool.settle(now_ns)
-        applications = tuple(
-            number for number, source in enumerate(engine.sources) if source.pool is pool
-        )
-        # Sources with backends of their own tell nothing.
-        least = rank.signals.backends_min if owner is None else 0.0
+def read_pools(engine: Engine, ownership: Ownership, now_ns: int) -> list[tuple[PoolSignals, ...]]:
+    """The signals of every pool, by sub-cluster, in the order in which owners are given."""
+    members: dict[Pool, list[int]] = {}
+    owned: dict[int | None, Pool] = {}
+    for number, source in enumerate(engine.sources):
+        members.setdefault(source.pool, []).append(number)
+        if source.owns_backends:
+            owned[source.application] = source.pool
+    found: list[tuple[PoolSignals, ...]] = []
+    for rank in engine.ranks:
+        # Sources with backends of their own are all in one place, since they cannot move.
+        pools = {**(owned if len(engine.ranks) == 1 else {}), None: rank.pool}
+        least = max(0.0, rank.signals.backends_min)
         found.append(
-            PoolSignals(
-                applications,
-                share,
-                pool.backends,
-                pool.uptime_ns,
-                pool.busy_ns,
-                pool.untold_ns,
-                max(0.0, least) + pool.missing(now_ns),
+            tuple(
+                _signals(now_ns, pools[owner], members, share, least if owner is None else 0.0)
+                for owner, share in ownership.shares.items()
+                if owner in pools
             )
         )
-    return tuple(found)
+    return found
+
+
+def _signals(
+    now_ns: int, pool: Pool, members: Mapping[Pool, list[int]], share: float, least: float
+) -> PoolSignals:
+    pool.settle(now_ns)
+    return PoolSignals(
+        applications=tuple(members.get(pool, ())),
+        share=share,
+        backends=pool.backends,
+        uptime_ns=pool.uptime_ns,
+        busy_ns=pool.busy_ns,
+        untold_ns=pool.untold_ns,
+        backends_min=least + pool.missing(now_ns),
+    )

@@ -16,8 +16,10 @@ from fermata.router.assembly import RouterConfig
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Request
+from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import Ready
 from fermata.router.live.driver import LiveRouter
+from fermata.router.live.snapshot import snapshot_in_slices, take_snapshot
 from fermata.router.placement.sub_clusters import SubClusters
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.deferred import ModelThread
@@ -164,3 +166,43 @@ def of_ready(applications: int, backends: int) -> int:
 
 def test_a_backend_that_announces_itself_is_all_that_is_looked_at() -> None:
     assert of_ready(300, 100) <= SLACK * of_ready(10, 5)
+
+
+def of_slices(applications: int, backends: int) -> int:
+    """The most that a slice of a snapshot takes."""
+    slices = snapshot_in_slices(Wide(applications, backends).router)
+    found: list[int] = []
+    done = False
+
+    def step() -> None:
+        nonlocal done
+        done = next(slices, True) is True
+
+    while not done:
+        found.append(work(step))
+    return max(found)
+
+
+def test_a_slice_of_a_snapshot_is_short() -> None:
+    # Names, homes and signals are read in one go: a line or two for each of them.
+    assert of_slices(400, 200) <= of_slices(80, 64) + 4 * 400
+
+
+def test_a_snapshot_in_slices_is_the_same_and_bears_departures() -> None:
+    wide = Wide(40, 150)
+    whole = take_snapshot(wide.router)
+    assert len(whole.applications) == len(whole.policies) == len(whole.variants) == 40
+    assert len(whole.backends) == 150
+    assert whole.backends[10].models == ["v0", "v1", "v2"]
+    assert sum(pool.backends for pool in whole.ranks[0].pools) == 150
+    slices = snapshot_in_slices(wide.router)
+    next(slices)
+    gone = wide.backends[140]
+    wide.router.on_down(gone, Closed(CloseCode.LOST, "end of file"))
+    while True:
+        try:
+            next(slices)
+        except StopIteration as read:
+            taken = read.value
+            break
+    assert taken.backends.keys() == whole.backends.keys() - {gone.peer.number}

@@ -20,9 +20,8 @@ ESTIMATE_TRUSTED = 1.25
 """Times what was busy that the sources' own estimate may be: it holds slow runs, too."""
 FEWER_REQUESTS = 0.8
 """Share of the requests at the last release: with fewer, the load has fallen by itself."""
-REST_FACTOR = 4
-"""Times as long to wait from one release to the next, where the load falls with its backends."""
-RELEASES_COUNTED = 2
+REST_FACTORS = (1, 4, 16)
+"""Times as long to wait after each release in a row, where the load falls with its backends."""
 SMALL, UNTOLD_MAX, USUAL_IDLE = 0.4, 2.0, 0.05
 """Backends to keep beside the demand where that is more than `idle` of all; the most of them where
 sources do not tell; and the `idle` from which on all of that is kept."""
@@ -288,7 +287,7 @@ def _rest(options: RuleOptions, state: RuleState, window: Window) -> int:
     fewer backends, down to none: there each release waits longer than the one before."""
     if window.untold <= 0.0:
         return options.cool_down
-    return options.cool_down * REST_FACTOR ** min(state.releases, RELEASES_COUNTED)
+    return options.cool_down * REST_FACTORS[min(state.releases, len(REST_FACTORS) - 1)]
 
 
 def _remember(options: RuleOptions, state: RuleState, window: Window, change: int) -> RuleState:

@@ -77,7 +77,7 @@ class BatchDispatcher:
         self.engine.on_done(now_ns, number, done.run_ns, size, done.failed, left_out)
         self.supervisor.on_done(now_ns, number, batch, ran)
         self.lead.replan_waiting(now_ns, batch.requests[0].application)
-        fleet.placement.on_idle(now_ns, number)
+        fleet.on_idle(now_ns, number)
         return True
 
     def _learn(

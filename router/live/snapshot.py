@@ -24,7 +24,8 @@ from fermata.router.telemetry.snapshot import (
 LATENESS = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 APPLICATIONS, BACKENDS = 8, 64
 """Of which so many are read before others have their turn on the router's loop."""
-Key, Read = TypeVar("Key"), TypeVar("Read")
+Key = TypeVar("Key")
+Read = TypeVar("Read")
 Slices = Generator[None, None, Read]
 """Gives way between two slices, and returns what it has read."""
 

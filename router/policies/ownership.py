@@ -30,6 +30,11 @@ class Ownership:
         """The owner of the next backend."""
         return min(self.shares, key=lambda owner: self._turn(owner, self.held[owner] + 1))
 
+    def is_uneven(self) -> bool:
+        """Whether the richest has a backend too many, and the neediest one too few."""
+        rich, poor = self.richest(), self.neediest()
+        return self._turn(poor, self.held[poor] + 1) < self._turn(rich, self.held[rich])
+
     def richest(self) -> int | None:
         """The owner that can spare a backend first: the one that was given the last one."""
         return max(reversed(self.shares), key=lambda owner: self._turn(owner, self.held[owner]))

@@ -31,6 +31,8 @@ class Fleet:
         self.batch_limits = BatchSizeLimits(built)
         self.accelerator_types = AcceleratorTypes(built, config.kind)
         self.placement = LivePlacement(built)
+        self.uneven = False
+        """Some owner has a backend too many, and none of them is idle."""
         self.changed = False
         """A process has come or gone, or holds other models, since frontends heard of it."""
         self.touched: dict[LinkPeer, None] = {}
@@ -118,6 +120,7 @@ class Fleet:
         self.built.ownership.release(backend)
         self.placement.on_gone(now_ns, backend)
         self.changed = True
+        self._even_out(now_ns, self.backends)
 
     def remove_backend(self, now_ns: int, backend: int) -> int:
         """Forget a backend; returns how many requests it held."""
@@ -133,7 +136,33 @@ class Fleet:
         self.engine.on_backend_down(now_ns, backend)
         self.placement.on_gone(now_ns, backend)
         self.changed = True
+        self._even_out(now_ns, self.backends)
         return held
+
+    def on_idle(self, now_ns: int, backend: int) -> None:
+        """A batch has ended there."""
+        self.placement.on_idle(now_ns, backend)
+        if self.uneven:
+            self._even_out(now_ns, (backend,))
+
+    def _even_out(self, now_ns: int, candidates: Iterable[int]) -> None:
+        """Give idle backends of the owner that has too many to the one that has too few: nobody
+        asks the router which one of them is to go."""
+        ownership = self.built.ownership
+        self.uneven = ownership.is_uneven()
+        for backend in sorted(candidates, reverse=True) if self.uneven else ():
+            state, engine = self.state_of(backend), self.engine
+            busy = state.running is not None or state.draining or state.errors > 0
+            if busy or ownership.owner[backend] != ownership.richest():
+                continue
+            rank, resident = engine.ranks.index(engine.backend_rank[backend]), state.resident
+            engine.on_backend_down(now_ns, backend)
+            ownership.release(backend)
+            owner = ownership.take(backend)
+            engine.on_backend_up(now_ns, backend, state.kind, rank, owner, resident)
+            self.uneven = ownership.is_uneven()
+            if not self.uneven:
+                return
 
     # Together
 

@@ -52,9 +52,11 @@ class TooFew:
     requests: int = 0
     """Requests of that window."""
 
-    def after(self, bad: bool, count: int, demand: float, requests: int) -> "TooFew":
+    def after(
+        self, bad: bool, count: int, demand: float, requests: int, spare: float = SPARE_MAX
+    ) -> "TooFew":
         """The lesson of one more window with so many backends, and so much to do for them."""
-        if bad and count >= self.count and count < demand + SPARE_MAX:
+        if bad and count >= self.count and count < demand + spare:
             return TooFew(count, requests)
         return self if requests >= LESS_LOAD * self.requests else TooFew()
 

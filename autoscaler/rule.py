@@ -9,8 +9,10 @@ is at its limit, and the next window would allocate again.
 import math
 from dataclasses import dataclass, field, replace
 
-from fermata.autoscaler.evidence import Ended, TooFew, at
+from fermata.autoscaler.accuracy import Answers
+from fermata.autoscaler.evidence import SPARE_MAX, Ended, TooFew, at
 from fermata.autoscaler.pool_shares import covering, handed_out
+from fermata.autoscaler.window import Window
 
 BAD_RATE_TRUSTED = 0.9
 """Above it r / (1 - r) means nothing; the sources' own estimate of their demand is used."""
@@ -73,47 +75,6 @@ class RuleOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """One window of one sub-cluster, or of one pool of it; means are over the window."""
-
-    backends: float
-    """Mean number that were up."""
-    busy: float
-    """Mean number that ran a batch."""
-    requests: int
-    """Requests that ended in it, well or badly."""
-    bad: int
-    wanted: float = 0.0
-    """Backends needed at the least: as sources tell for their rates (Eqns 2 and 3), and as many as
-    were busy for those that do not tell; 0: unknown."""
-    up: int = 0
-    """Backends up at its end."""
-    starting: int = 0
-    """Backends on their way at its end."""
-    untold: float = 0.0
-    """Mean number that were busy for sources that do not tell what they need."""
-    share: float = 1.0
-    """Its part of the backends, relative to other pools."""
-    ended: Ended = field(default_factory=Ended)
-    """Its requests by application, where it has several."""
-    pools: tuple["Window", ...] = ()
-    """Where applications do not share all backends: the window of each pool."""
-
-    @property
-    def bad_rate(self) -> float:
-        return self.bad / self.requests if self.requests else 0.0
-
-    @property
-    def idle_fraction(self) -> float:
-        return max(0.0, 1.0 - self.busy / self.backends) if self.backends > 0 else 0.0
-
-    @property
-    def parts(self) -> tuple["Window", ...]:
-        """Windows of the pools, each of which has to have enough."""
-        return self.pools or (self,)
-
-
-@dataclass(frozen=True, slots=True)
 class RuleState:
     """Memory of the rule from window to window."""
 
@@ -131,6 +92,8 @@ class RuleState:
     """Share of the sources' estimate that the last window has borne out."""
     ended: tuple[Ended, ...] = ()
     """Requests of each pool by application, since the last change."""
+    answers: tuple[Answers, ...] = ()
+    """Their accuracy, where there is one to hold."""
     too_few: tuple[TooFew, ...] = ()
     """Lesson of each pool."""
     releases: int = 0
@@ -157,16 +120,18 @@ def demand_of(options: RuleOptions, window: Window) -> float:
 
     Backends at ease run smaller batches than they could, so that f shows less than there is to
     release. Where the sources know what their rates need at the least, that counts instead, as
-    far as backends are busy for it, and until bad requests prove it wrong.
+    far as backends are busy for it, and until bad requests prove it wrong. An accuracy to hold
+    takes what the planner says, however busy backends are.
     """
+    busy, planned = max(0.0, window.busy - window.planned_busy), window.planned
     if window.backends <= 0.0 or window.bad_rate > BAD_RATE_TRUSTED:
-        return max(window.wanted, window.busy)
-    seen = window.busy / (1.0 - window.bad_rate)
+        return planned + max(window.wanted, busy)
+    seen = busy / (1.0 - window.bad_rate)
     if window.wanted <= 0.0:
-        return seen
+        return planned + seen
     if window.bad_rate > options.bad_rate_max:
-        return max(window.wanted, seen)
-    return min(window.wanted, ESTIMATE_TRUSTED * seen)
+        return planned + max(window.wanted, seen)
+    return planned + min(window.wanted, ESTIMATE_TRUSTED * seen)
 
 
 def advise(options: RuleOptions, state: RuleState, window: Window) -> ScalingAdvice:
@@ -185,7 +150,7 @@ def advise(options: RuleOptions, state: RuleState, window: Window) -> ScalingAdv
     wished = there
     if risen > there and _needs_more(options, state, window, needs):
         wished = risen
-        reason = f"{100 * window.bad_rate:.1f} % bad, demand {demand:.1f} of {there}"
+        reason = _cause(state, window, demand)
     elif target < there:
         rested = calm > _rest(options, state, window)
         wished, reason = _release(options, there, max(targets), rested, len(targets))
@@ -206,25 +171,52 @@ def advise(options: RuleOptions, state: RuleState, window: Window) -> ScalingAdv
 
 def _learn(options: RuleOptions, state: RuleState, window: Window) -> RuleState:
     """The state with what this window says about each pool."""
-    pools, nothing = window.parts, (Ended(),) * len(window.parts)
+    pools = window.parts
     taught = options.forget * state.taught
     # While backends come and go, or have just come, bad requests prove nothing about idleness.
     # Those that are left after a release have been there all the time.
     just_come = state.calm < 1 and state.releases == 0
     if window.starting or not window.backends >= window.up > 0 or just_come:
-        return replace(state, taught=taught, ended=nothing)
-    known = state.ended if len(state.ended) == len(pools) else nothing
-    ended = [then.and_then(each.ended) for then, each in zip(known, pools, strict=True)]
-    state = replace(state, ended=tuple(ended))
+        nothing = (Ended(),) * len(pools), (Answers(),) * len(pools)
+        return replace(state, taught=taught, ended=nothing[0], answers=nothing[1])
+    if len(state.ended) != len(pools):
+        ended, answers = [each.ended for each in pools], [each.answers for each in pools]
+    else:
+        ended = [then.and_then(each.ended) for then, each in zip(state.ended, pools, strict=True)]
+        pairs = zip(state.answers, pools, strict=True)
+        answers = [then.and_then(each.answers) for then, each in pairs]
+    state = replace(state, ended=tuple(ended), answers=tuple(answers))
     bad = _bad_pools(options, state, window)
     lessons = [
-        at(state.too_few, place).after(
-            place in bad, each.up, demand_of(options, each), each.requests
-        )
+        _lesson(at(state.too_few, place), place in bad, answers[place].missing(), each, options)
         for place, each in enumerate(pools)
     ]
     taught = max([taught, *(_lacking(options, pools[place]) for place in bad)])
     return replace(state, taught=taught, too_few=tuple(lessons))
+
+
+def _lesson(known: TooFew, bad: bool, missing: float, pool: Window, options: RuleOptions) -> TooFew:
+    """What one more window of a pool says about numbers that are too few."""
+    demand = demand_of(options, pool)
+    if missing > 0.0 and not bad:
+        # Twice as many as planned: more would not bring what those do not.
+        spare = max(SPARE_MAX, pool.planned)
+        count = min(pool.up + math.ceil(missing), math.ceil(demand + spare)) - 1
+        return known.after(True, count, demand, pool.requests, spare)
+    return known.after(bad, pool.up, demand, pool.requests)
+
+
+def _is_short(state: RuleState) -> bool:
+    """Whether an accuracy that is to be held is missed."""
+    return any(each.missing() > 0.0 for each in state.answers)
+
+
+def _cause(state: RuleState, window: Window, demand: float) -> str:
+    """Why backends are allocated."""
+    there = window.up + window.starting
+    if _is_short(state):
+        return f"less accurate than asked, demand {demand:.1f} of {there}"
+    return f"{100 * window.bad_rate:.1f} % bad, demand {demand:.1f} of {there}"
 
 
 def _bad_pools(options: RuleOptions, state: RuleState, window: Window) -> list[int]:
@@ -244,7 +236,8 @@ def _lacking(options: RuleOptions, pool: Window) -> float:
     """
     if pool.backends <= 0.0:
         return 0.0
-    load = pool.wanted if pool.wanted > 0.0 else pool.busy
+    told = pool.wanted + pool.planned
+    load = told if told > 0.0 else pool.busy
     lacking = 1.0 - load / pool.backends + options.idle_taught - options.idle
     return min(lacking, options.idle_max - options.idle)
 
@@ -252,7 +245,10 @@ def _lacking(options: RuleOptions, pool: Window) -> float:
 def _needs(options: RuleOptions, window: Window, ahead: float, trusted: float) -> list[float]:
     """Backends that each pool will need. An estimate runs ahead of what was busy when a rate has
     just risen: it counts as far as it was borne out before."""
-    return [ahead * max(demand_of(options, each), trusted * each.wanted) for each in window.parts]
+    return [
+        ahead * max(demand_of(options, each), each.planned + trusted * each.wanted)
+        for each in window.parts
+    ]
 
 
 def _target(options: RuleOptions, state: RuleState, window: Window, needs: list[float]) -> int:
@@ -272,7 +268,7 @@ def _target(options: RuleOptions, state: RuleState, window: Window, needs: list[
 
 def _needs_more(options: RuleOptions, state: RuleState, window: Window, needs: list[float]) -> bool:
     """Too many bad requests, or about to be: most of the idleness to keep is gone."""
-    if window.up == 0 or _bad_pools(options, state, window):
+    if window.up == 0 or _bad_pools(options, state, window) or _is_short(state):
         return True
     kept = options.idle + state.taught
     there = window.up + window.starting
@@ -293,7 +289,7 @@ def _rest(options: RuleOptions, state: RuleState, window: Window) -> int:
 def _remember(options: RuleOptions, state: RuleState, window: Window, change: int) -> RuleState:
     """The state with how far the estimate was right, and the releases in a row."""
     wanted = sum(each.wanted for each in window.parts)
-    demand = sum(demand_of(options, each) for each in window.parts)
+    demand = sum(demand_of(options, each) - each.planned for each in window.parts)
     trusted = min(1.0, demand / wanted) if wanted > 0.0 else 1.0
     releases, released_at = state.releases, state.released_at
     if change > 0 or window.requests < FEWER_REQUESTS * released_at:
@@ -304,6 +300,7 @@ def _remember(options: RuleOptions, state: RuleState, window: Window, change: in
         state,
         trusted=trusted,
         ended=() if change else state.ended,
+        answers=() if change else state.answers,
         releases=releases,
         released_at=released_at,
     )

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from itertools import combinations_with_replacement
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.autoscale_policies import accuracy, pairs
 from benchmarks.figures import Figure, run_parts
 from benchmarks.workloads import scenario
 from fermata.router.compiled import build
@@ -25,6 +25,7 @@ PARTS = {
     "steady": "constant loads",
     "step": "twice the load at once",
     "pairs": "every policy beside every other",
+    "accuracy": "an accuracy to hold",
     "day": "a day of changing load",
     "live": "a running server",
 }
@@ -36,25 +37,6 @@ WINDOW_S, STARTUP_S = 5, 3
 SETTLING, STAYING = 8, 20
 """Windows to settle in, and windows that must then be calm."""
 BAD_RATE_MAX = 0.01
-BESIDE = (
-    "deferred",
-    "published",
-    "eager",
-    "timeout",
-    "batch-queues",
-    "partitioned",
-    "jellyfish",
-    "routing",
-    "single-queue",
-    "central-queue",
-    "ramsis",
-    "jellyfish-plus",
-    "model-switching",
-)
-"""Policies of pairs. SneakPeek and its baselines are left out: at this SLO they lose requests to
-their own windows, whatever the number of backends. `rl` needs a checkpoint."""
-MODEL_SWITCHING = "model-switching"
-PAIR_S, PAIR_RPS = 120, 60
 
 
 def zoo(**values: object) -> Scenario:
@@ -130,55 +112,6 @@ def step(quick: bool) -> Iterator[Figure]:
     yield Figure(name, most / least, "x", 1.15, True)
 
 
-def beside(first: str, second: str, seed: int, window_s: float = WINDOW_S) -> Scenario:
-    """Two applications of like variants and a constant load, each with its own policy."""
-    sizes = {"small": (4, 12, 0.7), "middle": (7, 20, 0.76), "large": (12, 30, 0.8)}
-    applications = [
-        {
-            "name": name,
-            "slo_ms": 150,
-            "policy": policy,
-            "policy_options": {"sustained_rps": [100, 60, 30]} if policy == MODEL_SWITCHING else {},
-            "serving": f"{name}-small",
-            "variants": [
-                {"name": f"{name}-{size}", "alpha_ms": alpha, "beta_ms": beta, "accuracy": right}
-                for size, (alpha, beta, right) in sizes.items()
-            ],
-        }
-        for name, policy in (("first", first), ("second", second))
-    ]
-    return scenario(
-        seed=seed,
-        backends=8,
-        warmup_s=0,
-        duration_s=PAIR_S,
-        rate_rps=2 * PAIR_RPS,
-        applications=applications,
-        autoscaler={"window_s": window_s, "startup_s": STARTUP_S, "maximum": 16},
-    )
-
-
-def judge_pair(one: Scenario) -> tuple[float, int]:
-    """The bad rate of the worse application, and the changes of the number of backends."""
-    log = simulate(one)
-    return report(one, log).worst_bad_rate, sum(each.advice.change != 0 for each in log.windows)
-
-
-def pairs(quick: bool) -> Iterator[Figure]:
-    seeds = (1,) if quick else (1, 2, 3)
-    found = [
-        (*judge_pair(beside(first, second, seed)), f"{first} and {second}")
-        for first, second in combinations_with_replacement(BESIDE, 2)
-        for seed in seeds
-    ]
-    bad, _, name = max(found)
-    yield Figure(
-        f"{len(found)} pairs: bad of the worst application ({name})", 100 * bad, "%", 1, True
-    )
-    _, changes, name = max(found, key=lambda each: each[1])
-    yield Figure(f"{len(found)} pairs: most changes in {PAIR_S} s ({name})", changes, "", 3, True)
-
-
 def a_day(quick: bool) -> Iterator[Figure]:
     """In a process of its own, on the compiled core: it decides the same, three times as fast."""
     share = 0.05 if quick else 1.0
@@ -218,6 +151,8 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         yield from step(quick)
     if "pairs" in parts:
         yield from pairs(quick)
+    if "accuracy" in parts:
+        yield from accuracy(quick)
     if "day" in parts:
         yield from a_day(quick)
     if "live" in parts:

@@ -54,7 +54,6 @@ class Pool:
         "served",
         "settled_at_ns",
         "sojourn_ns",
-        "untold_ns",
         "uptime_ns",
         "used",
     )
@@ -64,8 +63,6 @@ class Pool:
         self.backends = 0
         self.busy_ns = 0
         """Backend time spent on batches that have ended."""
-        self.untold_ns = 0
-        """The part of it for sources that do not tell how many backends they need."""
         self.uptime_ns = 0
         """Backend time, up to when it was last settled."""
         self.settled_at_ns = 0

@@ -74,7 +74,8 @@ def snapshot_in_slices(
         sorted(live.fleet.backends), BACKENDS, lambda number: _backend(live, number)
     )
     processes = yield from _processes(live)
-    busy_ns = {name: live.meters.applications[number].busy_ns for name, number in numbers.items()}
+    counts = engine.ledger.applications
+    busy_ns = {name: counts[number].busy_ns for name, number in numbers.items()}
     placement = live.fleet.placement.snapshot(live.fleet.backends)
     yield
     recent = None
@@ -237,11 +238,11 @@ def _pools(live: LiveRouter, now_ns: int) -> list[list[PoolSnapshot]]:
         [
             PoolSnapshot(
                 applications=[names[number] for number in each.applications],
+                untold=[names[number] for number in each.untold],
                 share=each.share,
                 backends=each.backends,
                 backend_up_ns=each.uptime_ns,
                 backend_busy_ns=each.busy_ns,
-                untold_busy_ns=each.untold_ns,
                 least=each.backends_min,
             )
             for each in pools

@@ -13,15 +13,15 @@ class PoolSignals:
     """How the backends of one owner fare, or those of the shared pool; times are running sums."""
 
     applications: tuple[int, ...]
+    untold: tuple[int, ...]
+    """Those of them whose sources do not tell how many backends they need."""
     share: float
     """Its part of the backends, relative to other owners."""
     backends: int
     uptime_ns: int
     busy_ns: int
-    untold_ns: int
-    """The part of `busy_ns` for sources that do not tell how many backends they need."""
     backends_min: float
-    """Backends that the other sources need at the least."""
+    """Backends that the sources which tell need at the least."""
 
 
 def read_pools(engine: Engine, ownership: Ownership, now_ns: int) -> list[tuple[PoolSignals, ...]]:
@@ -39,7 +39,9 @@ def read_pools(engine: Engine, ownership: Ownership, now_ns: int) -> list[tuple[
         least = max(0.0, rank.signals.backends_min)
         found.append(
             tuple(
-                _signals(now_ns, pools[owner], members, share, least if owner is None else 0.0)
+                _signals(
+                    engine, now_ns, pools[owner], members, share, least if owner is None else 0.0
+                )
                 for owner, share in ownership.shares.items()
                 if owner in pools
             )
@@ -48,15 +50,21 @@ def read_pools(engine: Engine, ownership: Ownership, now_ns: int) -> list[tuple[
 
 
 def _signals(
-    now_ns: int, pool: Pool, members: Mapping[Pool, list[int]], share: float, least: float
+    engine: Engine,
+    now_ns: int,
+    pool: Pool,
+    members: Mapping[Pool, list[int]],
+    share: float,
+    least: float,
 ) -> PoolSignals:
     pool.settle(now_ns)
+    applications = tuple(members.get(pool, ()))
     return PoolSignals(
-        applications=tuple(members.get(pool, ())),
+        applications=applications,
+        untold=tuple(each for each in applications if not engine.sources[each].tells_demand),
         share=share,
         backends=pool.backends,
         uptime_ns=pool.uptime_ns,
         busy_ns=pool.busy_ns,
-        untold_ns=pool.untold_ns,
         backends_min=least + pool.missing(now_ns),
     )

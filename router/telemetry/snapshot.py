@@ -136,15 +136,15 @@ class PoolSnapshot:
     """Backends that some applications share, or that one policy has for itself."""
 
     applications: list[str]
+    untold: list[str]
+    """Those of them whose policy does not tell how many backends it needs."""
     share: float
     """Its part of the backends, relative to other pools."""
     backends: int
     backend_up_ns: int
     backend_busy_ns: int
-    untold_busy_ns: int
-    """Busy time for policies that do not tell how many backends they need."""
     least: float
-    """Backends that the other policies need at least."""
+    """Backends that the policies which tell need at least."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from fermata.autoscaler.rule import (
     RuleOptions,
     RuleState,
     ScalingAdvice,
-    Window,
     advise,
     demand_of,
 )
 from fermata.autoscaler.sub_cluster_limits import floors, share_out, spread
+from fermata.autoscaler.window import Window
 from fermata.router.policies.ownership import Ownership
 
 PAPER = RuleOptions(idle=0.0, release_after=1, cool_down=0, release_band=0.0)

@@ -22,6 +22,8 @@ ESTIMATE_TRUSTED = 1.25
 """Times what was busy that the sources' own estimate may be: it holds slow runs, too."""
 FEWER_REQUESTS = 0.8
 """Share of the requests at the last release: with fewer, the load has fallen by itself."""
+MORE_REQUESTS = 1.1
+"""Times the requests at the last rise: with fewer, the load has grown with its backends."""
 REST_FACTORS = (1, 4, 16)
 """Times as long to wait after each release in a row, where the load falls with its backends."""
 SMALL, UNTOLD_MAX, USUAL_IDLE = 0.4, 2.0, 0.05
@@ -100,6 +102,8 @@ class RuleState:
     """Releases in a row while as many requests came."""
     released_at: int = 0
     """Requests in the window of the last one."""
+    risen_at: int = 0
+    """Requests in the window of the last rise, while about as many came; 0: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,9 +277,23 @@ def _needs_more(options: RuleOptions, state: RuleState, window: Window, needs: l
     kept = options.idle + state.taught
     there = window.up + window.starting
     held = handed_out([each.share for each in window.parts], there)
+    has_risen = _risen_at(state, window) > 0
     return kept > 0.0 and any(
-        need > count * (1.0 - 0.4 * kept) for need, count in zip(needs, held, strict=True)
+        need > count * (1.0 - 0.4 * kept) and not (has_risen and _is_untold(pool))
+        for pool, need, count in zip(window.parts, needs, held, strict=True)
     )
+
+
+def _is_untold(pool: Window) -> bool:
+    """Whether busy time is most of what is known. Policies that spend idle time on accuracy are as
+    busy with more backends: one rise is enough, until more requests come or some are bad."""
+    return pool.untold > 0.5 * (pool.wanted + pool.planned)
+
+
+def _risen_at(state: RuleState, window: Window) -> int:
+    """Requests in the window of the last rise; 0 where others come now than came then."""
+    few, many = FEWER_REQUESTS * state.risen_at, MORE_REQUESTS * state.risen_at
+    return state.risen_at if few <= window.requests <= many else 0
 
 
 def _rest(options: RuleOptions, state: RuleState, window: Window) -> int:
@@ -296,6 +314,7 @@ def _remember(options: RuleOptions, state: RuleState, window: Window, change: in
         releases = released_at = 0
     if change < 0:
         releases, released_at = releases + 1, window.requests
+    risen_at = 0 if change < 0 else _risen_at(state, window)
     return replace(
         state,
         trusted=trusted,
@@ -303,6 +322,7 @@ def _remember(options: RuleOptions, state: RuleState, window: Window, change: in
         answers=() if change else state.answers,
         releases=releases,
         released_at=released_at,
+        risen_at=window.requests if change > 0 else risen_at,
     )
 
 

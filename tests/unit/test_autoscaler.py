@@ -237,6 +237,32 @@ def test_a_load_that_shrinks_with_its_backends_is_released_ever_more_slowly() ->
     assert sum(a != b for a, b in pairwise(history)) <= 2
 
 
+def test_a_load_that_grows_with_its_backends_is_followed_once() -> None:
+    options, state, backends, history = RuleOptions(maximum=99), RuleState(), 8, list[int]()
+
+    def step(requests: int, bad: int = 0) -> None:
+        nonlocal state, backends
+        # A policy that spends idle time on accuracy: always nearly busy.
+        busy = 0.99 * backends
+        seen = Window(backends, busy, requests, bad, wanted=busy, untold=busy, up=backends)
+        given = advise(options, state, seen)
+        state, backends = given.state, given.target
+        history.append(backends)
+
+    for _ in range(20):
+        step(600)
+    once = history[0]
+    assert once > 8
+    assert {*history} == {once}
+    step(700)
+    assert backends > once, "more requests"
+    twice = backends
+    step(700)
+    step(700)
+    step(700, bad=30)
+    assert backends > twice, "bad requests"
+
+
 def test_bad_requests_beside_idle_backends_teach_to_keep_more() -> None:
     options = RuleOptions(release_after=1, cool_down=0)
     first = after(options, [window(20, idle=0.05), window(20, idle=0.2, bad=0.05)])[-1]

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from fermata.autoscaler.options import AutoscalerOptions, EpochOptions
 from fermata.autoscaler.placer import PlacementEffect, Placer
 from fermata.autoscaler.readings import ClusterReading
-from fermata.autoscaler.rule import ScalingAdvice, Window
+from fermata.autoscaler.rule import ScalingAdvice
 from fermata.autoscaler.scaler import Scaler
 from fermata.autoscaler.sub_cluster_limits import spread
+from fermata.autoscaler.window import Window
 from fermata.foundation.units import NEVER
 from fermata.partitioner.plan import PlacedModel, Plan
 
@@ -53,6 +54,7 @@ class ControlLoop:
     ) -> None:
         """`models` are the applications as placement sees them, all at one rate."""
         self.autoscaler = autoscaler
+        self.models = tuple(models)
         self.placer = None if epochs is None else Placer(epochs, models)
         self.scaler: Scaler | None = None
         self.sub_clusters = 1 if epochs is None else epochs.sub_clusters
@@ -97,7 +99,7 @@ class ControlLoop:
         if self.autoscaler is not None:
             # Not the number in the configuration: to ask for that would end backends in use.
             targets = reading.targets or spread(backends, self.sub_clusters)
-            self.scaler = Scaler(self.autoscaler, targets, reading)
+            self.scaler = Scaler(self.autoscaler, targets, reading, self.models)
             self.window_ends_at_ns = now_ns + self.autoscaler.window_ns
         if self.placer is not None:
             self.effects += self.placer.start(reading, kept)

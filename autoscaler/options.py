@@ -26,6 +26,8 @@ class AutoscalerOptions:
     """Time from asking for a backend to having it."""
     dry_run: bool = False
     """Advise only; the number of backends stays."""
+    accuracy: float | None = None
+    """Mean accuracy to hold with the fewest backends; None: any."""
     price_per_hour: float = 0.0
     """Price of a backend; 0: reports have hours only."""
 

@@ -1,11 +1,13 @@
 """Readings of a router's counters, and what happened between two of them."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from fermata.autoscaler.rule import Window
+from fermata.autoscaler.accuracy import Answers, need, price
+from fermata.autoscaler.evidence import Ended
+from fermata.autoscaler.window import Window
 from fermata.foundation.units import SECOND
-from fermata.partitioner.plan import Plan
+from fermata.partitioner.plan import PlacedModel, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,28 @@ class ApplicationReading:
     good: int
     bad: int
     """Requests that ended late or without a result, other than by the client's own wish."""
+    busy_ns: int = 0
+    """Time of its batches."""
+    rated: int = 0
+    """Answers of known accuracy."""
+    right: float = 0.0
+    """Right ones among them, as accuracies lead one to expect."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReading:
+    """Backends of one owner, or those that applications share; times since the router started."""
+
+    applications: tuple[str, ...]
+    untold: tuple[str, ...]
+    """Those of them that do not tell how many backends they need."""
+    share: float
+    """Its part of the sub-cluster's backends, relative to other pools."""
+    backends: int
+    uptime_ns: int
+    busy_ns: int
+    backends_min: float
+    """Backends that those which tell need at the least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +53,8 @@ class SubClusterReading:
     busy_ns: int
     backends_min: float
     """Backends that the sources need at the least for their rates; 0: unknown."""
+    pools: tuple[PoolReading, ...] = ()
+    """In the order in which they are given backends; empty: all share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +76,98 @@ class ClusterReading:
 
 
 def window_between(
-    before: ClusterReading, after: ClusterReading, sub_cluster: int, target: int
+    before: ClusterReading,
+    after: ClusterReading,
+    sub_cluster: int,
+    target: int,
+    goals: Mapping[str, PlacedModel] | None = None,
 ) -> Window:
     """The window of one sub-cluster between two readings of one term.
 
     A backend that was asked for and is not there yet counts as on its way; one that was released
-    and is still there, as gone.
+    and is still there, as gone. `goals` are the applications with an accuracy to hold.
     """
-    span_ns = max(1, after.at_ns - before.at_ns)
     old, new = before.sub_clusters[sub_cluster], after.sub_clusters[sub_cluster]
-    good = bad = 0
-    for name in after.plan.models_of(sub_cluster):
-        good += after.applications[name].good - before.applications[name].good
-        bad += after.applications[name].bad - before.applications[name].bad
     up = min(new.backends, target)
-    return Window(
-        backends=(new.uptime_ns - old.uptime_ns) / span_ns,
-        busy=(new.busy_ns - old.busy_ns) / span_ns,
-        requests=good + bad,
-        bad=bad,
-        wanted=new.backends_min,
-        up=up,
-        starting=target - up,
+    whole = PoolReading(
+        after.plan.models_of(sub_cluster),
+        tuple(name for each in new.pools for name in each.untold),
+        1.0,
+        up,
+        new.uptime_ns,
+        new.busy_ns,
+        new.backends_min,
     )
+    pairs = zip(old.pools, new.pools, strict=True) if len(new.pools) > 1 else ()
+    pools = [_pool_window(before, after, *pair, goals or {}) for pair in pairs]
+    then = replace(whole, uptime_ns=old.uptime_ns, busy_ns=old.busy_ns)
+    return replace(
+        _pool_window(before, after, then, whole, goals or {}),
+        starting=target - up,
+        pools=tuple(pools),
+    )
+
+
+def _pool_window(
+    before: ClusterReading,
+    after: ClusterReading,
+    then: PoolReading,
+    now: PoolReading,
+    goals: Mapping[str, PlacedModel],
+) -> Window:
+    """The window of backends that some applications share."""
+    span_ns = max(1, after.at_ns - before.at_ns)
+    ended = _ended(before, after, now.applications)
+    busy = {
+        name: (after.applications[name].busy_ns - before.applications[name].busy_ns) / span_ns
+        for name in now.applications
+    }
+    rates = rates_between(before, after)
+    held = [name for name in now.applications if name in goals]
+    untold = sum(busy[name] for name in now.untold if name not in goals)
+    return Window(
+        backends=(now.uptime_ns - then.uptime_ns) / span_ns,
+        busy=(now.busy_ns - then.busy_ns) / span_ns,
+        requests=int(sum(ended.requests)),
+        bad=int(sum(ended.bad)),
+        wanted=now.backends_min + untold,
+        up=now.backends,
+        untold=untold,
+        planned=sum(need(goals[name], rates[name]) for name in held),
+        planned_busy=sum(busy[name] for name in held),
+        answers=_answers(before, after, {name: goals[name] for name in held}, rates),
+        share=now.share,
+        ended=ended,
+    )
+
+
+def _ended(before: ClusterReading, after: ClusterReading, applications: Iterable[str]) -> Ended:
+    """Requests of these applications that ended between two readings."""
+    requests: list[float] = []
+    bad: list[float] = []
+    for name in applications:
+        then, now = before.applications[name], after.applications[name]
+        bad.append(now.bad - then.bad)
+        requests.append(now.good - then.good + bad[-1])
+    return Ended(tuple(requests), tuple(bad))
+
+
+def _answers(
+    before: ClusterReading,
+    after: ClusterReading,
+    goals: Mapping[str, PlacedModel],
+    rates: Mapping[str, float],
+) -> Answers:
+    """Answers between two readings of the applications with an accuracy to hold."""
+    lacking: list[float] = []
+    counts: list[float] = []
+    for name, model in goals.items():
+        assert model.accuracy is not None
+        then, now = before.applications[name], after.applications[name]
+        counts.append(now.rated - then.rated)
+        lacking.append(model.accuracy * counts[-1] - (now.right - then.right))
+    prices = [price(model, rates[name]) for name, model in goals.items()]
+    return Answers(tuple(lacking), tuple(counts), tuple(prices), 1 if goals else 0)
 
 
 def rates_between(before: ClusterReading, after: ClusterReading) -> dict[str, float]:

@@ -9,25 +9,32 @@ from fermata.autoscaler.rule import (
     RuleOptions,
     RuleState,
     ScalingAdvice,
-    Window,
     advise,
     demand_of,
     without_memory,
 )
 from fermata.autoscaler.sub_cluster_limits import floors, share_out
+from fermata.autoscaler.window import Window
+from fermata.partitioner.plan import PlacedModel
 
 
 class Scaler:
     """The rule of every sub-cluster, with the window that is open on each."""
 
     def __init__(
-        self, options: AutoscalerOptions, targets: Sequence[int], reading: ClusterReading
+        self,
+        options: AutoscalerOptions,
+        targets: Sequence[int],
+        reading: ClusterReading,
+        models: Sequence[PlacedModel] = (),
     ) -> None:
         self.options = options
         self.targets = tuple(targets)
         parts = floors(options.rule.minimum, len(self.targets))
         # The minimum is one of the deployment, whatever number of sub-clusters it has.
         self.rules: list[RuleOptions] = [replace(options.rule, minimum=part) for part in parts]
+        self.goals = {each.name: each for each in models if each.accuracy is not None}
+        """The applications with an accuracy to hold."""
         self.states = [RuleState() for _ in self.targets]
         self.opened = [reading for _ in self.targets]
         """The reading at which the window of each sub-cluster was opened."""
@@ -54,7 +61,7 @@ class Scaler:
         windows: list[Window] = []
         advice: list[ScalingAdvice] = []
         for number, opened in enumerate(self.opened):
-            window = window_between(opened, reading, number, self.targets[number])
+            window = window_between(opened, reading, number, self.targets[number], self.goals)
             windows.append(window)
             if reading.at_ns - opened.at_ns < SPAN_SHARE_MIN * self.options.window_ns:
                 # It was cut short of late, and goes on until the next one ends.

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.autoscale_policies import accuracy, pairs
 from benchmarks.figures import Figure, run_parts
 from benchmarks.workloads import scenario
 from fermata.router.compiled import build
@@ -23,6 +24,8 @@ from fermata.simulator.scenario.scenario import Scenario
 PARTS = {
     "steady": "constant loads",
     "step": "twice the load at once",
+    "pairs": "every policy beside every other",
+    "accuracy": "an accuracy to hold",
     "day": "a day of changing load",
     "live": "a running server",
 }
@@ -146,6 +149,10 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
             yield from steady(share, quick)
     if "step" in parts:
         yield from step(quick)
+    if "pairs" in parts:
+        yield from pairs(quick)
+    if "accuracy" in parts:
+        yield from accuracy(quick)
     if "day" in parts:
         yield from a_day(quick)
     if "live" in parts:

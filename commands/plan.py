@@ -44,6 +44,13 @@ SubClusters = Annotated[
 MemoryMb = Annotated[
     float, typer.Option(help="Memory of a backend in MB; 0: the file's, or any.", min=0)
 ]
+Accuracy = Annotated[
+    float | None,
+    typer.Option(
+        help="Mean accuracy to count backends for, where policies choose variants by load; "
+        "the file's autoscaler.accuracy unless given."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 APPLICATION_KEYS = frozenset(("applications", "zoo"))
 MOVES_SHOWN = 20
@@ -59,6 +66,7 @@ def plan(
     rate_rps: RateRps = None,
     sub_clusters: SubClusters = 0,
     memory_mb: MemoryMb = 0.0,
+    accuracy: Accuracy = None,
     profiles: Profiles = None,
     as_json: AsJson = False,
 ) -> None:
@@ -77,7 +85,9 @@ def plan(
     check_fraction("utilisation", utilisation)
     check_positive("utilisation", utilisation)
     load = LoadOptions(rate_rps, profiles=tuple(profiles or ()))
-    loaded = _load(problem, load, sub_clusters, memory_mb)
+    if accuracy is not None:
+        check_fraction("--accuracy", accuracy)
+    loaded = _load(problem, load, sub_clusters, memory_mb, accuracy)
     if current is not None:
         names = [each.name for each in loaded.sub_clusters]
         loaded = replace(loaded, current=load_plan(current, names))
@@ -101,7 +111,9 @@ def plan(
         console.print(_moves(loaded, found))
 
 
-def _load(path: Path, load: LoadOptions, sub_clusters: int, memory_mb: float) -> Problem:
+def _load(
+    path: Path, load: LoadOptions, sub_clusters: int, memory_mb: float, accuracy: float | None
+) -> Problem:
     """The problem in a file, or that of a scenario or a serving file under a load."""
     data = read_yaml(path)
     if isinstance(data, dict) and APPLICATION_KEYS & set(data) and not is_problem(data):
@@ -109,11 +121,12 @@ def _load(path: Path, load: LoadOptions, sub_clusters: int, memory_mb: float) ->
         if scenario.epochs is None and not memory_mb:
             # The fleet's memory limits placement too; `epochs` has counted it in already.
             memory_mb = data.get("backend", {}).get("memory_mb") or 0.0
-        return problem_of(scenario, sub_clusters, memory_mb)
+        return problem_of(scenario, sub_clusters, memory_mb, accuracy)
     for option, given in (
         ("--rate-rps", load.rate_rps),
         ("--sub-clusters", sub_clusters),
         ("--memory-mb", memory_mb),
+        ("--accuracy", accuracy),
         ("--profile", load.profiles),
     ):
         if given:

@@ -7,6 +7,7 @@ for people (`fermata.partitioner.plan_file`).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fermata.partitioner.accuracy_mix import RatedProfile
 from fermata.profiles.profile import Profile
 
 ANY_KIND = ""
@@ -28,6 +29,10 @@ class PlacedModel:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     """Its run times by accelerator type; empty: it runs on any type, in unknown time."""
     slo_ns: int = 0
+    choices: tuple[RatedProfile, ...] = ()
+    """The variants among which its policy chooses by load; empty: it does not."""
+    accuracy: float | None = None
+    """Mean accuracy to hold by that choice; None: any."""
 
     def runs_on(self, kind: str) -> bool:
         return not self.profiles or kind in self.profiles or ANY_KIND in self.profiles

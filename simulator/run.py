@@ -295,7 +295,7 @@ class Driver:
                 self._record(now_ns, subject, batch.requests, started_at_ns)
                 self.engine.on_done(now_ns, subject, run_ns)
                 if self.control is not None:
-                    self.control.on_idle(now_ns, subject)
+                    self.control.on_done(now_ns, subject, batch)
         elif kind == CONTROL:
             assert self.control is not None
             self.control.on_agenda(now_ns, subject, incarnation)

@@ -4,18 +4,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fermata.applications.accuracy_goal import rated_variants
 from fermata.applications.application import Application
+from fermata.applications.reader import owners_of
 from fermata.autoscaler.control_loop import ControlLoop, SetTargets, WindowEnded
 from fermata.autoscaler.placer import ApplyPlan, SolvePlacement
-from fermata.autoscaler.readings import ApplicationReading, ClusterReading, SubClusterReading
-from fermata.autoscaler.rule import ScalingAdvice, Window
+from fermata.autoscaler.readings import (
+    ApplicationReading,
+    ClusterReading,
+    PoolReading,
+    SubClusterReading,
+)
+from fermata.autoscaler.rule import ScalingAdvice
+from fermata.autoscaler.window import Window
 from fermata.foundation.errors import ConfigError
+from fermata.partitioner.accuracy_mix import RatedProfile
 from fermata.partitioner.applications import placed_application
 from fermata.partitioner.backends import backends_for
 from fermata.partitioner.plan import PlacedModel, Plan
 from fermata.partitioner.plan_file import load_plan
 from fermata.router.core.engine import Engine
+from fermata.router.core.events import Batch
 from fermata.router.policies.ownership import Ownership
+from fermata.router.policies.pool_signals import read_pools
 from fermata.simulator.scenario.scenario import Scenario
 
 READING, READY, LOADED = range(3)
@@ -60,9 +71,16 @@ class ScalingControl:
         self.enter = enter
         self.applications = scenario.applications
         self.numbers = {each.name: number for number, each in enumerate(scenario.applications)}
-        models = [placed_model(each) for each in scenario.applications]
-        self.loop = ControlLoop(scenario.autoscaler, scenario.epochs, models)
         spec = scenario.autoscaler
+        models = placed_models(scenario, None if spec is None else spec.accuracy)
+        self.loop = ControlLoop(spec, scenario.epochs, models)
+        self.accuracy = [
+            variant.accuracy for each in scenario.applications for variant in each.variants
+        ]
+        self.rated = [0] * len(scenario.applications)
+        """Answers of known accuracy, by application."""
+        self.right = [0.0] * len(scenario.applications)
+        """Right ones among them, as accuracies lead one to expect."""
         self.startup_ns = 0 if spec is None else spec.startup_ns
         self.plan_file = "" if scenario.epochs is None else scenario.epochs.plan_file
         self.end_ns = scenario.warmup_ns + scenario.duration_ns
@@ -105,13 +123,33 @@ class ScalingControl:
                     uptime_ns=rank.signals.uptime_ns,
                     busy_ns=rank.signals.busy_ns,
                     backends_min=rank.signals.backends_min + rank.pool.missing(now_ns),
+                    pools=pools,
                 )
-                for rank, members in zip(self.engine.ranks, self.members, strict=True)
+                for rank, members, pools in zip(
+                    self.engine.ranks, self.members, self._pools(now_ns), strict=True
+                )
             ),
             plan=self.plan,
             on_their_way=frozenset(() if self.going is None else self.going.away(self.plan)),
             targets=self.targets,
         )
+
+    def _pools(self, now_ns: int) -> list[tuple[PoolReading, ...]]:
+        return [
+            tuple(
+                PoolReading(
+                    tuple(self.applications[number].name for number in each.applications),
+                    tuple(self.applications[number].name for number in each.untold),
+                    each.share,
+                    each.backends,
+                    each.uptime_ns,
+                    each.busy_ns,
+                    each.backends_min,
+                )
+                for each in pools
+            )
+            for pools in read_pools(self.engine, self.ownership, now_ns)
+        ]
 
     def _counts(self) -> dict[str, ApplicationReading]:
         """Requests by application. Those received have ended, are queued, or are on a backend."""
@@ -125,7 +163,14 @@ class ScalingControl:
                     for request in () if batch is None else batch.requests:
                         received[request.application] += 1
         return {
-            name: ApplicationReading(received[number], counts[number].good, counts[number].bad)
+            name: ApplicationReading(
+                received[number],
+                counts[number].good,
+                counts[number].bad,
+                counts[number].busy_ns,
+                self.rated[number],
+                self.right[number],
+            )
             for name, number in self.numbers.items()
         }
 
@@ -157,15 +202,23 @@ class ScalingControl:
             self._settle(now_ns)
             self._read(now_ns)
 
+    def on_done(self, now_ns: int, backend: int, batch: Batch) -> None:
+        """A backend has ended a batch: its answers are rated, and if it was its last, it goes."""
+        accuracy = self.accuracy[batch.variant]
+        if accuracy is not None:
+            application = batch.requests[0].application
+            self.rated[application] += len(batch.requests)
+            self.right[application] += accuracy * len(batch.requests)
+        self.on_idle(now_ns, backend)
+
     def on_idle(self, now_ns: int, backend: int) -> None:
-        """A backend has ended a batch: if it was its last, it goes."""
+        """A backend may go once it has ended its last batch."""
         if backend in self.draining:
             state = self.engine.backend(backend)
             if state.running is None and state.queued is None:
                 self._count_time(now_ns)
                 del self.draining[backend]
                 self.engine.on_backend_down(now_ns, backend)
-                self.ownership.release(backend)
 
     def _read(self, now_ns: int) -> None:
         self.loop.on_reading(now_ns, self._reading(now_ns))
@@ -264,27 +317,53 @@ class ScalingControl:
             self.enter(ready_at_ns, READY, backend)
 
     def _release(self, now_ns: int, rank: int, count: int) -> None:
-        """First those that are not up yet, then the highest numbers, which are idle longest."""
+        """First those that are not up yet, then the highest numbers, which are idle longest, of
+        the owners that can spare them."""
         self._count_time(now_ns)
         for backend in sorted(self.starting, reverse=True):
             if count and self.starting[backend] == rank:
                 del self.starting[backend]
                 count -= 1
-        for backend in sorted(self.members[rank], reverse=True)[:count]:
+        for _ in range(count):
+            owner = self.ownership.richest()
+            backend = max(
+                each for each in self.members[rank] if self.ownership.owner[each] == owner
+            )
             self.members[rank].discard(backend)
             self.draining[backend] = rank
+            self.ownership.release(backend)
             self.engine.on_drain(now_ns, backend)
             self.on_idle(now_ns, backend)
 
 
-def placed_model(application: Application) -> PlacedModel:
-    """The application as placement sees it."""
+def placed_models(scenario: Scenario, accuracy: float | None = None) -> list[PlacedModel]:
+    """The applications as placement sees them; those whose policy chooses hold this accuracy."""
+    owners = owners_of(scenario.applications, scenario.policy, scenario.policy_options)
+    return [
+        placed_model(each, rated_variants(each, each.profiles, policy, options, accuracy), accuracy)
+        for each, (_, policy, options) in zip(scenario.applications, owners, strict=True)
+    ]
+
+
+def placed_model(
+    application: Application,
+    choices: tuple[RatedProfile, ...] = (),
+    accuracy: float | None = None,
+) -> PlacedModel:
+    """The application as placement sees it; without choices it holds no accuracy."""
     profiles = application.profiles
     sizes = [
         variant.batch_size_max or profile.batch_size_max or 1
         for variant, profile in zip(application.variants, profiles, strict=True)
     ]
-    return placed_application(application.name, profiles, sizes, application.slo_ns)
+    return placed_application(
+        application.name,
+        profiles,
+        sizes,
+        application.slo_ns,
+        choices=choices,
+        accuracy=accuracy if choices else None,
+    )
 
 
 def load_ns(application: Application) -> int:

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+from fermata.applications.accuracy_goal import check_accuracy
 from fermata.autoscaler.options import EpochOptions
 from fermata.autoscaler.placer import placement_problem
 from fermata.foundation.refusals import refuse
 from fermata.partitioner.plan import Problem
 from fermata.profiles.store import BYTES_PER_MB
-from fermata.simulator.scaling import placed_model
+from fermata.simulator.scaling import placed_models
 from fermata.simulator.scenario.scenario import Scenario
 
 PROBLEM_KEYS = frozenset(("models", "sub_clusters"))
@@ -19,18 +20,28 @@ def is_problem(data: object) -> bool:
     return isinstance(data, dict) and bool(PROBLEM_KEYS & set(data))
 
 
-def problem_of(scenario: Scenario, sub_clusters: int = 0, memory_mb: float = 0.0) -> Problem:
+def problem_of(
+    scenario: Scenario,
+    sub_clusters: int = 0,
+    memory_mb: float = 0.0,
+    accuracy: float | None = None,
+) -> Problem:
     """Place each application, with all its variants, as the control loop would.
 
-    Number of sub-clusters and memory of a backend are those of `epochs`, unless given.
+    Number of sub-clusters and memory of a backend are those of `epochs`, and the accuracy to hold
+    is that of `autoscaler`, unless given.
     """
+    if accuracy is None and scenario.autoscaler is not None:
+        accuracy = scenario.autoscaler.accuracy
+    policy, options = scenario.policy, scenario.policy_options
+    check_accuracy(accuracy, scenario.applications, policy, options, "--accuracy")
     epochs = scenario.epochs or EpochOptions(sub_clusters=1)
     if sub_clusters:
         epochs = replace(epochs, sub_clusters=sub_clusters)
     if memory_mb:
         epochs = replace(epochs, memory_bytes=int(memory_mb * BYTES_PER_MB))
-    pairs = zip(scenario.applications, rates(scenario), strict=True)
-    models = [replace(placed_model(each), rate_rps=rate_rps) for each, rate_rps in pairs]
+    pairs = zip(placed_models(scenario, accuracy), rates(scenario), strict=True)
+    models = [replace(model, rate_rps=rate_rps) for model, rate_rps in pairs]
     return placement_problem(epochs, models)
 
 

@@ -137,13 +137,13 @@ def load_workload(path: Path, load: LoadOptions, needs_rate: bool = True) -> Sce
 
 def _of_serving_file(path: Path, data: object, load: LoadOptions, needs_rate: bool) -> Scenario:
     from fermata.deployments.config.deployment import read_config
-    from fermata.deployments.config.resolve import presets
+    from fermata.deployments.config.resolve import is_scaled, presets
 
     config = read_config(data, str(path), path.parent)
     applications = [
         replace(
             each,
-            policy_options={**presets(each.policy), **each.policy_options},
+            policy_options={**presets(each.policy, is_scaled(config)), **each.policy_options},
             # Frames supersede one another within a stream; without clients there is none.
             newest=each.newest and bool(each.clients),
         )
@@ -182,10 +182,10 @@ def _swapped_in(
 
 def _fleet(config: "DeploymentConfig", beside: Path) -> Fields:
     """The options of a scenario that a serving file says."""
-    from fermata.deployments.config.resolve import presets
+    from fermata.deployments.config.resolve import is_scaled, presets
 
     router, autoscaler, epochs = config.router, config.autoscaler, config.epochs
-    preset = presets(router.policy, autoscaler is not None)
+    preset = presets(router.policy, is_scaled(config))
     told = {
         "backends": config.backend.count,
         "policy": router.policy,

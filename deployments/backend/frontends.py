@@ -49,7 +49,7 @@ class Frontends:
         heartbeat: HeartbeatThread,
         options: LinkOptions,
         start: StartTask,
-        peers_max: int = 256,
+        peers_max: int = 4096,
     ) -> None:
         """Beyond `peers_max` frontends, the oldest without a link is taken for gone."""
         self.me = me
@@ -65,13 +65,19 @@ class Frontends:
         before = self.peers.get(frontend.number)
         if before is not None:
             if before.address == frontend.address:
+                # Not the oldest any more: the router may have named many others since.
+                self.peers[frontend.number] = self.peers.pop(frontend.number)
                 return
             if before.link is not None:
                 before.link.close(CloseCode.SUPERSEDED, "the frontend has moved")
-        self.peers[frontend.number] = FrontendPeer(frontend.address)
-        if len(self.peers) > self.peers_max:
+        self.peers.pop(frontend.number, None)
+        if len(self.peers) >= self.peers_max:
             idle = (number for number, peer in self.peers.items() if peer.idle)
-            del self.peers[next(idle)]
+            oldest = next(idle, None)
+            # Where all are linked they are there, and the newest is needed next.
+            if oldest is not None:
+                del self.peers[oldest]
+        self.peers[frontend.number] = FrontendPeer(frontend.address)
 
     def send(self, number: int, message: Message) -> bool:
         """Send a message, now or once the link is up; false if the address is not known."""

@@ -27,7 +27,7 @@ class BackendSettings:
     """Interval between checks whether all batches have ended."""
     drain_answer_ns: int = seconds(5)
     """A router that has not answered a drain by then is not waited for."""
-    frontends_max: int = 256
+    frontends_max: int = 4096
     """Frontends whose addresses are kept."""
     reasons_max: int = 100
     """Reasons of failures counted apart; an error that quotes its input is new each time."""

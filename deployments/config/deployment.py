@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from fermata.applications.accuracy_goal import check_accuracy
 from fermata.applications.application import Application
 from fermata.applications.reader import owners_of, read_applications
 from fermata.applications.variant import EMULATED, RUN_TIMES
@@ -249,6 +250,14 @@ class DeploymentConfig(Section):
         count, router = self.backend.count, self.router
         owners = owners_of(self.applications, router.policy, router.policy_options)
         check_backends("backend.count", count, owners, pooled)
+
+    @model_validator(mode="after")
+    def _accuracy(self) -> "DeploymentConfig":
+        if self.autoscaler is not None:
+            router = self.router
+            asked = self.autoscaler.accuracy
+            check_accuracy(asked, self.applications, router.policy, router.policy_options)
+        return self
 
     @model_validator(mode="after")
     def _names(self) -> "DeploymentConfig":

@@ -77,24 +77,24 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
     names = router_names(config.applications)
     return RouterConfig(
         applications=tuple(
-            replace(
-                _application(
-                    each, name, profiles, config.repository == "fixed", config.backend.swap
-                ),
-                reply_ns=ms(config.frontend.reply_ms),
-            )
+            _application(each, name, profiles, config)
             for each, name in zip(config.applications, names, strict=True)
         ),
         policy=config.router.policy,
         kind=kind,
         swap=config.backend.swap,
         policy_options={
-            **presets(config.router.policy, config.autoscaler is not None),
+            **presets(config.router.policy, is_scaled(config)),
             **config.router.policy_options,
         },
         sub_clusters=1 if config.epochs is None else config.epochs.sub_clusters,
         fair_shares=config.router.fair_shares,
     )
+
+
+def is_scaled(config: DeploymentConfig) -> bool:
+    """Whether the number of backends changes; a dry run only advises."""
+    return config.autoscaler is not None and not config.autoscaler.dry_run
 
 
 def presets(policy: str, scaled: bool = False) -> dict[str, str]:
@@ -106,8 +106,9 @@ def presets(policy: str, scaled: bool = False) -> dict[str, str]:
 
 
 def _application(
-    application: Application, name: str, profiles: Profiles, swaps: bool, swap: bool
+    application: Application, name: str, profiles: Profiles, config: DeploymentConfig
 ) -> Application:
+    swaps, swap = config.repository == "fixed", config.backend.swap
     variants = tuple(_variant(variant, profiles, swaps, swap) for variant in application.variants)
     fastest = min(variants, key=lambda variant: variant.p50_ns[0])
     if fastest.p50_ns[0] > application.slo_ns:
@@ -119,7 +120,11 @@ def _application(
         application,
         name=name,
         variants=variants,
-        policy_options={**presets(application.policy), **application.policy_options},
+        policy_options={
+            **presets(application.policy, is_scaled(config)),
+            **application.policy_options,
+        },
+        reply_ns=ms(config.frontend.reply_ms),
         classes=_classes(application, profiles),
     )
 

@@ -62,6 +62,9 @@ class AutoscalerConfig(Section):
     """Windows ahead for which a rising demand is foreseen; absent: `startup_s` and one window."""
     rising: Fraction = RULE.rising
     """Growth from window to window, as a share, from which on a demand counts as rising."""
+    accuracy: Fraction | None = AUTOSCALER.accuracy
+    """Mean accuracy to hold with the fewest backends, for applications whose policy chooses
+    variants by load; absent: any. See docs/scale.md."""
     price_per_hour: AtLeast0 = int(AUTOSCALER.price_per_hour)
     """Price of a backend, for the bill in `/status`."""
 
@@ -97,6 +100,7 @@ class AutoscalerConfig(Section):
             window_ns=window_ns,
             startup_ns=startup_ns,
             dry_run=self.dry_run,
+            accuracy=self.accuracy,
             price_per_hour=self.price_per_hour,
         )
 

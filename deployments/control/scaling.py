@@ -5,7 +5,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from fermata.applications.reader import router_names
+from fermata.applications.accuracy_goal import rated_variants
+from fermata.applications.reader import owners_of
 from fermata.autoscaler.control_loop import (
     NO_TERM,
     ControlEffect,
@@ -15,7 +16,12 @@ from fermata.autoscaler.control_loop import (
 )
 from fermata.autoscaler.cost import allocate_cost
 from fermata.autoscaler.placer import ApplyPlan, KeepPlan, LeaveInPlace, SolvePlacement
-from fermata.autoscaler.readings import ApplicationReading, ClusterReading, SubClusterReading
+from fermata.autoscaler.readings import (
+    ApplicationReading,
+    ClusterReading,
+    PoolReading,
+    SubClusterReading,
+)
 from fermata.autoscaler.rule import ScalingAdvice
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.control.cluster import Cluster
@@ -28,7 +34,7 @@ from fermata.partitioner.applications import placed_application
 from fermata.partitioner.plan import PlacedModel, Plan
 from fermata.partitioner.plan_file import by_name, load_plan, save_json
 from fermata.profiles.profile import Profile
-from fermata.router.telemetry.snapshot import RouterSnapshot
+from fermata.router.telemetry.snapshot import PoolSnapshot, RouterSnapshot
 
 ARRIVE_S = 0.2
 """Time between two readings while a plan is being applied."""
@@ -42,11 +48,24 @@ def reading_of(snapshot: RouterSnapshot) -> ClusterReading:
         at_ns=snapshot.up_ns,
         term=snapshot.term,
         applications={
-            name: ApplicationReading(each.requests, each.good, each.bad)
+            name: ApplicationReading(
+                each.requests,
+                each.good,
+                each.bad,
+                snapshot.busy_ns.get(name, 0),
+                each.rated,
+                each.expected_right,
+            )
             for name, each in snapshot.applications.items()
         },
         sub_clusters=tuple(
-            SubClusterReading(each.backends, each.backend_up_ns, each.backend_busy_ns, each.least)
+            SubClusterReading(
+                each.backends,
+                each.backend_up_ns,
+                each.backend_busy_ns,
+                each.least,
+                tuple(map(_pool_reading, each.pools)),
+            )
             for each in snapshot.ranks
         ),
         plan=Plan(snapshot.placement.applications),
@@ -55,19 +74,33 @@ def reading_of(snapshot: RouterSnapshot) -> ClusterReading:
     )
 
 
+def _pool_reading(pool: PoolSnapshot) -> PoolReading:
+    return PoolReading(
+        tuple(pool.applications),
+        tuple(pool.untold),
+        pool.share,
+        pool.backends,
+        pool.backend_up_ns,
+        pool.backend_busy_ns,
+        pool.least,
+    )
+
+
 def placed_models(
     config: DeploymentConfig, profiles: Mapping[str, Profile]
 ) -> tuple[PlacedModel, ...]:
     """The applications as placement sees them, by the names that the router has for them."""
-    return tuple(
-        placed_application(
-            name,
-            [profiles[variant.name] for variant in each.variants],
-            [variant.batch_size_max for variant in each.variants],
-            each.slo_ns,
-        )
-        for each, name in zip(config.applications, router_names(config.applications), strict=True)
-    )
+    accuracy = None if config.autoscaler is None else config.autoscaler.accuracy
+    router, found = config.router, list[PlacedModel]()
+    owners = owners_of(config.applications, router.policy, router.policy_options)
+    for each, (name, policy, options) in zip(config.applications, owners, strict=True):
+        own = [profiles[variant.name] for variant in each.variants]
+        sizes = [variant.batch_size_max for variant in each.variants]
+        choices = rated_variants(each, own, policy, options, accuracy)
+        goal = accuracy if choices else None
+        placed = placed_application(name, own, sizes, each.slo_ns, choices=choices, accuracy=goal)
+        found.append(placed)
+    return tuple(found)
 
 
 class ScalingLoop:
@@ -82,10 +115,9 @@ class ScalingLoop:
     ) -> None:
         self.autoscaler = None if config.autoscaler is None else config.autoscaler.options()
         self.epochs = None
-        models: tuple[PlacedModel, ...] = ()
         if config.epochs is not None:
             self.epochs = config.epochs.options(config.backend.memory_mb)
-            models = placed_models(config, profiles)
+        models = placed_models(config, profiles)
         self.control = ControlLoop(self.autoscaler, self.epochs, models)
         self.router = router
         self.cluster = cluster

@@ -327,7 +327,9 @@ class Engine:
         batch = rank.finish(backend, run_ns, 0 if failed else size)
         if failed or size != 0:
             rank.note_end(now_ns, backend, bool(failed))
-        source = self.sources[batch.requests[0].application]
+        application = batch.requests[0].application
+        self.ledger.applications[application].busy_ns += run_ns
+        source = self.sources[application]
         if batch.retry is not None:
             source = rank.retries
             batch.retry.complete = batch.retry.complete and not left_out

@@ -76,6 +76,8 @@ class BackendState(Timer):
         "errors",
         "free",
         "free_at_ns",
+        "grouping",
+        "groups",
         "kind",
         "lane",
         "last_until_ns",
@@ -120,6 +122,10 @@ class BackendState(Timer):
         """Batches in a row that failed, whoever was to blame."""
         self.last_until_ns = 0
         """Until then it comes after its peers."""
+        self.groups: list[RipeBids] = []
+        """Groups of ripe bids that it can serve."""
+        self.grouping = -1
+        """The lane's grouping when they were looked up."""
 
     def fire(self, now_ns: int) -> None:
         self.offer(now_ns, self)
@@ -167,6 +173,7 @@ class Lane:
         "ahead",
         "bidders",
         "free",
+        "grouping",
         "holders",
         "index",
         "kinds",
@@ -206,7 +213,9 @@ class Lane:
         """Changes with the holders."""
         self.ripe: dict[int, RipeBids] = {}
         """Bids that wait, by the set of their holders. Backends that hold every variant would be
-        in all of these sets, and are left out."""
+        in all of these sets, and are left out. A group stays when its last bid goes."""
+        self.grouping = 0
+        """Changes with the groups, so that each backend looks for its own ones only then."""
         self.stamp = 0
 
     # Backends
@@ -259,6 +268,7 @@ class Lane:
     def hold(self, state: BackendState, resident: frozenset[int] | None) -> None:
         """Note what a backend holds; None: every variant."""
         before, state.resident = state.resident, resident
+        state.grouping = -1
         bit, whole = state.bit, resident is None
         if whole != bool(self.whole & bit):
             self.whole ^= bit
@@ -359,23 +369,27 @@ class Lane:
         ripe = self.ripe.get(standing.holders)
         if ripe is None:
             ripe = self.ripe[standing.holders] = RipeBids()
+            self.grouping += 1
         ripe.push(standing)
 
     def first_ripe(self, state: BackendState) -> Standing | None:
         """The bid with the smallest key of those that wait and that this backend can serve."""
-        whole, bit = state.resident is None, state.bit
+        if state.grouping != self.grouping:
+            whole, bit = state.resident is None, state.bit
+            groups = self.ripe.items()
+            state.groups = [ripe for holders, ripe in groups if whole or holders & bit]
+            state.grouping = self.grouping
         first: tuple[int, int, Standing] | None = None
-        for holders, ripe in list(self.ripe.items()):
-            if whole or holders & bit:
+        for ripe in state.groups:
+            if ripe.heap:
                 entry = ripe.first()
-                if entry is None:
-                    del self.ripe[holders]
-                elif first is None or entry < first:
+                if entry is not None and (first is None or entry < first):
                     first = entry
         return None if first is None else first[2]
 
     def _forget_empty(self) -> None:
         self.ripe = {each: ripe for each, ripe in self.ripe.items() if ripe.first() is not None}
+        self.grouping += 1
 
 
 def _number(state: BackendState) -> int:

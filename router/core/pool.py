@@ -52,7 +52,9 @@ class Pool:
         "scale",
         "scaled_at_ns",
         "served",
+        "settled_at_ns",
         "sojourn_ns",
+        "uptime_ns",
         "used",
     )
 
@@ -61,6 +63,9 @@ class Pool:
         self.backends = 0
         self.busy_ns = 0
         """Backend time spent on batches that have ended."""
+        self.uptime_ns = 0
+        """Backend time, up to when it was last settled."""
+        self.settled_at_ns = 0
         self.used = 0.0
         """Backends kept busy by those who were let in lately, times `scale`. All of it fades at
         one pace, so what is added counts for more instead."""
@@ -82,6 +87,16 @@ class Pool:
         self.served = 0
         self.lost = 0
         self.refused = 0
+
+    def count(self, now_ns: int, change: int) -> None:
+        """Have so many backends more from now on, or fewer."""
+        self.settle(now_ns)
+        self.backends += change
+
+    def settle(self, now_ns: int) -> None:
+        """Bring the backends' uptime up to now."""
+        self.uptime_ns += self.backends * (now_ns - self.settled_at_ns)
+        self.settled_at_ns = now_ns
 
     def at(self, now_ns: int) -> None:
         """Bring the scale up to now."""

@@ -279,14 +279,15 @@ class RankThread(SourceContext):
         if self.retries.of_request:
             self.refresh(now_ns, self.retries, self.lanes_of(owner))
 
-    def _pool(self, state: BackendState) -> Pool:
+    def pool_of(self, state: BackendState) -> Pool:
+        """The pool that a backend belongs to."""
         return self.pool if state.owner is None else state.owner.pool
 
     def _count(self, now_ns: int, state: BackendState, change: int) -> None:
         """Count on one backend more from now on, or on one less."""
         self.settle(now_ns)
         self.signals.backends += change
-        self._pool(state).backends += change
+        self.pool_of(state).count(now_ns, change)
         assert self.signals.backends == sum(each.up.bit_count() for each in self.lanes.values())
 
     def settle(self, now_ns: int) -> None:
@@ -302,7 +303,7 @@ class RankThread(SourceContext):
         assert batch is not None
         state.running = None
         self.signals.busy_ns += run_ns
-        self._pool(state).busy_ns += run_ns
+        self.pool_of(state).busy_ns += run_ns
         if size < 0:
             size = len(batch.requests)
         if size > 0 and batch.swap_in_ns > 0:

@@ -6,11 +6,13 @@ from fermata.router.core.events import Request, is_bad
 
 
 class ApplicationCount:
-    """How the requests of one application have ended so far."""
+    """How the requests of one application have ended so far, and the time that they took."""
 
-    __slots__ = ("drops", "good", "late")
+    __slots__ = ("busy_ns", "drops", "good", "late")
 
     def __init__(self) -> None:
+        self.busy_ns = 0
+        """Backend time of its batches that have ended."""
         self.good = 0
         self.late = 0
         """Ran, but ended after the deadline."""

@@ -208,6 +208,8 @@ class Source:
     """True: one lane for each backend the plan gives it. False: the pool."""
     respects_client_limits = False
     """True: it runs no request on a variant that the request does not allow."""
+    tells_demand = False
+    """True: it tells how many backends it needs at the least (`SourceDemand`)."""
     maps_clients = False
     """True: it decides itself which clients are served when not all can be."""
     number = -1

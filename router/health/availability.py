@@ -22,6 +22,23 @@ class Availability:
         """By application."""
         self.held: dict[int, frozenset[str]] = {}
         """Variants that each backend has announced."""
+        self.announced: dict[int, list[str]] = {}
+        """The same in order; a list is replaced, and never changed."""
+        self.wanted_by: dict[str, list[str]] = {}
+        """Applications that each variant belongs to."""
+        for application, names in variants.items():
+            for name in names:
+                self.wanted_by.setdefault(name, []).append(application)
+        self.whole = dict.fromkeys(variants, 0)
+        """Backends that have all variants, by application."""
+        self.counted: set[int] = set()
+        self.serving = dict.fromkeys(variants, 0)
+        """The same of the backends that were asked about last."""
+        self.missing = set(variants)
+        """Applications that none of these has."""
+        self.order = {application: place for place, application in enumerate(variants)}
+        self.doubtful = set(variants)
+        """Applications to look at when a backend announces itself next."""
         self.unwanted: set[str] = set()
         """Applications that a client has had unloaded, or that were withdrawn."""
         self.quarantined: set[str] = set()
@@ -33,6 +50,7 @@ class Availability:
         """Have it loaded or unloaded for a client; returns whether anything has changed."""
         if load:
             self.unwanted.discard(application)
+            self.doubtful.add(application)
             if application not in self.unavailable:
                 return False
             self.unavailable[application] = LOADING
@@ -56,6 +74,7 @@ class Availability:
         if application not in self.quarantined:
             return False
         self.quarantined.discard(application)
+        self.doubtful.add(application)
         if application not in self.unwanted:
             del self.unavailable[application]
         return True
@@ -65,31 +84,84 @@ class Availability:
     ) -> bool:
         """Note what a backend holds, and what it could not load; returns whether anything has
         changed."""
-        self.held[backend] = frozenset(held)
-        before = dict(self.unavailable)
-        for application, wanted in self.variants.items():
-            if application in self.unwanted or application in self.quarantined:
-                continue
-            if any(each.issuperset(wanted) for each in self.held.values()):
-                self.unavailable.pop(application, None)
-                continue
-            reasons = [trouble[name] for name in wanted if name in trouble] if trouble else []
-            if reasons:
-                failed = Unavailability(UnavailableCause.LOAD_FAILED, reasons[0])
-                self.unavailable[application] = failed
-            else:
-                self.unavailable.setdefault(application, UNLOADED)
-        return self.unavailable != before
+        before, after = self.held.get(backend, frozenset()), frozenset(held)
+        if before != after or backend not in self.held:
+            self.announced[backend] = sorted(after)
+        self.held[backend] = after
+        self._count(before, after, self.whole)
+        if backend in self.counted:
+            self._count(before, after, self.serving)
+        self.doubtful.update(self._with(before ^ after))
+        failed = trouble or {}
+        touched = self.doubtful | self._with(failed)
+        self.doubtful = set()
+        news = [self._judge(application, failed) for application in sorted(touched)]
+        return True in news
+
+    def _judge(self, application: str, trouble: Mapping[str, str]) -> bool:
+        """Find out whether an application is available; returns whether that is new."""
+        if application in self.unwanted or application in self.quarantined:
+            return False
+        before = self.unavailable.get(application)
+        if self.whole[application]:
+            self.unavailable.pop(application, None)
+            return before is not None
+        reasons = [trouble[name] for name in self.variants[application] if name in trouble]
+        if reasons:
+            failed = Unavailability(UnavailableCause.LOAD_FAILED, reasons[0])
+            self.unavailable[application] = failed
+        else:
+            self.unavailable.setdefault(application, UNLOADED)
+        return self.unavailable[application] != before
+
+    def _with(self, variants: Iterable[str]) -> set[str]:
+        """The applications that some of these variants belong to."""
+        return {
+            application for variant in variants for application in self.wanted_by.get(variant, ())
+        }
+
+    def _count(self, before: frozenset[str], after: frozenset[str], whole: dict[str, int]) -> None:
+        """Count a backend that held some variants and holds others now."""
+        for application in self._with(before ^ after):
+            wanted = self.variants[application]
+            whole[application] += after.issuperset(wanted) - before.issuperset(wanted)
+            if whole is self.serving and whole[application]:
+                self.missing.discard(application)
+            elif whole is self.serving:
+                self.missing.add(application)
 
     def not_loaded(self, backends: Iterable[int]) -> list[str]:
         """Applications that none of these backends could run now."""
-        held = [self.held.get(each, frozenset()) for each in backends]
-        return [
-            application
-            for application, wanted in self.variants.items()
-            if not any(each.issuperset(wanted) for each in held)
-        ]
+        counted, nothing = set(backends), frozenset[str]()
+        # Only who has come or gone since the last call is looked at.
+        for backend in self.counted ^ counted:
+            held = self.held.get(backend, nothing)
+            if backend in counted:
+                self._count(nothing, held, self.serving)
+            else:
+                self._count(held, nothing, self.serving)
+        self.counted = counted
+        return sorted(self.missing, key=self.order.__getitem__)
+
+    def names(self, backend: int) -> list[str]:
+        """Variants that a backend has announced, in order."""
+        return self.announced.get(backend, [])
+
+    def needs(self, backend: int) -> bool:
+        """Whether one of those counted last alone could run some application."""
+        held = self.held.get(backend, frozenset())
+        return any(
+            self.serving[application] == 1 and held.issuperset(self.variants[application])
+            for application in self._with(held)
+        )
 
     def on_backend_down(self, backend: int) -> None:
         """Forget a backend; no application becomes unavailable for that."""
-        self.held.pop(backend, None)
+        held, nothing = self.held.pop(backend, frozenset()), frozenset[str]()
+        self.announced.pop(backend, None)
+        self._count(held, nothing, self.whole)
+        if backend in self.counted:
+            self.counted.discard(backend)
+            self._count(held, nothing, self.serving)
+        # Where nobody else has it, the next one that comes without it makes it unavailable.
+        self.doubtful.update(self._with(held))

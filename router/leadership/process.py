@@ -16,10 +16,21 @@ from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.transport import LinkOptions, LinkServer, Resolve
 from fermata.router.live.client_mapping import Assignments, MappingProblems
 from fermata.router.live.driver import LiveRouter
-from fermata.router.live.snapshot import take_snapshot
+from fermata.router.live.snapshot import Slices, snapshot_in_slices
 from fermata.router.telemetry.snapshot import RouterSnapshot
 
 T = TypeVar("T")
+
+
+async def in_turn(slices: Slices[T]) -> T:
+    """Run slices to their end, with everything else that is due between two of them."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as read:
+            result: T = read.value
+            return result
+        await asyncio.sleep(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +123,14 @@ class RouterProcess:
     @led
     async def snapshot(self) -> RouterSnapshot:
         """Counters and signals."""
-        return take_snapshot(
-            self.live,
-            bool(self.role.standbys),
-            len(asyncio.all_tasks()),
-            self.server.lobby.refused,
-        )
+        standby, refused = bool(self.role.standbys), self.server.lobby.refused
+        tasks = len(asyncio.all_tasks())
+        return await in_turn(snapshot_in_slices(self.live, standby, tasks, refused))
 
     @led
     async def observe(self) -> RouterSnapshot:
         """Counters and signals, with the batches of the last seconds on each backend."""
-        return take_snapshot(self.live, with_batches=True)
+        return await in_turn(snapshot_in_slices(self.live, with_batches=True))
 
     @led
     async def questions(self, wait_s: float) -> MappingProblems:

@@ -38,11 +38,9 @@ class BatchDispatcher:
         backend = fleet.backends[number]
         rids = tuple([request.rid for request in batch.requests])
         frontends = {rid >> RID_BITS for rid in rids}
-        for frontend in frontends - backend.met:
-            link = fleet.frontends.get(frontend)
-            if link is not None:
-                backend.met.add(frontend)
-                backend.link.send(FrontendAddress(frontend, link.peer.address, link.peer.node))
+        for frontend in backend.meet(frontends & fleet.frontends.keys()):
+            link = fleet.frontends[frontend]
+            backend.link.send(FrontendAddress(frontend, link.peer.address, link.peer.node))
         fleet.in_flight.add(rids)
         start_in_ns = batch.start_at_ns - now_ns
         idle = fleet.state_of(number).running is batch
@@ -79,7 +77,7 @@ class BatchDispatcher:
         self.engine.on_done(now_ns, number, done.run_ns, size, done.failed, left_out)
         self.supervisor.on_done(now_ns, number, batch, ran)
         self.lead.replan_waiting(now_ns, batch.requests[0].application)
-        fleet.placement.on_idle(now_ns, number)
+        fleet.on_idle(now_ns, number)
         return True
 
     def _learn(

@@ -1,15 +1,19 @@
 """Takes the snapshot of a live router."""
 
 import os
+from collections.abc import Callable, Generator, Iterable
+from typing import TypeVar
 
 from fermata.foundation.units import NEVER
 from fermata.router.live.driver import LiveRouter
+from fermata.router.policies.pool_signals import read_pools
 from fermata.router.telemetry.snapshot import (
     ApplicationSnapshot,
     BackendProcessSnapshot,
     BackendSnapshot,
     FrontendSnapshot,
     PolicySnapshot,
+    PoolSnapshot,
     ProcessesSnapshot,
     RouterSnapshot,
     StreamsSnapshot,
@@ -18,6 +22,12 @@ from fermata.router.telemetry.snapshot import (
 )
 
 LATENESS = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+APPLICATIONS, BACKENDS = 8, 64
+"""Of which so many are read before others have their turn on the router's loop."""
+Key = TypeVar("Key")
+Read = TypeVar("Read")
+Slices = Generator[None, None, Read]
+"""Gives way between two slices, and returns what it has read."""
 
 
 def take_snapshot(
@@ -28,17 +38,54 @@ def take_snapshot(
     with_batches: bool = False,
 ) -> RouterSnapshot:
     """Read every counter and signal; `with_batches` also lists the last ones of each backend."""
+    slices = snapshot_in_slices(live, standby, tasks, links_refused, with_batches)
+    while True:
+        try:
+            next(slices)
+        except StopIteration as read:
+            taken: RouterSnapshot = read.value
+            return taken
+
+
+def snapshot_in_slices(
+    live: LiveRouter,
+    standby: bool = False,
+    tasks: int = 0,
+    links_refused: int = 0,
+    with_batches: bool = False,
+) -> Slices[RouterSnapshot]:
+    """The same in slices: with many models and backends the whole would hold up the loop.
+
+    Whoever comes or goes between two slices may be in one part and not in another.
+    """
     engine, now_ns = live.engine, live.clock()
     for rank in engine.ranks:
         rank.settle(now_ns)
     wake_ns = engine.wake_at_ns()
+    up_ns, sub_clusters = now_ns - live.started_at_ns, _sub_clusters(live, now_ns)
+    numbers = live.built.applications
+    yield
+    applications = yield from _sliced(
+        numbers, APPLICATIONS, lambda name: _application(live, numbers[name], now_ns)
+    )
+    policies = yield from _sliced(numbers, APPLICATIONS, lambda name: _policy(live, numbers[name]))
+    variants = yield from _variants(live)
+    backends = yield from _sliced(
+        sorted(live.fleet.backends), BACKENDS, lambda number: _backend(live, number)
+    )
+    processes = yield from _processes(live)
+    counts = engine.ledger.applications
+    busy_ns = {name: counts[number].busy_ns for name, number in numbers.items()}
+    placement = live.fleet.placement.snapshot(live.fleet.backends)
+    yield
     recent = None
     if with_batches:
         recent = live.meters.recent_batches(now_ns, 0, live.built.variants)
+        yield
     return RouterSnapshot(
         term=live.term,
         stale=live.stale,
-        up_ns=now_ns - live.started_at_ns,
+        up_ns=up_ns,
         frontends=sorted(live.fleet.frontends),
         queued=len(engine.outbox.queued),
         dispatched=len(live.fleet.in_flight.rids),
@@ -56,21 +103,18 @@ def take_snapshot(
         link_round_trip=live.meters.round_trip.snapshot(),
         loads={name: list(counts) for name, counts in sorted(live.meters.loads.items())},
         failures=live.meters.failures,
-        applications=_applications(live, now_ns),
+        applications=applications,
         tenants={name: dict(told) for name, told in sorted(live.meters.tenants.items())},
         absent=dict(live.fleet.availability.unavailable),
-        policies=_policies(live),
-        variants=_variants(live),
-        busy_ns={
-            name: live.meters.applications[number].busy_ns
-            for name, number in live.built.applications.items()
-        },
+        policies=policies,
+        variants=variants,
+        busy_ns=busy_ns,
         target=live.fleet.placement.target,
         wanted=list(live.fleet.placement.wanted),
-        placement=live.fleet.placement.snapshot(live.fleet.backends),
-        processes=_processes(live),
-        backends={number: _backend(live, number) for number in sorted(live.fleet.backends)},
-        ranks=_sub_clusters(live, now_ns),
+        placement=placement,
+        processes=processes,
+        backends=backends,
+        ranks=sub_clusters,
         pid=os.getpid(),
         standby=standby,
         tasks=tasks,
@@ -79,85 +123,96 @@ def take_snapshot(
     )
 
 
-def _applications(live: LiveRouter, now_ns: int) -> dict[str, ApplicationSnapshot]:
-    found: dict[str, ApplicationSnapshot] = {}
-    slo_ns = [each.slo_ns for each in live.config.applications]
-    for name, number in live.built.applications.items():
-        counts = live.engine.ledger.applications[number]
-        meter = live.meters.applications[number]
-        streams, worst, worst_bad_rate = meter.streams.worst(now_ns)
-        found[name] = ApplicationSnapshot(
-            slo_ns=slo_ns[number],
-            lead_ns=live.engine.leads[number].ns(1),
-            requests=meter.received,
-            good=counts.good,
-            late=counts.late,
-            dropped=dict(counts.drops),
-            answered=dict(meter.answered),
-            expected_right=meter.expected_right,
-            rated=meter.rated,
-            latency=meter.latency.snapshot(),
-            queue_delay=meter.queue_delay.snapshot(),
-            slack=meter.slack.snapshot(),
-            streams=StreamsSnapshot(streams, worst, worst_bad_rate),
-            policy=live.engine.sources[number].describe(),
-        )
+def _sliced(
+    keys: Iterable[Key], size: int, read: Callable[[Key], Read | None]
+) -> Slices[dict[Key, Read]]:
+    """Read each of them, some at a time; those that have gone meanwhile are left out."""
+    found: dict[Key, Read] = {}
+    for place, key in enumerate(keys, 1):
+        one = read(key)
+        if one is not None:
+            found[key] = one
+        if place % size == 0:
+            yield
     return found
 
 
-def _policies(live: LiveRouter) -> dict[str, PolicySnapshot]:
-    return {
-        name: PolicySnapshot(
-            figures=live.engine.sources[number].figures(),
-            trouble=live.trouble.get(number, ""),
-        )
-        for name, number in live.built.applications.items()
-    }
+def _application(live: LiveRouter, number: int, now_ns: int) -> ApplicationSnapshot:
+    counts = live.engine.ledger.applications[number]
+    meter = live.meters.applications[number]
+    streams, worst, worst_bad_rate = meter.streams.worst(now_ns)
+    return ApplicationSnapshot(
+        slo_ns=live.config.applications[number].slo_ns,
+        lead_ns=live.engine.leads[number].ns(1),
+        requests=meter.received,
+        good=counts.good,
+        late=counts.late,
+        dropped=dict(counts.drops),
+        answered=dict(meter.answered),
+        expected_right=meter.expected_right,
+        rated=meter.rated,
+        latency=meter.latency.snapshot(),
+        queue_delay=meter.queue_delay.snapshot(),
+        slack=meter.slack.snapshot(),
+        streams=StreamsSnapshot(streams, worst, worst_bad_rate),
+        policy=live.engine.sources[number].describe(),
+    )
 
 
-def _variants(live: LiveRouter) -> list[VariantSnapshot]:
-    costs = live.engine.costs
+def _policy(live: LiveRouter, number: int) -> PolicySnapshot:
+    figures = live.engine.sources[number].figures()
+    return PolicySnapshot(figures, live.trouble.get(number, ""))
+
+
+def _variants(live: LiveRouter) -> Slices[list[VariantSnapshot]]:
+    costs, names = live.engine.costs, live.built.variants
     owners = [each.name for each in live.config.applications for _ in each.variants]
-    return [
-        VariantSnapshot(
+
+    def read(number: int) -> VariantSnapshot:
+        return VariantSnapshot(
             application=owners[number],
-            name=name,
+            name=names[number],
             accuracy=live.meters.accuracy[number],
             margin_factor=costs.of(number).factor,
             batch_sizes=dict(sorted(live.meters.sizes[number].items())),
         )
-        for number, name in enumerate(live.built.variants)
-    ]
+
+    found = yield from _sliced(range(len(names)), BACKENDS, read)
+    return list(found.values())
 
 
-def _processes(live: LiveRouter) -> ProcessesSnapshot:
-    frontends, backends = live.meters.frontends, live.meters.backends
-    return ProcessesSnapshot(
-        frontends={
-            number: FrontendSnapshot(
-                node=live.fleet.frontends[number].peer.node,
-                open=stats.open,
-                payload_bytes=stats.payload_bytes,
-                memory_bytes=stats.memory_bytes,
-                loop_late_ns=stats.loop_late_ns,
-                tasks=stats.tasks,
-            )
-            for number, stats in sorted(frontends.items())
-            if number in live.fleet.frontends
-        },
-        backends={
-            number: BackendProcessSnapshot(
-                node=live.fleet.backends[number].link.peer.node,
-                models_bytes=stats.models_bytes,
-                memory_bytes=stats.memory_bytes,
-                gpu_memory_bytes=stats.gpu_memory_bytes,
-                gpu_memory_bytes_max=stats.gpu_memory_bytes_max,
-                gpu_used=stats.gpu_used,
-            )
-            for number, stats in sorted(backends.items())
-            if number in live.fleet.backends
-        },
-    )
+def _processes(live: LiveRouter) -> Slices[ProcessesSnapshot]:
+    meters, fleet = live.meters, live.fleet
+
+    def frontend(number: int) -> FrontendSnapshot | None:
+        stats, link = meters.frontends.get(number), fleet.frontends.get(number)
+        if stats is None or link is None:
+            return None
+        return FrontendSnapshot(
+            node=link.peer.node,
+            open=stats.open,
+            payload_bytes=stats.payload_bytes,
+            memory_bytes=stats.memory_bytes,
+            loop_late_ns=stats.loop_late_ns,
+            tasks=stats.tasks,
+        )
+
+    def backend(number: int) -> BackendProcessSnapshot | None:
+        stats, peer = meters.backends.get(number), fleet.backends.get(number)
+        if stats is None or peer is None:
+            return None
+        return BackendProcessSnapshot(
+            node=peer.link.peer.node,
+            models_bytes=stats.models_bytes,
+            memory_bytes=stats.memory_bytes,
+            gpu_memory_bytes=stats.gpu_memory_bytes,
+            gpu_memory_bytes_max=stats.gpu_memory_bytes_max,
+            gpu_used=stats.gpu_used,
+        )
+
+    frontends = yield from _sliced(sorted(meters.frontends), BACKENDS, frontend)
+    backends = yield from _sliced(sorted(meters.backends), BACKENDS, backend)
+    return ProcessesSnapshot(frontends, backends)
 
 
 def _sub_clusters(live: LiveRouter, now_ns: int) -> list[SubClusterSnapshot]:
@@ -171,19 +226,40 @@ def _sub_clusters(live: LiveRouter, now_ns: int) -> list[SubClusterSnapshot]:
             load=rank.signals.load(),
             grants=rank.signals.grants,
             ripe_wait_ns=int(rank.signals.wait_ns),
+            pools=pools,
         )
-        for rank in live.engine.ranks
+        for rank, pools in zip(live.engine.ranks, _pools(live, now_ns), strict=True)
     ]
 
 
-def _backend(live: LiveRouter, number: int) -> BackendSnapshot:
-    rank = live.engine.backend_rank[number]
+def _pools(live: LiveRouter, now_ns: int) -> list[list[PoolSnapshot]]:
+    names = list(live.built.applications)
+    return [
+        [
+            PoolSnapshot(
+                applications=[names[number] for number in each.applications],
+                untold=[names[number] for number in each.untold],
+                share=each.share,
+                backends=each.backends,
+                backend_up_ns=each.uptime_ns,
+                backend_busy_ns=each.busy_ns,
+                least=each.backends_min,
+            )
+            for each in pools
+        ]
+        for pools in read_pools(live.engine, live.built.ownership, now_ns)
+    ]
+
+
+def _backend(live: LiveRouter, number: int) -> BackendSnapshot | None:
+    rank = live.engine.backend_rank.get(number)
+    if rank is None:
+        return None
     state = rank.backends[number]
-    kinds = {kind: name for name, kind in live.fleet.accelerator_types.numbers.items()}
     return BackendSnapshot(
         sub_cluster=live.engine.ranks.index(rank),
-        kind=kinds.get(state.kind, ""),
-        models=sorted(live.fleet.availability.held.get(number, ())),
+        kind=live.fleet.accelerator_types.name_of(state.kind),
+        models=live.fleet.availability.names(number),
         running=state.running is not None,
         queued=state.queued is not None,
         draining=state.draining,

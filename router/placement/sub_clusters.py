@@ -31,25 +31,26 @@ class SubClusters:
         """Backends that end their batches before they serve another sub-cluster."""
         self.wanted = [1.0] * len(engine.ranks)
         """Backends each sub-cluster should have, relative to one another."""
+        self.counts = [0] * len(engine.ranks)
+        """Backends that each has, or is about to have."""
+        self.needed: dict[int, frozenset[int]] = {}
+        """Variants that backends of a sub-cluster have to hold, as far as looked up."""
+        self.untidy: set[int] = set()
+        """Backends that unload something once no batch of it is left."""
 
     # Backends
 
     def take(self, backend: int, held: frozenset[int]) -> int:
         """The sub-cluster of a backend that has come up: the one that misses it most."""
-        counts = self._counts()
+        counts = self.counts
         rank = min(
             range(len(counts)), key=lambda each: (counts[each] + 1) / max(self.wanted[each], 1e-9)
         )
         self.of_backend[backend] = rank
+        counts[rank] += 1
         self.held[backend] = held
         self.asked[backend] = set()
         return rank
-
-    def _counts(self) -> list[int]:
-        counts = [0] * len(self.wanted)
-        for backend, rank in self.of_backend.items():
-            counts[self.leaving.get(backend, rank)] += 1
-        return counts
 
     def on_held(self, now_ns: int, backend: int, held: frozenset[int]) -> None:
         """A backend says what it holds: after it has come up, and after each load."""
@@ -63,6 +64,9 @@ class SubClusters:
 
     def on_gone(self, now_ns: int, backend: int) -> None:
         """A backend drains or has died."""
+        if backend in self.of_backend:
+            self.counts[self.leaving.get(backend, self.of_backend[backend])] -= 1
+        self.untidy.discard(backend)
         for table in (self.of_backend, self.held, self.asked, self.leaving):
             table.pop(backend, None)
         self._arrive(now_ns)
@@ -71,7 +75,7 @@ class SubClusters:
         """A batch has ended there: what waited for that can go on."""
         if backend in self.leaving:
             self._leave(now_ns, backend)
-        elif backend in self.held and self.held[backend] - self._needed(backend):
+        elif backend in self.untidy:
             self._tidy(backend)
 
     # Plans
@@ -83,6 +87,7 @@ class SubClusters:
                 self.going[application] = rank
             else:
                 self.going.pop(application, None)
+        self.needed.clear()
         for backend in self.of_backend:
             self._tidy(backend)
         self._arrive(now_ns)
@@ -92,7 +97,7 @@ class SubClusters:
         self.wanted = list(wanted)
         if self.leaving or len(wanted) < 2:
             return
-        counts = self._counts()
+        counts = self.counts
         whole = sum(counts) / max(sum(wanted), 1e-9)
         spare = [count - whole * want for count, want in zip(counts, wanted, strict=True)]
         richest = max(range(len(spare)), key=lambda rank: spare[rank])
@@ -101,6 +106,8 @@ class SubClusters:
         if spare[richest] >= 0.75 and spare[poorest] <= -0.75 and counts[richest] > 1:
             backend = max(each for each, rank in self.of_backend.items() if rank == richest)
             self.leaving[backend] = poorest
+            counts[richest] -= 1
+            counts[poorest] += 1
             self.engine.on_drain(now_ns, backend)
             self._leave(now_ns, backend)
 
@@ -118,17 +125,23 @@ class SubClusters:
 
     # Loading and unloading
 
-    def _needed(self, backend: int) -> frozenset[int]:
-        rank = self.of_backend[backend]
-        needed: frozenset[int] = frozenset()
-        for application, variants in enumerate(self.variants_of):
-            if self.home[application] == rank or self.going.get(application) == rank:
-                needed |= variants
-        return needed
+    def _needed(self, rank: int) -> frozenset[int]:
+        """The variants that every backend of a sub-cluster has to hold."""
+        if rank not in self.needed:
+            self.needed[rank] = frozenset[int]().union(
+                *(
+                    variants
+                    for application, variants in enumerate(self.variants_of)
+                    if rank in (self.home[application], self.going.get(application))
+                )
+            )
+        return self.needed[rank]
 
     def _tidy(self, backend: int) -> None:
         """Load what is missing there; then unload what is neither needed nor in a batch."""
-        needed, held, asked = self._needed(backend), self.held[backend], self.asked[backend]
+        needed = self._needed(self.of_backend[backend])
+        held, asked = self.held[backend], self.asked[backend]
+        self.untidy.discard(backend)
         effects = self.engine.outbox.effects
         for variant in sorted(needed - held - asked):
             asked.add(variant)
@@ -138,6 +151,8 @@ class SubClusters:
         state = self.engine.backend(backend)
         used = {batch.variant for batch in (state.running, state.queued) if batch is not None}
         # A backend that says it holds nothing says that it drains: one without models keeps them.
+        if needed and used & held - needed:
+            self.untidy.add(backend)
         for variant in sorted(held - needed - used) if needed else ():
             self.held[backend] -= {variant}
             state.lane.hold(state, self.held[backend])
@@ -145,6 +160,8 @@ class SubClusters:
 
     def _arrive(self, now_ns: int) -> None:
         """Switch the applications over whose variants every backend of their new home holds."""
+        if not self.going:
+            return
         for application, rank in sorted(self.going.items()):
             variants = self.variants_of[application]
             members = [each for each, where in self.of_backend.items() if where == rank]
@@ -155,6 +172,7 @@ class SubClusters:
                 before = self.home[application]
                 self.home[application] = rank
                 del self.going[application]
+                self.needed.clear()
                 self.engine.move_application(now_ns, application, rank)
                 for backend, where in self.of_backend.items():
                     if where == before:

@@ -43,6 +43,7 @@ class ModelThread(Source):
     earlier by the time that ripe bids have lately waited for a backend, and when a burst is over.
     """
 
+    tells_demand = True
     rules: ClassVar[DeferredRules] = DeferredRules()
 
     def __init__(
@@ -78,6 +79,8 @@ class ModelThread(Source):
         """When the candidate is held no longer, however far its deadline."""
         self.size = 0
         self.standing_bid = Bid()
+        self.framed = False
+        """Whether some request has had to start before its successor came."""
         self.silence = SourceTimer(self)
 
     def attach(self, desk: SourceContext) -> None:
@@ -94,6 +97,8 @@ class ModelThread(Source):
         if self.rate.on_arrival(now_ns):
             self._aim(request.deadline_ns - request.arrived_at_ns)
             self.timers.arm(self.silence, now_ns + self.rules.silent_ns)
+        if request.start_by_ns != NEVER:
+            self.framed = True
         queue = self.queue
         if queue.push(request):
             self._rebuild(now_ns)
@@ -184,7 +189,7 @@ class ModelThread(Source):
         """The earliest of what the first requests allow: the user's limit, their successors."""
         queue = self.queue
         hold_ns_max = self.options.hold_ns_max
-        if hold_ns_max == NEVER and queue.first().start_by_ns == NEVER:
+        if hold_ns_max == NEVER and not self.framed:
             return NEVER
         return min(
             min(request.start_by_ns, request.arrived_at_ns + hold_ns_max)

@@ -16,16 +16,32 @@ class Ownership:
 
     def take(self, backend: int) -> int | None:
         """The owner of a backend that comes up; None for the pool."""
-        neediest = min(self.shares, key=self._need)
+        neediest = self.neediest()
         self.held[neediest] += 1
         self.owner[backend] = neediest
         return neediest
 
-    def _need(self, owner: int | None) -> tuple[bool, float]:
-        """Orders owners, the neediest first. Without a backend nobody is served at all."""
-        held = self.held[owner]
-        return held > 0, (held + 1) / self.shares[owner]
-
     def release(self, backend: int) -> None:
-        """The backend is gone; its successor goes to whoever misses it most."""
-        self.held[self.owner.pop(backend)] -= 1
+        """The backend drains or is gone; its successor goes to whoever misses it most."""
+        if backend in self.owner:
+            self.held[self.owner.pop(backend)] -= 1
+
+    def neediest(self) -> int | None:
+        """The owner of the next backend."""
+        return min(self.shares, key=lambda owner: self._turn(owner, self.held[owner] + 1))
+
+    def is_uneven(self) -> bool:
+        """Whether the richest has a backend too many, and the neediest one too few."""
+        rich, poor = self.richest(), self.neediest()
+        return self._turn(poor, self.held[poor] + 1) < self._turn(rich, self.held[rich])
+
+    def richest(self) -> int | None:
+        """The owner that can spare a backend first: the one that was given the last one."""
+        return max(reversed(self.shares), key=lambda owner: self._turn(owner, self.held[owner]))
+
+    def _turn(self, owner: int | None, held: int) -> tuple[bool, float]:
+        """Orders the turns at which owners are given backends, by the number that each then has.
+
+        Without a backend nobody is served at all: the first one of each comes before all others.
+        """
+        return held > 1, held / self.shares[owner]

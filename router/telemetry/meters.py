@@ -35,7 +35,6 @@ class ApplicationMeter:
 
     __slots__ = (
         "answered",
-        "busy_ns",
         "expected_right",
         "latency",
         "queue_delay",
@@ -47,8 +46,6 @@ class ApplicationMeter:
 
     def __init__(self) -> None:
         self.received = 0
-        self.busy_ns = 0
-        """Backend time of batches that have ended."""
         self.expected_right = 0.0
         """Right answers that variants' accuracies, or evidence, lead one to expect."""
         self.rated = 0
@@ -99,7 +96,6 @@ class Meters:
         """A batch has ended; one that has not `ran` gave no results."""
         requests = batch.requests
         meter = self.applications[requests[0].application]
-        meter.busy_ns += run_ns
         if not ran:
             return
         started_at_ns = now_ns - run_ns - link_ns

@@ -4,7 +4,7 @@ Metrics, autoscaler, page and `/status` read it; differences over time are the r
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fermata.router.core.events import is_bad
 from fermata.router.links.unavailability import Unavailability
@@ -132,6 +132,22 @@ class BackendSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """Backends that some applications share, or that one policy has for itself."""
+
+    applications: list[str]
+    untold: list[str]
+    """Those of them whose policy does not tell how many backends it needs."""
+    share: float
+    """Its part of the backends, relative to other pools."""
+    backends: int
+    backend_up_ns: int
+    backend_busy_ns: int
+    least: float
+    """Backends that the policies which tell need at least."""
+
+
+@dataclass(frozen=True, slots=True)
 class SubClusterSnapshot:
     """Signals of one sub-cluster."""
 
@@ -144,6 +160,8 @@ class SubClusterSnapshot:
     load: float
     grants: int
     ripe_wait_ns: int
+    pools: list[PoolSnapshot] = field(default_factory=list)
+    """In the order in which they are given backends."""
 
 
 @dataclass(frozen=True, slots=True)

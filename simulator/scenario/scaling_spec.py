@@ -19,6 +19,7 @@ AUTOSCALER_KEYS = (
     "window_s",
     "startup_s",
     "dry_run",
+    "accuracy",
     "price_per_hour",
     *(field.name for field in fields(RuleOptions)),
 )
@@ -64,6 +65,7 @@ def read_autoscaler(top: Fields) -> AutoscalerOptions | None:
         window_ns=window_ns,
         startup_ns=startup_ns,
         dry_run=row.flag("dry_run", AUTOSCALER.dry_run),
+        accuracy=None if row.data.get("accuracy") is None else row.fraction("accuracy"),
         price_per_hour=row.number("price_per_hour", AUTOSCALER.price_per_hour),
     )
     _refuse(row, options.contradiction())

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fermata.applications.accuracy_goal import check_accuracy
 from fermata.applications.application import Application
 from fermata.applications.reader import (
     numbered,
@@ -168,6 +169,8 @@ def build_scenario(
     autoscaler, epochs = read_autoscaler(top), read_epochs(top)
     if (autoscaler or epochs) and top.items("faults"):
         refuse("faults", top.items("faults"), "need a fixed fleet; leave autoscaler and epochs out")
+    if autoscaler:
+        check_accuracy(autoscaler.accuracy, applications, policy, options)
     if epochs:
         check_movable(each.policy or policy for each in applications)
     check_backends("backends", backends, owners_of(applications, policy, options))

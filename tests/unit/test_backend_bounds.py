@@ -2,9 +2,13 @@
 
 import asyncio
 
+import pytest
+from router_world import FakeLink
+
 from fermata.deployments.backend.process import OTHERS, BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.router.links.messages import FrontendAddress
+from fermata.router.live.fleet.peers import MET_MAX, BackendPeer
 
 SETTINGS = BackendSettings(1)
 
@@ -37,3 +41,45 @@ def test_the_oldest_frontend_without_a_link_is_forgotten() -> None:
         await waits
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("beyond", [1, 3])
+def test_a_frontend_is_known_although_all_others_are_linked(beyond: int) -> None:
+    async def test() -> None:
+        frontends = BackendProcess(SETTINGS, {}, nowhere).frontends
+        waits = asyncio.get_running_loop().create_task(asyncio.sleep(0))
+        for number in range(SETTINGS.frontends_max + beyond):
+            frontends.add(FrontendAddress(number, f"there:{number}", ""))
+            assert number in frontends.peers
+            # As good as linked.
+            frontends.peers[number].connecting = waits
+        assert len(frontends.peers) == SETTINGS.frontends_max + beyond
+        await waits
+
+    asyncio.run(test())
+
+
+def test_a_frontend_that_is_named_again_is_not_the_oldest() -> None:
+    async def test() -> None:
+        frontends = BackendProcess(SETTINGS, {}, nowhere).frontends
+        for number in range(SETTINGS.frontends_max):
+            frontends.add(FrontendAddress(number, f"there:{number}", ""))
+        frontends.add(FrontendAddress(0, "there:0", ""))
+        frontends.add(FrontendAddress(9999, "there:9999", ""))
+        assert {0, 9999} <= frontends.peers.keys()
+        assert 1 not in frontends.peers
+
+    asyncio.run(test())
+
+
+def test_a_router_names_again_what_a_backend_may_have_forgotten() -> None:
+    peer = BackendPeer(FakeLink("backend", 1))
+    assert SETTINGS.frontends_max >= 2 * MET_MAX
+    for number in range(MET_MAX + 1):
+        assert peer.meet({number}) == {number}
+        assert peer.meet({number}) == set()
+    assert peer.meet({0}) == {0}
+    # A batch whose inputs lie with more of them: each is named before it.
+    many = set(range(10_000, 10_000 + 2 * MET_MAX))
+    assert peer.meet(many) == many
+    assert peer.meet(many) == set()

@@ -306,6 +306,18 @@ def test_deferred_holds_until_one_more_would_not_fit() -> None:
     assert bench.batches() == [(MIDDLE, 2)]
 
 
+def test_a_frame_behind_a_plain_request_goes_when_its_successor_is_due() -> None:
+    bench = Bench(backends=2, hold="deferred", pinned=True)
+    bench.at_rate(100.0)
+    bench.send(0)
+    request = Request(9, 0, ms(1), ms(1) + SLO_NS)
+    request.start_by_ns = ms(12)
+    bench.engine.on_request(ms(1), request)
+    while (wake_at_ns := bench.engine.wake_at_ns()) <= ms(12):
+        bench.engine.on_time(wake_at_ns)
+    assert [size for _, size in bench.batches()] == [2]
+
+
 def test_backends_busy_with_others_are_not_counted_on() -> None:
     bench = Bench(backends=4)
     bench.at_rate(100.0)

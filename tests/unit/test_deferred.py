@@ -1,5 +1,6 @@
 """Deferred scheduling on a real engine; a batch of b runs b + 4 ms."""
 
+import pytest
 from deferred_bench import SIZE_MAX, Bench
 
 from fermata.foundation.units import ms
@@ -83,6 +84,18 @@ def test_frame_leaves_before_its_successor_is_due() -> None:
     bench.send(0, ms(40), start_by_ns=ms(20))
     bench.advance(ms(100))
     assert bench.ran == [(20, [0])]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_frame_behind_a_plain_request_goes_when_its_successor_is_due(again: bool) -> None:
+    bench = Bench(DeferredOptions(hold="deferred"))
+    bench.send(0, ms(100))
+    bench.send(ms(1), ms(100), start_by_ns=ms(12))
+    if again:
+        # Whatever makes the candidate form anew.
+        bench.engine.on_plan(ms(2), 0)
+    bench.advance(ms(90))
+    assert bench.ran == [(12.0, [0, 1])]
 
 
 def test_eager_leaves_once_all_of_the_instant_have_arrived() -> None:

@@ -1,13 +1,17 @@
 """Backends and the policies that need some of their own."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from router_world import LOST, FakeLink, FakeWake, rid
 
 from fermata.deployments.config.deployment import read_config
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig, assemble
+from fermata.router.links.messages import Done, Message, Ready, Run, Submit
+from fermata.router.live.driver import LiveRouter
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.ownership import Ownership
 from fermata.router.policies.sneakpeek.classes import Classes
@@ -32,6 +36,92 @@ def test_the_successor_of_a_lost_backend_goes_to_whoever_misses_it() -> None:
     lost = next(backend for backend, owner in owners.items() if owner == 0)
     ownership.release(lost)
     assert ownership.take(9) == 0
+
+
+def test_given_in_turn_nobody_has_too_many() -> None:
+    ownership = Ownership({None: 3.0, 7: 1.0, 8: 2.0})
+    for backend in range(40):
+        ownership.take(backend)
+        assert not ownership.is_uneven()
+    while ownership.owner:
+        rich = ownership.richest()
+        ownership.release(max(each for each, who in ownership.owner.items() if who == rich))
+        assert not ownership.is_uneven()
+
+
+def test_an_owner_of_a_small_share_without_a_backend_has_too_few() -> None:
+    ownership = Ownership({None: 10.0, 1: 1.0})
+    assert [ownership.take(backend) for backend in range(3)] == [None, 1, None]
+    ownership.release(1)
+    assert ownership.is_uneven()
+    ownership.release(2)
+    assert not ownership.is_uneven()
+
+
+class Fleet:
+    """Four backends of a router, two of them in the pool and two of a policy of their own."""
+
+    def __init__(self) -> None:
+        self.now_ns = ms(1000)
+        self.soon: list[Callable[[], None]] = []
+        applications = (application("pooled"), application("alone", policy="timeout"))
+        config = RouterConfig(applications, "deferred", {"hold": "eager"}, lead_ns=0)
+        self.router = LiveRouter(config, 3, self.clock, self.soon.append, FakeWake)
+        self.ownership = self.router.built.ownership
+        self.frontend = FakeLink("frontend", 2)
+        self.router.on_up(self.frontend)
+        self.links = {number: FakeLink("backend", number) for number in range(10, 14)}
+        for link in self.links.values():
+            self.router.on_up(link)
+            self.hear(link, Ready("emulated", ("pooled-model", "alone-model")))
+
+    def clock(self) -> int:
+        return self.now_ns
+
+    def hear(self, link: FakeLink, message: Message) -> None:
+        self.router.on_messages(link, [message])
+        while self.soon:
+            self.soon.pop(0)()
+
+    def those_of(self, owner: int | None) -> list[int]:
+        return [number for number, who in self.ownership.owner.items() if who == owner]
+
+
+@pytest.mark.parametrize("owner", [None, 1])
+@pytest.mark.parametrize("drains", [False, True])
+def test_an_owner_that_loses_all_is_given_one_of_the_others(
+    owner: int | None, drains: bool
+) -> None:
+    fleet = Fleet()
+    for number in fleet.those_of(owner):
+        if drains:
+            fleet.hear(fleet.links[number], Ready("emulated", ()))
+        else:
+            fleet.router.on_down(fleet.links[number], LOST)
+    assert [len(fleet.those_of(each)) for each in (None, 1)] == [1, 1]
+    for number, who in fleet.ownership.owner.items():
+        state = fleet.router.engine.backend(number)
+        assert (state.owner is None) == (who is None)
+
+
+def test_a_busy_backend_changes_owners_when_its_batch_has_ended() -> None:
+    fleet = Fleet()
+    for counter in range(2):
+        fleet.hear(fleet.frontend, Submit(rid(counter), "pooled", ms(50), ms(50)))
+        fleet.now_ns += 1
+        fleet.router.engine.on_time(fleet.now_ns)
+        # Whatever is heard next has the router carry out its effects.
+        fleet.hear(fleet.frontend, Submit(rid(90 + counter), "nobody", ms(50), ms(50)))
+    busy = [each for each in fleet.links if fleet.links[each].take(Run)]
+    assert sorted(busy) == sorted(fleet.those_of(None))
+    for number in fleet.those_of(1):
+        fleet.router.on_down(fleet.links[number], LOST)
+    assert fleet.those_of(1) == []
+    last = max(busy)
+    batch = fleet.router.engine.backend(last).running
+    assert batch is not None
+    fleet.hear(fleet.links[last], Done(batch.batch_id, ms(5), 0))
+    assert fleet.those_of(1) == [last]
 
 
 def test_a_single_pool_takes_every_backend() -> None:

@@ -9,10 +9,12 @@ pytest.importorskip("ray")
 from snapshots import application, router, sub_cluster
 
 from fermata.autoscaler.readings import rates_between, window_between
-from fermata.autoscaler.rule import Window, demand_of
+from fermata.autoscaler.rule import demand_of
 from fermata.autoscaler.serve_policy import RelayTarget
+from fermata.autoscaler.window import Window
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.control.scaling import ScalingLoop, reading_of
+from fermata.deployments.config.resolve import known_profiles
+from fermata.deployments.control.scaling import ScalingLoop, placed_models, reading_of
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import SECOND
 from fermata.partitioner.plan import Plan
@@ -79,6 +81,37 @@ def test_rates_are_requests_per_second() -> None:
     before = snapshot(10, 0, a=(100, 0, 0), b=(0, 0, 0))
     after = snapshot(14, 0, a=(300, 0, 0), b=(2, 0, 0))
     assert rates_between(reading_of(before), reading_of(after)) == {"a": 50.0, "b": 0.5}
+
+
+def test_an_accuracy_to_hold_is_read_and_planned_for() -> None:
+    variants = [
+        {"name": name, "model": "emulated", "latency_ms": [run_ms], "accuracy": accuracy}
+        for name, run_ms, accuracy in (("small", 10, 0.6), ("large", 50, 0.8))
+    ]
+    told = {**APPLICATIONS[0], "policy": "central-queue", "variants": variants}
+    config = read_config(
+        {
+            "applications": [told],
+            "backend": {"count": 3, "device": "emulated"},
+            "autoscaler": {"accuracy": 0.7},
+        }
+    )
+    models = placed_models(config, known_profiles(config))
+    goals = {each.name: each for each in models}
+    whole = sub_cluster(backends=4, backend_up_ns=40 * SECOND, backend_busy_ns=38 * SECOND)
+    shown = {
+        "ranks": [whole],
+        "placement": PlacementSnapshot({"a": 0}, {}, []),
+        "busy_ns": {"a": 38 * SECOND},
+        "up_ns": 10 * SECOND,
+    }
+    counts = application(requests=1000, good=1000, rated=1000, expected_right=690.0)
+    after = reading_of(router({"a": counts}, **shown))
+    before = reading_of(router({"a": application()}, ranks=[sub_cluster(backends=4)], up_ns=0))
+    seen = window_between(replace(before, plan=after.plan), after, 0, 4, goals)
+    # 100 requests a second in batches of one: half of them at 10 ms, half at 50.
+    assert demand_of(config.autoscaler.options().rule, seen) == pytest.approx(3.0, abs=0.01)
+    assert seen.answers.lacking == pytest.approx((10.0,))
 
 
 def _scaled(**values: object) -> Any:

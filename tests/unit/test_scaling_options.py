@@ -17,7 +17,8 @@ from fermata.simulator.scenario.scenario import Scenario, read_scenario
 APPLICATION = {
     "name": "a",
     "slo_ms": 100,
-    "variants": [{"name": "a-1", "alpha_ms": 1, "beta_ms": 5}],
+    "policy": "central-queue",
+    "variants": [{"name": "a-1", "alpha_ms": 1, "beta_ms": 5, "accuracy": 0.8}],
 }
 AUTOSCALER: dict[str, object] = {
     "minimum": 3,
@@ -37,6 +38,7 @@ AUTOSCALER: dict[str, object] = {
     "cool_down": 0,
     "lead": 3.5,
     "rising": 0.2,
+    "accuracy": 0.75,
     "price_per_hour": 2.5,
 }
 EPOCHS: dict[str, object] = {
@@ -110,7 +112,7 @@ def test_a_start_up_is_foreseen_unless_a_lead_is_given() -> None:
         assert each.rule.lead == 5.0
 
 
-@pytest.mark.parametrize("null", ["lead"])
+@pytest.mark.parametrize("null", ["lead", "accuracy"])
 def test_an_absent_lead_may_be_written_down(null: str) -> None:
     assert autoscalers({null: None}) == autoscalers({})
 
@@ -137,6 +139,8 @@ def test_an_absent_limit_may_be_written_down(null: str) -> None:
         {"window_s": float("inf")},
         {"startup_s": -1},
         {"startup_s": float("nan")},
+        {"accuracy": 77},
+        {"accuracy": 0.81},
         {"zero_after": 0},
         {"release_after": 0},
         {"cool_down": -1},

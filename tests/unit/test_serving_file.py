@@ -115,6 +115,10 @@ def test_plan_places_the_applications_of_a_serving_file(tmp_path: Path) -> None:
     assert found["rate_imbalance"] == pytest.approx(0.0)
     assert fermata("plan", EMULATED, "--rate-rps", 500)["backends"] == {"0": 1}
     assert "--rate-rps" in refusal("plan", path)
+    variants = ROOT / "simulator/samples/variants.yaml"
+    found = fermata("plan", variants, "--rate-rps", 100, "--accuracy", 0.77)
+    assert found["backends"] == {"0": 4}
+    assert "--accuracy=0.9" in refusal("plan", variants, "--rate-rps", 100, "--accuracy", 0.9)
 
 
 def test_plan_knows_epochs_memory_and_clients(tmp_path: Path) -> None:
@@ -253,6 +257,35 @@ def test_a_fleet_that_changes_is_simulated_as_it_is_configured(tmp_path: Path) -
     assert found.epochs is not None
     assert (found.epochs.sub_clusters, found.epochs.memory_bytes) == (2, 512 << 20)
     assert (found.backends, found.policy_options) == (3, {"hold": "deferred"})
+
+
+@pytest.mark.parametrize(
+    ("autoscaler", "hold"),
+    [
+        (None, "auto"),
+        ({"maximum": 7}, "deferred"),
+        ({"maximum": 7, "dry_run": False}, "deferred"),
+        # It advises and changes nothing, the time of answers included.
+        ({"maximum": 7, "dry_run": True}, "auto"),
+    ],
+)
+def test_requests_are_held_for_a_fleet_that_is_scaled(
+    tmp_path: Path, autoscaler: dict[str, object] | None, hold: str
+) -> None:
+    variant = {**VARIANT, "name": "own-net", "model": "emulated"}
+    own = {**APPLICATION, "name": "own", "policy": "deferred", "variants": [variant]}
+    told: dict[str, object] = {
+        "applications": [{**APPLICATION, "variants": [{**VARIANT, "model": "emulated"}]}, own],
+        "backend": {"count": 3, "device": "emulated"},
+    }
+    if autoscaler is not None:
+        told["autoscaler"] = autoscaler
+    simulated = load_workload(write(tmp_path / "x.yaml", told), RATED)
+    config = read_config(told)
+    served = router_config(config, known_profiles(config))
+    for found in (simulated, served):
+        assert found.policy_options == {"hold": hold}
+        assert found.applications[-1].policy_options == {"hold": hold}
 
 
 def test_versions_are_applications_of_their_own(tmp_path: Path) -> None:
@@ -401,14 +434,16 @@ def test_a_scenario_of_real_models_needs_them_all(tmp_path: Path) -> None:
 def test_a_control_loop_has_the_same_options_both_ways(
     tmp_path: Path, autoscaler: dict[str, object], epochs: dict[str, object]
 ) -> None:
-    scaled = {"autoscaler": autoscaler, "epochs": epochs}
+    # An accuracy can be held by a policy that chooses, among variants of known accuracy.
+    rated = [{**VARIANT, "accuracy": 0.8}]
+    chosen = {**APPLICATION, "policy": "central-queue", "variants": rated}
+    scaled = {"applications": [chosen], "autoscaler": autoscaler, "epochs": epochs}
     served = load_served(write(tmp_path / "s.yaml", {**SCENARIO, **scaled}))
     assert served.autoscaler is not None
     assert served.epochs is not None
-    told = {"applications": [APPLICATION], **scaled}
     for simulated in (
         read_scenario({**SCENARIO, **scaled}),
-        load_workload(write(tmp_path / "x.yaml", told), RATED),
+        load_workload(write(tmp_path / "x.yaml", scaled), RATED),
     ):
         assert simulated.autoscaler == served.autoscaler.options()
         assert simulated.epochs == served.epochs.options(served.backend.memory_mb)

@@ -12,6 +12,10 @@ class AcceleratorTypes:
         self.built = built
         self.numbers: dict[str, int] = {first: 0} if first else {}
 
+    def name_of(self, number: int) -> str:
+        """The type with that number; empty where no backend of it has been met."""
+        return next((name for name, each in self.numbers.items() if each == number), "")
+
     def number_of(self, ready: Ready) -> int:
         """The number of a backend's type; the first of a type brings the run times that differ."""
         if ready.kind in self.numbers:

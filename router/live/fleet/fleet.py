@@ -31,6 +31,8 @@ class Fleet:
         self.batch_limits = BatchSizeLimits(built)
         self.accelerator_types = AcceleratorTypes(built, config.kind)
         self.placement = LivePlacement(built)
+        self.uneven = False
+        """Some owner has a backend too many, and none of them is idle."""
         self.changed = False
         """A process has come or gone, or holds other models, since frontends heard of it."""
         self.touched: dict[LinkPeer, None] = {}
@@ -62,7 +64,7 @@ class Fleet:
         """Take a frontend's link, in place of an earlier one of the same frontend."""
         number = link.peer.number
         for backend in self.backends.values():
-            backend.met.discard(number)
+            backend.met.pop(number, None)
         before = self.frontends.get(number)
         self.frontends[number] = link
         if before is not None:
@@ -93,9 +95,9 @@ class Fleet:
         """Take a backend in, or note what it holds now; returns whether other applications are
         available for that."""
         number, names = link.peer.number, set(ready.variants)
-        variants = self.built.variants
-        held = frozenset(variant for variant, name in enumerate(variants) if name in names)
-        resident = None if len(held) == len(variants) else held
+        numbers = self.batch_limits.numbers
+        held = frozenset(numbers[name] for name in names if name in numbers)
+        resident = None if len(held) == len(self.built.variants) else held
         self.changed = True
         news = self.availability.on_ready(number, names, dict(ready.trouble))
         self.batch_limits.on_ready(number, names, ready.limits)
@@ -115,8 +117,10 @@ class Fleet:
     def drain(self, now_ns: int, backend: int) -> None:
         """Give a backend nothing more."""
         self.engine.on_drain(now_ns, backend)
+        self.built.ownership.release(backend)
         self.placement.on_gone(now_ns, backend)
         self.changed = True
+        self._even_out(now_ns, self.backends)
 
     def remove_backend(self, now_ns: int, backend: int) -> int:
         """Forget a backend; returns how many requests it held."""
@@ -132,7 +136,33 @@ class Fleet:
         self.engine.on_backend_down(now_ns, backend)
         self.placement.on_gone(now_ns, backend)
         self.changed = True
+        self._even_out(now_ns, self.backends)
         return held
+
+    def on_idle(self, now_ns: int, backend: int) -> None:
+        """A batch has ended there."""
+        self.placement.on_idle(now_ns, backend)
+        if self.uneven:
+            self._even_out(now_ns, (backend,))
+
+    def _even_out(self, now_ns: int, candidates: Iterable[int]) -> None:
+        """Give idle backends of the owner that has too many to the one that has too few: nobody
+        asks the router which one of them is to go."""
+        ownership = self.built.ownership
+        self.uneven = ownership.is_uneven()
+        for backend in sorted(candidates, reverse=True) if self.uneven else ():
+            state, engine = self.state_of(backend), self.engine
+            busy = state.running is not None or state.draining or state.errors > 0
+            if busy or ownership.owner[backend] != ownership.richest():
+                continue
+            rank, resident = engine.ranks.index(engine.backend_rank[backend]), state.resident
+            engine.on_backend_down(now_ns, backend)
+            ownership.release(backend)
+            owner = ownership.take(backend)
+            engine.on_backend_up(now_ns, backend, state.kind, rank, owner, resident)
+            self.uneven = ownership.is_uneven()
+            if not self.uneven:
+                return
 
     # Together
 
@@ -148,7 +178,5 @@ class Fleet:
 
     def can_spare(self, backend: int) -> bool:
         """Whether every application that could run now still could without this backend."""
-        serving = self.serving()
-        before = self.availability.not_loaded(serving)
-        serving.remove(backend)
-        return self.availability.not_loaded(serving) == before
+        self.availability.not_loaded(self.serving())
+        return not self.availability.needs(backend)

@@ -6,6 +6,9 @@ from typing import Protocol
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import Hello, Message
 
+MET_MAX = 1024
+"""Frontends whose address a backend is sure to know still; it keeps the latest ones alone."""
+
 
 class LinkPeer(Protocol):
     """A link as the router needs it."""
@@ -37,7 +40,19 @@ class BackendPeer:
 
     def __init__(self, link: LinkPeer) -> None:
         self.link = link
-        self.met: set[int] = set()
-        """Frontends whose address it has been given."""
+        self.met: dict[int, None] = {}
+        """Frontends whose address it has been given, the latest last."""
         self.sent: dict[int, SentBatch] = {}
         """By batch that it has."""
+
+    def meet(self, frontends: set[int]) -> set[int]:
+        """Those of the frontends of a batch whose address it has to be given.
+
+        It forgets the oldest addresses in time, so that they are given again.
+        """
+        new = frontends - self.met.keys()
+        for frontend in new:
+            self.met[frontend] = None
+        while len(self.met) > max(MET_MAX, len(frontends)):
+            del self.met[next(iter(self.met))]
+        return new

@@ -390,7 +390,9 @@ class CentralQueue(Source):
         if hold == "eager":
             return 0
         first = self.queue.first()
-        latest_ns = min(first.start_by_ns, first.arrived_at_ns + self.options.hold_ns_max)
+        latest_ns = first.arrived_at_ns + self.options.hold_ns_max
+        for each in self.queue.items[self.queue.head : self.queue.head + len(self.by_size)]:
+            latest_ns = min(latest_ns, each.start_by_ns)
         if latest_ns <= now_ns:
             return 0
         waiting = len(self.queue)

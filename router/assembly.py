@@ -90,6 +90,9 @@ def assemble(config: RouterConfig) -> Assembly:
             p99_ns = None if variant.p99_ns is None else list(variant.p99_ns)
             swap_in_ns = variant.swap_in_ns or 0
             costs.add(len(names), list(variant.p50_ns), p99_ns, swap_in_ns=swap_in_ns)
+            for kind, times in enumerate(variant.other_kinds, 1):
+                p99_ns = None if times.p99_ns is None else list(times.p99_ns)
+                costs.add(len(names), list(times.p50_ns), p99_ns, kind)
             names.append(variant.name)
         families.append(Family(len(families), application, tuple(range(first, len(names)))))
     sources = _build_all(config, families)

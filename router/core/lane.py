@@ -5,7 +5,7 @@ from collections.abc import Callable, Container
 from heapq import heapify, heappop, heappush
 
 from fermata.router.core.events import Batch
-from fermata.router.core.source import Bid, Source
+from fermata.router.core.source import Bid, Source, kind_lane
 from fermata.router.core.timers import Timer
 
 COMPACT_FROM = 32
@@ -22,8 +22,10 @@ class Standing(Timer):
         "ask",
         "bid",
         "holders",
+        "index",
         "key",
         "lane",
+        "narrow",
         "passed",
         "ripe_since_ns",
         "ripe_stamp",
@@ -32,12 +34,19 @@ class Standing(Timer):
     )
 
     def __init__(
-        self, ask: Callable[[int, "Standing"], None], source: Source, lane: "Lane"
+        self,
+        ask: Callable[[int, "Standing"], None],
+        source: Source,
+        lane: "Lane",
+        index: int | None = None,
     ) -> None:
         super().__init__()
         self.ask = ask
         self.source = source
         self.lane = lane
+        self.index = lane.index if index is None else index
+        """The lane's number for the source; another one than the lane's own names a part of it."""
+        self.narrow = self.index != lane.index
         self.bid: Bid | None = None
         self.armed_at_ns = 0
         self.key = 0
@@ -47,7 +56,8 @@ class Standing(Timer):
         self.passed = 0
         """Backends that it has declined, where not all could be offered at once."""
         self.holders = 0
-        """Backends that can run some of what the source may run, beside those that hold all."""
+        """Backends that can run some of what the source may run, beside those that hold all. In a
+        part of the lane, those are among them."""
         self.version = -1
         """The lane's version when they were looked up."""
 
@@ -58,11 +68,14 @@ class Standing(Timer):
         """The backends that can run some of what the source may run."""
         if self.version != self.lane.version:
             self.look_up()
-        return self.holders | self.lane.whole
+        return self.holders if self.narrow else self.holders | self.lane.whole
 
     def look_up(self) -> None:
         """Learn anew who holds what the source may run."""
-        self.holders, self.version = self.lane.holders_of(self.source), self.lane.version
+        lane = self.lane
+        self.holders, self.version = lane.holders_of(self.source), lane.version
+        if self.narrow:
+            self.holders = (self.holders | lane.whole) & lane.part(self.index)
 
 
 class BackendState(Timer):
@@ -171,6 +184,8 @@ class Lane:
         "index",
         "kinds",
         "members",
+        "narrow",
+        "parted",
         "ripe",
         "stamp",
         "swappable",
@@ -207,6 +222,10 @@ class Lane:
         self.ripe: dict[int, RipeBids] = {}
         """Bids that wait, by the set of their holders. Backends that hold every variant would be
         in all of these sets, and are left out."""
+        self.narrow: dict[int, RipeBids] = {}
+        """The same of bids for a part of the lane, by all backends that can serve them."""
+        self.parted: list[Standing] = []
+        """Standings in a part of the lane."""
         self.stamp = 0
 
     # Backends
@@ -236,8 +255,8 @@ class Lane:
 
     def remove(self, state: BackendState) -> None:
         self.drain(state)
-        self.hold(state, frozenset())
         self.kinds[state.kind] ^= state.bit
+        self.hold(state, frozenset())
         at = self.members.index(state)
         assert state.bit == 1 << at, "a bit does not name its backend"
         del self.members[at]
@@ -254,6 +273,7 @@ class Lane:
         self.kinds = {kind: change(each, bit) for kind, each in self.kinds.items()}
         self._forget_empty()
         self.ripe = {change(each, bit): ripe for each, ripe in self.ripe.items()}
+        self.narrow = {change(each, bit): ripe for each, ripe in self.narrow.items()}
         self.version += 1
 
     def hold(self, state: BackendState, resident: frozenset[int] | None) -> None:
@@ -268,6 +288,7 @@ class Lane:
             assert bool(holders & bit) == (before is not None and variant in before)
             self.holders[variant] = holders ^ bit
         bidders = [each for variant in changed for each in self.bidders.get(variant, ())]
+        bidders += self.parted
         if bidders:
             self.version += 1
             for standing in bidders:
@@ -322,14 +343,27 @@ class Lane:
         assert found & state.bit, "a backend that was declined would be offered again"
         return found
 
+    def part(self, index: int) -> int:
+        """The backends of a part of this lane: of one kind."""
+        for kind, backends in self.kinds.items():
+            if kind_lane(kind) == index:
+                return backends
+        return 0
+
     # Bids
 
     def join(self, standing: Standing) -> None:
+        if standing.narrow:
+            self.parted.append(standing)
+            return
         for variant in self._tied_to(standing.source):
             self.bidders.setdefault(variant, []).append(standing)
 
     def leave(self, standing: Standing) -> None:
         standing.ripe_stamp = 0
+        if standing.narrow:
+            self.parted.remove(standing)
+            return
         for variant in self._tied_to(standing.source):
             self.bidders[variant].remove(standing)
 
@@ -356,9 +390,10 @@ class Lane:
         standing.ripe_stamp = self.stamp
         if standing.version != self.version:
             standing.look_up()
-        ripe = self.ripe.get(standing.holders)
+        sets = self.narrow if standing.narrow else self.ripe
+        ripe = sets.get(standing.holders)
         if ripe is None:
-            ripe = self.ripe[standing.holders] = RipeBids()
+            ripe = sets[standing.holders] = RipeBids()
         ripe.push(standing)
 
     def first_ripe(self, state: BackendState) -> Standing | None:
@@ -372,10 +407,20 @@ class Lane:
                     del self.ripe[holders]
                 elif first is None or entry < first:
                     first = entry
+        for holders, ripe in list(self.narrow.items()) if self.narrow else ():
+            if holders & bit:
+                entry = ripe.first()
+                if entry is None:
+                    del self.narrow[holders]
+                elif first is None or entry < first:
+                    first = entry
         return None if first is None else first[2]
 
     def _forget_empty(self) -> None:
         self.ripe = {each: ripe for each, ripe in self.ripe.items() if ripe.first() is not None}
+        if self.narrow:
+            narrow = self.narrow.items()
+            self.narrow = {each: ripe for each, ripe in narrow if ripe.first() is not None}
 
 
 def _number(state: BackendState) -> int:

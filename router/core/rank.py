@@ -18,6 +18,7 @@ from fermata.router.core.source import (
     Slot,
     Source,
     SourceContext,
+    kind_lane,
     own_lane,
 )
 from fermata.router.core.timers import Timers
@@ -47,6 +48,7 @@ class RankThread(SourceContext):
     __slots__ = (
         "backends",
         "batches",
+        "kinds",
         "lanes",
         "nodes",
         "retries",
@@ -55,6 +57,7 @@ class RankThread(SourceContext):
         "slot",
         "standings",
         "vacant",
+        "waits_ns",
     )
 
     def __init__(
@@ -76,15 +79,26 @@ class RankThread(SourceContext):
         """By the source's number, then by lane."""
         self.vacant: list[int] = []
         """Numbers of sources that have left."""
+        self.kinds: tuple[int, ...] = ()
+        """Kinds of the pool's backends."""
+        self.waits_ns: dict[int, float] = {}
+        """By the lane of a kind: moving average of how long ripe bids waited there."""
         self.slot = Slot(costs)
         self.batches = 0
         self.settled_at_ns = 0
         self.retries = Retries()
         self.add_source(self.retries)
 
-    def free_backends(self, source: Source) -> int:
+    def free_backends(self, source: Source, lane: int = POOL) -> int:
         free = self.lanes[POOL].free
-        return (free & self.standings[source.number][POOL].able()).bit_count() if free else 0
+        return (free & self.standings[source.number][lane].able()).bit_count() if free else 0
+
+    def backends_of_kind(self, kind: int) -> int:
+        pool = self.lanes[POOL]
+        return (pool.up & pool.kinds.get(kind, 0)).bit_count()
+
+    def wait_ns(self, kind: int) -> float:
+        return self.waits_ns.get(kind_lane(kind), 0.0)
 
     def backends_for(self, source: Source) -> int:
         standing = self.standings[source.number][POOL]
@@ -139,28 +153,44 @@ class RankThread(SourceContext):
         if not source.owns_backends:
             self._join(source, self.lanes[POOL])
         source.attach(self)
+        if source.by_kind and self.kinds:
+            self._part(self.settled_at_ns, source)
 
     def remove_source(self, source: Source) -> None:
         """Forget a source of the pool, with its bid; its queue stays with it."""
         assert not source.owns_backends
-        standing = self.standings[source.number].pop(POOL)
+        for index in list(self.standings[source.number]):
+            self._quit(source, index)
         self.vacant.append(source.number)
+
+    def _join(self, source: Source, lane: Lane, index: int | None = None) -> None:
+        standing = Standing(self.ask, source, lane, index)
+        standings = self.standings[source.number]
+        assert standing.index not in standings, "a source bids once in a lane"
+        standings[standing.index] = standing
+        lane.join(standing)
+
+    def _quit(self, source: Source, index: int) -> None:
+        standing = self.standings[source.number].pop(index)
         self.timers.disarm(standing)
         standing.lane.leave(standing)
         standing.bid = None
 
-    def _join(self, source: Source, lane: Lane) -> None:
-        assert lane.index not in self.standings[source.number], "a source bids once in a lane"
-        standing = Standing(self.ask, source, lane)
-        self.standings[source.number][lane.index] = standing
-        lane.join(standing)
+    def _part(self, now_ns: int, source: Source) -> None:
+        """Have a source bid for each kind of the pool apart, if there are several."""
+        kinds = self.kinds if len(self.kinds) > 1 else ()
+        wanted, standings = [kind_lane(kind) for kind in kinds], self.standings[source.number]
+        for index in [each for each in standings if each < POOL and each not in wanted]:
+            self._quit(source, index)
+        for index in wanted:
+            if index not in standings:
+                self._join(source, self.lanes[POOL], index)
+        self.refresh(now_ns, source, source.on_kinds(now_ns, self.kinds))
 
     def _leave(self, source: Source, lane: Lane) -> None:
         assert not lane.members
         for each in (source, self.retries):
-            standing = self.standings[each.number].pop(lane.index)
-            self.timers.disarm(standing)
-            lane.leave(standing)
+            self._quit(each, lane.index)
         del self.lanes[lane.index]
 
     def refresh(self, now_ns: int, source: Source, lanes: Sequence[int]) -> None:
@@ -177,7 +207,7 @@ class RankThread(SourceContext):
 
     def _place(self, now_ns: int, standing: Standing) -> bool:
         """Ask a source for its bid; true if it is ripe, and wants other than it waits for."""
-        bid = standing.source.bid(now_ns, standing.lane.index)
+        bid = standing.source.bid(now_ns, standing.index)
         standing.bid = bid
         if bid is None:
             standing.stamp = 0
@@ -288,6 +318,19 @@ class RankThread(SourceContext):
         self.signals.backends += change
         self._pool(state).backends += change
         assert self.signals.backends == sum(each.up.bit_count() for each in self.lanes.values())
+        if state.owner is None:
+            self._count_kinds(now_ns)
+
+    def _count_kinds(self, now_ns: int) -> None:
+        """Tell those whom it concerns where the pool has other kinds of backends now."""
+        pool = self.lanes[POOL]
+        kinds = tuple(sorted(kind for kind, each in pool.kinds.items() if each & pool.up))
+        if not kinds or kinds == self.kinds:
+            return
+        self.kinds = kinds
+        for standings in self.standings:
+            if POOL in standings and standings[POOL].source.by_kind:
+                self._part(now_ns, standings[POOL].source)
 
     def settle(self, now_ns: int) -> None:
         """Bring the backends' uptime up to now."""
@@ -358,7 +401,7 @@ class RankThread(SourceContext):
             self.timers.arm(state, state.last_until_ns)
         lane.offer(state, weak)
         declined: list[Standing] = []
-        while state.free and lane.ripe:
+        while state.free and (lane.ripe or lane.narrow):
             standing = lane.first_ripe(state)
             if standing is None:
                 break
@@ -372,6 +415,8 @@ class RankThread(SourceContext):
                 declined.append(standing)
             elif self._grant(now_ns, state, standing, bid, lead):
                 self.ask(now_ns, standing)
+                if standing.narrow:
+                    self._ask_beside(now_ns, standing)
             else:
                 declined.append(standing)
         for standing in declined:
@@ -403,6 +448,8 @@ class RankThread(SourceContext):
                 continue
             if self._grant(now_ns, state, standing, bid, lead):
                 standing.passed = declined = 0
+                if standing.narrow:
+                    self._ask_beside(now_ns, standing)
                 if not self._place(now_ns, standing):
                     return
             else:
@@ -414,6 +461,12 @@ class RankThread(SourceContext):
             self._stay(now_ns, standing)
         else:
             lane.wait(standing)
+
+    def _ask_beside(self, now_ns: int, standing: Standing) -> None:
+        """Ask for a source's bids in the other parts of the pool: its queue is another now."""
+        for index, each in list(self.standings[standing.source.number].items()):
+            if index < POOL and each is not standing:
+                self.ask(now_ns, each)
 
     def _stay(self, now_ns: int, standing: Standing) -> None:
         """Keep a bid in the race that has handed every slot back, but only for the next one."""
@@ -471,6 +524,10 @@ class RankThread(SourceContext):
             return False
         state.lane.withdraw(state)
         self.signals.on_grant(now_ns - standing.ripe_since_ns)
+        if standing.narrow:
+            waited_ns = self.waits_ns.get(standing.index, 0.0)
+            waited_ns += self.signals.wait_weight * (now_ns - standing.ripe_since_ns - waited_ns)
+            self.waits_ns[standing.index] = waited_ns
         self.batches += 1
         batch.batch_id = self.batches
         size = len(batch.requests)

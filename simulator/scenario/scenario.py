@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fermata.applications.application import Application
+from fermata.applications.backends import BackendGroup, kind_numbers, kinds_of, read_backends
 from fermata.applications.reader import (
     numbered,
     owners_of,
@@ -99,6 +100,18 @@ class Scenario:
     """A backend holds one model at a time; others have to be swapped in."""
     fair_shares: bool = False
     """Refuse on arrival what is above a fair share, as live routers do."""
+    groups: tuple[BackendGroup, ...] = ()
+    """The backends by kind, in order; empty: all are alike."""
+
+    @property
+    def kinds(self) -> tuple[BackendGroup, ...]:
+        """A group of each kind of backends, by the kind's number."""
+        return kinds_of(self.groups) or (BackendGroup(self.backends),)
+
+    @property
+    def kind_of(self) -> tuple[int, ...]:
+        """By backend: the number of its kind."""
+        return kind_numbers(self.groups) or (0,) * self.backends
 
     @property
     def resident(self) -> frozenset[int] | None:
@@ -154,7 +167,8 @@ def build_scenario(
 ) -> Scenario:
     """The scenario of these options and these applications, as files declare them."""
     applications = _simulated(given)
-    backends = top.integer("backends", low=1)
+    groups = read_backends(top, "backends")
+    backends = sum(group.count for group in groups)
     policy = top.choice("policy", POLICIES, "deferred")
     options = top.mapping("policy_options")
     read_options(policy, options)
@@ -168,6 +182,9 @@ def build_scenario(
     autoscaler, epochs = read_autoscaler(top), read_epochs(top)
     if (autoscaler or epochs) and top.items("faults"):
         refuse("faults", top.items("faults"), "need a fixed fleet; leave autoscaler and epochs out")
+    if (autoscaler or epochs) and len(kinds_of(groups)) > 1:
+        rule = "has several kinds, and only one can be scaled; leave autoscaler and epochs out"
+        refuse("backends", top.data["backends"], rule)
     if epochs:
         check_movable(each.policy or policy for each in applications)
     check_backends("backends", backends, owners_of(applications, policy, options))
@@ -196,7 +213,13 @@ def build_scenario(
         network=_read_network(top, applications),
         autoscaler=autoscaler,
         epochs=epochs,
+        groups=() if _is_plain(groups) else groups,
     )
+
+
+def _is_plain(groups: tuple[BackendGroup, ...]) -> bool:
+    """Whether every backend has the run times that variants say."""
+    return {group.same_as for group in groups} == {("", 1.0)}
 
 
 def _read_network(top: Fields, applications: tuple[Application, ...]) -> NetworkSpec | None:

@@ -404,7 +404,7 @@ def application_has_two_leads() -> None:
     engine.add_application(Told())
 
 
-@breaks("RankThread._join", "lane.index not in self.standings[source.number]")
+@breaks("RankThread._join", "standing.index not in standings")
 def two_sources_have_one_number() -> None:
     source = Told()
     engine = make(source)

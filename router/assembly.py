@@ -37,6 +37,9 @@ class RouterConfig:
     """A backend holds one model at a time; others are swapped in."""
     fair_shares: bool = False
     """Refuse on arrival what is above an application's or a client's fair share of backends."""
+    shared_backends: bool = False
+    """Policies with queues of their own for each backend share all backends by `backend_share`,
+    rather than having some for themselves."""
     sub_clusters: int = 1
     """RankThreads; every application starts on the first, a plan moves it."""
 
@@ -96,6 +99,8 @@ def assemble(config: RouterConfig) -> Assembly:
             names.append(variant.name)
         families.append(Family(len(families), application, tuple(range(first, len(names)))))
     sources = _build_all(config, families)
+    if config.shared_backends:
+        _share_backends(config, sources)
     for application, source in zip(config.applications, sources, strict=True):
         family = families[len(engine.sources)]
         runs = _what_runs(config, application, source, family)
@@ -177,6 +182,19 @@ def policy_of(
     if application.policy:
         return application.policy, application.policy_options
     return config.policy, config.policy_options
+
+
+def _share_backends(config: RouterConfig, sources: list[Source]) -> None:
+    """Give every source its part of the backends' time; those of the pool have theirs together."""
+    shares = _ownership(config, sources).shares
+    if len(shares) < 2:
+        return
+    total = sum(shares.values())
+    lone = {number: source.owns_backends for number, source in enumerate(sources)}
+    for number, source in enumerate(sources):
+        first = sources.index(source)
+        if first == number:
+            source.share_backends(shares[first if lone[first] else None] / total)
 
 
 def _ownership(config: RouterConfig, sources: list[Source]) -> Ownership:

@@ -49,6 +49,7 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> SimulatedAssembly
             lead_ns=scenario.dispatch_ns,
             seed=scenario.seed,
             fair_shares=scenario.fair_shares,
+            shared_backends=scenario.shared_backends,
             sub_clusters=1 if scenario.epochs is None else scenario.epochs.sub_clusters,
         )
     )

@@ -5,7 +5,8 @@ from collections.abc import Callable, Container
 from heapq import heapify, heappop, heappush
 
 from fermata.router.core.events import Batch
-from fermata.router.core.source import Bid, Source, kind_lane
+from fermata.router.core.source import Bid, Source, kind_lane, own_lane
+from fermata.router.core.time_share import TimeParty, TimeShares
 from fermata.router.core.timers import Timer
 
 COMPACT_FROM = 32
@@ -26,6 +27,7 @@ class Standing(Timer):
         "key",
         "lane",
         "narrow",
+        "party",
         "passed",
         "ripe_since_ns",
         "ripe_stamp",
@@ -47,6 +49,8 @@ class Standing(Timer):
         self.index = lane.index if index is None else index
         """The lane's number for the source; another one than the lane's own names a part of it."""
         self.narrow = self.index != lane.index
+        self.party: TimeParty | None = None
+        """Its part in the lane's time, where that is shared."""
         self.bid: Bid | None = None
         self.armed_at_ns = 0
         self.key = 0
@@ -187,6 +191,7 @@ class Lane:
         "narrow",
         "parted",
         "ripe",
+        "shares",
         "stamp",
         "swappable",
         "up",
@@ -222,11 +227,14 @@ class Lane:
         self.ripe: dict[int, RipeBids] = {}
         """Bids that wait, by the set of their holders. Backends that hold every variant would be
         in all of these sets, and are left out."""
-        self.narrow: dict[int, RipeBids] = {}
-        """The same of bids for a part of the lane, by all backends that can serve them."""
+        self.narrow: dict[tuple[int, int], RipeBids] = {}
+        """The same of bids for a part of the lane, by party and all backends that can serve them;
+        party 0 where the lane's time is not shared."""
         self.parted: list[Standing] = []
         """Standings in a part of the lane."""
         self.stamp = 0
+        self.shares: TimeShares | None = None
+        """Whose turn it is, where policies share the backends; None: the smallest key's."""
 
     # Backends
 
@@ -273,7 +281,8 @@ class Lane:
         self.kinds = {kind: change(each, bit) for kind, each in self.kinds.items()}
         self._forget_empty()
         self.ripe = {change(each, bit): ripe for each, ripe in self.ripe.items()}
-        self.narrow = {change(each, bit): ripe for each, ripe in self.narrow.items()}
+        narrow = self.narrow.items()
+        self.narrow = {(party, change(each, bit)): ripe for (party, each), ripe in narrow}
         self.version += 1
 
     def hold(self, state: BackendState, resident: frozenset[int] | None) -> None:
@@ -344,7 +353,11 @@ class Lane:
         return found
 
     def part(self, index: int) -> int:
-        """The backends of a part of this lane: of one kind."""
+        """The backends of a part of this lane: of one kind, or one alone."""
+        if index > 0:
+            at = bisect_left(self.members, index, key=_own_lane)
+            here = at < len(self.members) and self.members[at].backend + own_lane(0) == index
+            return self.members[at].bit if here else 0
         for kind, backends in self.kinds.items():
             if kind_lane(kind) == index:
                 return backends
@@ -390,14 +403,20 @@ class Lane:
         standing.ripe_stamp = self.stamp
         if standing.version != self.version:
             standing.look_up()
-        sets = self.narrow if standing.narrow else self.ripe
-        ripe = sets.get(standing.holders)
+        if standing.narrow:
+            key = (0 if standing.party is None else standing.party.number, standing.holders)
+            self.narrow.setdefault(key, RipeBids()).push(standing)
+            return
+        ripe = self.ripe.get(standing.holders)
         if ripe is None:
-            ripe = sets[standing.holders] = RipeBids()
+            ripe = self.ripe[standing.holders] = RipeBids()
         ripe.push(standing)
 
     def first_ripe(self, state: BackendState) -> Standing | None:
-        """The bid with the smallest key of those that wait and that this backend can serve."""
+        """The bid with the smallest key of those that wait and that this backend can serve; where
+        time is shared, of those whose turn it is."""
+        if self.narrow:
+            return self._first_in_turn(state)
         whole, bit = state.resident is None, state.bit
         first: tuple[int, int, Standing] | None = None
         for holders, ripe in list(self.ripe.items()):
@@ -407,14 +426,20 @@ class Lane:
                     del self.ripe[holders]
                 elif first is None or entry < first:
                     first = entry
-        for holders, ripe in list(self.narrow.items()) if self.narrow else ():
-            if holders & bit:
-                entry = ripe.first()
-                if entry is None:
-                    del self.narrow[holders]
-                elif first is None or entry < first:
-                    first = entry
         return None if first is None else first[2]
+
+    def _first_in_turn(self, state: BackendState) -> Standing | None:
+        self._forget_empty()
+        found = [each.first() for sets, each in self.narrow.items() if sets[1] & state.bit]
+        whole = state.resident is None
+        found += [each.first() for sets, each in self.ripe.items() if whole or sets & state.bit]
+        entries = [entry for entry in found if entry is not None]
+        shares = self.shares
+        if shares is not None:
+            parties = {each.party for _, _, each in entries if each.party is not None}
+            turn = shares.in_turn(parties)
+            entries = [each for each in entries if each[2].party is None or each[2].party in turn]
+        return min(entries)[2] if entries else None
 
     def _forget_empty(self) -> None:
         self.ripe = {each: ripe for each, ripe in self.ripe.items() if ripe.first() is not None}
@@ -425,6 +450,10 @@ class Lane:
 
 def _number(state: BackendState) -> int:
     return state.backend
+
+
+def _own_lane(state: BackendState) -> int:
+    return own_lane(state.backend)
 
 
 def _widen(backends: int, bit: int) -> int:

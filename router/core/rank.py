@@ -21,6 +21,7 @@ from fermata.router.core.source import (
     kind_lane,
     own_lane,
 )
+from fermata.router.core.time_share import TimeParty, TimeShares
 from fermata.router.core.timers import Timers
 
 
@@ -51,9 +52,11 @@ class RankThread(SourceContext):
         "kinds",
         "lanes",
         "nodes",
+        "parties",
         "retries",
         "rules",
         "settled_at_ns",
+        "sharers",
         "slot",
         "standings",
         "vacant",
@@ -79,6 +82,10 @@ class RankThread(SourceContext):
         """By the source's number, then by lane."""
         self.vacant: list[int] = []
         """Numbers of sources that have left."""
+        self.parties: dict[Source, TimeParty] = {}
+        """Parts in the pool's time, where policies share its backends."""
+        self.sharers: list[Source] = []
+        """Those of them with a lane for each backend of the pool."""
         self.kinds: tuple[int, ...] = ()
         """Kinds of the pool's backends."""
         self.waits_ns: dict[int, float] = {}
@@ -150,8 +157,18 @@ class RankThread(SourceContext):
         else:
             source.number = len(self.standings)
             self.standings.append({})
+        pool = self.lanes[POOL]
+        if source.share < 1.0:
+            pool.shares = pool.shares or TimeShares()
+            lone, share = source.shares_backends, source.share
+            party = pool.shares.add(share) if lone else pool.shares.add_to_pool(share)
+            self.parties[source] = party
         if not source.owns_backends:
-            self._join(source, self.lanes[POOL])
+            self._join(source, pool)
+        if source.shares_backends:
+            self.sharers.append(source)
+            for backend in (each.backend for each in pool.members):
+                self._join(source, pool, own_lane(backend))
         source.attach(self)
         if source.by_kind and self.kinds:
             self._part(self.settled_at_ns, source)
@@ -165,6 +182,7 @@ class RankThread(SourceContext):
 
     def _join(self, source: Source, lane: Lane, index: int | None = None) -> None:
         standing = Standing(self.ask, source, lane, index)
+        standing.party = self.parties.get(source)
         standings = self.standings[source.number]
         assert standing.index not in standings, "a source bids once in a lane"
         standings[standing.index] = standing
@@ -255,6 +273,8 @@ class RankThread(SourceContext):
         if owner is not None:
             self._join(owner, lane)
             self._join(self.retries, lane)
+        for sharer in self.sharers if owner is None else ():
+            self._join(sharer, lane, own_lane(backend))
         state = BackendState(self.offer, backend, kind, lane, owner)
         lane.add(state)
         lane.hold(state, resident)
@@ -272,6 +292,8 @@ class RankThread(SourceContext):
         state.lane.remove(state)
         if state.owner is not None:
             self._leave(state.owner, state.lane)
+        for sharer in self.sharers if state.owner is None else ():
+            self._quit(sharer, own_lane(backend))
         return [batch for batch in (state.running, state.queued) if batch is not None]
 
     def drain(self, now_ns: int, backend: int) -> None:
@@ -304,8 +326,8 @@ class RankThread(SourceContext):
     def _tell(self, now_ns: int, state: BackendState, up: bool) -> None:
         # Sources of the pool need not know: they see the number of backends in the signals.
         owner = state.owner
-        if owner is not None:
-            self.refresh(now_ns, owner, owner.on_backend(now_ns, state.backend, up))
+        for source in self.sharers if owner is None else (owner,):
+            self.refresh(now_ns, source, source.on_backend(now_ns, state.backend, up))
         if self.retries.of_request:
             self.refresh(now_ns, self.retries, self.lanes_of(owner))
 
@@ -415,7 +437,7 @@ class RankThread(SourceContext):
                 declined.append(standing)
             elif self._grant(now_ns, state, standing, bid, lead):
                 self.ask(now_ns, standing)
-                if standing.narrow:
+                if standing.index < POOL:
                     self._ask_beside(now_ns, standing)
             else:
                 declined.append(standing)
@@ -448,7 +470,7 @@ class RankThread(SourceContext):
                 continue
             if self._grant(now_ns, state, standing, bid, lead):
                 standing.passed = declined = 0
-                if standing.narrow:
+                if standing.index < POOL:
                     self._ask_beside(now_ns, standing)
                 if not self._place(now_ns, standing):
                     return
@@ -524,7 +546,7 @@ class RankThread(SourceContext):
             return False
         state.lane.withdraw(state)
         self.signals.on_grant(now_ns - standing.ripe_since_ns)
-        if standing.narrow:
+        if standing.index < POOL:
             waited_ns = self.waits_ns.get(standing.index, 0.0)
             waited_ns += self.signals.wait_weight * (now_ns - standing.ripe_since_ns - waited_ns)
             self.waits_ns[standing.index] = waited_ns
@@ -541,6 +563,8 @@ class RankThread(SourceContext):
             batch.start_at_ns += wait_ns
             batch.plan_ns -= wait_ns
         batch.expect_ns = slot.expect_ns(batch.variant, size)
+        if standing.party is not None and state.lane.shares is not None:
+            state.lane.shares.charge(standing.party, batch.expect_ns)
         batch.swap_in_ns = slot.swap_in_ns(batch.variant)
         if state.resident is not None and batch.variant not in state.resident:
             # The next grant will find it there.

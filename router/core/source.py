@@ -211,6 +211,10 @@ class Source:
 
     owns_backends = False
     """True: one lane for each backend the plan gives it. False: the pool."""
+    shares_backends = False
+    """True: it has a lane for each backend of the pool, and takes turns there with others."""
+    share = 1.0
+    """Part of its backends' time that it may count on; less than 1 where it shares them."""
     respects_client_limits = False
     """True: it runs no request on a variant that the request does not allow."""
     by_kind = False
@@ -224,6 +228,12 @@ class Source:
     is offered. Set before it is attached, and never changed."""
     application = 0
     """Given by its engine; the first where it serves several. Negative: each bid names its own."""
+
+    def share_backends(self, share: float) -> None:
+        """Have only this part of the backends' time from now on; called before it is attached."""
+        self.share = share
+        if self.owns_backends:
+            self.owns_backends, self.shares_backends = False, True
 
     def attach(self, desk: "SourceContext") -> None:
         """Called once, before any event, with what a source may use of its surroundings."""

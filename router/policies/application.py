@@ -62,7 +62,8 @@ class ApplicationSpec:
     policy_options: Mapping[str, object] = field(default_factory=dict)
     """Options of that policy."""
     backend_share: Positive = 1.0
-    """Its part of the backends, where policies need backends of their own."""
+    """Its part of the backends, or of their time where they are too few for all, if policies have
+    queues for single backends."""
     fair_share: Positive = 1.0
     """Its part of the backends, relative to others, when not all can be served."""
     accuracy_floor: Fraction = 0.0

@@ -23,6 +23,7 @@ from fermata.router.policies.catalog import (
     check_backends,
     check_movable,
     read_options,
+    shares_backends,
 )
 from fermata.simulator.scenario.arrival_spec import ArrivalSpec, read_arrivals
 from fermata.simulator.scenario.network_spec import NetworkSpec, read_network
@@ -117,6 +118,12 @@ class Scenario:
     def resident(self) -> frozenset[int] | None:
         """Models that a backend holds when it comes up; None: all."""
         return frozenset() if self.swap else None
+
+    @property
+    def shared_backends(self) -> bool:
+        """Whether policies with queues for single backends have to share them."""
+        applied = owners_of(self.applications, self.policy, self.policy_options)
+        return shares_backends(self.backends, applied)
 
     @property
     def scales(self) -> bool:

@@ -54,7 +54,7 @@ class ModelThread(Source):
     """By lane, fastest kind first, where the pool has several. The candidate below is then without
     use, but for its window."""
     mixed = False
-    """Whether it has several."""
+    """Whether it has several; `size` is 0 then."""
 
     def __init__(
         self,
@@ -114,12 +114,8 @@ class ModelThread(Source):
             self._aim(request.deadline_ns - request.arrived_at_ns)
             self.timers.arm(self.silence, now_ns + self.rules.silent_ns)
         queue = self.queue
-        if self.mixed:
-            queue.push(request)
-            return tuple(self.candidates)
         if queue.push(request):
-            self._rebuild(now_ns)
-            return POOL_ONLY
+            return self._anew(now_ns)
         # The common case: the candidate was the whole queue, and has room for one more.
         size = self.size + 1
         items, head = queue.items, queue.head
@@ -132,7 +128,7 @@ class ModelThread(Source):
                     self.hold_until_ns = request.start_by_ns
                 self._stand(now_ns, size, end_by_ns)
                 return POOL_ONLY
-        return NO_LANES
+        return tuple(self.candidates) if self.mixed else NO_LANES
 
     def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
         if not self.queue.remove(request):
@@ -181,10 +177,8 @@ class ModelThread(Source):
     # The candidate
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
-        if self.mixed:
-            return self._bid_by_kind(now_ns, lane)
         if self.size == 0:
-            return None
+            return self._bid_by_kind(now_ns, lane) if self.mixed else None
         bid = self.standing_bid
         if bid.expires_at_ns < now_ns:
             self._rebuild(now_ns)

@@ -1,7 +1,7 @@
 """A variant as a file declares it: a model, and its run times by hand or from a profile."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from fermata.foundation.errors import ConfigError
@@ -13,6 +13,7 @@ from fermata.foundation.sections import (
     Positive,
     Resolved,
     Served,
+    Simulated,
     read_section,
 )
 from fermata.foundation.validation import Fields
@@ -47,6 +48,26 @@ class ProfileForm:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfilesForm:
+    """Profiles by the kind of backend."""
+
+    takes: str = "profiles by kind of backend"
+
+    def read(self, row: Fields, key: str) -> dict[str, Profile]:
+        """Each of them whole."""
+        found: dict[str, Profile] = {}
+        inner = row.inner(key, row.mapping(key))
+        for kind in inner.data:
+            source = ProfileForm().read(inner, kind)
+            given = find_profile(source) if isinstance(source, str) else source
+            found[kind] = given
+        return found
+
+    def write(self, value: Any) -> object:
+        return {kind: write_inline(each) for kind, each in value.items()}
+
+
+@dataclass(frozen=True, slots=True)
 class Variant(VariantSpec):
     """One model that can serve an application. Give its run times once: by `profile`, by `alpha_ms`
     and `beta_ms`, or by `latency_ms`; servers measure them at the start where all are absent."""
@@ -66,6 +87,11 @@ class Variant(VariantSpec):
     """Run times of batches of 1, 2, 3, ..."""
     p99_ms: tuple[Positive, ...] | None = None
     """Run times that 99 of 100 batches keep, beside `latency_ms`."""
+    profiles: Simulated[Annotated[Mapping[str, Profile], ProfilesForm()]] = field(
+        default_factory=dict
+    )
+    """Run times on kinds of backends where they are not those of the group's `slower`: as
+    `profile`, by kind. Backends of a server measure their own."""
     recall: tuple[Fraction, ...] = ()
     """Share of right answers by class; the profile's where absent."""
     profile: Resolved[Profile | None] = None

@@ -12,6 +12,7 @@ from benchmarks.workloads import (
     RESNET50,
     bursty,
     cameras,
+    fleet,
     table4,
     zoo,
 )
@@ -30,6 +31,17 @@ ZOO_GOALS = {
     ("symphony-a100", "lt2"): 6_480,
 }
 QUICK_ZOOS = (("symphony-1080ti", "lt2"), ("symphony-a100", "lt2"))
+UNEQUAL = (
+    (4, 4, 3.0, 100, 1),
+    (4, 4, 3.0, 25, 1),
+    (4, 4, 1.5, 50, 1),
+    (4, 4, 6.0, 100, 1),
+    (1, 8, 3.0, 100, 1),
+    (8, 1, 3.0, 50, 1),
+    (4, 4, 3.0, 100, 10),
+)
+"""Fast backends, slow ones, how much slower, SLO in ms, models."""
+UNEQUAL_QUICK = UNEQUAL[:1]
 Search = Callable[[], float]
 
 
@@ -143,6 +155,29 @@ def worst_camera(phase: str, seconds: float) -> float:
     return float(min(answered) / np.mean(answered))
 
 
+def fleet_figures(quick: bool) -> Iterator[tuple[Figure, Search]]:
+    """Fast and slower backends together, against each kind alone."""
+    seconds = 5 if quick else 20
+    for fast, slow, slower, slo_ms, models in UNEQUAL_QUICK if quick else UNEQUAL:
+        name = f"unequal fleet, {fast} + {slow} ({slower:g} times slower), SLO {slo_ms}, "
+        name += f"{models} models: goodput over the sum of the parts"
+        search = partial(over_parts, fast, slow, slower, slo_ms, models, seconds)
+        yield Figure(name, 0, "x", 0.95), search
+
+
+def over_parts(
+    fast: int, slow: int, slower: float, slo_ms: float, models: int, seconds: float
+) -> float:
+    """Goodput of the worse order of the two groups, over that of both groups alone."""
+    quick = {"count": fast, "kind": "fast"}
+    late = {"count": slow, "kind": "slow", "slower": slower}
+    alone_fast, alone_slow, *both = (
+        goodput(partial(fleet, groups, slo_ms, models, duration_s=seconds))
+        for groups in ([quick], [late], [quick, late], [late, quick])
+    )
+    return min(both) / (alone_fast + alone_slow)
+
+
 def measure(quick: bool) -> Iterator[Figure]:
     groups = (
         table4_figures,
@@ -151,6 +186,7 @@ def measure(quick: bool) -> Iterator[Figure]:
         burst_figures,
         hold_figures,
         camera_figures,
+        fleet_figures,
     )
     planned = [entry for group in groups for entry in group(quick)]
     with ProcessPoolExecutor(2) as pool:

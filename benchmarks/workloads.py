@@ -24,6 +24,13 @@ def table4(variant: dict[str, object], slo_ms: float, **values: object) -> Scena
     return scenario(backends=8, applications=application(variant, slo_ms), **values)
 
 
+def fleet(
+    groups: list[dict[str, object]], slo_ms: float, models: int, **values: object
+) -> Scenario:
+    """ResNet-50 on backends of several kinds."""
+    return scenario(backends=groups, applications=application(RESNET50, slo_ms, models), **values)
+
+
 def zoo(table: str, setting: str, **values: object) -> Scenario:
     """Symphony Fig. 6: the model zoo on 64 GPUs."""
     return scenario(backends=64, zoo={"table": table, "setting": setting}, **values)

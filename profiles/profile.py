@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import (
@@ -136,6 +136,19 @@ class Profile:
         end = min(size_max, self.batches[-1]) if self.batches else size_max
         self._check_size(end)
         return [self._at(column, size) for size in range(1, end + 1)]
+
+
+def slowed(profile: Profile, factor: float) -> Profile:
+    """The profile of the same model on a device that takes so many times as long."""
+    if factor == 1.0:
+        return profile
+    line = profile.linear_ns
+    return replace(
+        profile,
+        p50_ns=tuple(max(1, round(factor * each)) for each in profile.p50_ns),
+        p99_ns=tuple(max(1, round(factor * each)) for each in profile.p99_ns),
+        linear_ns=line and (max(1, round(factor * line[0])), round(factor * line[1])),
+    )
 
 
 def interpolate(sizes: Sequence[int], values: Sequence[int], size: int) -> int:

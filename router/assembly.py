@@ -37,6 +37,9 @@ class RouterConfig:
     """A backend holds one model at a time; others are swapped in."""
     fair_shares: bool = False
     """Refuse on arrival what is above an application's or a client's fair share of backends."""
+    shared_backends: bool = False
+    """Policies with queues of their own for each backend share all backends by `backend_share`,
+    rather than having some for themselves."""
     sub_clusters: int = 1
     """RankThreads; every application starts on the first, a plan moves it."""
 
@@ -90,9 +93,14 @@ def assemble(config: RouterConfig) -> Assembly:
             p99_ns = None if variant.p99_ns is None else list(variant.p99_ns)
             swap_in_ns = variant.swap_in_ns or 0
             costs.add(len(names), list(variant.p50_ns), p99_ns, swap_in_ns=swap_in_ns)
+            for kind, times in enumerate(variant.other_kinds, 1):
+                p99_ns = None if times.p99_ns is None else list(times.p99_ns)
+                costs.add(len(names), list(times.p50_ns), p99_ns, kind)
             names.append(variant.name)
         families.append(Family(len(families), application, tuple(range(first, len(names)))))
     sources = _build_all(config, families)
+    if config.shared_backends:
+        _share_backends(config, sources)
     for application, source in zip(config.applications, sources, strict=True):
         family = families[len(engine.sources)]
         runs = _what_runs(config, application, source, family)
@@ -174,6 +182,19 @@ def policy_of(
     if application.policy:
         return application.policy, application.policy_options
     return config.policy, config.policy_options
+
+
+def _share_backends(config: RouterConfig, sources: list[Source]) -> None:
+    """Give every source its part of the backends' time; those of the pool have theirs together."""
+    shares = _ownership(config, sources).shares
+    if len(shares) < 2:
+        return
+    total = sum(shares.values())
+    lone = {number: source.owns_backends for number, source in enumerate(sources)}
+    for number, source in enumerate(sources):
+        first = sources.index(source)
+        if first == number:
+            source.share_backends(shares[first if lone[first] else None] / total)
 
 
 def _ownership(config: RouterConfig, sources: list[Source]) -> Ownership:

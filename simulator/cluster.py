@@ -21,6 +21,7 @@ class EmulatedBackend:
 
     __slots__ = (
         "incarnation",
+        "kind",
         "run_ns",
         "running",
         "slowness",
@@ -29,7 +30,8 @@ class EmulatedBackend:
         "waiting",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, kind: int = 0) -> None:
+        self.kind = kind
         self.incarnation = 0
         self.running: Batch | None = None
         self.started_at_ns = 0
@@ -52,10 +54,12 @@ class EmulatedCluster:
         start_ns: int,
         rng: random.Random,
         variation: float = 0.0,
-        spreads: Sequence[Sequence[float]] | None = None,
+        spreads: Sequence[Sequence[Sequence[float]]] | None = None,
+        kind_of: Sequence[int] = (),
     ) -> None:
-        """`spreads`: of the logarithm of run times, by variant and batch size less one."""
-        self.backends = [EmulatedBackend() for _ in range(backends)]
+        """`spreads`: of the logarithm of run times, by kind, variant and batch size less one.
+        `kind_of`: by backend; empty: all are alike."""
+        self.backends = [EmulatedBackend(kind) for kind in kind_of or (0,) * backends]
         self.costs = costs
         self.dispatch_ns = dispatch_ns
         self.jitter = [(start_ns + from_ns, spread) for from_ns, spread in jitter]
@@ -104,9 +108,9 @@ class EmulatedCluster:
         at_ns = max(at_ns, state.stalled_until_ns)
         state.running = batch
         state.started_at_ns = at_ns
-        run_ns = self.costs.of(batch.variant).p50_ns[len(batch.requests)]
+        run_ns = self.costs.of(batch.variant, state.kind).p50_ns[len(batch.requests)]
         if self.spreads is not None:
-            own = self.spreads[batch.variant][len(batch.requests) - 1]
+            own = self.spreads[state.kind][batch.variant][len(batch.requests) - 1]
             run_ns = int(run_ns * math.exp(self.rng.gauss(0.0, own)))
         spread = self._spread(at_ns)
         if spread > 0.0:
@@ -139,6 +143,10 @@ class EmulatedCluster:
             state.waiting = None
             self._start(max(now_ns, arrives_at_ns), backend, following)
         return batch, started_at_ns, run_ns
+
+    def kind(self, backend: int) -> int:
+        """The number of a backend's kind."""
+        return self.backends[backend].kind
 
     def stale(self, backend: int, incarnation: int) -> bool:
         return self.backends[backend].incarnation != incarnation

@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fermata.applications.backends import BackendGroup
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import SECOND, seconds
+from fermata.simulator.assembly import profile_on
 from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import simulate
 from fermata.simulator.scenario.scenario import Scenario
@@ -101,12 +103,22 @@ def find_goodput(scenario: Scenario, tell: Tell | None = None) -> Goodput:
 
 def fluid_bound_rps(scenario: Scenario) -> float:
     """The backends' capacity if every batch were as large as the SLO allows."""
+    return sum(
+        group.count / _cost_s(scenario, kind)
+        for kind in scenario.kinds
+        for group in scenario.groups or (kind,)
+        if group.same_as == kind.same_as
+    )
+
+
+def _cost_s(scenario: Scenario, kind: BackendGroup) -> float:
+    """Backend time of one request in such batches, on a kind of backend."""
     cost_s = 0.0
     for application, share in zip(scenario.applications, scenario.shares, strict=True):
-        profile, size = application.profiles[0], 1
+        profile, size = profile_on(application.variants[0], kind), 1
         ends = (profile.batch_size_max, application.variants[0].batch_size_max)
         end = min([each for each in ends if each] or [1024])
         while size < end and profile.latency_ns(size + 1) <= application.slo_ns:
             size += 1
         cost_s += share * profile.latency_ns(size) / size / SECOND
-    return scenario.backends / cost_s
+    return cost_s

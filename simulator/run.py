@@ -99,6 +99,7 @@ class Driver:
             random.Random(f"{scenario.seed} execution"),
             scenario.variation,
             spreads(scenario) if scenario.draw == "profile" else None,
+            scenario.kind_of,
         )
         count = len(self.arrivals.at_ns)
         self.start_ns = array("q", bytes(8 * count))
@@ -308,8 +309,9 @@ class Driver:
             fault = self.cluster.end_fault(subject)
             if fault.kind == "crash":
                 owner = self.ownership.take(fault.backend)
+                kind, resident = self.cluster.kind(fault.backend), self.scenario.resident
                 self.engine.on_backend_up(
-                    now_ns, fault.backend, owner=owner, resident=self.scenario.resident
+                    now_ns, fault.backend, kind, owner=owner, resident=resident
                 )
 
     def _record(

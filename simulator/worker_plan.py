@@ -78,6 +78,7 @@ def under(scenario: Scenario, policy: str) -> Scenario:
         faults=(),
         autoscaler=None,
         epochs=None,
+        groups=(),
     )
 
 

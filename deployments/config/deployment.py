@@ -38,9 +38,11 @@ from fermata.foundation.sections import Mark, write_section
 from fermata.foundation.validation import Fields, read_yaml
 from fermata.router.policies.catalog import (
     POLICIES,
+    AppliedPolicy,
     check_backends,
     check_movable,
     read_options,
+    shares_backends,
 )
 
 Resources = dict[str, Positive]
@@ -246,10 +248,17 @@ class DeploymentConfig(Section):
         return self
 
     def check_backends(self, pooled: bool = True) -> None:
-        """Refuse fewer backends at the start than there are owners of some."""
-        count, router = self.backend.count, self.router
-        owners = owners_of(self.applications, router.policy, router.policy_options)
-        check_backends("backend.count", count, owners, pooled)
+        """Refuse fewer backends at the start than owners, where one of them cannot share."""
+        check_backends("backend.count", self.backend.count, self._owners(), pooled)
+
+    @property
+    def shares_backends(self) -> bool:
+        """Whether policies with queues for single backends have to share them."""
+        return shares_backends(self.backend.count, self._owners())
+
+    def _owners(self) -> list[AppliedPolicy]:
+        router = self.router
+        return owners_of(self.applications, router.policy, router.policy_options)
 
     @model_validator(mode="after")
     def _accuracy(self) -> "DeploymentConfig":

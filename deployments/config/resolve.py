@@ -89,6 +89,7 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
         },
         sub_clusters=1 if config.epochs is None else config.epochs.sub_clusters,
         fair_shares=config.router.fair_shares,
+        shared_backends=config.shares_backends,
     )
 
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Container
 from heapq import heapify, heappop, heappush
 
 from fermata.router.core.events import Batch
-from fermata.router.core.source import Bid, Source
+from fermata.router.core.source import Bid, Source, kind_lane, own_lane
+from fermata.router.core.time_share import TimeParty, TimeShares
 from fermata.router.core.timers import Timer
 
 COMPACT_FROM = 32
@@ -22,8 +23,11 @@ class Standing(Timer):
         "ask",
         "bid",
         "holders",
+        "index",
         "key",
         "lane",
+        "narrow",
+        "party",
         "passed",
         "ripe_since_ns",
         "ripe_stamp",
@@ -32,12 +36,21 @@ class Standing(Timer):
     )
 
     def __init__(
-        self, ask: Callable[[int, "Standing"], None], source: Source, lane: "Lane"
+        self,
+        ask: Callable[[int, "Standing"], None],
+        source: Source,
+        lane: "Lane",
+        index: int | None = None,
     ) -> None:
         super().__init__()
         self.ask = ask
         self.source = source
         self.lane = lane
+        self.index = lane.index if index is None else index
+        """The lane's number for the source; another one than the lane's own names a part of it."""
+        self.narrow = self.index != lane.index
+        self.party: TimeParty | None = None
+        """Its part in the lane's time, where that is shared."""
         self.bid: Bid | None = None
         self.armed_at_ns = 0
         self.key = 0
@@ -47,7 +60,8 @@ class Standing(Timer):
         self.passed = 0
         """Backends that it has declined, where not all could be offered at once."""
         self.holders = 0
-        """Backends that can run some of what the source may run, beside those that hold all."""
+        """Backends that can run some of what the source may run, beside those that hold all. In a
+        part of the lane, those are among them."""
         self.version = -1
         """The lane's version when they were looked up."""
 
@@ -58,11 +72,14 @@ class Standing(Timer):
         """The backends that can run some of what the source may run."""
         if self.version != self.lane.version:
             self.look_up()
-        return self.holders | self.lane.whole
+        return self.holders if self.narrow else self.holders | self.lane.whole
 
     def look_up(self) -> None:
         """Learn anew who holds what the source may run."""
-        self.holders, self.version = self.lane.holders_of(self.source), self.lane.version
+        lane = self.lane
+        self.holders, self.version = lane.holders_of(self.source), lane.version
+        if self.narrow:
+            self.holders = (self.holders | lane.whole) & lane.part(self.index)
 
 
 class BackendState(Timer):
@@ -178,7 +195,10 @@ class Lane:
         "index",
         "kinds",
         "members",
+        "narrow",
+        "parted",
         "ripe",
+        "shares",
         "stamp",
         "swappable",
         "up",
@@ -216,7 +236,14 @@ class Lane:
         in all of these sets, and are left out. A group stays when its last bid goes."""
         self.grouping = 0
         """Changes with the groups, so that each backend looks for its own ones only then."""
+        self.narrow: dict[tuple[int, int], RipeBids] = {}
+        """The same of bids for a part of the lane, by party and all backends that can serve them;
+        party 0 where the lane's time is not shared."""
+        self.parted: list[Standing] = []
+        """Standings in a part of the lane."""
         self.stamp = 0
+        self.shares: TimeShares | None = None
+        """Whose turn it is, where policies share the backends; None: the smallest key's."""
 
     # Backends
 
@@ -245,8 +272,8 @@ class Lane:
 
     def remove(self, state: BackendState) -> None:
         self.drain(state)
-        self.hold(state, frozenset())
         self.kinds[state.kind] ^= state.bit
+        self.hold(state, frozenset())
         at = self.members.index(state)
         assert state.bit == 1 << at, "a bit does not name its backend"
         del self.members[at]
@@ -263,6 +290,8 @@ class Lane:
         self.kinds = {kind: change(each, bit) for kind, each in self.kinds.items()}
         self._forget_empty()
         self.ripe = {change(each, bit): ripe for each, ripe in self.ripe.items()}
+        narrow = self.narrow.items()
+        self.narrow = {(party, change(each, bit)): ripe for (party, each), ripe in narrow}
         self.version += 1
 
     def hold(self, state: BackendState, resident: frozenset[int] | None) -> None:
@@ -278,6 +307,7 @@ class Lane:
             assert bool(holders & bit) == (before is not None and variant in before)
             self.holders[variant] = holders ^ bit
         bidders = [each for variant in changed for each in self.bidders.get(variant, ())]
+        bidders += self.parted
         if bidders:
             self.version += 1
             for standing in bidders:
@@ -332,14 +362,31 @@ class Lane:
         assert found & state.bit, "a backend that was declined would be offered again"
         return found
 
+    def part(self, index: int) -> int:
+        """The backends of a part of this lane: of one kind, or one alone."""
+        if index > 0:
+            at = bisect_left(self.members, index, key=_own_lane)
+            here = at < len(self.members) and self.members[at].backend + own_lane(0) == index
+            return self.members[at].bit if here else 0
+        for kind, backends in self.kinds.items():
+            if kind_lane(kind) == index:
+                return backends
+        return 0
+
     # Bids
 
     def join(self, standing: Standing) -> None:
+        if standing.narrow:
+            self.parted.append(standing)
+            return
         for variant in self._tied_to(standing.source):
             self.bidders.setdefault(variant, []).append(standing)
 
     def leave(self, standing: Standing) -> None:
         standing.ripe_stamp = 0
+        if standing.narrow:
+            self.parted.remove(standing)
+            return
         for variant in self._tied_to(standing.source):
             self.bidders[variant].remove(standing)
 
@@ -366,6 +413,10 @@ class Lane:
         standing.ripe_stamp = self.stamp
         if standing.version != self.version:
             standing.look_up()
+        if standing.narrow:
+            key = (0 if standing.party is None else standing.party.number, standing.holders)
+            self.narrow.setdefault(key, RipeBids()).push(standing)
+            return
         ripe = self.ripe.get(standing.holders)
         if ripe is None:
             ripe = self.ripe[standing.holders] = RipeBids()
@@ -373,7 +424,10 @@ class Lane:
         ripe.push(standing)
 
     def first_ripe(self, state: BackendState) -> Standing | None:
-        """The bid with the smallest key of those that wait and that this backend can serve."""
+        """The bid with the smallest key of those that wait and that this backend can serve; where
+        time is shared, of those whose turn it is."""
+        if self.narrow:
+            return self._first_in_turn(state)
         if state.grouping != self.grouping:
             whole, bit = state.resident is None, state.bit
             groups = self.ripe.items()
@@ -387,13 +441,33 @@ class Lane:
                     first = entry
         return None if first is None else first[2]
 
+    def _first_in_turn(self, state: BackendState) -> Standing | None:
+        self._forget_empty()
+        found = [each.first() for sets, each in self.narrow.items() if sets[1] & state.bit]
+        whole = state.resident is None
+        found += [each.first() for sets, each in self.ripe.items() if whole or sets & state.bit]
+        entries = [entry for entry in found if entry is not None]
+        shares = self.shares
+        if shares is not None:
+            parties = {each.party for _, _, each in entries if each.party is not None}
+            turn = shares.in_turn(parties)
+            entries = [each for each in entries if each[2].party is None or each[2].party in turn]
+        return min(entries)[2] if entries else None
+
     def _forget_empty(self) -> None:
         self.ripe = {each: ripe for each, ripe in self.ripe.items() if ripe.first() is not None}
         self.grouping += 1
+        if self.narrow:
+            narrow = self.narrow.items()
+            self.narrow = {each: ripe for each, ripe in narrow if ripe.first() is not None}
 
 
 def _number(state: BackendState) -> int:
     return state.backend
+
+
+def _own_lane(state: BackendState) -> int:
+    return own_lane(state.backend)
 
 
 def _widen(backends: int, bit: int) -> int:

@@ -18,8 +18,10 @@ from fermata.router.core.source import (
     Slot,
     Source,
     SourceContext,
+    kind_lane,
     own_lane,
 )
+from fermata.router.core.time_share import TimeParty, TimeShares
 from fermata.router.core.timers import Timers
 
 
@@ -47,14 +49,18 @@ class RankThread(SourceContext):
     __slots__ = (
         "backends",
         "batches",
+        "kinds",
         "lanes",
         "nodes",
+        "parties",
         "retries",
         "rules",
         "settled_at_ns",
+        "sharers",
         "slot",
         "standings",
         "vacant",
+        "waits_ns",
     )
 
     def __init__(
@@ -76,15 +82,30 @@ class RankThread(SourceContext):
         """By the source's number, then by lane."""
         self.vacant: list[int] = []
         """Numbers of sources that have left."""
+        self.parties: dict[Source, TimeParty] = {}
+        """Parts in the pool's time, where policies share its backends."""
+        self.sharers: list[Source] = []
+        """Those of them with a lane for each backend of the pool."""
+        self.kinds: tuple[int, ...] = ()
+        """Kinds of the pool's backends."""
+        self.waits_ns: dict[int, float] = {}
+        """By the lane of a kind: moving average of how long ripe bids waited there."""
         self.slot = Slot(costs)
         self.batches = 0
         self.settled_at_ns = 0
         self.retries = Retries()
         self.add_source(self.retries)
 
-    def free_backends(self, source: Source) -> int:
+    def free_backends(self, source: Source, lane: int = POOL) -> int:
         free = self.lanes[POOL].free
-        return (free & self.standings[source.number][POOL].able()).bit_count() if free else 0
+        return (free & self.standings[source.number][lane].able()).bit_count() if free else 0
+
+    def backends_of_kind(self, kind: int) -> int:
+        pool = self.lanes[POOL]
+        return (pool.up & pool.kinds.get(kind, 0)).bit_count()
+
+    def wait_ns(self, kind: int) -> float:
+        return self.waits_ns.get(kind_lane(kind), 0.0)
 
     def backends_for(self, source: Source) -> int:
         standing = self.standings[source.number][POOL]
@@ -136,31 +157,58 @@ class RankThread(SourceContext):
         else:
             source.number = len(self.standings)
             self.standings.append({})
+        pool = self.lanes[POOL]
+        if source.share < 1.0:
+            pool.shares = pool.shares or TimeShares()
+            lone, share = source.shares_backends, source.share
+            party = pool.shares.add(share) if lone else pool.shares.add_to_pool(share)
+            self.parties[source] = party
         if not source.owns_backends:
-            self._join(source, self.lanes[POOL])
+            self._join(source, pool)
+        if source.shares_backends:
+            self.sharers.append(source)
+            for backend in (each.backend for each in pool.members):
+                self._join(source, pool, own_lane(backend))
         source.attach(self)
+        if source.by_kind and self.kinds:
+            self._part(self.settled_at_ns, source)
 
     def remove_source(self, source: Source) -> None:
         """Forget a source of the pool, with its bid; its queue stays with it."""
         assert not source.owns_backends
-        standing = self.standings[source.number].pop(POOL)
+        for index in list(self.standings[source.number]):
+            self._quit(source, index)
         self.vacant.append(source.number)
+
+    def _join(self, source: Source, lane: Lane, index: int | None = None) -> None:
+        standing = Standing(self.ask, source, lane, index)
+        standing.party = self.parties.get(source)
+        standings = self.standings[source.number]
+        assert standing.index not in standings, "a source bids once in a lane"
+        standings[standing.index] = standing
+        lane.join(standing)
+
+    def _quit(self, source: Source, index: int) -> None:
+        standing = self.standings[source.number].pop(index)
         self.timers.disarm(standing)
         standing.lane.leave(standing)
         standing.bid = None
 
-    def _join(self, source: Source, lane: Lane) -> None:
-        assert lane.index not in self.standings[source.number], "a source bids once in a lane"
-        standing = Standing(self.ask, source, lane)
-        self.standings[source.number][lane.index] = standing
-        lane.join(standing)
+    def _part(self, now_ns: int, source: Source) -> None:
+        """Have a source bid for each kind of the pool apart, if there are several."""
+        kinds = self.kinds if len(self.kinds) > 1 else ()
+        wanted, standings = [kind_lane(kind) for kind in kinds], self.standings[source.number]
+        for index in [each for each in standings if each < POOL and each not in wanted]:
+            self._quit(source, index)
+        for index in wanted:
+            if index not in standings:
+                self._join(source, self.lanes[POOL], index)
+        self.refresh(now_ns, source, source.on_kinds(now_ns, self.kinds))
 
     def _leave(self, source: Source, lane: Lane) -> None:
         assert not lane.members
         for each in (source, self.retries):
-            standing = self.standings[each.number].pop(lane.index)
-            self.timers.disarm(standing)
-            lane.leave(standing)
+            self._quit(each, lane.index)
         del self.lanes[lane.index]
 
     def refresh(self, now_ns: int, source: Source, lanes: Sequence[int]) -> None:
@@ -177,7 +225,7 @@ class RankThread(SourceContext):
 
     def _place(self, now_ns: int, standing: Standing) -> bool:
         """Ask a source for its bid; true if it is ripe, and wants other than it waits for."""
-        bid = standing.source.bid(now_ns, standing.lane.index)
+        bid = standing.source.bid(now_ns, standing.index)
         standing.bid = bid
         if bid is None:
             standing.stamp = 0
@@ -225,6 +273,8 @@ class RankThread(SourceContext):
         if owner is not None:
             self._join(owner, lane)
             self._join(self.retries, lane)
+        for sharer in self.sharers if owner is None else ():
+            self._join(sharer, lane, own_lane(backend))
         state = BackendState(self.offer, backend, kind, lane, owner)
         lane.add(state)
         lane.hold(state, resident)
@@ -242,6 +292,8 @@ class RankThread(SourceContext):
         state.lane.remove(state)
         if state.owner is not None:
             self._leave(state.owner, state.lane)
+        for sharer in self.sharers if state.owner is None else ():
+            self._quit(sharer, own_lane(backend))
         return [batch for batch in (state.running, state.queued) if batch is not None]
 
     def drain(self, now_ns: int, backend: int) -> None:
@@ -274,8 +326,8 @@ class RankThread(SourceContext):
     def _tell(self, now_ns: int, state: BackendState, up: bool) -> None:
         # Sources of the pool need not know: they see the number of backends in the signals.
         owner = state.owner
-        if owner is not None:
-            self.refresh(now_ns, owner, owner.on_backend(now_ns, state.backend, up))
+        for source in self.sharers if owner is None else (owner,):
+            self.refresh(now_ns, source, source.on_backend(now_ns, state.backend, up))
         if self.retries.of_request:
             self.refresh(now_ns, self.retries, self.lanes_of(owner))
 
@@ -289,6 +341,19 @@ class RankThread(SourceContext):
         self.signals.backends += change
         self.pool_of(state).count(now_ns, change)
         assert self.signals.backends == sum(each.up.bit_count() for each in self.lanes.values())
+        if state.owner is None:
+            self._count_kinds(now_ns)
+
+    def _count_kinds(self, now_ns: int) -> None:
+        """Tell those whom it concerns where the pool has other kinds of backends now."""
+        pool = self.lanes[POOL]
+        kinds = tuple(sorted(kind for kind, each in pool.kinds.items() if each & pool.up))
+        if not kinds or kinds == self.kinds:
+            return
+        self.kinds = kinds
+        for standings in self.standings:
+            if POOL in standings and standings[POOL].source.by_kind:
+                self._part(now_ns, standings[POOL].source)
 
     def settle(self, now_ns: int) -> None:
         """Bring the backends' uptime up to now."""
@@ -359,7 +424,7 @@ class RankThread(SourceContext):
             self.timers.arm(state, state.last_until_ns)
         lane.offer(state, weak)
         declined: list[Standing] = []
-        while state.free and lane.ripe:
+        while state.free and (lane.ripe or lane.narrow):
             standing = lane.first_ripe(state)
             if standing is None:
                 break
@@ -373,6 +438,8 @@ class RankThread(SourceContext):
                 declined.append(standing)
             elif self._grant(now_ns, state, standing, bid, lead):
                 self.ask(now_ns, standing)
+                if standing.index < POOL:
+                    self._ask_beside(now_ns, standing)
             else:
                 declined.append(standing)
         for standing in declined:
@@ -404,6 +471,8 @@ class RankThread(SourceContext):
                 continue
             if self._grant(now_ns, state, standing, bid, lead):
                 standing.passed = declined = 0
+                if standing.index < POOL:
+                    self._ask_beside(now_ns, standing)
                 if not self._place(now_ns, standing):
                     return
             else:
@@ -415,6 +484,12 @@ class RankThread(SourceContext):
             self._stay(now_ns, standing)
         else:
             lane.wait(standing)
+
+    def _ask_beside(self, now_ns: int, standing: Standing) -> None:
+        """Ask for a source's bids in the other parts of the pool: its queue is another now."""
+        for index, each in list(self.standings[standing.source.number].items()):
+            if index < POOL and each is not standing:
+                self.ask(now_ns, each)
 
     def _stay(self, now_ns: int, standing: Standing) -> None:
         """Keep a bid in the race that has handed every slot back, but only for the next one."""
@@ -472,6 +547,10 @@ class RankThread(SourceContext):
             return False
         state.lane.withdraw(state)
         self.signals.on_grant(now_ns - standing.ripe_since_ns)
+        if standing.index < POOL:
+            waited_ns = self.waits_ns.get(standing.index, 0.0)
+            waited_ns += self.signals.wait_weight * (now_ns - standing.ripe_since_ns - waited_ns)
+            self.waits_ns[standing.index] = waited_ns
         self.batches += 1
         batch.batch_id = self.batches
         size = len(batch.requests)
@@ -485,6 +564,8 @@ class RankThread(SourceContext):
             batch.start_at_ns += wait_ns
             batch.plan_ns -= wait_ns
         batch.expect_ns = slot.expect_ns(batch.variant, size)
+        if standing.party is not None and state.lane.shares is not None:
+            state.lane.shares.charge(standing.party, batch.expect_ns)
         batch.swap_in_ns = slot.swap_in_ns(batch.variant)
         if state.resident is not None and batch.variant not in state.resident:
             # The next grant will find it there.

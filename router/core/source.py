@@ -29,6 +29,11 @@ def own_lane(backend: int) -> int:
     return 1 + backend
 
 
+def kind_lane(kind: int) -> int:
+    """The part of the pool that is of one kind, for sources that bid for each kind apart."""
+    return -1 - kind
+
+
 class Bid:
     """A source's wish for a backend; at most one for each lane. It holds no requests: the batch
     is formed at the grant, when the backend, its start time and its cost are known."""
@@ -206,10 +211,16 @@ class Source:
 
     owns_backends = False
     """True: one lane for each backend the plan gives it. False: the pool."""
+    shares_backends = False
+    """True: it has a lane for each backend of the pool, and takes turns there with others."""
+    share = 1.0
+    """Part of its backends' time that it may count on; less than 1 where it shares them."""
     respects_client_limits = False
     """True: it runs no request on a variant that the request does not allow."""
     tells_demand = False
     """True: it tells how many backends it needs at the least (`SourceDemand`)."""
+    by_kind = False
+    """True: where the pool has several kinds of backends, it bids for each of them apart."""
     maps_clients = False
     """True: it decides itself which clients are served when not all can be."""
     number = -1
@@ -219,6 +230,12 @@ class Source:
     is offered. Set before it is attached, and never changed."""
     application = 0
     """Given by its engine; the first where it serves several. Negative: each bid names its own."""
+
+    def share_backends(self, share: float) -> None:
+        """Have only this part of the backends' time from now on; called before it is attached."""
+        self.share = share
+        if self.owns_backends:
+            self.owns_backends, self.shares_backends = False, True
 
     def attach(self, desk: "SourceContext") -> None:
         """Called once, before any event, with what a source may use of its surroundings."""
@@ -259,6 +276,10 @@ class Source:
 
     def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
         """A backend of one of its lanes has come or gone."""
+        return NO_LANES
+
+    def on_kinds(self, now_ns: int, kinds: tuple[int, ...]) -> Sequence[int]:
+        """The pool has backends of these kinds from now on; told to sources that are `by_kind`."""
         return NO_LANES
 
     def on_plan(self, now_ns: int) -> Sequence[int]:
@@ -389,8 +410,16 @@ class SourceContext:
         """How many backends of the pool may serve this source."""
         raise NotImplementedError
 
-    def free_backends(self, source: Source) -> int:
+    def free_backends(self, source: Source, lane: int = POOL) -> int:
         """How many of them can be had, at most; in a grant the one offered counts."""
+        raise NotImplementedError
+
+    def backends_of_kind(self, kind: int) -> int:
+        """How many backends of a kind the pool has."""
+        raise NotImplementedError
+
+    def wait_ns(self, kind: int) -> float:
+        """How long ripe bids have lately waited for a backend of this kind alone."""
         raise NotImplementedError
 
     def refresh(self, now_ns: int, source: Source, lanes: Sequence[int]) -> None:

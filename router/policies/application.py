@@ -12,6 +12,14 @@ from fermata.router.policies.sneakpeek.classes import Classes
 
 
 @dataclass(frozen=True, slots=True)
+class RunTimes:
+    """Run times of batches of 1, 2, 3 and so on, on one kind of backend."""
+
+    p50_ns: tuple[int, ...]
+    p99_ns: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class VariantSpec:
     """One model that can serve an application."""
 
@@ -21,6 +29,8 @@ class VariantSpec:
     """Median run time of batches of 1, 2, 3 and so on; its length is the largest batch."""
     p99_ns: Resolved[tuple[int, ...] | None] = None
     """Seeds the margin until execution has taught a better one."""
+    other_kinds: Resolved[tuple[RunTimes, ...]] = ()
+    """Run times on kinds 1, 2 and so on, where kinds of backends are known from the start."""
     swap_in_ns: Time | None = None
     """To bring it back where backends hold one model at a time; the profile's, or its load time,
     where absent."""
@@ -52,7 +62,8 @@ class ApplicationSpec:
     policy_options: Mapping[str, object] = field(default_factory=dict)
     """Options of that policy."""
     backend_share: Positive = 1.0
-    """Its part of the backends, where policies need backends of their own."""
+    """Its part of the backends, or of their time where they are too few for all, if policies have
+    queues for single backends."""
     fair_share: Positive = 1.0
     """Its part of the backends, relative to others, when not all can be served."""
     accuracy_floor: Fraction = 0.0

@@ -55,6 +55,8 @@ class Policy:
     """Refuses options that are wrong or do not go together."""
     owns_backends: bool = False
     """Its sources run backends of their own, as `Source.owns_backends`."""
+    shares_backends: bool = True
+    """It can take turns with others on a backend."""
     together: bool = False
     """One source serves all applications that share the policy and its options."""
 
@@ -156,9 +158,13 @@ POLICIES: dict[str, Policy] = {
     "deferred": Policy(DeferredOptions(), _deferred),
     "published": Policy(PUBLISHED, _deferred),
     "eager": Policy(EAGER, _deferred, frozenset(("hold",))),
-    "timeout": Policy(TimeoutOptions(), _timeout, owns_backends=True, together=True),
+    "timeout": Policy(
+        TimeoutOptions(), _timeout, owns_backends=True, shares_backends=False, together=True
+    ),
     "batch-queues": Policy(BatchQueuesOptions(), _batch_queues),
-    "partitioned": Policy(PartitionedOptions(), _partitioned, owns_backends=True, together=True),
+    "partitioned": Policy(
+        PartitionedOptions(), _partitioned, owns_backends=True, shares_backends=False, together=True
+    ),
     "sneakpeek": _sneakpeek(sneakpeek.SNEAKPEEK),
     "grouped": _sneakpeek(sneakpeek.GROUPED),
     "lo-edf": _sneakpeek(sneakpeek.LO_EDF),
@@ -269,28 +275,42 @@ def group_of(policy: str, options: Mapping[str, object]) -> str:
     return f"{policy} {sorted(options.items())}"
 
 
-def check_backends(
-    where: str,
-    backends: int,
-    policies: Iterable[tuple[str, str, Mapping[str, object]]],
-    pooled: bool = True,
-) -> None:
-    """Refuse fewer backends than there are owners: the last of them would have none for ever.
+AppliedPolicy = tuple[str, str, Mapping[str, object]]
+"""An application, its policy, and that one's options."""
 
-    `policies` are (application, policy, options). Applications that share all backends count as
-    one owner beside the others, unless `pooled` is false.
-    """
-    owners: dict[str, str] = {}
-    for name, policy, options in policies:
+
+def owners_among(applied: Iterable[AppliedPolicy]) -> dict[str, AppliedPolicy]:
+    """One application of each owner of backends. Those that pool all backends are one together."""
+    owners: dict[str, AppliedPolicy] = {}
+    for each in applied:
+        name, policy, options = each
         entry = POLICIES[policy]
-        if entry.owns_backends:
-            owners[group_of(policy, options) if entry.together else name] = f"{name}: {policy}"
-        elif pooled:
-            owners["pool"] = f"{name}: {policy}"
-    if len(owners) > backends:
-        shown = [*islice(owners.values(), OWNERS_SHOWN), *["..."] * (len(owners) > OWNERS_SHOWN)]
-        rule = f"{len(owners)} applications need backends apart from one another"
-        remedy = f"give at least {len(owners)}, or one policy that shares, as central-queue does"
+        group = group_of(policy, options) if entry.together else name
+        owners.setdefault(group if entry.owns_backends else "pool", each)
+    return owners
+
+
+def shares_backends(backends: int, applied: Iterable[AppliedPolicy]) -> bool:
+    """Whether there are fewer backends than owners, so that they have to take turns."""
+    return len(owners_among(applied)) > backends
+
+
+def check_backends(
+    where: str, backends: int, applied: Iterable[AppliedPolicy], pooled: bool = True
+) -> None:
+    """Refuse fewer backends than owners, where one of them cannot share.
+
+    Applications that pool all backends are no owner where `pooled` is false.
+    """
+    owners = owners_among(applied)
+    if not pooled:
+        owners.pop("pool", None)
+    lone = [each for each in owners.values() if not POLICIES[each[1]].shares_backends]
+    if len(owners) > backends and lone:
+        shown = [f"{name}: {policy}" for name, policy, _ in islice(lone, OWNERS_SHOWN)]
+        shown += ["..."] * (len(lone) > OWNERS_SHOWN)
+        rule = f"there are {len(owners)} owners of backends, and some share none"
+        remedy = f"give at least {len(owners)}, or another policy"
         refuse(where, backends, f"{rule} ({', '.join(shown)}); {remedy}")
 
 

@@ -1,8 +1,9 @@
 """Deferred batch scheduling (Symphony, sections 4.2-4.3 and appendix C)."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 from fermata.foundation.units import NEVER, SECOND
@@ -18,8 +19,10 @@ from fermata.router.core.source import (
     Source,
     SourceContext,
     SourceTimer,
+    kind_lane,
 )
 from fermata.router.policies.content_upgrade import suited
+from fermata.router.policies.deferred_kinds import HoldSizes, KindCandidate, hold_sizes
 from fermata.router.policies.deferred_options import DeferredOptions
 from fermata.router.policies.family import Family
 from fermata.router.policies.sizing import full_size, learn_slo_ns, target_size
@@ -45,6 +48,14 @@ class ModelThread(Source):
 
     tells_demand = True
     rules: ClassVar[DeferredRules] = DeferredRules()
+    by_kind = True
+    kind = 0
+    """The kind of backend that `cost` is of: the fastest of those that are there."""
+    candidates: Mapping[int, KindCandidate] = MappingProxyType({})
+    """By lane, fastest kind first, where the pool has several. The candidate below is then without
+    use, but for its window."""
+    mixed = False
+    """Whether it has several; `size` is 0 then."""
 
     def __init__(
         self,
@@ -85,8 +96,16 @@ class ModelThread(Source):
 
     def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
-        self.cost = desk.costs.of(self.variant)
+        self._plan_for(self.kind)
+
+    def _plan_for(self, kind: int) -> None:
+        """Use the table of this kind of backend."""
+        if kind != self.kind:
+            self.kind = kind
+        self.cost = self.costs.of(self.variant, kind)
         self.plan_ns = self.cost.plan_ns
+        self.target = min(self.target, self.cost.size_max)
+        self.full = min(self.full, self.cost.size_max)
 
     def on_leave(self) -> None:
         self._set_demand(0.0)
@@ -101,8 +120,7 @@ class ModelThread(Source):
             self.framed = True
         queue = self.queue
         if queue.push(request):
-            self._rebuild(now_ns)
-            return POOL_ONLY
+            return self._anew(now_ns)
         # The common case: the candidate was the whole queue, and has room for one more.
         size = self.size + 1
         items, head = queue.items, queue.head
@@ -115,18 +133,37 @@ class ModelThread(Source):
                     self.hold_until_ns = request.start_by_ns
                 self._stand(now_ns, size, end_by_ns)
                 return POOL_ONLY
-        return NO_LANES
+        return tuple(self.candidates) if self.mixed else NO_LANES
 
     def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
         if not self.queue.remove(request):
             return NO_LANES
-        self._rebuild(now_ns)
-        return POOL_ONLY
+        return self._anew(now_ns)
 
     def on_plan(self, now_ns: int) -> Sequence[int]:
         """Another sub-cluster: the candidate stands there as it stood here."""
         if self.rate.rps > 0.0:
             self._set_demand(self.rate.rps)
+        return self._anew(now_ns)
+
+    def on_kinds(self, now_ns: int, kinds: tuple[int, ...]) -> Sequence[int]:
+        """Plan with the tables of the kinds that are there, each for itself if they are several."""
+        if not self.mixed and kinds == (self.kind,):
+            return NO_LANES
+        found = [KindCandidate(kind, self.costs.of(self.variant, kind)) for kind in kinds]
+        found.sort(key=lambda each: each.cost.plan_ns[1])
+        self.mixed = len(kinds) > 1
+        self.candidates = {kind_lane(each.kind): each for each in found} if self.mixed else {}
+        self._plan_for(found[0].kind)
+        if self.slo_ns > 0:
+            self._aim(self.slo_ns)
+        self.size = 0
+        return (POOL_ONLY[0], *self._anew(now_ns))
+
+    def _anew(self, now_ns: int) -> Sequence[int]:
+        """Form what stands in the lanes anew; returns them."""
+        if self.mixed:
+            return tuple(self.candidates)
         self._rebuild(now_ns)
         return POOL_ONLY
 
@@ -138,14 +175,15 @@ class ModelThread(Source):
         if self.options.hold != "auto":
             return NO_LANES
         self.at_once = 1
-        self._rebuild(now_ns)
-        return POOL_ONLY
+        for candidate in self.candidates.values():
+            candidate.hold = HoldSizes(1)
+        return self._anew(now_ns)
 
     # The candidate
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         if self.size == 0:
-            return None
+            return self._bid_by_kind(now_ns, lane) if self.mixed else None
         bid = self.standing_bid
         if bid.expires_at_ns < now_ns:
             self._rebuild(now_ns)
@@ -155,6 +193,8 @@ class ModelThread(Source):
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         if not slot.runs(self.variant):
             return None
+        if self.mixed:
+            return self._grant_by_kind(slot)
         waiting = len(self.queue)
         size = self._prune(slot.start_at_ns, spare=self.desk.free_backends(self) > 1)
         if size > 0 and not slot.plain(self.variant):
@@ -182,18 +222,60 @@ class ModelThread(Source):
         end_by_ns = self.queue.first().deadline_ns
         while size > 1 and now_ns + lead.ns(size) + self.plan_ns[size] > end_by_ns:
             size -= 1
-        self.hold_until_ns = self._hold_until_ns(size)
+        self.hold_until_ns = self._hold_until_ns(self.queue.head, size)
         self._stand(now_ns, size, end_by_ns - lead.ns(size))
 
-    def _hold_until_ns(self, size: int) -> int:
-        """The earliest of what the first requests allow: the user's limit, their successors."""
-        queue = self.queue
+    def _form(self, candidate: KindCandidate, start_at_ns: int, offered: int) -> int:
+        """Choose the candidate of a kind anew, where so many backends of it are offered; returns
+        its size. The fastest kind begins with the first request, and drops what it cannot serve."""
+        desk, queue = self.desk, self.queue
+        if candidate.kind != self.kind:
+            spare = desk.free_backends(self, kind_lane(candidate.kind)) > offered
+            return candidate.form(queue, start_at_ns, spare)
+        candidate.size = self._prune(start_at_ns, spare=desk.free_backends(self) > offered)
+        candidate.first = queue.head
+        return candidate.size
+
+    def _bid_by_kind(self, now_ns: int, lane: int) -> Bid | None:
+        candidate = self.candidates.get(lane)
+        lead = self.lead
+        if candidate is None or self._form(candidate, now_ns + lead.ns(1), 0) == 0:
+            return None
+        first, plan_ns = candidate.first, candidate.cost.plan_ns
+        end_by_ns = self.queue.items[first].deadline_ns
+        while candidate.size > 1 and (
+            now_ns + lead.ns(candidate.size) + plan_ns[candidate.size] > end_by_ns
+        ):
+            candidate.size -= 1
+        end_by_ns -= lead.ns(candidate.size)
+        hold_until_ns = self._hold_until_ns(first, candidate.size)
+        early_ns = int(self.options.wait_margin * self.desk.wait_ns(candidate.kind))
+        return candidate.stand(now_ns, end_by_ns, hold_until_ns, early_ns, self.rate)
+
+    def _grant_by_kind(self, slot: Slot) -> Batch | None:
+        candidate = self.candidates.get(kind_lane(slot.kind))
+        if candidate is None:
+            return None
+        size, start_at_ns = self._form(candidate, slot.start_at_ns, 1), slot.start_at_ns
+        if size > 0:
+            budget_ns = self.queue.items[candidate.first].deadline_ns - start_at_ns
+            size = min(size, slot.size_that_fits(self.variant, budget_ns))
+        if size == 0:
+            return None
+        taken, variant = self.queue.pop_from(candidate.first, size), self.variant
+        if self.family is not None:
+            variant = suited(self.family, slot, variant, taken)
+        return Batch(variant, taken)
+
+    def _hold_until_ns(self, first: int, size: int) -> int:
+        """The earliest of what these requests allow: the user's limit, their successors."""
+        items = self.queue.items
         hold_ns_max = self.options.hold_ns_max
         if hold_ns_max == NEVER and not self.framed:
             return NEVER
         return min(
             min(request.start_by_ns, request.arrived_at_ns + hold_ns_max)
-            for request in queue.items[queue.head : queue.head + size]
+            for request in items[first : first + size]
         )
 
     def _stand(self, now_ns: int, size: int, end_by_ns: int) -> None:
@@ -235,7 +317,7 @@ class ModelThread(Source):
             if fits > 0:
                 self.outbox.drop(queue.pop(), DropReason.WINDOW)
                 continue
-            self.drop_late(queue.pop(), self.variant, first.deadline_ns)
+            self.drop_late(queue.pop(), self.variant, first.deadline_ns, self.kind)
         return 0
 
     # Batch sizes that the model's rate and SLO allow
@@ -247,14 +329,40 @@ class ModelThread(Source):
         if rps <= 0.0:
             return
         options = self.options
+        if self.mixed:
+            self._aim_by_kind(rps)
+            return
         target = target_size(self.plan_ns, self.slo_ns, rps, self.target)
         self.target = target
         self.window = max(1, int(options.drop_window * target))
         self._set_demand(rps)
         self._set_hold(rps)
 
+    def _aim_by_kind(self, rps: float) -> None:
+        """The same for each kind, with its part of the rate."""
+        hold = HoldSizes(1) if self._is_idle() else None
+        capacities = {
+            lane: each.capacity_rps(self.desk.backends_of_kind(each.kind), self.slo_ns)
+            for lane, each in self.candidates.items()
+        }
+        total_rps = sum(capacities.values())
+        backends = backends_min = 0.0
+        for lane, each in self.candidates.items():
+            if capacities[lane] > 0.0:
+                part = capacities[lane] / total_rps
+                quiet_rps = self._quiet_rps(rps)
+                quiet_rps = None if quiet_rps is None else part * quiet_rps
+                needed = each.aim(self.options, self.slo_ns, part * rps, quiet_rps)
+                backends, backends_min = backends + needed[0], backends_min + needed[1]
+            each.hold = hold or each.hold
+        self.window = self.candidates[kind_lane(self.kind)].window
+        self.demand.set(self.signals, backends, backends_min)
+
     def _set_demand(self, rps: float) -> None:
         """Tell how many backends this rate needs."""
+        if self.mixed and rps > 0.0:
+            self._aim_by_kind(rps)
+            return
         plan_ns, target = self.plan_ns, self.target
         backends_min = 0.0
         if rps > 0.0:
@@ -265,34 +373,21 @@ class ModelThread(Source):
 
     def _set_hold(self, rps: float) -> None:
         """Decide from which size on a candidate is not held."""
+        if self._is_idle():
+            self.at_once = 1
+            return
+        quiet_rps = self._quiet_rps(rps)
+        hold = hold_sizes(self.options, self.cost, self.target, rps, quiet_rps)
+        self.at_once, self.at_lull = hold.at_once, hold.at_lull
+
+    def _is_idle(self) -> bool:
+        """Whether nobody is held, whatever the size."""
         options, backends = self.options, self.desk.backends_for(self)
         # Before the first backend is up, load says nothing; nobody is to wait longer than for it.
         idle = not backends or self.signals.demand / backends < options.auto_load
-        if options.hold == "eager" or (options.hold == "auto" and idle):
-            self.at_once = 1
-            return
-        # Symphony 4.3: waiting for one more request pays while b < beta x lambda. With lambda the
-        # rate after a lull, the rule also tells when a burst is over and waiting is pointless.
-        beta_s = self.cost.beta_ns / SECOND
-        self.at_once = NEVER
-        if options.beta_lambda > 0.0:
-            self.at_once = int(options.beta_lambda * beta_s * rps) + 1
-        if options.efficient > 0.0:
-            self.at_once = min(self.at_once, self._efficient_size(1.0 + options.efficient))
-        self.at_lull = NEVER
-        quiet_rps = self.rate.rps_after_lull
-        if options.lull_beta_lambda > 0.0 and quiet_rps < self.rules.bursty * rps:
-            self.at_lull = int(options.lull_beta_lambda * beta_s * quiet_rps) + 1
+        return options.hold == "eager" or (options.hold == "auto" and idle)
 
-    def _efficient_size(self, tolerance: float) -> int:
-        """The smallest batch whose cost per request is within that factor of the target's."""
-        plan_ns = self.plan_ns
-        limit_ns = tolerance * plan_ns[self.target] / self.target
-        low, high = 1, self.target
-        while low < high:
-            middle = (low + high) // 2
-            if plan_ns[middle] <= limit_ns * middle:
-                high = middle
-            else:
-                low = middle + 1
-        return low
+    def _quiet_rps(self, rps: float) -> float | None:
+        """The rate after lulls, where arrivals come in bursts."""
+        quiet_rps = self.rate.rps_after_lull
+        return quiet_rps if quiet_rps < self.rules.bursty * rps else None

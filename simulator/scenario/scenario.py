@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fermata.applications.accuracy_goal import check_accuracy
 from fermata.applications.application import Application
+from fermata.applications.backends import BackendGroup, kind_numbers, kinds_of, read_backends
 from fermata.applications.reader import (
     numbered,
     owners_of,
@@ -23,6 +24,7 @@ from fermata.router.policies.catalog import (
     check_backends,
     check_movable,
     read_options,
+    shares_backends,
 )
 from fermata.simulator.scenario.arrival_spec import ArrivalSpec, read_arrivals
 from fermata.simulator.scenario.network_spec import NetworkSpec, read_network
@@ -100,11 +102,29 @@ class Scenario:
     """A backend holds one model at a time; others have to be swapped in."""
     fair_shares: bool = False
     """Refuse on arrival what is above a fair share, as live routers do."""
+    groups: tuple[BackendGroup, ...] = ()
+    """The backends by kind, in order; empty: all are alike."""
+
+    @property
+    def kinds(self) -> tuple[BackendGroup, ...]:
+        """A group of each kind of backends, by the kind's number."""
+        return kinds_of(self.groups) or (BackendGroup(self.backends),)
+
+    @property
+    def kind_of(self) -> tuple[int, ...]:
+        """By backend: the number of its kind."""
+        return kind_numbers(self.groups) or (0,) * self.backends
 
     @property
     def resident(self) -> frozenset[int] | None:
         """Models that a backend holds when it comes up; None: all."""
         return frozenset() if self.swap else None
+
+    @property
+    def shared_backends(self) -> bool:
+        """Whether policies with queues for single backends have to share them."""
+        applied = owners_of(self.applications, self.policy, self.policy_options)
+        return shares_backends(self.backends, applied)
 
     @property
     def scales(self) -> bool:
@@ -155,7 +175,8 @@ def build_scenario(
 ) -> Scenario:
     """The scenario of these options and these applications, as files declare them."""
     applications = _simulated(given)
-    backends = top.integer("backends", low=1)
+    groups = read_backends(top, "backends")
+    backends = sum(group.count for group in groups)
     policy = top.choice("policy", POLICIES, "deferred")
     options = top.mapping("policy_options")
     read_options(policy, options)
@@ -171,6 +192,9 @@ def build_scenario(
         refuse("faults", top.items("faults"), "need a fixed fleet; leave autoscaler and epochs out")
     if autoscaler:
         check_accuracy(autoscaler.accuracy, applications, policy, options)
+    if (autoscaler or epochs) and len(kinds_of(groups)) > 1:
+        rule = "has several kinds, and only one can be scaled; leave autoscaler and epochs out"
+        refuse("backends", top.data["backends"], rule)
     if epochs:
         check_movable(each.policy or policy for each in applications)
     check_backends("backends", backends, owners_of(applications, policy, options))
@@ -199,7 +223,13 @@ def build_scenario(
         network=_read_network(top, applications),
         autoscaler=autoscaler,
         epochs=epochs,
+        groups=() if _is_plain(groups) else groups,
     )
+
+
+def _is_plain(groups: tuple[BackendGroup, ...]) -> bool:
+    """Whether every backend has the run times that variants say."""
+    return {group.same_as for group in groups} == {("", 1.0)}
 
 
 def _read_network(top: Fields, applications: tuple[Application, ...]) -> NetworkSpec | None:

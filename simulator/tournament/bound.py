@@ -12,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fermata.applications.application import Application
+from fermata.applications.backends import BackendGroup
+from fermata.applications.variant import Variant
 from fermata.foundation.errors import ConfigError
 from fermata.router.policies.central.accuracy_hull import Point, concave_hull, price
 from fermata.simulator.arrivals import Arrivals
-from fermata.simulator.assembly import batch_size_max
+from fermata.simulator.assembly import batch_size_max, profile_on
 from fermata.simulator.scenario.scenario import Scenario
 
 NOTHING = Point(-1, 1, 0, 0.0)
@@ -36,27 +38,69 @@ def fluid_bound(scenario: Scenario, arrivals: Arrivals, with_accuracy: bool = Tr
     total = len(windows)
     if total == 0:
         return 0.0
-    segments = [_segments(each, with_accuracy) for each in scenario.applications]
+    fleet = _Fleet(scenario)
+    segments = [_segments(each, fleet, with_accuracy) for each in scenario.applications]
     kinds: dict[tuple[tuple[float, float], ...], int] = {}
     kind_of = [kinds.setdefault(tuple(each), len(kinds)) for each in segments]
     count = int(windows.max()) + 1
     arrived = np.zeros((count, len(kinds)))
     np.add.at(arrived, (windows, np.array(kind_of)[applications]), 1.0)
-    capacity_ns = float(scenario.backends * window_ns)
+    capacity_ns = fleet.backends * window_ns
     return _solve(arrived, [list(kind) for kind in kinds], capacity_ns) / total
 
 
-def _segments(application: Application, with_accuracy: bool) -> Segments:
+class _Fleet:
+    """Backends of several kinds, counted as backends of the fastest kind."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        kinds = scenario.kinds
+        self.reference = min(kinds, key=lambda kind: sum(self._alone_ns(kind)))
+        counts = [scenario.kind_of.count(number) for number in range(len(kinds))]
+        # A kind counts by the batch that it runs best, so that none is worth less than it is.
+        self.backends = sum(
+            count / self._ratio(kind) for count, kind in zip(counts, kinds, strict=True)
+        )
+
+    def _alone_ns(self, kind: BackendGroup) -> list[int]:
+        return [profile_on(each, kind).latency_ns(1) for each in self._variants()]
+
+    def _variants(self) -> list[Variant]:
+        return [variant for each in self.scenario.applications for variant in each.variants]
+
+    def _ratio(self, kind: BackendGroup) -> float:
+        """Run times on a kind over those on the fastest, at the least."""
+        if kind.same_as == self.reference.same_as:
+            return 1.0
+        ratios: list[float] = []
+        for application in self.scenario.applications:
+            for variant in application.variants:
+                here, there = self.tables(variant, application.slo_ns_max, kind)
+                ratios += [mine / theirs for mine, theirs in zip(here, there, strict=False)]
+        return min(ratios)
+
+    def tables(
+        self, variant: Variant, slo_ns: int, kind: BackendGroup
+    ) -> tuple[list[int], list[int]]:
+        """Run times of the same batches on a kind, and on the fastest."""
+        size_max = max(batch_size_max(variant, slo_ns, each) for each in self.scenario.kinds)
+        return (
+            profile_on(variant, kind).table_ns(size_max),
+            profile_on(variant, self.reference).table_ns(size_max),
+        )
+
+
+def _segments(application: Application, fleet: _Fleet, with_accuracy: bool) -> Segments:
     """Each step along the hull of what a request can be given, from nothing to the best."""
     points = [NOTHING]
     for number, variant in enumerate(application.variants):
         accuracy = (variant.accuracy or 0.0) if with_accuracy else 1.0
-        assert variant.profile is not None
-        sizes = range(1, batch_size_max(variant, application.slo_ns_max) + 1)
+        slo_ns = application.slo_ns_max
+        tables = [fleet.tables(variant, slo_ns, kind) for kind in fleet.scenario.kinds]
         points += [
-            Point(number, size, run_ns, accuracy)
-            for size, run_ns in zip(sizes, variant.profile.table_ns(len(sizes)), strict=True)
-            if run_ns <= application.slo_ns_max
+            Point(number, size, tables[0][1][size - 1], accuracy)
+            for size in range(1, len(tables[0][1]) + 1)
+            if any(size <= len(here) and here[size - 1] <= slo_ns for here, _ in tables)
         ]
     hull = concave_hull(points)
     return [(price(cheap, dear), dear.each_ns - cheap.each_ns) for cheap, dear in pairwise(hull)]

@@ -20,6 +20,10 @@ APPLICATIONS_MAX = 40
 FAMILIES_MAX = 3
 """Distinct families in one workload; further applications are copies."""
 JITTER_MAX = 0.10
+TWO_KINDS = 0.25
+"""Share of the draws whose backends are of two kinds."""
+SLOWER = (1.5, 6.0)
+"""Run times of the slower kind over those of the other."""
 ALONE = 0.5
 """Share of the draws with one application only."""
 ZIPF = (0.3, 1.5)
@@ -56,7 +60,8 @@ def draw(
     popularity = _popularity(rng, len(applications))
     weights = _weights(popularity, len(applications))
     load = math.exp(rng.uniform(math.log(LOAD[0]), math.log(LOAD[1])))
-    rate_rps = load * _limit_rps(backends, applications, weights)
+    groups = _groups(seed, backends)
+    rate_rps = load * _limit_rps(groups, applications, weights)
     duration_s = requests / rate_rps
     longest_s = max(family.slo_ms for _, family in applications) / 1e3
     kind = "changing" if popularity == "changing" else rng.choice(ARRIVALS)
@@ -72,7 +77,7 @@ def draw(
         "seed": seed,
         "duration_s": duration_s,
         "warmup_s": warmup_s,
-        "backends": backends,
+        "backends": backends if len(groups) == 1 else list(groups),
         "rate_rps": rate_rps,
         "popularity": "equal" if popularity == "changing" else popularity,
         "execution": {"jitter": jitter},
@@ -81,8 +86,28 @@ def draw(
     }
     traits = dict.fromkeys(trait for _, family in applications for trait in family.traits)
     shares = "zipf" if isinstance(popularity, Mapping) else str(popularity)
-    described = (f"{backends} backends", f"{len(rows)} applications", kind, shares, *traits)
+    fleet = f"{backends} backends" + (" of two kinds" if len(groups) > 1 else "")
+    described = (fleet, f"{len(rows)} applications", kind, shares, *traits)
     return Draw(seed, document, described, load, warmup_s * rate_rps)
+
+
+def _groups(seed: int, backends: int) -> list[JsonObject]:
+    """The backends by kind, in either order. They have a generator of their own, so that the rest
+    of a draw is the same with one kind or two."""
+    rng = Random(f"tournament kinds {seed}")
+    if backends < 2 or rng.random() >= TWO_KINDS:
+        return [{"count": backends}]
+    slow, slower = rng.randint(1, backends - 1), round(math.exp(rng.uniform(*_logs(SLOWER))), 3)
+    groups: list[JsonObject] = [
+        {"count": backends - slow, "kind": "fast"},
+        {"count": slow, "kind": "slow", "slower": slower},
+    ]
+    rng.shuffle(groups)
+    return groups
+
+
+def _logs(limits: tuple[float, float]) -> tuple[float, float]:
+    return math.log(limits[0]), math.log(limits[1])
 
 
 def _draw_applications(rng: Random, variants: tuple[int, int]) -> list[tuple[str, DrawnFamily]]:
@@ -108,11 +133,18 @@ def _weights(popularity: Json, count: int) -> list[float]:
 
 
 def _limit_rps(
-    backends: int, applications: list[tuple[str, DrawnFamily]], weights: list[float]
+    groups: list[JsonObject], applications: list[tuple[str, DrawnFamily]], weights: list[float]
 ) -> float:
     """The rate of the cheapest full batches on backends that never idle."""
-    pairs = zip(weights, applications, strict=True)
-    return backends * 1e3 / sum(weight * family.cheapest_ms() for weight, (_, family) in pairs)
+    limit_rps = 0.0
+    for group in groups:
+        slower = float(str(group.get("slower", 1.0)))
+        cost_ms = sum(
+            weight * family.cheapest_ms(slower)
+            for weight, (_, family) in zip(weights, applications, strict=True)
+        )
+        limit_rps += int(str(group["count"])) * 1e3 / cost_ms
+    return limit_rps
 
 
 def _arrivals(

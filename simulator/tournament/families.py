@@ -51,13 +51,17 @@ class DrawnFamily:
         row: dict[str, Json] = {"name": name, "slo_ms": self.slo_ms, "variants": variants}
         return {**row, "clients": clients} if clients else row
 
-    def cheapest_ms(self) -> float:
-        """The least backend time that a request can take within the SLO."""
+    def cheapest_ms(self, slower: float = 1.0) -> float:
+        """The least backend time that a request can take within the SLO, on backends that are so
+        much slower; infinite where it takes longer than that."""
         return min(
-            run_ms / size
-            for variant in self.variants
-            for size, run_ms in enumerate(variant.p50_ms, 1)
-            if run_ms <= self.slo_ms
+            (
+                slower * run_ms / size
+                for variant in self.variants
+                for size, run_ms in enumerate(variant.p50_ms, 1)
+                if slower * run_ms <= self.slo_ms
+            ),
+            default=math.inf,
         )
 
 

@@ -20,6 +20,7 @@ from fermata.router.core.lead import Lead
 from fermata.router.core.pool import Pool
 from fermata.router.core.shares import FairAdmission
 from fermata.router.core.source import POOL, Outbox, Slot, own_lane
+from fermata.router.core.time_share import TimeParty
 
 
 @dataclass(frozen=True)
@@ -404,7 +405,7 @@ def application_has_two_leads() -> None:
     engine.add_application(Told())
 
 
-@breaks("RankThread._join", "lane.index not in self.standings[source.number]")
+@breaks("RankThread._join", "standing.index not in standings")
 def two_sources_have_one_number() -> None:
     source = Told()
     engine = make(source)
@@ -565,3 +566,8 @@ def request_leaves_that_did_not_wait() -> None:
 def application_has_no_variant() -> None:
     source = Told()
     door(make(source), source).admit(0, request())
+
+
+@breaks("TimeParty.__init__", "0.0 < share <= 1.0")
+def party_has_more_than_all_the_time() -> None:
+    TimeParty(1, 2.0)

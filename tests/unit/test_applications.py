@@ -42,6 +42,7 @@ VARIANT_EXAMPLES: dict[str, Any] = {
     "name": "other",
     "model": "torchvision:resnet50",
     "profile": "h200-graph/resnet50",
+    "profiles": {"slow": "h200-eager/resnet50"},
     "alpha_ms": 2,
     "beta_ms": 3,
     "latency_ms": [5, 6, 7],

@@ -203,10 +203,12 @@ def test_drawn_run_times_have_the_profiles_median_and_tail() -> None:
             ],
         }
     )
-    ((spread,),) = spreads(scenario)
+    (((spread,),),) = spreads(scenario)
     costs = Costs()
     costs.add(0, [ms(10)])
-    cluster = EmulatedCluster(1, costs, 0, ((0, 0.0),), (), 0, random.Random(5), spreads=[[spread]])
+    cluster = EmulatedCluster(
+        1, costs, 0, ((0, 0.0),), (), 0, random.Random(5), spreads=[[[spread]]]
+    )
     runs: list[int] = []
     now_ns = 0
     for rid in range(4000):

@@ -250,26 +250,30 @@ def refuses(backends: int, *policies: str) -> bool:
 
 
 @pytest.mark.parametrize("policy", ["ramsis", "routing", "single-queue", "jellyfish"])
-def test_two_that_own_backends_are_refused_on_one(policy: str) -> None:
-    assert refuses(1, policy, policy)
-    assert not refuses(2, policy, policy)
-    assert refuses(2, policy, policy, policy)
+def test_two_with_lanes_share_one_backend(policy: str) -> None:
+    for count, shared in ((1, True), (2, False)):
+        assert not refuses(count, policy, policy)
+        assert read_scenario(scenario_of(count, policy, policy)).shared_backends == shared
+        assert read_config(deployment_of(count, policy, policy)).shares_backends == shared
 
 
 @pytest.mark.parametrize(
     ("backends", "policies", "refused"),
     [
-        (1, ("jellyfish", "sneakpeek", "deferred"), True),
-        (2, ("jellyfish", "sneakpeek", "deferred"), True),
-        (3, ("jellyfish", "sneakpeek", "deferred"), False),
-        (1, ("routing", "deferred"), True),
+        (1, ("jellyfish", "sneakpeek", "deferred"), False),
+        (2, ("jellyfish", "sneakpeek", "deferred"), False),
+        (1, ("routing", "deferred"), False),
         (1, ("deferred", "central-queue", "eager"), False),
         (1, ("timeout", "timeout", "timeout"), False),
+        (1, ("timeout", "deferred"), True),
+        (2, ("timeout", "deferred"), False),
+        (2, ("partitioned", "routing", "deferred"), True),
+        (3, ("partitioned", "routing", "deferred"), False),
         (1, ("sneakpeek", "sneakpeek"), False),
-        (1, ("sneakpeek", "grouped"), True),
+        (1, ("sneakpeek", "grouped"), False),
     ],
 )
-def test_an_owner_that_would_have_no_backend_is_refused(
+def test_an_owner_that_cannot_share_is_refused(
     backends: int, policies: tuple[str, ...], refused: bool
 ) -> None:
     assert refuses(backends, *policies) == refused
@@ -277,29 +281,29 @@ def test_an_owner_that_would_have_no_backend_is_refused(
 
 def test_the_refusal_says_how_many_and_who() -> None:
     rule = (
-        r"^backends=1: 2 applications need backends apart from one another \(app-0: ramsis, app-1: "
-        r"routing\); give at least 2, or one policy that shares, as central-queue does$"
+        r"^backends=1: there are 2 owners of backends, and some share none \(app-0: timeout\); "
+        r"give at least 2, or another policy$"
     )
     with pytest.raises(ConfigError, match=rule):
-        read_scenario(scenario_of(1, "ramsis", "routing"))
+        read_scenario(scenario_of(1, "timeout", "routing"))
 
 
 def test_the_fleet_at_the_start_counts() -> None:
-    scaled = {**scenario_of(1, "ramsis", "routing"), "autoscaler": {"maximum": 8}}
+    scaled = {**scenario_of(1, "timeout", "routing"), "autoscaler": {"maximum": 8}}
     with pytest.raises(ConfigError, match="give at least 2"):
         read_scenario(scaled)
     read_scenario({**scaled, "backends": 2})
-    live = {**deployment_of(1, "ramsis", "routing"), "autoscaler": {"maximum": 8}}
+    live = {**deployment_of(1, "timeout", "routing"), "autoscaler": {"maximum": 8}}
     with pytest.raises(ConfigError, match="give at least 2"):
         read_config(live)
 
 
 def test_a_file_without_a_count_is_refused_when_it_is_started() -> None:
-    config = read_config({"applications": file_of("routing", "deferred")})
-    with pytest.raises(ConfigError, match=r"backend\.count=1: 2 applications"):
+    config = read_config({"applications": file_of("timeout", "deferred")})
+    with pytest.raises(ConfigError, match=r"backend\.count=1: there are 2 owners"):
         config.check_backends()
-    with pytest.raises(ConfigError, match=r"backend\.count=1: 2 applications"):
-        read_config({"applications": file_of("routing", "routing")})
+    with pytest.raises(ConfigError, match=r"backend\.count=1: there are 2 owners"):
+        read_config({"applications": file_of("timeout", "routing")})
 
 
 @pytest.mark.parametrize("shares", [{None: 3.0, 7: 1.0}, {0: 100.0, 1: 1.0, None: 9.0}])

@@ -41,6 +41,8 @@ def test_draws_differ_and_cover_what_they_promise() -> None:
     assert {"linear", "gpu", "measured", "dominated", "unreachable", "equal", "outlier"} <= traits
     assert {"poisson", "gamma", "two-state", "three-state", "periodic", "steps"} <= traits
     assert {"zipf", "changing"} <= traits
+    assert any("of two kinds" in trait for trait in traits)
+    assert any("of two kinds" not in trait for trait in traits)
     assert min(each.load for each in drawn) < 0.03
     assert max(each.load for each in drawn) > 1.2
 
@@ -62,10 +64,21 @@ def test_no_policy_exceeds_the_fluid_bound(seed: int) -> None:
         assert outcome.utility <= match.bound + 1e-6
 
 
+def test_the_bound_of_two_kinds_lies_between_those_of_either() -> None:
+    seed = next(seed for seed in SEEDS if isinstance(draw(seed).document["backends"], list))
+    scenario = read_scenario(draw(seed, (1, 6), FEW).document)
+    arrivals = generate(scenario)
+    slow = replace(scenario, groups=tuple(replace(each, slower=6.0) for each in scenario.groups))
+    ordered = [slow, scenario, replace(scenario, groups=())]
+    bounds = [fluid_bound(each, arrivals) for each in ordered]
+    assert bounds == sorted(bounds)
+
+
 def test_the_bound_never_falls_when_backends_are_added() -> None:
     scenario = read_scenario(draw(13, (2, 12), FEW).document)
     arrivals = generate(scenario)
-    bounds = [fluid_bound(replace(scenario, backends=count), arrivals) for count in (1, 2, 4, 64)]
+    fleets = [replace(scenario, backends=count, groups=()) for count in (1, 2, 4, 64)]
+    bounds = [fluid_bound(each, arrivals) for each in fleets]
     assert all(more >= fewer - 1e-9 for fewer, more in pairwise(bounds))
     best = max(each.accuracy or 0.0 for each in scenario.applications[0].variants)
     assert bounds[-1] <= best + 1e-9

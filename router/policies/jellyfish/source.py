@@ -236,7 +236,7 @@ class Jellyfish(Source):
         }
         return MappingProblem(
             self.accuracy,
-            tuple(tuple(self.costs.of(variant).plan_ns[1:]) for variant in self.variants),
+            tuple(tuple(self._planned_ns(variant)) for variant in self.variants),
             self.input_sizes,
             self.variants,
             tuple(known.wish() for _, known in sorted(self.clients.items())),
@@ -245,6 +245,11 @@ class Jellyfish(Source):
             self.floor,
             len(self.workers),
         )
+
+    def _planned_ns(self, variant: int) -> list[int]:
+        """Run times from size 1 on, over its share of a backend's time."""
+        plan_ns = self.costs.of(variant).plan_ns[1:]
+        return plan_ns if self.share == 1.0 else [int(each / self.share) for each in plan_ns]
 
     def _doubt_the_idle(self) -> None:
         """A DNN that once ran slowly is not chosen, and then has no chance to show better."""

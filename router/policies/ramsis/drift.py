@@ -4,7 +4,7 @@ from collections import Counter
 
 from fermata.router.core.costs import NO_ROOM_NS, Costs
 from fermata.router.policies.family import Family
-from fermata.router.policies.ramsis.tables import SolveJob
+from fermata.router.policies.ramsis.tables import SolveJob, stretched
 
 DRIFT = 0.05
 """Tables are made anew once planned run times have moved by this much."""
@@ -43,7 +43,7 @@ def drifted(
     if family.slo_ns and abs(left_ns - job.problem.slo_ns) > DRIFT * family.slo_ns:
         return True
     for variant, then_ns in zip(job.variants, job.problem.latency_ns, strict=True):
-        now_ns = costs.of(variant, job.kind).plan_ns[1:]
+        now_ns = stretched(costs, variant, job.kind, job.share)
         if _room(now_ns) != _room(then_ns):
             return True
         sizes = ran.sizes(variant) if ran is not None else Counter()

@@ -43,6 +43,8 @@ class SloClasses(Source):
             # The rank knows one source; whatever a member's timer changes is that source's.
             member.number = self.number
             member.application = self.application
+            if self.shares_backends:
+                member.share_backends(self.share)
             member.attach(desk)
 
     def _member_for(self, request: Request) -> Ramsis:

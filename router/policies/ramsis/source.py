@@ -193,6 +193,7 @@ class Ramsis(Source):
                 len(self.order),
                 self.lead.ns(1),
                 self.options.load_rps,
+                self.share,
             )
         self.outbox.effects.append(Compute(self.family.application, job))
 

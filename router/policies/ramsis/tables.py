@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from fermata.router.core.costs import Costs
+from fermata.router.core.costs import NO_ROOM_NS, Costs
 from fermata.router.policies.family import Family
 from fermata.router.policies.ramsis.counts import poisson
 from fermata.router.policies.ramsis.latency import undominated
@@ -33,6 +33,8 @@ class SolveJob:
     problem: WorkerProblem
     low_rps: float
     high_rps: float
+    share: float = 1.0
+    """Part of the workers' time that it is for."""
 
     def at_rate(self, rate_rps: float) -> "SolveJob":
         """The same backends and run times, for this load alone."""
@@ -65,6 +67,14 @@ def _make(job: SolveJob) -> Made:
     return Made(job, solve_grid(job.problem, job.low_rps, job.high_rps))
 
 
+def stretched(costs: Costs, variant: int, kind: int, share: float) -> list[int]:
+    """Planned run times from size 1 on, over a share of the backend's time."""
+    plan_ns = costs.of(variant, kind).plan_ns[1:]
+    if share == 1.0:
+        return plan_ns
+    return [each if each >= NO_ROOM_NS else int(each / share) for each in plan_ns]
+
+
 def job_for(
     family: Family,
     allowed: list[int],
@@ -74,14 +84,16 @@ def job_for(
     workers: int,
     lead_ns: int = 0,
     rate_rps: float = 0.0,
+    share: float = 1.0,
 ) -> SolveJob:
     """The tables of a kind of backend with so many workers; for one load, where it is given.
 
     A batch is decided upon `lead_ns` before it starts, whether the worker idles or still runs the
     one before. Counted from decision to decision all is as in the paper, with that much less SLO.
-    Frontends have taken the reply off it too.
+    Frontends have taken the reply off it too. With a `share` of the workers' time, others run in
+    between: a batch takes as long as on a worker that is so much slower.
     """
-    tables = [tuple(costs.of(family.variants[index], kind).plan_ns[1:]) for index in allowed]
+    tables = [tuple(stretched(costs, family.variants[index], kind, share)) for index in allowed]
     accuracy = [family.accuracy[index] if family.accuracy else 0.0 for index in allowed]
     front = undominated(tables, accuracy)
     latency_ns = tuple(tables[each] for each in front)
@@ -105,4 +117,4 @@ def job_for(
     peak = peak_rps(problem)
     low, high = (rate_rps, rate_rps) if rate_rps > 0.0 else (LOW * peak, peak)
     variants = tuple(family.variants[allowed[each]] for each in front)
-    return SolveJob(kind, family.slo_ns, variants, problem, low, high)
+    return SolveJob(kind, family.slo_ns, variants, problem, low, high, share)

@@ -69,6 +69,8 @@ class DeadlineRouting(Source):
         """Taken out of a buffer where they would have been late, and how long that instance takes
         for one; routed again at once, to faster ones only, so that it comes to an end."""
         self.rehousing = SourceTimer(self)
+        self.owed_until_ns: dict[int, int] = {}
+        """By backend that is shared: until then it has had the time of its share."""
 
     def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
@@ -231,18 +233,29 @@ class DeadlineRouting(Source):
         each_ns = int(times.mean * p50_ns)
         starts_at_ns = self._starts_at_ns(now_ns, instance, times.spread * p50_ns)
         place = instance.place_of(request)
+        # Where the backend is shared, others run between those that wait here.
+        turn_ns = each_ns if self.share == 1.0 else int(each_ns / self.share)
         for later in range(place, len(instance.queue)):
-            if starts_at_ns + (later + 2) * each_ns > instance.queue[later].deadline_ns:
+            ends_at_ns = starts_at_ns + (later + 1) * turn_ns + each_ns
+            if ends_at_ns > instance.queue[later].deadline_ns:
                 return NEVER, 0
         runs = place + 1 + (1 if instance.sent else 0)
         reserve_ns = int(self.options.reserve * times.spread * p50_ns * sqrt(runs))
-        ends_at_ns = starts_at_ns + (place + 1) * each_ns
+        reserve_ns += max(0, self.owed_until_ns.get(instance.backend, 0) - starts_at_ns)
+        ends_at_ns = starts_at_ns + place * turn_ns + each_ns
         return ends_at_ns, max(reserve_ns, self.options.reserve_ns)
 
     def _starts_at_ns(self, now_ns: int, instance: Instance, doubt_ns: float) -> int:
         """When the first of its queue is expected to start."""
         free_at_ns = int(instance.free_at_ns(now_ns, doubt_ns))
+        if self.shares_backends:
+            free_at_ns = max(free_at_ns, self.desk.free_at_ns(instance.backend))
         return max(now_ns + self.lead.ns(1), free_at_ns)
+
+    def _owe(self, slot: Slot, expect_ns: float) -> None:
+        """Leave the others their time after a run on a backend that is shared."""
+        owed_ns = max(slot.start_at_ns, self.owed_until_ns.get(slot.backend, 0))
+        self.owed_until_ns[slot.backend] = owed_ns + int(expect_ns / self.share)
 
     def _p50_ns(self, instance: Instance, tier: int, size: int) -> float:
         cost = self.costs.of(self.family.variants[tier], instance.kind)
@@ -338,6 +351,8 @@ class DeadlineRouting(Source):
                 batch = Batch(variant, [request])
                 expect_ns = self._mean_ns(instance, instance.tier, 1) + slot.swap_in_ns(variant)
                 instance.on_sent(batch.requests, slot.start_at_ns, expect_ns)
+                if self.shares_backends:
+                    self._owe(slot, expect_ns)
                 if instance.queue and self.aware:
                     self._watch(instance)
                 return batch

@@ -187,7 +187,8 @@ class WindowScheduler(Source):
     def _worker(self, ready_at_ns: int, backend: int) -> Worker:
         desk, costs = self.desk, self.costs
         kind, held = desk.kind(backend), desk.resident(backend)
-        factor = costs.backend_factor.get(backend, 1.0)
+        # Others run in between where the backend is shared.
+        factor = costs.backend_factor.get(backend, 1.0) / self.share
         tables: dict[int, list[int]] = {}
         for variant, cost in costs.by_kind[kind].items():
             if held is None or variant in held or variant in costs.swap_in_ns:
@@ -231,7 +232,7 @@ class WindowScheduler(Source):
         bid.size = 1
         bid.ripe_at_ns = now_ns
         bid.expires_at_ns = NEVER - 1
-        bid.key = now_ns
+        bid.key = segment.jobs[0].deadline_ns if self.shares_backends else now_ns
         return bid
 
     def _front(self, line: list[Segment]) -> Segment | None:

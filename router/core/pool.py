@@ -53,12 +53,15 @@ class Pool:
         "scaled_at_ns",
         "served",
         "sojourn_ns",
+        "up_since_ns",
         "used",
     )
 
     def __init__(self, rules: PoolRules = RULES) -> None:
         self.rules = rules
         self.backends = 0
+        self.up_since_ns = 0
+        """When the first of them came; until then there was none."""
         self.busy_ns = 0
         """Backend time spent on batches that have ended."""
         self.used = 0.0

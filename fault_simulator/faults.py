@@ -74,6 +74,14 @@ def _part(draws: Draws) -> Heal | None:
     return lambda: draws.world.network.join(*pair)
 
 
+def _part_one_way(draws: Draws) -> Heal | None:
+    pair = draws.pair()
+    if pair is None:
+        return None
+    draws.world.network.part_one_way(*pair)
+    return lambda: draws.world.network.join(*pair)
+
+
 def _delay(draws: Draws) -> Heal | None:
     pair = draws.pair()
     if pair is None:
@@ -313,6 +321,7 @@ FAULTS: dict[str, Callable[[Draws], Heal | None]] = {
     "cut": _cut,
     "flap": _flap,
     "part": _part,
+    "part-one-way": _part_one_way,
     "delay": _delay,
     "slow": _slow,
     "hang": _hang,

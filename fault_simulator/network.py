@@ -119,6 +119,13 @@ class SimulatedNetwork:
             for end in connection.ends:
                 end.pipe.stalled = True
 
+    def part_one_way(self, one: VirtualLoop, other: VirtualLoop) -> None:
+        """Nothing gets from one to the other until `join`; so no new connection comes about."""
+        self.split.add(frozenset((one, other)))
+        for connection in self.between(one, other):
+            for end in connection.ends:
+                end.pipe.stalled = end.pipe.stalled or end.loop is one
+
     def join(self, one: VirtualLoop, other: VirtualLoop) -> None:
         """Bytes that were in flight arrive after all."""
         self.split.discard(frozenset((one, other)))

@@ -65,7 +65,8 @@ class PipelineJob:
         """Requests whose inputs have not arrived."""
         self.inputs: dict[int, Payload] = {}
         self.left_out: tuple[int, ...] = ()
-        """Requests whose frontend was lost before it had sent their inputs."""
+        """Requests whose frontend was lost before it had sent their inputs, or before it could be
+        sent their results."""
         self.ready_at_ns = 0
         self.begun = False
         """The executor has it."""
@@ -138,6 +139,8 @@ class BatchPipeline:
         self.running: PipelineJob | None = None
         """The batch that the executor runs, or stages as the next to run."""
         self.running_since_ns = 0
+        self.unreachable: frozenset[int] = frozenset()
+        """Frontends that cannot be reached: their requests run elsewhere."""
         self.effects: list[Effect] = []
 
     def take_effects(self) -> list[Effect]:
@@ -191,7 +194,13 @@ class BatchPipeline:
         job = PipelineJob(now_ns, run)
         self.jobs.append(job)
         for frontend, rids in by_frontend(run.rids).items():
-            self.effects.append(FetchInputs(frontend, Fetch(run.batch, tuple(rids))))
+            if frontend in self.unreachable:
+                job.awaited.difference_update(rids)
+                job.left_out += tuple(rids)
+            else:
+                self.effects.append(FetchInputs(frontend, Fetch(run.batch, tuple(rids))))
+        if not job.awaited:
+            self._advance(now_ns)
         return None
 
     # Inputs
@@ -284,6 +293,10 @@ class BatchPipeline:
         queue_ns = max(0, started_at_ns - job.arrived_at_ns)
         for payload, output in zip(payloads, outputs, strict=True):
             rid = payload.rid
+            if frontend_of(rid) in self.unreachable and not job.orphan:
+                # Nobody would hear of it; elsewhere it may still be in time.
+                job.left_out += (rid,)
+                continue
             if isinstance(output, str):
                 self._refuse(now_ns, job, rid, output)
                 continue

@@ -72,6 +72,9 @@ class BatchDispatcher:
         ran = not done.failed and done.run_ns > 0
         self._learn(now_ns, link, batch, backend.sent.pop(done.batch), done, ran)
         left_out = fleet.in_flight.on_done(batch, done, fleet.frontends)
+        if left_out and fleet.separation.active:
+            for request in left_out:
+                request.apart = fleet.separation.apart(now_ns, request)
         # Requests that did not run teach nothing about run times.
         size = len(batch.requests) - len(left_out) if ran else 0
         if done.failed:

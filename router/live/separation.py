@@ -62,11 +62,6 @@ class Separation:
         for frontend in self.cuts.keys() - set(unreachable):
             self._join(frontend, backend)
 
-    def on_frontend_gone(self, frontend: int) -> None:
-        """Forget a frontend; one of its number that comes anew has another address."""
-        for backend in tuple(self.cuts.get(frontend, ())):
-            self._join(frontend, backend)
-
     def _join(self, frontend: int, backend: int) -> None:
         cut = self.cuts[frontend]
         cut.discard(backend)

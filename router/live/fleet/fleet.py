@@ -103,6 +103,7 @@ class Fleet:
         self.changed = True
         news = self.availability.on_ready(number, names, dict(ready.trouble))
         self.batch_limits.on_ready(number, names, ready.limits)
+        self.separation.on_reach(number, ready.unreachable)
         if number not in self.backends:
             self.recovery.on_up(now_ns)
             self.backends[number] = BackendPeer(link)
@@ -129,6 +130,7 @@ class Fleet:
         if not self.state_of(backend).draining:
             self.recovery.on_lost(now_ns)
         self.batch_limits.on_gone(backend)
+        self.separation.on_reach(backend, ())
         self.availability.on_backend_down(backend)
         state, held = self.state_of(backend), 0
         for batch in (state.running, state.queued):

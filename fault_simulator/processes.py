@@ -275,6 +275,7 @@ class VirtualExecutor:
         machine = self.machine
         run_ns = self.loop.clock() - started_at_ns
         outputs = []
+        spoilt: set[int] = set()
         failed = machine.unusable
         if machine.fails:
             failed = "RuntimeError: the model broke"
@@ -284,6 +285,7 @@ class VirtualExecutor:
                 if machine.bad_inputs and any(not item[0] % machine.bad_inputs for _, item in half):
                     failed = "ValueError: a bad input"
                     errors.update(dict.fromkeys(places, failed))
+                    spoilt.update(places if len(places) > 1 else ())
                 else:
                     outputs.append((places, runner.run(runner.stage([item for _, item in half]))))
         failed = "" if outputs else failed
@@ -291,7 +293,18 @@ class VirtualExecutor:
         fits = machine.room if 0 < machine.room < len(items) else 0
         unusable = machine.unusable if failed else ""
         self.report(
-            BatchOutcome(job, 0, started_at_ns, run_ns, errors, outputs, failed, fits, unusable)
+            BatchOutcome(
+                job,
+                0,
+                started_at_ns,
+                run_ns,
+                errors,
+                outputs,
+                failed,
+                fits,
+                unusable,
+                frozenset(spoilt),
+            )
         )
         self._next()
 

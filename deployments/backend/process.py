@@ -400,7 +400,13 @@ class BackendProcess:
             self.pipeline.on_failed(now_ns, job, outcome.run_ns, failed)
         else:
             self.pipeline.on_finished(
-                now_ns, job, outcome.staged_at_ns, outcome.started_at_ns, outcome.run_ns, outputs
+                now_ns,
+                job,
+                outcome.staged_at_ns,
+                outcome.started_at_ns,
+                outcome.run_ns,
+                outputs,
+                outcome.spoilt,
             )
         self.carry_out()
         if self.leaving:

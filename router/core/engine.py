@@ -340,13 +340,16 @@ class Engine:
         size: int = -1,
         failed: str = "",
         left_out: Sequence[Request] = (),
+        spoilt: Sequence[Request] = (),
+        error: str = "",
     ) -> Batch:
         """The batch that ran on this backend has ended; returns it.
 
         `size` is how many of its requests really ran, where some had ended before: run times are
         learnt for that size. A batch that `failed` teaches nothing. Those of it that were
         `left_out` have no answer: they run elsewhere once more, if there is time, and where they
-        cannot, they are dropped; of one that failed, with its error.
+        cannot, they are dropped; of one that failed, with its error. `spoilt` are those that failed
+        together with this `error`, while others of their batch ran: each runs alone once more.
         """
         rank = self.backend_rank[backend]
         batch = rank.finish(backend, run_ns, 0 if failed else size)
@@ -357,9 +360,10 @@ class Engine:
             source = rank.retries
             batch.retry.complete = batch.retry.complete and not left_out
         ran = batch.requests
-        if left_out:
-            ran = [request for request in ran if request not in left_out]
-            assert len(ran) + len(left_out) == len(batch.requests), "strangers were left out"
+        if left_out or spoilt:
+            ran = [each for each in ran if each not in left_out and each not in spoilt]
+            ended = len(ran) + len(left_out) + len(spoilt)
+            assert ended == len(batch.requests), "strangers were left out"
         if failed:
             for request in ran:
                 self.ledger.on_drop(request, DropReason.FAILED)
@@ -375,7 +379,22 @@ class Engine:
         else:
             for request in left_out:
                 self._run_again(now_ns, request)
+            if spoilt:
+                self._run_alone(now_ns, batch, spoilt, error)
         return batch
+
+    def _run_alone(self, now_ns: int, batch: Batch, spoilt: Sequence[Request], error: str) -> None:
+        """Run each of these once more by itself, where that is worth it: only one may be bad."""
+        source = self.sources[batch.requests[0].application]
+        owner = source if source.owns_backends else None
+        retries = self._home(source).retries
+        for request in spoilt:
+            request.error = error
+            if not retries.worth_it(owner, request.application):
+                self._queue_again(request)
+                self.outbox.drop(request, DropReason.FAILED)
+            else:
+                self._run_again(now_ns, request, batch.variant)
 
     def is_current(self, dispatch: Dispatch) -> bool:
         """Whether a dispatch still has to be carried out: its backend may have gone since."""

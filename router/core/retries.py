@@ -178,7 +178,8 @@ class Retries(Source):
             return 0
         if retry.apart is not None and slot.backend in retry.apart.avoid:
             return 0
-        if desk.errors(slot.backend) and desk.runs_elsewhere(owner, retry.backend, variant, True):
+        judges = retry.backend >= 0 and desk.errors(slot.backend) > 0
+        if judges and desk.runs_elsewhere(owner, retry.backend, variant, True):
             return 0
         fits = slot.size_that_fits(variant, _first_deadline(retry) - slot.start_at_ns)
         return min(len(retry.requests), fits)

@@ -27,6 +27,8 @@ class SuspectRules:
     refuse_ns: int = seconds(60)
     """The first refusal; each further one is twice as long."""
     refuse_ns_max: int = seconds(3600)
+    errors: int = 3
+    """Parts of batches that failed within `apart_ns`: everyone in them runs apart for as long."""
     parties_max: int = 1000
 
 
@@ -37,6 +39,8 @@ class SuspectRecord:
     hangs: int = 0
     proven: bool = False
     """A batch of nobody else's has hung."""
+    errors: int = 0
+    errors_since_ns: int = 0
     apart_until_ns: int = 0
     refused_until_ns: int = 0
     refuse_ns: int = 0
@@ -71,12 +75,28 @@ class Suspects:
                 refused.append(party)
         return news, refused
 
+    def on_error(self, now_ns: int, application: int, parties: Collection[int]) -> None:
+        """Note who was in a part of a batch that failed, wherever it ran. Nobody is refused for
+        that; but whoever is in several is kept from spoiling the batches of others."""
+        rules = self.rules
+        for party in parties:
+            if not party:
+                continue
+            record = self._record(now_ns, (application, party))
+            if now_ns - record.errors_since_ns > rules.apart_ns:
+                record.errors, record.errors_since_ns = 0, now_ns
+            record.errors += 1
+            if record.errors >= rules.errors:
+                until_ns = now_ns + rules.apart_ns
+                record.apart_until_ns = max(record.apart_until_ns, until_ns)
+
     def _record(self, now_ns: int, key: Party) -> SuspectRecord:
         record = self.records.pop(key, None)
-        if record is None or max(record.apart_until_ns, record.refused_until_ns) <= now_ns:
+        if record is None:
+            record = SuspectRecord()
+        elif record.hangs and max(record.apart_until_ns, record.refused_until_ns) <= now_ns:
             # What was not seen to hang for so long has done its time.
-            kept_ns = 0 if record is None else record.refuse_ns
-            record = SuspectRecord(refuse_ns=kept_ns)
+            record.hangs, record.proven = 0, False
         self.records[key] = record
         if len(self.records) > self.rules.parties_max:
             del self.records[next(iter(self.records))]

@@ -307,6 +307,11 @@ class Done(msgspec.Struct, tag=41, array_like=True, frozen=True):
     left_out: tuple[int, ...] = ()
     """Requests whose frontend was out of reach: it could not send their inputs, or could not be
     sent their results."""
+    spoilt: tuple[int, ...] = ()
+    """Requests of a part that failed, while others gave results: one of them may have spoilt the
+    others. The router runs each of them alone, or drops it."""
+    error: str = ""
+    """The error of those."""
 
 
 class BackendStats(msgspec.Struct, tag=42, array_like=True, frozen=True):

@@ -1,6 +1,6 @@
 """Requests that run apart: those of suspects, and of frontends that not every backend reaches."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from fermata.router.core.events import Apart, Request
 from fermata.router.health.suspects import Suspects
@@ -26,6 +26,11 @@ class Separation:
     @property
     def active(self) -> bool:
         return bool(self.suspects.records or self.cuts)
+
+    def on_error(self, now_ns: int, requests: Sequence[Request]) -> None:
+        """Note that these failed together, or alone."""
+        parties = {party_of(request) for request in requests}
+        self.suspects.on_error(now_ns, requests[0].application, parties)
 
     def refused_ns(self, now_ns: int, request: Request) -> int:
         """Time for which a request's party is refused; 0 where it is not."""

@@ -155,3 +155,42 @@ def test_suspects_do_not_share_a_batch_with_others() -> None:
     # Whoever has nothing to do with it goes on as before, and suspects meet with their own.
     assert all(world.ends(tenant)["good"] == 4 for tenant in (HONEST, OTHER, HANGS))
     assert len(later) == 4
+
+
+class RaisingWorld(HangingWorld):
+    """Some requests raise an error, and spoil the half of the batch that they are in."""
+
+    def raise_in(self, tenant: int) -> int:
+        one = rid(self.sent + 1)
+        self.poison.add(one)
+        return self.ask(tenant, slo_ns=ms(100))
+
+
+@pytest.mark.parametrize("policy", ["eager", "deferred", "central-queue"])
+@pytest.mark.parametrize("raising", [HANGS, 0])
+def test_inputs_that_raise_cost_nobody_else(policy: str, raising: int) -> None:
+    """A fifth of all batches has an input that the model cannot take."""
+    world = RaisingWorld(4, policy)
+    for step in range(3000):
+        if step % 40 == 0:
+            world.raise_in(raising)
+        else:
+            world.ask((raising, HONEST, OTHER)[step % 3], slo_ns=ms(100))
+        world.play(ms(0.8))
+    world.play(seconds(1))
+    assert not world.ever_ejected
+    for tenant in (HONEST, OTHER):
+        ends = world.ends(tenant)
+        bad = sum(count for why, count in ends.items() if why != "good")
+        assert bad <= 0.005 * sum(ends.values()), ends
+    # Whoever raises gets its own error, and the rest of its requests are served.
+    ends = world.ends(raising)
+    assert ends["ValueError: poison"] >= 75
+    assert ends["good"] >= 900
+
+
+def test_one_error_now_and_then_keeps_nobody_apart() -> None:
+    suspects = Suspects()
+    for second in range(100):
+        suspects.on_error(seconds(6 * second), 0, {HANGS})
+        assert not suspects.is_apart(seconds(6 * second), 0, HANGS)

@@ -42,6 +42,8 @@ class FrontendPeer:
         """When it is out of reach, unless a link is up by then."""
         self.again: asyncio.TimerHandle | None = None
         """When it is tried again."""
+        self.tries = 0
+        """Attempts in a row that came to nothing."""
 
     def forget_timers(self) -> None:
         for timer in (self.judged, self.again):
@@ -65,8 +67,11 @@ class Frontends:
         options: LinkOptions,
         start: StartTask,
         peers_max: int = 256,
+        tries_max: int = 200,
     ) -> None:
-        """Beyond `peers_max` frontends, the oldest without a link is taken for gone."""
+        """Beyond `peers_max` frontends, the oldest without a link is taken for gone. So is one that
+        was not reached in `tries_max` attempts, of about three seconds each."""
+        self.tries_max = tries_max
         self.me = me
         self.events = events
         self.heartbeat = heartbeat
@@ -146,6 +151,7 @@ class Frontends:
             peer.link = link
             link.send_all(peer.waiting)
             peer.forget_timers()
+            peer.tries = 0
             self._set_reach(number, True)
         peer.waiting.clear()
 
@@ -159,7 +165,13 @@ class Frontends:
             # It has ended, and is not cut off: the router knows that too.
             peer.forget_timers()
             self._set_reach(number, True)
+        elif peer.tries >= self.tries_max:
+            # Its machine must be gone. If it is not, the router tells its address again.
+            peer.forget_timers()
+            del self.peers[number]
+            self._set_reach(number, True)
         elif peer.again is None:
+            peer.tries += 1
             loop, wait_s = asyncio.get_running_loop(), self.options.backoff_ns_max / 1e9
             peer.again = loop.call_later(wait_s, self._try_again, number, peer)
         self.events.on_frontend_down(number, reason)

@@ -60,12 +60,16 @@ class Separation:
 
     # Reach
 
-    def on_reach(self, backend: int, unreachable: Collection[int]) -> None:
-        """Note the frontends that a backend does not reach now; it reaches all others."""
+    def on_reach(self, backend: int, unreachable: Collection[int]) -> list[int]:
+        """Note the frontends that a backend does not reach now; it reaches all others. Returns
+        those that it did not reach before."""
         for frontend in unreachable:
             self.cuts.setdefault(frontend, set()).add(backend)
-        for frontend in self.cuts.keys() - set(unreachable):
+        healed = [each for each, cut in self.cuts.items() if backend in cut]
+        healed = [each for each in healed if each not in unreachable]
+        for frontend in healed:
             self._join(frontend, backend)
+        return healed
 
     def _join(self, frontend: int, backend: int) -> None:
         cut = self.cuts[frontend]

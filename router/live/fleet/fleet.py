@@ -103,7 +103,10 @@ class Fleet:
         self.changed = True
         news = self.availability.on_ready(number, names, dict(ready.trouble))
         self.batch_limits.on_ready(number, names, ready.limits)
-        self.separation.on_reach(number, ready.unreachable)
+        for frontend in self.separation.on_reach(number, ready.unreachable):
+            # It may have forgotten the address of one that it tried in vain for long.
+            if number in self.backends:
+                self.backends[number].met.discard(frontend)
         if number not in self.backends:
             self.recovery.on_up(now_ns)
             self.backends[number] = BackendPeer(link)

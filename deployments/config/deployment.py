@@ -94,7 +94,7 @@ def usual_processes() -> int:
 class FrontendConfig(Section):
     """Processes that clients talk to."""
 
-    processes: Annotated[int, Field(ge=1, default_factory=usual_processes)]
+    processes: Annotated[int, Field(ge=1)] = Field(default_factory=usual_processes)
     """In the whole cluster; on one machine they share the ports by SO_REUSEPORT. With two, clients
     reconnect at once where one has died."""
     per_node: Annotated[int, Field(ge=1)] | None = None

@@ -13,7 +13,7 @@ SOAK := timeout -k 10 900 $(BIN)/python -m pytest -m soak tests/live
 
 SECONDS ?= 600
 
-.PHONY: help serve models tools test soak unhurried lint fuzz bench compiled clean
+.PHONY: help serve models tools test soak unhurried lint fuzz bench compiled sbom clean
 
 help:
 	@echo "make serve     set up, then serve deployments/local.yaml; CONFIG=FILE for another"
@@ -23,6 +23,7 @@ help:
 	@echo "make fuzz      simulated faults and hostile bytes; SECONDS=600 for how long, FIRST=0 from which seed"
 	@echo "make bench     reduced benchmarks of the scheduler; FULL=1 for whole ones"
 	@echo "make compiled  build the optional compiled core into build/compiled"
+	@echo "make sbom      write the bill of materials to build/sbom.json"
 	@echo "make clean     remove what these made"
 
 $(READY): pyproject.toml constraints.txt
@@ -84,6 +85,10 @@ bench: $(READY)
 
 compiled: $(READY)
 	$(BIN)/python -m fermata.router.compiled build/compiled
+
+sbom: $(READY)
+	mkdir -p build
+	$(BIN)/python k8s/sbom.py > build/sbom.json
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -5,12 +5,14 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from benchmarks.cut_off import hanging, partitions
 from benchmarks.figures import Figure, parts_parser, run
-from fermata.fault_simulator.run import run_seed
+from fermata.fault_simulator.run import RunResult, run_lasting, run_seed
 
 SCHEDULES = 10_000
+LASTING = 2_000
 QUICK = 100
 TELL_EVERY = 500
 ROLES = (
@@ -25,6 +27,8 @@ ROLES = (
 )
 PARTS = {
     "simulated": "seeds of the fault simulation",
+    "lasting": "seeds whose faults never end: the rest must go on serving",
+    "cut-off": "a backend and a frontend that do not reach each other; inputs that hang",
     "live": "every process of a running server, killed one after the other",
     **{f"live {role}": "one of them alone" for role in ROLES},
     "overload-simulated": "ten times the capacity of eight simulated GPUs",
@@ -34,7 +38,9 @@ PARTS = {
 }
 
 
-def simulated(first: int, count: int) -> Iterator[Figure]:
+def simulated(
+    first: int, count: int, play: Callable[[int], RunResult] = run_seed, name: str = ""
+) -> Iterator[Figure]:
     """Seeds in order, on every core that it may use."""
     broken: list[int] = []
     # Ctrl-C is for all of them; this one says so and ends the others.
@@ -42,21 +48,28 @@ def simulated(first: int, count: int) -> Iterator[Figure]:
     context, cores = multiprocessing.get_context("spawn"), len(os.sched_getaffinity(0))
     with context.Pool(cores, signal.signal, deaf) as pool:
         seeds = range(first, first + count)
-        for done, story in enumerate(pool.imap_unordered(run_seed, seeds, chunksize=8), 1):
+        for done, story in enumerate(pool.imap_unordered(play, seeds, chunksize=8), 1):
             if story.broken:
                 broken.append(story.seed)
             if done % TELL_EVERY == 0:
                 print(f"{done:,} of {count:,}, {len(broken)} broken", file=sys.stderr)
     for seed in sorted(broken):
-        print(f"seed {seed} is broken: python -m fermata.fault_simulator --seed {seed}")
-    name = f"{count:,} simulated fault schedules from {first:,} on: broken"
-    yield Figure(name, len(broken), "", 0, at_most=True)
+        option = " --lasting" if play is run_lasting else ""
+        print(f"seed {seed} is broken: python -m fermata.fault_simulator{option} --seed {seed}")
+    figure = f"{count:,} simulated fault schedules{name} from {first:,} on: broken"
+    yield Figure(figure, len(broken), "", 0, at_most=True)
 
 
 def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
     parts = given.only or [name for name in PARTS if not name.startswith("live ")]
     if "simulated" in parts:
         yield from simulated(given.first, given.seeds or (QUICK if quick else SCHEDULES))
+    if "lasting" in parts:
+        count = given.seeds or (QUICK if quick else LASTING)
+        yield from simulated(given.first, count, run_lasting, " that never end")
+    if "cut-off" in parts:
+        yield from partitions(quick)
+        yield from hanging(quick)
     # Not above: what needs no server must not need what a server does.
     for role in ROLES:
         if "live" in parts or f"live {role}" in parts:

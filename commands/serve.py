@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, redirect_stdout
@@ -87,6 +88,8 @@ def _serve(loaded: DeploymentConfig) -> None:
     # It tells of every step, in words about itself; what goes wrong it still says.
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     ray.init(logging_level=logging.WARNING, log_to_driver=False)
+    # Ray's own handler prints where each of its threads was, and leaves processes behind.
+    signal.signal(signal.SIGTERM, _interrupt)
     if _is_own_cluster():
         # A cluster of one's own gets no more GPUs; Ray would wait for them without a word.
         check_gpus(loaded.backend, gpus_in_cluster())
@@ -99,6 +102,8 @@ def _serve(loaded: DeploymentConfig) -> None:
         typer.echo(_where(loaded))
         _serve_until_lost(cluster.lost)
     finally:
+        # The end is on its way, and whoever asks for it twice must not cut it short.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         # Replicas drain and give back what they hold before Ray ends their processes. Serve's
         # controller ends itself when asked to, and Ray prints on standard output that this failed;
         # what really goes wrong is logged, and so on standard error.
@@ -106,6 +111,11 @@ def _serve(loaded: DeploymentConfig) -> None:
             if not cluster.lost():
                 ray_serve.shutdown()
             ray.shutdown()
+
+
+def _interrupt(number: int, frame: object) -> None:
+    """End as Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 def _start_page(ray_serve: Any, control: ControlConfig) -> None:

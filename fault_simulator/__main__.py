@@ -6,8 +6,9 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 
-from fermata.fault_simulator.run import RunResult, run_seed
+from fermata.fault_simulator.run import RunResult, run_lasting, run_seed
 
 SEEDS_EACH = 8
 
@@ -19,13 +20,17 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="number of seeds; the default is as many as fit")
     parser.add_argument("--seconds", type=float, default=60.0, help="time limit in seconds")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--lasting", action="store_true", help="faults never end, and the rest must serve"
+    )
     given = parser.parse_args()
+    play = run_lasting if given.lasting else run_seed
     if given.seed is not None:
-        story = run_seed(given.seed, tell=True)
+        story = play(given.seed, tell=True)
         print("\n".join(story.said))
         print(describe(story))
         return 1 if story.broken else 0
-    return fuzz(given.first, given.count, given.seconds, given.jobs)
+    return fuzz(play, given.first, given.count, given.seconds, given.jobs)
 
 
 def describe(story: RunResult) -> str:
@@ -34,7 +39,9 @@ def describe(story: RunResult) -> str:
     return f"seed {story.seed}: {verdict} ({ends}; {story.steps} steps)"
 
 
-def fuzz(first: int, count: int | None, seconds: float, jobs: int) -> int:
+def fuzz(
+    play: Callable[[int], RunResult], first: int, count: int | None, seconds: float, jobs: int
+) -> int:
     """Play seeds in order; returns 1 if one of them broke something."""
     until_s = time.monotonic() + seconds
     last = sys.maxsize if count is None else first + count
@@ -43,7 +50,7 @@ def fuzz(first: int, count: int | None, seconds: float, jobs: int) -> int:
         # A few at a time: a pool takes all that it is offered, whatever the clock says.
         while seed < last and time.monotonic() < until_s:
             some = range(seed, min(last, seed + SEEDS_EACH * jobs))
-            for story in pool.imap_unordered(run_seed, some):
+            for story in pool.imap_unordered(play, some):
                 outcomes.update(story.outcomes)
                 if story.broken:
                     broken += 1

@@ -45,6 +45,7 @@ class SimulatedClients:
     def __init__(self, world: World, on_failed: Callable[[Sent], None]) -> None:
         self.world = world
         self.on_failed = on_failed
+        self.on_refused: Callable[[Sent, Refusal], None] = lambda sent, refusal: None
         self.ledger: list[Sent] = []
         self.open: dict[int, Sent] = {}
         """By number: no answer yet."""
@@ -101,8 +102,10 @@ class SimulatedClients:
             value = int(np.frombuffer(outcome.tensors[0][3], np.int64)[0])
             if value != sent.number:
                 self.broken(f"request {sent.number} got the answer of {value}")
-        elif outcome.reason == RefusalReason.FAILED:
-            self.on_failed(sent)
+        else:
+            self.on_refused(sent, outcome)
+            if outcome.reason == RefusalReason.FAILED:
+                self.on_failed(sent)
 
     def broken(self, what: str) -> None:
         """Said after this step: whoever answers survives what a client raises."""

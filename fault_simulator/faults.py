@@ -74,6 +74,14 @@ def _part(draws: Draws) -> Heal | None:
     return lambda: draws.world.network.join(*pair)
 
 
+def _part_one_way(draws: Draws) -> Heal | None:
+    pair = draws.pair()
+    if pair is None:
+        return None
+    draws.world.network.part_one_way(*pair)
+    return lambda: draws.world.network.join(*pair)
+
+
 def _delay(draws: Draws) -> Heal | None:
     pair = draws.pair()
     if pair is None:
@@ -147,6 +155,44 @@ def _bad_inputs(draws: Draws) -> Heal:
             host.machine.bad_inputs = 0
 
     return heal
+
+
+def _hanging_input(draws: Draws) -> Heal:
+    """An input that hangs whatever backend runs it."""
+    system = draws.system
+    number = len(system.clients.ledger) + draws.rng.randrange(20)
+    system.hanging.add(number)
+
+    def heal() -> None:
+        if not any(number in machine.hung_on for machine in system.machines):
+            system.hanging.discard(number)
+
+    return heal
+
+
+def _machine(draws: Draws) -> None:
+    """A machine loses its power: a backend, a frontend, perhaps a router, and no word from them."""
+    backend, frontend = draws.backend(), draws.frontend()
+    router = draws.router() if draws.rng.random() < 0.5 else None
+    network = draws.world.network
+    for host in (backend, frontend, router):
+        if host is not None:
+            network.unplug(host.loop)
+    if backend is not None:
+        draws.system.lose_backend(backend)
+    if frontend is not None:
+        draws.system.lose_frontend(frontend)
+    if router is not None:
+        draws.excuse_all()
+        draws.system.lose_router(router)
+
+
+def _no_backend(draws: Draws) -> None:
+    """All backends are gone at once, under load."""
+    draws.excuse_all()
+    for host in tuple(draws.system.backends):
+        draws.system.lose_backend(host, draws.rng.randrange(ms(500), ms(4000)))
+    _burst(draws)
 
 
 def _no_room(draws: Draws) -> Heal | None:
@@ -335,4 +381,8 @@ FAULTS: dict[str, Callable[[Draws], Heal | None]] = {
     "drain-frontend": _drain_frontend,
     "burst": _burst,
     "strangers": _strangers,
+    "part-one-way": _part_one_way,
+    "hanging-input": _hanging_input,
+    "machine": _machine,
+    "no-backend": _no_backend,
 }

@@ -22,6 +22,10 @@ SEEN_NS = seconds(4)
 """Until a control plane has met the router that leads, while both run and calls arrive."""
 
 
+OVERLOAD = frozenset(("window", "shed", "full"))
+"""Refusals that speak of too much load."""
+
+
 class Invariants:
     """Looks at a process after each of its steps, and at the ledger every few milliseconds."""
 
@@ -38,6 +42,7 @@ class Invariants:
         """The control plane and the router that should know each other, or soon will."""
         self.met_at_ns = 0
         system.world.looks.append(self.look)
+        system.clients.on_refused = self.check_reason
         system.on_start.append(self._meet)
         for host in (*system.frontends, *system.backends, *system.controls):
             self._meet(host)
@@ -83,10 +88,16 @@ class Invariants:
         given_up = self.given_up.setdefault(live.term, set())
         for backend in set(live.supervisor.given_up) - given_up:
             given_up.add(backend)
-            if backend not in self.system.excused:
+            if backend not in self.system.excused and not self._has_hung(backend):
                 raise InvariantViolationError(
                     f"backend {backend} was given up, and nothing was wrong with it"
                 )
+
+    def _has_hung(self, backend: int) -> bool:
+        """Whether an input has hung a backend of this number."""
+        hosts = [each for each in self.hosts.values() if isinstance(each, BackendHost)]
+        known = [each for each in hosts if each.process.settings.number == backend]
+        return any(each.machine.hung_on for each in known)
 
     def _check_ejected(self, live: LiveRouter) -> None:
         """Only a backend that itself has failed may be ejected: no input's fault is its own."""
@@ -111,8 +122,29 @@ class Invariants:
                 raise InvariantViolationError(
                     f"{frontend.loop.name} counts {table.payload_bytes} not {held}"
                 )
+        self._check_hanging_inputs()
         self._check_meeting()
         world.after(LOOK_NS, self._tick)
+
+    def _check_hanging_inputs(self) -> None:
+        """An input that hangs a backend is not given to another one, router changes aside."""
+        system = self.system
+        if not system.hanging or len(system.routers) > len(system.seats):
+            return
+        met = Counter(each for machine in system.machines for each in machine.hung_on)
+        for number, count in met.items():
+            if count > 1:
+                raise InvariantViolationError(f"request {number} has hung {count} backends")
+
+    def check_reason(self, sent: Sent, refusal: Refusal) -> None:
+        """Nobody is told of overload while there is no backend at all."""
+        leader = self.system.router
+        live = leader.live if leader is not None else None
+        if refusal.reason not in OVERLOAD or live is None:
+            return
+        up = [host for host in self.system.backends if host.loop.alive]
+        if not up and not live.fleet.backends:
+            self.system.clients.broken(f"request {sent.number} was refused as {refusal.reason}")
 
     def _check_meeting(self) -> None:
         """The control plane hears from the router that leads, whatever became of others."""
@@ -143,7 +175,8 @@ class Invariants:
 
     # When all is well again
 
-    def check_served(self, probes: list[Sent]) -> None:
+    @staticmethod
+    def check_served(probes: list[Sent]) -> None:
         """Requests sent after everything had healed were all served."""
         for sent in probes:
             outcome = sent.outcomes[0] if sent.outcomes else None
@@ -170,7 +203,9 @@ class Invariants:
                 )
         for backend in system.backends:
             process = backend.process
-            if process.pipeline.jobs or process.tasks or not process.pipeline.announced:
+            # One that tries to reach a frontend whose machine is gone does so for a while.
+            busy = process.tasks and not process.frontends.unreachable
+            if process.pipeline.jobs or busy or not process.pipeline.announced:
                 raise InvariantViolationError(
                     f"{backend.loop.name} is not free: {process.pipeline.jobs}"
                 )
@@ -181,6 +216,7 @@ class Invariants:
         if live.engine.outbox.queued or live.fleet.in_flight.rids:
             raise InvariantViolationError(f"{router.loop.name} keeps requests that have ended")
         self._check_known(live)
+        self._check_trusted(live)
         self._check_connections()
 
     def _check_control(self) -> None:
@@ -228,6 +264,17 @@ class Invariants:
             state = live.fleet.state_of(number)
             if state.running is not None or state.queued is not None:
                 raise InvariantViolationError(f"backend {number} is thought to be busy")
+
+    def _check_trusted(self, live: LiveRouter) -> None:
+        """No backend, model or pair of processes is avoided any more."""
+        ejected, cuts = live.supervisor.outliers.ejected, live.fleet.separation.cuts
+        known = set(self.system.frontend_numbers())
+        cut = {frontend: backends for frontend, backends in cuts.items() if frontend in known}
+        if ejected or cut or live.fleet.availability.quarantined:
+            raise InvariantViolationError(
+                f"still avoided: backends {sorted(ejected)}, pairs {cut},"
+                f" models {sorted(live.fleet.availability.quarantined)}"
+            )
 
     def _check_connections(self) -> None:
         pairs = Counter(

@@ -34,6 +34,8 @@ class SimulatedNetwork:
         self.ports = 1000
         self.split: set[frozenset[VirtualLoop]] = set()
         """Pairs of processes that do not reach one another."""
+        self.dark: set[VirtualLoop] = set()
+        """Processes of machines without power: nothing more is heard of them."""
 
     def listen(self, loop: VirtualLoop, make: MakeProtocol) -> "Listener":
         self.ports += 1
@@ -52,7 +54,7 @@ class SimulatedNetwork:
 
     def _arrive(self, caller: VirtualLoop, port: int, there: "asyncio.Future[Connection]") -> None:
         listener = self.listeners.get(port)
-        if listener is not None and frozenset((caller, listener[0])) in self.split:
+        if listener is not None and self._is_silent(caller, listener[0]):
             # Nobody answers; the system tries again, until whoever asked gives up.
             if not there.done():
                 self.world.after(AGAIN_NS, lambda: self._arrive(caller, port, there))
@@ -82,6 +84,9 @@ class SimulatedNetwork:
 
         self._answer(caller, wait_ns, take)
 
+    def _is_silent(self, caller: VirtualLoop, taker: VirtualLoop) -> bool:
+        return taker in self.dark or frozenset((caller, taker)) in self.split
+
     def _answer(self, loop: VirtualLoop, wait_ns: int, call: Callable[[], None]) -> None:
         self.world.enter(self.world.now_ns + wait_ns, call, loop)
 
@@ -96,8 +101,21 @@ class SimulatedNetwork:
 
     # Faults
 
+    def unplug(self, loop: VirtualLoop) -> None:
+        """The machine of a process has lost its power: not even its end is heard."""
+        self.dark.add(loop)
+        for connection in self.connections:
+            if loop in connection.loops:
+                for end in connection.ends:
+                    end.pipe.stalled = True
+
     def drop(self, loop: VirtualLoop) -> None:
         """A process has died: its connections end, and nobody listens there any more."""
+        if loop in self.dark:
+            for connection in self.connections:
+                for end in connection.ends:
+                    end.over = end.over or end.loop is loop
+            return
         for port in [port for port, (owner, _) in self.listeners.items() if owner is loop]:
             del self.listeners[port]
         for connection in self.connections:
@@ -119,9 +137,18 @@ class SimulatedNetwork:
             for end in connection.ends:
                 end.pipe.stalled = True
 
+    def part_one_way(self, one: VirtualLoop, other: VirtualLoop) -> None:
+        """Nothing gets from one to the other until `join`; so no new connection comes about."""
+        self.split.add(frozenset((one, other)))
+        for connection in self.between(one, other):
+            for end in connection.ends:
+                end.pipe.stalled = end.pipe.stalled or end.loop is one
+
     def join(self, one: VirtualLoop, other: VirtualLoop) -> None:
         """Bytes that were in flight arrive after all."""
         self.split.discard(frozenset((one, other)))
+        if self.dark & {one, other}:
+            return
         for connection in self.between(one, other):
             for end in connection.ends:
                 end.pipe.flow()

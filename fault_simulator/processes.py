@@ -190,6 +190,10 @@ class Machine:
         """The largest batch that fits its memory; 0: any."""
         self.poison = ""
         """A variant that kills the process."""
+        self.hanging: set[int] = set()
+        """Inputs on which it hangs, as every other one does."""
+        self.hung_on: set[int] = set()
+        """Those that it has met."""
 
 
 class VirtualExecutor:
@@ -212,6 +216,8 @@ class VirtualExecutor:
         self.given: dict[PipelineJob, list[Array]] = {}
         """The inputs of each batch when it was handed over."""
         self.running: PipelineJob | None = None
+        self.hung = False
+        """It runs an input that never ends."""
 
     def begin(
         self,
@@ -232,7 +238,11 @@ class VirtualExecutor:
         self.running = job
         machine, world = self.machine, self.loop.world
         # Here they are read at last, as `Executor` stages them.
-        for before, (_, item) in zip(self.given.pop(job), items, strict=True):
+        given = self.given.pop(job)
+        hangs_on = machine.hanging.intersection(int(item[0]) for item in given)
+        machine.hung_on |= hangs_on
+        self.hung = bool(hangs_on)
+        for before, (_, item) in zip(given, items, strict=True):
             if not np.array_equal(before, item):
                 world.trouble.append(f"{self.loop.name} reads {item} where {before} was meant")
         plain_ns = machine.tables[job.run.variant][max(0, len(items) - 1)]
@@ -263,7 +273,7 @@ class VirtualExecutor:
         if self.machine.poison == job.run.variant:
             self.on_crash()
             return
-        if self.machine.hangs:
+        if self.machine.hangs or self.hung:
             again = ms(5)
             world.enter(
                 world.now_ns + again,
@@ -275,6 +285,7 @@ class VirtualExecutor:
         machine = self.machine
         run_ns = self.loop.clock() - started_at_ns
         outputs = []
+        spoilt: set[int] = set()
         failed = machine.unusable
         if machine.fails:
             failed = "RuntimeError: the model broke"
@@ -284,6 +295,7 @@ class VirtualExecutor:
                 if machine.bad_inputs and any(not item[0] % machine.bad_inputs for _, item in half):
                     failed = "ValueError: a bad input"
                     errors.update(dict.fromkeys(places, failed))
+                    spoilt.update(places if len(places) > 1 else ())
                 else:
                     outputs.append((places, runner.run(runner.stage([item for _, item in half]))))
         failed = "" if outputs else failed
@@ -291,7 +303,18 @@ class VirtualExecutor:
         fits = machine.room if 0 < machine.room < len(items) else 0
         unusable = machine.unusable if failed else ""
         self.report(
-            BatchOutcome(job, 0, started_at_ns, run_ns, errors, outputs, failed, fits, unusable)
+            BatchOutcome(
+                job,
+                0,
+                started_at_ns,
+                run_ns,
+                errors,
+                outputs,
+                failed,
+                fits,
+                unusable,
+                frozenset(spoilt),
+            )
         )
         self._next()
 

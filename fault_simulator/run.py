@@ -8,6 +8,7 @@ from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.clients import Sent
 from fermata.fault_simulator.deployment import ENCODED, PLAIN
 from fermata.fault_simulator.invariants import Invariants
+from fermata.fault_simulator.lasting import LastingFaults
 from fermata.fault_simulator.schedule import FaultSchedule
 from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import InvariantViolationError, World
@@ -84,6 +85,43 @@ def run_seed(
         broken = str(error)
     except Exception as error:
         # Nobody catches it in production either; the other seeds are played all the same.
+        broken = f"{type(error).__name__}: {error}"
+    outcomes = dict(Counter(_ends(system.clients.ledger)))
+    return RunResult(seed, broken, outcomes, world.sequence, world.said or [])
+
+
+def run_lasting(
+    seed: int,
+    kinds: tuple[str, ...] = (),
+    plant: Callable[[object], None] | None = None,
+    tell: bool = False,
+) -> RunResult:
+    """Play one seed whose faults never end: whatever is left must go on serving."""
+    world = World(seed)
+    world.said = [] if tell else None
+    rng = world.rng("lasting")
+    backends, frontends = rng.randint(2, 4), rng.randint(1, 2)
+    system = SimulatedDeployment(world, backends, frontends, plant, scaled=False)
+    Invariants(system)
+    schedule = LastingFaults(system, rng, kinds)
+    broken = ""
+    try:
+        world.run_until(world.now_ns + UP_NS)
+        schedule.load(world.now_ns, world.now_ns + TROUBLE_NS, WARM_RPS)
+        world.run_until(world.now_ns + TROUBLE_NS // 2)
+        schedule.strike(rng.randint(1, 3))
+        world.run_until(world.now_ns + TROUBLE_NS // 2)
+        for left in reversed(range(WARM_ROUNDS)):
+            schedule.load(world.now_ns, world.now_ns + WARM_NS, WARM_RPS)
+            world.run_until(world.now_ns + WARM_NS + REST_NS)
+            probes = _probe(system)
+            if left == 0 or set(_ends(probes)) == {"served"}:
+                break
+        Invariants.check_served(probes)
+    except InvariantViolationError as error:
+        broken = str(error)
+    except Exception as error:
+        # As above.
         broken = f"{type(error).__name__}: {error}"
     outcomes = dict(Counter(_ends(system.clients.ledger)))
     return RunResult(seed, broken, outcomes, world.sequence, world.said or [])

@@ -11,7 +11,13 @@ from fermata.fault_simulator.clients import Sent, SimulatedClients
 from fermata.fault_simulator.control import ControlHost, Controller
 from fermata.fault_simulator.deployment import ENCODED, PLAIN, TABLES, deployment
 from fermata.fault_simulator.network import SimulatedNetwork
-from fermata.fault_simulator.processes import LINKS, BackendHost, FrontendHost, RouterHost
+from fermata.fault_simulator.processes import (
+    LINKS,
+    BackendHost,
+    FrontendHost,
+    Machine,
+    RouterHost,
+)
 from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop, World
 from fermata.foundation.errors import ServingError
 from fermata.foundation.units import ms, seconds
@@ -90,6 +96,10 @@ class SimulatedDeployment:
         """A variant that kills whatever process runs it."""
         self.bad_inputs = 0
         """Requests whose number this divides fail wherever they run; 0: none."""
+        self.hanging: set[int] = set()
+        """Requests that hang whatever backend runs them."""
+        self.machines: list[Machine] = []
+        """Accelerators of all backends that there ever were."""
         self.failed: set[int] = set()
         """Backends that have failed through a fault of their own: they may be ejected."""
         self.excused: set[int] = set()
@@ -118,7 +128,7 @@ class SimulatedDeployment:
                 except UnfitError as error:
                     self.world.say(host.loop.name, "is unfit:", error)
                     unfit = host.process.retired or host.process.unusable
-                    if not unfit and not host.machine.hangs:
+                    if not unfit and not host.machine.hangs and not host.machine.hung_on:
                         raise InvariantViolationError(
                             f"{host.loop.name} was fit: {error}"
                         ) from None
@@ -223,6 +233,8 @@ class SimulatedDeployment:
         host = BackendHost(self.world, name, number, self.tables, self.resolvers, self.lose_backend)
         host.machine.poison = self.poison
         host.machine.bad_inputs = self.bad_inputs
+        host.machine.hanging = self.hanging
+        self.machines.append(host.machine)
         self.backends.append(host)
         self._started(host)
         host.loop.start(host.run)
@@ -369,7 +381,8 @@ class SimulatedDeployment:
         if not all(each is not None and self._seated(each) for each in self.seats):
             return False
         linked = all(
-            each.process.pipeline.announced and not each.machine.hangs for each in self.backends
+            each.process.pipeline.announced and not each.machine.hangs and not each.machine.hung_on
+            for each in self.backends
         )
         return (
             linked

@@ -65,7 +65,8 @@ class PipelineJob:
         """Requests whose inputs have not arrived."""
         self.inputs: dict[int, Payload] = {}
         self.left_out: tuple[int, ...] = ()
-        """Requests whose frontend was lost before it had sent their inputs."""
+        """Requests whose frontend was lost before it had sent their inputs, or before it could be
+        sent their results."""
         self.ready_at_ns = 0
         self.begun = False
         """The executor has it."""
@@ -138,6 +139,8 @@ class BatchPipeline:
         self.running: PipelineJob | None = None
         """The batch that the executor runs, or stages as the next to run."""
         self.running_since_ns = 0
+        self.unreachable: frozenset[int] = frozenset()
+        """Frontends that cannot be reached: their requests run elsewhere."""
         self.effects: list[Effect] = []
 
     def take_effects(self) -> list[Effect]:
@@ -191,7 +194,13 @@ class BatchPipeline:
         job = PipelineJob(now_ns, run)
         self.jobs.append(job)
         for frontend, rids in by_frontend(run.rids).items():
-            self.effects.append(FetchInputs(frontend, Fetch(run.batch, tuple(rids))))
+            if frontend in self.unreachable:
+                job.awaited.difference_update(rids)
+                job.left_out += tuple(rids)
+            else:
+                self.effects.append(FetchInputs(frontend, Fetch(run.batch, tuple(rids))))
+        if not job.awaited:
+            self._advance(now_ns)
         return None
 
     # Inputs
@@ -273,23 +282,37 @@ class BatchPipeline:
         started_at_ns: int,
         run_ns: int,
         outputs: Sequence[Tensors | str],
+        spoilt: frozenset[int] = frozenset(),
     ) -> None:
         """End a batch that ran; `outputs` are in the order of `job.payloads()`.
 
-        A request without outputs has the reason in their place.
+        A request without outputs has the reason in their place. Those at `spoilt` places may have
+        failed because of each other: they are returned, and the router decides.
         """
         job.ready_at_ns = max(job.ready_at_ns, staged_at_ns)
         payloads = job.payloads()
         size = len(payloads)
         queue_ns = max(0, started_at_ns - job.arrived_at_ns)
-        for payload, output in zip(payloads, outputs, strict=True):
+        returned: list[int] = []
+        error = ""
+        for place, (payload, output) in enumerate(zip(payloads, outputs, strict=True)):
             rid = payload.rid
+            if frontend_of(rid) in self.unreachable and not job.orphan:
+                # Nobody would hear of it; elsewhere it may still be in time.
+                job.left_out += (rid,)
+                continue
             if isinstance(output, str):
-                self._refuse(now_ns, job, rid, output)
+                if place in spoilt and not job.orphan:
+                    returned.append(rid)
+                    error = output
+                else:
+                    self._refuse(now_ns, job, rid, output)
                 continue
             result = Result(rid, job.run.variant, size, queue_ns, run_ns, output)
             self.effects.append(SendResults(frontend_of(rid), result))
-        self._end(job, run_ns, "")
+        for frontend, rids in by_frontend(returned).items():
+            self.effects.append(ReturnRequests(frontend, Returned(tuple(rids), self.term)))
+        self._end(job, run_ns, "", tuple(returned), error)
         self._advance(now_ns)
 
     def on_failed(self, now_ns: int, job: PipelineJob, run_ns: int, reason: str) -> None:
@@ -313,10 +336,17 @@ class BatchPipeline:
         result = Result(rid, variant, size, queue_ns, 0, error=reason, input_late=input_late)
         self.effects.append(SendResults(frontend_of(rid), result))
 
-    def _end(self, job: PipelineJob, run_ns: int, failed: str) -> None:
+    def _end(
+        self,
+        job: PipelineJob,
+        run_ns: int,
+        failed: str,
+        spoilt: tuple[int, ...] = (),
+        error: str = "",
+    ) -> None:
         self.jobs.remove(job)
         if not job.orphan:
             late_ns = job.ready_at_ns - job.planned_at_ns
-            done = Done(job.run.batch, run_ns, late_ns, failed, job.left_out)
+            done = Done(job.run.batch, run_ns, late_ns, failed, job.left_out, spoilt, error)
             self.effects.append(ReportDone(done))
         self._announce()

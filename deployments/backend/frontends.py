@@ -5,12 +5,14 @@ from collections.abc import Callable, Coroutine
 from typing import Protocol
 
 from fermata.router.links.closing import CloseCode, Closed
-from fermata.router.links.connecting import connect
+from fermata.router.links.connecting import NobodyListensError, connect
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import FrontendAddress, Message, Payload
 from fermata.router.links.session import LinkError
 from fermata.router.links.transport import Link, LinkOptions, Me
 
+MEANT = frozenset((CloseCode.SHUTDOWN, CloseCode.SUPERSEDED, CloseCode.MISDIRECTED))
+"""Ends of a link after which nobody expects another one."""
 StartTask = Callable[[Coroutine[object, object, None]], "asyncio.Task[None]"]
 
 
@@ -23,6 +25,9 @@ class FrontendEvents(Protocol):
         """Payloads that it has not sent will not come; `reason` is given if it was never
         reached."""
 
+    def on_reach(self, unreachable: frozenset[int]) -> None:
+        """These frontends are out of reach from now on, and all others are not."""
+
 
 class FrontendPeer:
     """One frontend."""
@@ -33,6 +38,18 @@ class FrontendPeer:
         self.waiting: list[Message] = []
         """Messages to send once the link is up."""
         self.connecting: asyncio.Task[None] | None = None
+        self.judged: asyncio.TimerHandle | None = None
+        """When it is out of reach, unless a link is up by then."""
+        self.again: asyncio.TimerHandle | None = None
+        """When it is tried again."""
+        self.tries = 0
+        """Attempts in a row that came to nothing."""
+
+    def forget_timers(self) -> None:
+        for timer in (self.judged, self.again):
+            if timer is not None:
+                timer.cancel()
+        self.judged = self.again = None
 
     @property
     def idle(self) -> bool:
@@ -50,8 +67,11 @@ class Frontends:
         options: LinkOptions,
         start: StartTask,
         peers_max: int = 4096,
+        tries_max: int = 200,
     ) -> None:
-        """Beyond `peers_max` frontends, the oldest without a link is taken for gone."""
+        """Beyond `peers_max` frontends, the oldest without a link is taken for gone. So is one that
+        was not reached in `tries_max` attempts, of about three seconds each."""
+        self.tries_max = tries_max
         self.me = me
         self.events = events
         self.heartbeat = heartbeat
@@ -59,6 +79,8 @@ class Frontends:
         self.start = start
         self.peers_max = peers_max
         self.peers: dict[int, FrontendPeer] = {}
+        self.unreachable: frozenset[int] = frozenset()
+        """Frontends without a link, however often they are tried."""
 
     def add(self, frontend: FrontendAddress) -> None:
         """Remember where a frontend accepts links."""
@@ -68,15 +90,17 @@ class Frontends:
                 # Not the oldest any more: the router may have named many others since.
                 self.peers[frontend.number] = self.peers.pop(frontend.number)
                 return
+            before.forget_timers()
+            self._set_reach(frontend.number, True)
             if before.link is not None:
                 before.link.close(CloseCode.SUPERSEDED, "the frontend has moved")
         self.peers.pop(frontend.number, None)
         if len(self.peers) >= self.peers_max:
-            idle = (number for number, peer in self.peers.items() if peer.idle)
-            oldest = next(idle, None)
+            oldest = next((number for number, peer in self.peers.items() if peer.idle), None)
             # Where all are linked they are there, and the newest is needed next.
             if oldest is not None:
-                del self.peers[oldest]
+                self.peers.pop(oldest).forget_timers()
+                self._set_reach(oldest, True)
         self.peers[frontend.number] = FrontendPeer(frontend.address)
 
     def send(self, number: int, message: Message) -> bool:
@@ -88,9 +112,34 @@ class Frontends:
             peer.link.send(message)
         else:
             peer.waiting.append(message)
-            if peer.connecting is None:
-                peer.connecting = self.start(self._connect(number, peer))
+            self._reach(number, peer)
         return True
+
+    def _reach(self, number: int, peer: FrontendPeer) -> None:
+        """Begin to connect, if nobody does; a frontend that takes too long is out of reach."""
+        if peer.connecting is not None:
+            return
+        if peer.judged is None and number not in self.unreachable:
+            loop, allowed_s = asyncio.get_running_loop(), self.options.silence_ns / 1e9
+            peer.judged = loop.call_later(allowed_s, self._give_up, number, peer)
+        peer.connecting = self.start(self._connect(number, peer))
+
+    def _give_up(self, number: int, peer: FrontendPeer) -> None:
+        """No link came up in time: leave this frontend to others until one does."""
+        peer.judged = None
+        if peer.link is None and self.peers.get(number) is peer:
+            self._set_reach(number, False)
+
+    def _set_reach(self, number: int, within: bool) -> None:
+        changed = self.unreachable - {number} if within else self.unreachable | {number}
+        if changed != self.unreachable:
+            self.unreachable = changed
+            self.events.on_reach(changed)
+
+    def _try_again(self, number: int, peer: FrontendPeer) -> None:
+        peer.again = None
+        if self.peers.get(number) is peer and peer.idle:
+            self._reach(number, peer)
 
     async def _connect(self, number: int, peer: FrontendPeer) -> None:
         try:
@@ -99,17 +148,42 @@ class Frontends:
                 link.close(CloseCode.MISDIRECTED, f"frontend {number} was expected here")
                 raise LinkError(f"{peer.address} is now frontend {link.peer.number}")
         except LinkError as error:
-            peer.waiting.clear()
-            self.events.on_frontend_down(number, str(error))
+            self._on_unreached(number, peer, error)
             return
         finally:
             peer.connecting = None
         if link.open:
             peer.link = link
             link.send_all(peer.waiting)
+            peer.forget_timers()
+            peer.tries = 0
+            self._set_reach(number, True)
         peer.waiting.clear()
 
+    def _on_unreached(self, number: int, peer: FrontendPeer, error: LinkError) -> None:
+        # An attempt that nobody asked for is no failure of a request.
+        reason = str(error) if peer.waiting else ""
+        peer.waiting.clear()
+        if self.peers.get(number) is not peer:
+            return
+        if isinstance(error, NobodyListensError):
+            # It has ended, and is not cut off: the router knows that too.
+            peer.forget_timers()
+            self._set_reach(number, True)
+        elif peer.tries >= self.tries_max:
+            # Its machine must be gone. If it is not, the router tells its address again.
+            peer.forget_timers()
+            del self.peers[number]
+            self._set_reach(number, True)
+        elif peer.again is None:
+            peer.tries += 1
+            loop, wait_s = asyncio.get_running_loop(), self.options.backoff_ns_max / 1e9
+            peer.again = loop.call_later(wait_s, self._try_again, number, peer)
+        self.events.on_frontend_down(number, reason)
+
     async def stop(self, reason: str) -> None:
+        for peer in self.peers.values():
+            peer.forget_timers()
         links = [peer.link for peer in self.peers.values() if peer.link is not None]
         for link in links:
             link.close(CloseCode.SHUTDOWN, reason)
@@ -134,6 +208,8 @@ class Frontends:
         if peer is not None and peer.link in (link, None):
             peer.link = None
             self.events.on_frontend_down(link.peer.number, "")
+            if closed.code not in MEANT and peer.connecting is None:
+                self._reach(link.peer.number, peer)
 
     def on_refused(self, link: Link, closed: Closed) -> None:
         pass

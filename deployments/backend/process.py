@@ -230,8 +230,8 @@ class BackendProcess:
             trouble = tuple(sorted(self.trouble.items()))
             kind, costs = self.settings.kind, self.settings.costs
             empty = not here and not self.draining
-            limits = self.limits.items()
-            self.router.send(Ready(kind, variants, trouble, costs, empty, limits))
+            limits, cut = self.limits.items(), tuple(sorted(self.pipeline.unreachable))
+            self.router.send(Ready(kind, variants, trouble, costs, empty, limits, cut))
 
     async def _load(self, variant: str) -> None:
         self.leaving.discard(variant)
@@ -297,6 +297,10 @@ class BackendProcess:
         self.segments.forget()
         self.pipeline.on_frontend_down(self.clock(), frontend)
         self.carry_out()
+
+    def on_reach(self, unreachable: frozenset[int]) -> None:
+        self.pipeline.unreachable = unreachable
+        self._announce()
 
     # Effects
 
@@ -396,7 +400,13 @@ class BackendProcess:
             self.pipeline.on_failed(now_ns, job, outcome.run_ns, failed)
         else:
             self.pipeline.on_finished(
-                now_ns, job, outcome.staged_at_ns, outcome.started_at_ns, outcome.run_ns, outputs
+                now_ns,
+                job,
+                outcome.staged_at_ns,
+                outcome.started_at_ns,
+                outcome.run_ns,
+                outputs,
+                outcome.spoilt,
             )
         self.carry_out()
         if self.leaving:

@@ -3,6 +3,7 @@
 Secrets are named in it, not held; see `fermata.deployments.config.security`.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import itemgetter
@@ -85,11 +86,20 @@ Applications = Annotated[
 ]
 
 
+TWO_FROM_CORES = 4
+
+
+def usual_processes() -> int:
+    """2 from four cores on, else 1"""
+    return 2 if len(os.sched_getaffinity(0)) >= TWO_FROM_CORES else 1
+
+
 class FrontendConfig(Section):
     """Processes that clients talk to."""
 
-    processes: Annotated[int, Field(ge=1)] = 1
-    """In the whole cluster; on one machine they share the ports by SO_REUSEPORT."""
+    processes: Annotated[int, Field(ge=1)] = Field(default_factory=usual_processes)
+    """In the whole cluster; on one machine they share the ports by SO_REUSEPORT. With two, clients
+    reconnect at once where one has died."""
     per_node: Annotated[int, Field(ge=1)] | None = None
     """No machine gets more of them."""
     cpus: Annotated[float, Field(ge=0)] = 0.1

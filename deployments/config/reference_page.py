@@ -108,7 +108,11 @@ def _sections_in(annotation: Any) -> list[type]:
 
 def _row(name: str, field: FieldInfo) -> OptionRow:
     takes = _type(field.annotation, field.metadata)
-    default = "required" if field.is_required() else _default(field.default)
+    if field.default_factory is not None:
+        # Where it depends on the machine, its function says how.
+        default = str(field.default_factory.__doc__)
+    else:
+        default = "required" if field.is_required() else _default(field.default)
     return OptionRow(name, takes, default, " ".join((field.description or "").split()))
 
 

@@ -86,7 +86,7 @@ class ControlPlaneCore:
         await asyncio.shield(self.starting)
         assert self.watch is not None
         assert self.replanner is not None
-        status = self.watch.rated(await self.seats.snapshot())
+        status = await self.watch.status()
         if self.replanner.deciders:
             status = replace(status, replanning=self.replanner.status())
         return status

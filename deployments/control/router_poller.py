@@ -22,7 +22,9 @@ class RouterPoller:
     """The control plane's memory of how the router has fared. However many look at the page, the
     router is asked once a second."""
 
-    def __init__(self, router: Leader, title: str, tried: Canaries) -> None:
+    def __init__(self, router: Leader, title: str, tried: Canaries, copy_s: float = 0.25) -> None:
+        """A status of `copy_s` is handed out once more: each new one stops the router's loop."""
+        self.copy_s = copy_s
         self.router = router
         self.canaries = tried
         self.title = title
@@ -34,6 +36,9 @@ class RouterPoller:
         """Its advice is told too, where there is one."""
         self.loop = asyncio.get_running_loop()
         self.asked_at_s = -WATCHED_S
+        self.asked: asyncio.Task[DeploymentStatus] | None = None
+        """The last question for `status`."""
+        self.answered_at_s = 0.0
         self.task = self.loop.create_task(self._look())
 
     def rated(self, snapshot: RouterSnapshot) -> DeploymentStatus:
@@ -44,6 +49,24 @@ class RouterPoller:
             self.history.idle_fractions(snapshot),
             None if self.scaling is None else self.scaling.status(snapshot),
         )
+
+    async def status(self) -> DeploymentStatus:
+        """The state now, or a moment ago: however many ask, the router is asked a few times a
+        second at most."""
+        asked = self.asked
+        if asked is None or (asked.done() and self._is_old(asked)):
+            asked = self.asked = self.loop.create_task(self._ask())
+        # Shielded: one who gives up must not take the answer from the others.
+        return await asyncio.shield(asked)
+
+    async def _ask(self) -> DeploymentStatus:
+        status = self.rated(await self.router.snapshot())
+        self.answered_at_s = self.loop.time()
+        return status
+
+    def _is_old(self, asked: "asyncio.Task[DeploymentStatus]") -> bool:
+        failed = asked.cancelled() or asked.exception() is not None
+        return failed or self.loop.time() - self.answered_at_s > self.copy_s
 
     def frame(self) -> str:
         """The last second, for the page; an empty object before there is one."""
@@ -59,6 +82,8 @@ class RouterPoller:
 
     def stop(self) -> None:
         self.task.cancel()
+        if self.asked is not None:
+            self.asked.cancel()
 
     async def _look(self) -> None:
         while True:

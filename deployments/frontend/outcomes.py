@@ -42,6 +42,9 @@ _STATUSES = {
         "its model has crashed one backend after the other and is quarantined",
     ),
     DropReason.LOST: ("UNAVAILABLE", "its backend died and no time was left to run it again"),
+    DropReason.NO_BACKEND: ("UNAVAILABLE", "no backend that runs its model is up and in reach"),
+    DropReason.HUNG: ("INTERNAL", "the model did not end its batch; it is not run again"),
+    DropReason.BLAMED: ("UNAVAILABLE", "its tenant's or client's inputs have hung backends"),
 }
 RETRY_AFTER_NS = 100_000_000
 """Hint for a retry after an overload or an outage, unless the router gives a better one."""

@@ -6,6 +6,7 @@ from fermata.router.core.admission import Admission
 from fermata.router.core.costs import Costs
 from fermata.router.core.events import (
     Answer,
+    Apart,
     Batch,
     Blame,
     ClientReport,
@@ -32,7 +33,7 @@ class Engine:
     def __init__(self, costs: Costs, ranks: int = 1) -> None:
         self.costs = costs
         self.timers = Timers()
-        self.outbox = Outbox()
+        self.outbox = Outbox(self._is_unserved)
         self.ledger = self.outbox.ledger
         self.leads: list[Lead] = []
         """By application."""
@@ -106,10 +107,19 @@ class Engine:
             return
         if admission is not None and not self._admit(now_ns, request, admission):
             return
+        if request.apart is not None:
+            self._queue_apart(now_ns, request, request.apart)
+            return
         source = self.sources[application]
         lanes = source.on_request(now_ns, request)
         if lanes:
             source.desk.refresh(now_ns, source, lanes)
+
+    def _queue_apart(self, now_ns: int, request: Request, apart: Apart) -> None:
+        source = self.sources[request.application]
+        rank = self._home(source)
+        owner = source if source.owns_backends else None
+        rank.refresh(now_ns, rank.retries, rank.retries.add_apart(owner, request, apart))
 
     def _keeps(self, application: int, allowed: frozenset[int]) -> bool:
         """Whether nothing else can happen to a request than what it allows."""
@@ -125,6 +135,11 @@ class Engine:
         if older is not None:
             self._withdraw(now_ns, older, DropReason.SUPERSEDED)
         return True
+
+    def _is_unserved(self, request: Request) -> bool:
+        """Whether no backend is up for a request, or none was when it came."""
+        source = self.sources[request.application]
+        return request.arrived_at_ns < source.pool.up_since_ns or not source.desk.serves(source)
 
     def on_cancel(self, now_ns: int, rid: int) -> bool:
         """The client has left; false if the request is not queued any more."""
@@ -164,7 +179,7 @@ class Engine:
 
     def _holder(self, request: Request) -> Source:
         """The source that a queued request waits in."""
-        if request.retried:
+        if request.retried or request.apart is not None:
             for rank in self.ranks:
                 if request.rid in rank.retries.of_request:
                     return rank.retries
@@ -210,10 +225,11 @@ class Engine:
         self.backend_rank[backend] = self.ranks[rank]
         self.ranks[rank].add_backend(now_ns, backend, kind, source, resident)
 
-    def on_backend_down(self, now_ns: int, backend: int) -> None:
+    def on_backend_down(self, now_ns: int, backend: int, hung: bool = False) -> None:
         """A backend has died: what it had runs elsewhere once more, if there is time.
 
-        Whatever ran there may have killed it, and is tried again alone.
+        Whatever ran there may have killed it, and is tried again alone. Where it hangs, whatever
+        ran there is not tried again: it would hang the next one too.
         """
         running = self.backend(backend).running
         rank = self.backend_rank.pop(backend)
@@ -221,7 +237,12 @@ class Engine:
             if batch.retry is not None:
                 rank.retries.on_lost(batch, began=batch is running)
             for request in batch.requests:
-                self._run_again(now_ns, request, batch.variant if batch is running else None)
+                if hung and batch is running:
+                    self._queue_again(request)
+                    self.outbox.drop(request, DropReason.HUNG)
+                else:
+                    alone = batch.variant if batch is running else None
+                    self._run_again(now_ns, request, alone)
 
     def on_drain(self, now_ns: int, backend: int) -> None:
         """Give a backend nothing more; it finishes what it has and then goes down."""
@@ -260,6 +281,9 @@ class Engine:
         if alone is not None:
             self._retry(now_ns, Retry([request], alone, -1, complete=True))
             return
+        if request.apart is not None:
+            self._queue_apart(now_ns, request, request.apart)
+            return
         lanes = source.on_request(now_ns, request)
         source.desk.refresh(now_ns, source, lanes)
 
@@ -286,7 +310,8 @@ class Engine:
         application = batch.requests[0].application
         source = self.sources[application]
         again: list[Request] = []
-        if batch.retry is None:
+        # Those that are kept apart come from the retries the first time too.
+        if batch.retry is None or batch.retry.first:
             rank, blame = self._home(source), Blame.UNKNOWN
             owner = source if source.owns_backends else None
             if not rank.retries.worth_it(owner, application):
@@ -315,13 +340,16 @@ class Engine:
         size: int = -1,
         failed: str = "",
         left_out: Sequence[Request] = (),
+        spoilt: Sequence[Request] = (),
+        error: str = "",
     ) -> Batch:
         """The batch that ran on this backend has ended; returns it.
 
         `size` is how many of its requests really ran, where some had ended before: run times are
         learnt for that size. A batch that `failed` teaches nothing. Those of it that were
         `left_out` have no answer: they run elsewhere once more, if there is time, and where they
-        cannot, they are dropped; of one that failed, with its error.
+        cannot, they are dropped; of one that failed, with its error. `spoilt` are those that failed
+        together with this `error`, while others of their batch ran: each runs alone once more.
         """
         rank = self.backend_rank[backend]
         batch = rank.finish(backend, run_ns, 0 if failed else size)
@@ -334,9 +362,10 @@ class Engine:
             source = rank.retries
             batch.retry.complete = batch.retry.complete and not left_out
         ran = batch.requests
-        if left_out:
-            ran = [request for request in ran if request not in left_out]
-            assert len(ran) + len(left_out) == len(batch.requests), "strangers were left out"
+        if left_out or spoilt:
+            ran = [each for each in ran if each not in left_out and each not in spoilt]
+            ended = len(ran) + len(left_out) + len(spoilt)
+            assert ended == len(batch.requests), "strangers were left out"
         if failed:
             for request in ran:
                 self.ledger.on_drop(request, DropReason.FAILED)
@@ -352,7 +381,22 @@ class Engine:
         else:
             for request in left_out:
                 self._run_again(now_ns, request)
+            if spoilt:
+                self._run_alone(now_ns, batch, spoilt, error)
         return batch
+
+    def _run_alone(self, now_ns: int, batch: Batch, spoilt: Sequence[Request], error: str) -> None:
+        """Run each of these once more by itself, where that is worth it: only one may be bad."""
+        source = self.sources[batch.requests[0].application]
+        owner = source if source.owns_backends else None
+        retries = self._home(source).retries
+        for request in spoilt:
+            request.error = error
+            if not retries.worth_it(owner, request.application):
+                self._queue_again(request)
+                self.outbox.drop(request, DropReason.FAILED)
+            else:
+                self._run_again(now_ns, request, batch.variant)
 
     def is_current(self, dispatch: Dispatch) -> bool:
         """Whether a dispatch still has to be carried out: its backend may have gone since."""

@@ -32,6 +32,12 @@ class DropReason:
     """Its model has crashed one backend after the other, and is not run for a while."""
     LOST: Final = "backend-lost"
     """Its backend died and there was no time left to run it again."""
+    NO_BACKEND: Final = "no-backend"
+    """No backend that could run it was up, and in reach of its frontend, while it could wait."""
+    HUNG: Final = "hung"
+    """Its batch did not end. Whatever hung it is not run again: it would cost another backend."""
+    BLAMED: Final = "blamed"
+    """Inputs of its tenant, or client, have hung one backend after the other."""
 
 
 GOOD: Final = "good"
@@ -70,12 +76,24 @@ class Estimate:
         """The class with a probability above one half; -1 where none has."""
 
 
+class Apart:
+    """Requests that meet with nobody else's: those of a suspect, or of one frontend."""
+
+    __slots__ = ("avoid", "variant")
+
+    def __init__(self, variant: int, avoid: set[int] | None = None) -> None:
+        self.variant = variant
+        self.avoid: set[int] = set() if avoid is None else avoid
+        """Backends that may not run them; whoever made it may change them at any time."""
+
+
 class Request:
     """One inference to be done for one client, with its deadline. Hot: one for each request."""
 
     __slots__ = (
         "accuracies",
         "allowed",
+        "apart",
         "application",
         "arrived_at_ns",
         "client",
@@ -121,6 +139,8 @@ class Request:
         """All that the evidence says, for policies that look at classes."""
         self.allowed: frozenset[int] | None = None
         """The variants that its client's accuracy floor and pin leave; None: every one."""
+        self.apart: Apart | None = None
+        """Whom it runs with, where that is not left to its application's policy."""
         self.retried = False
         """It ran once on a backend that died, or in a batch that failed."""
         self.error = ""
@@ -175,12 +195,17 @@ class ClientReport:
 
 
 class Retry:
-    """Requests that are to run once more, away from where they failed or were lost."""
+    """Requests that are to run once more, away from where they failed or were lost; or for the
+    first time, apart from others."""
 
-    __slots__ = ("backend", "complete", "failed", "left", "requests", "variant")
+    __slots__ = ("apart", "backend", "complete", "failed", "first", "left", "requests", "variant")
 
     def __init__(self, requests: list[Request], variant: int, backend: int, complete: bool) -> None:
         assert requests
+        self.first = False
+        """They have not run yet, and wait here to meet with nobody else."""
+        self.apart = requests[0].apart
+        """None where any backend may run them."""
         self.requests = requests
         """Those that wait, earliest deadline first."""
         self.variant = variant

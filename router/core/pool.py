@@ -54,6 +54,7 @@ class Pool:
         "served",
         "settled_at_ns",
         "sojourn_ns",
+        "up_since_ns",
         "uptime_ns",
         "used",
     )
@@ -61,6 +62,8 @@ class Pool:
     def __init__(self, rules: PoolRules = RULES) -> None:
         self.rules = rules
         self.backends = 0
+        self.up_since_ns = 0
+        """When the first of them came; until then there was none."""
         self.busy_ns = 0
         """Backend time spent on batches that have ended."""
         self.uptime_ns = 0
@@ -91,6 +94,8 @@ class Pool:
     def count(self, now_ns: int, change: int) -> None:
         """Have so many backends more from now on, or fewer."""
         self.settle(now_ns)
+        if self.backends == 0:
+            self.up_since_ns = now_ns
         self.backends += change
 
     def settle(self, now_ns: int) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fermata.router.core.costs import Costs
-from fermata.router.core.events import Batch, Dispatch
+from fermata.router.core.events import Apart, Batch, Dispatch
 from fermata.router.core.lane import BackendState, Lane, Standing
 from fermata.router.core.lead import Lead
 from fermata.router.core.pool import Pool
@@ -111,6 +111,11 @@ class RankThread(SourceContext):
         standing = self.standings[source.number][POOL]
         return (standing.lane.up & standing.able()).bit_count()
 
+    def serves(self, source: Source) -> bool:
+        if source.owns_backends:
+            return source.pool.backends > 0
+        return self.backends_for(source) > 0
+
     def free_at_ns(self, backend: int) -> int:
         return self.backends[backend].free_at_ns
 
@@ -139,6 +144,15 @@ class RankThread(SourceContext):
             and each.backend != backend
             and not each.draining
             and not (well and each.errors)
+            and self.runs(each.backend, variant)
+            for each in self.backends.values()
+        )
+
+    def reaches(self, owner: Source | None, variant: int, apart: Apart) -> bool:
+        return any(
+            each.owner is owner
+            and not each.draining
+            and each.backend not in apart.avoid
             and self.runs(each.backend, variant)
             for each in self.backends.values()
         )

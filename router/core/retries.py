@@ -1,7 +1,8 @@
 """Retries: what failed or was lost on one backend runs once more on another.
 
 A batch that raised an error runs again as it was, so that what happens elsewhere tells who is to
-blame. A request whose backend died or hung while it ran may be the cause: it runs alone.
+blame. A request whose backend died while it ran may be the cause: it runs alone. Requests that are
+kept apart run from here the first time too, each kind of them together.
 """
 
 from bisect import insort
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from fermata.foundation.units import NEVER
-from fermata.router.core.events import Batch, Blame, DropReason, Request, Retry, Verdict
+from fermata.router.core.events import Apart, Batch, Blame, DropReason, Request, Retry, Verdict
 from fermata.router.core.source import NO_LANES, POOL, Bid, Slot, Source, SourceTimer, own_lane
 
 
@@ -44,6 +45,8 @@ class Retries(Source):
         self.timer = SourceTimer(self)
         """For those that wait where no backend is left."""
         self.due_at_ns = 0
+        self.groups: dict[Apart, Retry] = {}
+        """Those that wait for their first run, by whom they may meet with."""
         self.blamed: dict[int, int] = {}
         """By application: failures in a row that were those of an input or of the model."""
 
@@ -66,6 +69,22 @@ class Retries(Source):
         self._arm(_first_deadline(retry))
         return self.desk.lanes_of(owner)
 
+    def add_apart(self, owner: Source | None, request: Request, apart: Apart) -> Sequence[int]:
+        """Run a request with others of its kind, or alone; returns the lanes to be asked again."""
+        group = self.groups.get(apart)
+        if group is None:
+            self.groups[apart] = group = Retry([request], apart.variant, -1, complete=True)
+            group.first = True
+            return self.add(owner, group)
+        waiting = self.waiting[owner]
+        waiting.remove(group)
+        insort(group.requests, request, key=_deadline)
+        group.left += 1
+        insort(waiting, group, key=_first_deadline)
+        self.of_request[request.rid] = (owner, group)
+        self._arm(_first_deadline(group))
+        return self.desk.lanes_of(owner)
+
     # Source
 
     def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
@@ -73,6 +92,7 @@ class Retries(Source):
         retry.requests.remove(request)
         if not retry.requests:
             self.waiting[owner].remove(retry)
+            self._forget(retry)
         self._leave_out(retry, request.application)
         return self.desk.lanes_of(owner)
 
@@ -118,6 +138,8 @@ class Retries(Source):
                 waiting.remove(retry)
                 if retry.requests:
                     insort(waiting, retry, key=_first_deadline)
+                else:
+                    self._forget(retry)
                 batch = Batch(retry.variant, taken)
                 batch.retry = retry
                 return batch
@@ -139,6 +161,11 @@ class Retries(Source):
 
     # Within
 
+    def _forget(self, retry: Retry) -> None:
+        """None of them waits any more."""
+        if retry.first and retry.apart is not None:
+            del self.groups[retry.apart]
+
     def _arm(self, at_ns: int) -> None:
         if self.timer.stamp == 0 or at_ns < self.due_at_ns:
             self.due_at_ns = at_ns
@@ -149,7 +176,10 @@ class Retries(Source):
         variant, desk = retry.variant, self.desk
         if slot.backend == retry.backend or not slot.runs(variant):
             return 0
-        if desk.errors(slot.backend) and desk.runs_elsewhere(owner, retry.backend, variant, True):
+        if retry.apart is not None and slot.backend in retry.apart.avoid:
+            return 0
+        judges = retry.backend >= 0 and desk.errors(slot.backend) > 0
+        if judges and desk.runs_elsewhere(owner, retry.backend, variant, True):
             return 0
         fits = slot.size_that_fits(variant, _first_deadline(retry) - slot.start_at_ns)
         return min(len(retry.requests), fits)
@@ -159,6 +189,8 @@ class Retries(Source):
         for retry in list(waiting):
             judged = retry.backend >= 0
             until_ns = now_ns + self.desk.lead_ns(1, retry.requests[0].application)
+            if retry.first:
+                until_ns += self.costs.of(retry.variant).plan_ns[1] - 1
             if judged and not self.desk.runs_elsewhere(owner, retry.backend, retry.variant):
                 until_ns = NEVER
             if _first_deadline(retry) > until_ns:
@@ -169,10 +201,17 @@ class Retries(Source):
             assert not retry.requests or _first_deadline(retry) > until_ns, "not by deadline"
             if retry.requests:
                 insort(waiting, retry, key=_first_deadline)
+            else:
+                self._forget(retry)
             for request in gone:
                 del self.of_request[request.rid]
-                self.outbox.drop(request, DropReason.LOST)
+                self.outbox.drop(request, self._why_dropped(owner, retry))
                 self._leave_out(retry, request.application)
+
+    def _why_dropped(self, owner: Source | None, retry: Retry) -> str:
+        if retry.apart is not None and not self.desk.reaches(owner, retry.variant, retry.apart):
+            return DropReason.NO_BACKEND
+        return DropReason.LATE if retry.first else DropReason.LOST
 
     def _leave_out(self, retry: Retry, application: int) -> None:
         """One of them ends without having been tried."""

@@ -6,6 +6,7 @@ from typing import Final
 from fermata.router.core.costs import Costs
 from fermata.router.core.events import (
     Answer,
+    Apart,
     Batch,
     ClientReport,
     Drop,
@@ -161,12 +162,18 @@ class Slot:
         return low
 
 
+FOR_WANT: Final = frozenset((DropReason.LATE, DropReason.WINDOW, DropReason.SHED, DropReason.FULL))
+"""Reasons that speak of too few backends: they are true only where some are up."""
+
+
 class Outbox:
     """Where sources leave their effects; it keeps the account of who is still queued."""
 
-    __slots__ = ("effects", "granted", "ledger", "queued")
+    __slots__ = ("effects", "granted", "ledger", "queued", "unserved")
 
-    def __init__(self) -> None:
+    def __init__(self, unserved: Callable[[Request], bool] = lambda request: False) -> None:
+        """`unserved` tells whether no backend could have run a request while it waited."""
+        self.unserved = unserved
         self.effects: list[Effect] = []
         self.queued: dict[int, Request] = {}
         self.granted: set[int] = set()
@@ -180,8 +187,14 @@ class Outbox:
         if request.error and reason != DropReason.CANCELLED:
             # Whatever kept it from running again, this is why it has no result.
             reason = DropReason.FAILED
+        reason = self.true_reason(request, reason)
         self.ledger.on_drop(request, reason)
         self.effects.append(Drop(request, reason))
+
+    def true_reason(self, request: Request, reason: str) -> str:
+        """Where no backend could have run a request, that is why it was dropped."""
+        wanting = reason in FOR_WANT and self.unserved(request)
+        return DropReason.NO_BACKEND if wanting else reason
 
     def answer(self, request: Request, label: int, accuracy: float) -> None:
         """End a queued request with a result that needs no backend."""
@@ -402,12 +415,20 @@ class SourceContext:
         batch did not fail."""
         raise NotImplementedError
 
+    def reaches(self, owner: Source | None, variant: int, apart: Apart) -> bool:
+        """Whether a backend of this owner may run the variant for those who are kept apart."""
+        raise NotImplementedError
+
     def has_idle(self, owner: Source | None) -> bool:
         """Whether a backend of this owner has nothing to do."""
         raise NotImplementedError
 
     def backends_for(self, source: Source) -> int:
         """How many backends of the pool may serve this source."""
+        raise NotImplementedError
+
+    def serves(self, source: Source) -> bool:
+        """Whether any backend that is up may serve this source."""
         raise NotImplementedError
 
     def free_backends(self, source: Source, lane: int = POOL) -> int:

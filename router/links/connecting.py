@@ -16,10 +16,15 @@ from fermata.router.links.transport import Link, LinkEvents, LinkOptions, Me, Re
 LOG = logging.getLogger("fermata")
 
 
+class NobodyListensError(LinkError):
+    """The host has answered that nobody listens there."""
+
+
 async def connect(
     address: str, me: Me, events: LinkEvents, heartbeat: HeartbeatThread, options: LinkOptions
 ) -> Link:
-    """A link that is up, or a LinkError that says why not."""
+    """A link that is up, or a LinkError that says why not; NobodyListensError where the port is
+    closed."""
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
     greeted: asyncio.Future[Closed | None] = loop.create_future()
@@ -34,6 +39,8 @@ async def connect(
         async with asyncio.timeout(options.connect_ns / 1e9):
             await loop.create_connection(make, host, port)
             refusal = await greeted
+    except ConnectionRefusedError as error:
+        raise NobodyListensError(f"{address} cannot be reached: {error}") from None
     except (OSError, TimeoutError, ConfigError) as error:
         # Files of TLS may be missing for a moment, while they are replaced.
         raise LinkError(f"{address} cannot be reached: {error or 'no answer'}") from None

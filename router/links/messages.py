@@ -290,6 +290,8 @@ class Ready(msgspec.Struct, tag=40, array_like=True, frozen=True):
     """Everything has been unloaded; no variants without this say that the backend drains."""
     limits: tuple[tuple[str, int], ...] = ()
     """(variant, largest batch) where memory did not suffice for larger ones lately."""
+    unreachable: tuple[int, ...] = ()
+    """Frontends that it cannot reach now: their requests are for other backends."""
 
 
 class Done(msgspec.Struct, tag=41, array_like=True, frozen=True):
@@ -303,8 +305,13 @@ class Done(msgspec.Struct, tag=41, array_like=True, frozen=True):
     failed: str = ""
     """Reason why it gave no results; the router runs its requests elsewhere, or drops them."""
     left_out: tuple[int, ...] = ()
-    """Requests that did not run, since their frontend was out of reach before it had sent their
-    inputs."""
+    """Requests whose frontend was out of reach: it could not send their inputs, or could not be
+    sent their results."""
+    spoilt: tuple[int, ...] = ()
+    """Requests of a part that failed, while others gave results: one of them may have spoilt the
+    others. The router runs each of them alone, or drops it."""
+    error: str = ""
+    """The error of those."""
 
 
 class BackendStats(msgspec.Struct, tag=42, array_like=True, frozen=True):

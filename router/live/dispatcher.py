@@ -70,11 +70,20 @@ class BatchDispatcher:
         ran = not done.failed and done.run_ns > 0
         self._learn(now_ns, link, batch, backend.sent.pop(done.batch), done, ran)
         left_out = fleet.in_flight.on_done(batch, done, fleet.frontends)
+        if left_out and fleet.separation.active:
+            for request in left_out:
+                request.apart = fleet.separation.apart(now_ns, request)
         # Requests that did not run teach nothing about run times.
         size = len(batch.requests) - len(left_out) if ran else 0
         if done.failed:
             self.supervisor.on_failed(now_ns, number, batch)
-        self.engine.on_done(now_ns, number, done.run_ns, size, done.failed, left_out)
+        spoilt = [each for each in batch.requests if each.rid in done.spoilt]
+        spoilt = [each for each in spoilt if each not in left_out]
+        if spoilt or (done.failed and batch.retry is not None):
+            fleet.separation.on_error(now_ns, spoilt or batch.requests)
+        self.engine.on_done(
+            now_ns, number, done.run_ns, size, done.failed, left_out, spoilt, done.error
+        )
         self.supervisor.on_done(now_ns, number, batch, ran)
         self.lead.replan_waiting(now_ns, batch.requests[0].application)
         fleet.on_idle(now_ns, number)

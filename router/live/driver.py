@@ -225,18 +225,29 @@ class LiveRouter:
         request.tenant = submit.tenant
         wishes = self.clients.wishes
         request.allowed = wishes.allowed(application, submit.accuracy_floor, submit.pinned)
+        if self.fleet.separation.active and not self._set_apart(now_ns, request):
+            return
         hurry = submit.slo_ns < self.lead.needs_ns[application]
         if hurry and self.lead.refuses(now_ns, link.peer.node, request):
             self._refuse(now_ns, request)
         else:
             self.engine.on_request(now_ns, request)
 
-    def _refuse(self, now_ns: int, request: Request) -> None:
+    def _set_apart(self, now_ns: int, request: Request) -> bool:
+        """Set a request apart where it has to be; false where its party is refused."""
+        separation = self.fleet.separation
+        if separation.refused_ns(now_ns, request):
+            self._refuse(now_ns, request, DropReason.BLAMED)
+            return False
+        request.apart = separation.apart(now_ns, request)
+        return True
+
+    def _refuse(self, now_ns: int, request: Request, reason: str = DropReason.LATE) -> None:
         """Drop a request that has no chance, before it takes another one's place."""
-        drop = Drop(request, DropReason.LATE)
+        drop = Drop(request, self.engine.outbox.true_reason(request, reason))
         self.engine.ledger.on_drop(request, drop.reason)
         self.meters.on_drop(now_ns, drop)
-        self.notifier.on_drop(drop)
+        self.notifier.on_drop(now_ns, drop)
 
     def _place(self, place: Place) -> None:
         """Load or unload it on every backend that is here; one that comes later brings what its
@@ -280,7 +291,7 @@ class LiveRouter:
         self.fleet.send(link, Drained())
 
     def _remove_backend(self, now_ns: int, number: int, closed: Closed) -> None:
-        held = self.fleet.remove_backend(now_ns, number)
+        held = self.fleet.remove_backend(now_ns, number, hung=closed is OVERDUE)
         self.meters.on_gone("backend", number)
         self.lead.on_backend_gone(number)
         self.supervisor.on_gone(number, closed, held)
@@ -329,10 +340,12 @@ class LiveRouter:
         self.settling = False
         now_ns = self.clock()
         for backend in self.supervisor.hung(now_ns):
-            link = self.fleet.backends[backend].link
-            # Its batch runs elsewhere, if there is time; it may come back when it has ended it.
+            link, running = self.fleet.backends[backend].link, self.fleet.state_of(backend).running
+            # It may come back when it has ended its batch.
             self._remove_backend(now_ns, backend, OVERDUE)
             link.close(OVERDUE.code, OVERDUE.detail)
+            if running is not None:
+                self.supervisor.on_hang(now_ns, backend, link.peer.node, running)
         self.supervisor.check(now_ns)
         self.engine.on_time(now_ns)
         # A verdict may eject a backend, whose queue then goes elsewhere.
@@ -350,7 +363,7 @@ class LiveRouter:
                     self.dispatcher.dispatch(now_ns, effect.backend, effect.batch)
             elif isinstance(effect, Drop):
                 self.meters.on_drop(now_ns, effect)
-                self.notifier.on_drop(effect)
+                self.notifier.on_drop(now_ns, effect)
                 if effect.reason == DropReason.LATE:
                     self.lead.on_late(now_ns, effect.request)
             elif isinstance(effect, Answer):

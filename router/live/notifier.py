@@ -88,7 +88,7 @@ class FrontendNotifier:
             if expected is not None and link is not None:
                 self.fleet.send(link, Estimated(request.rid, expected))
 
-    def on_drop(self, drop: Drop) -> None:
+    def on_drop(self, now_ns: int, drop: Drop) -> None:
         """End a request without a result."""
         # A client that cancelled waits for no answer.
         if drop.reason == DropReason.CANCELLED:
@@ -96,6 +96,9 @@ class FrontendNotifier:
         request = drop.request
         link = self.fleet.frontend_of(request.rid)
         if link is not None:
-            after_ns = retry_after_ns(self.built, drop.reason, request.application)
+            recovery, application = self.fleet.recovery, request.application
+            after_ns = retry_after_ns(self.built, recovery, now_ns, drop.reason, application)
+            if drop.reason == DropReason.BLAMED:
+                after_ns = self.fleet.separation.refused_ns(now_ns, request)
             detail = request.error if drop.reason == DropReason.FAILED else ""
             self.fleet.send(link, Dropped(request.rid, drop.reason, after_ns, detail))

@@ -14,6 +14,7 @@ from fermata.router.links.closing import Closed
 from fermata.router.links.messages import Retire
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.notifier import FrontendNotifier
+from fermata.router.live.separation import party_of
 
 
 class BackendSupervisor:
@@ -168,6 +169,23 @@ class BackendSupervisor:
         for request in list(self.engine.outbox.queued.values()):
             if request.application == application:
                 self.engine.withdraw(now_ns, request.rid, DropReason.QUARANTINED)
+
+    def on_hang(self, now_ns: int, backend: int, node: str, batch: Batch) -> None:
+        """Note that a batch did not end. Parties that repeat it are refused, and a model that does
+        so whoever asks is quarantined."""
+        application = batch.requests[0].application
+        parties = {party_of(request) for request in batch.requests}
+        suspects = self.fleet.separation.suspects
+        news, refused = suspects.on_hang(now_ns, application, parties)
+        for party in refused:
+            name = self.applications[application]
+            LOG.warning("tenant or client refused", extra=fields(application=name, party=party))
+        if refused:
+            for request in list(self.engine.outbox.queued.values()):
+                if request.application == application and party_of(request) in refused:
+                    self.engine.withdraw(now_ns, request.rid, DropReason.BLAMED)
+        if news:
+            self.on_crash(now_ns, backend, node, batch)
 
     def hung(self, now_ns: int) -> list[int]:
         """Backends whose batch should have ended long ago, to be given up; at `wake_at_ns`."""

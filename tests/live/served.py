@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from benchmarks.ports import free_port
+from fermata.deployments.config.deployment import usual_processes
 
 ROOT = Path(__file__).parents[2]
 START_S = 180
@@ -110,7 +111,7 @@ class Server:
         def up() -> bool:
             assert self.process.poll() is None, self.said()
             status = self.status()
-            frontends = self.config.get("frontend", {}).get("processes", 1)
+            frontends = self.config["frontend"].get("processes", usual_processes())
             return len(status["backends"]) == backends and len(status["frontends"]) == frontends
 
         wait_until(up, START_S)

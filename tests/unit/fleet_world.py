@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from itertools import count
 
+from msgspec.structs import replace
 from router_world import TABLE, FakeLink, World, rid
 
 from fermata.foundation.units import NEVER, ms
@@ -118,12 +119,17 @@ class FleetWorld(World):
         return run_ns, "ValueError: poison" if len(spoilt) == len(_halves(run.rids)) else ""
 
     def _end(self, machine: Machine, run: Run, done: Done) -> None:
+        returned: list[int] = []
         if not done.failed:
             for half in _halves(run.rids):
                 spoilt = not self.poison.isdisjoint(half)
+                if spoilt and len(half) > 1:
+                    returned += half
+                    continue
                 for each in half:
                     self._answer(each, "failed" if spoilt else "", "ValueError: poison")
-        self.hear(machine.link, done)
+        error = "ValueError: poison" if returned else ""
+        self.hear(machine.link, replace(done, spoilt=tuple(returned), error=error))
 
     def _answer(self, one: int, reason: str, detail: str) -> None:
         deadline_ns = self.deadline_ns.pop(one, None)

@@ -70,13 +70,14 @@ class World:
         hold: str = "deferred",
         make_meters: type[Meters] = Meters,
         accuracy: float | None = None,
+        lead_ns: int = 0,
     ) -> None:
         self.now_ns = ms(1000)
         self.soon: list[Callable[[], None]] = []
         options: dict[str, object] = {"hold": hold} if policy == "deferred" else {}
         variant = VariantSpec("v", TABLE, accuracy=accuracy)
         application = ApplicationSpec("cats", ms(20), (variant,))
-        config = RouterConfig((application,), policy, options, lead_ns=0)
+        config = RouterConfig((application,), policy, options, lead_ns=lead_ns)
         self.wakes: list[FakeWake] = []
         self.router = LiveRouter(
             config,
@@ -107,9 +108,14 @@ class World:
         while self.soon:
             self.soon.pop(0)()
 
-    def submit(self, *counters: int, slo_ns: int = ms(20), application: str = "cats") -> None:
+    def submit(
+        self, *counters: int, slo_ns: int = ms(20), application: str = "cats", tenant: int = 0
+    ) -> None:
         rids = [rid(counter) for counter in counters]
-        self.hear(self.frontend, *(Submit(each, application, slo_ns, slo_ns) for each in rids))
+        self.hear(
+            self.frontend,
+            *(Submit(each, application, slo_ns, slo_ns, tenant=tenant) for each in rids),
+        )
 
     def advance(self, by_ns: int) -> None:
         until_ns = self.now_ns + by_ns

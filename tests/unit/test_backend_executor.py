@@ -54,6 +54,7 @@ def test_a_bad_input_spoils_its_own_half_only() -> None:
     # It is not the batch that failed, nor was it too large.
     assert (outcome.failed, outcome.fits) == ("", 0)
     assert outcome.started_at_ns > 0
+    assert outcome.spoilt == {4, 5, 6, 7}
 
 
 def test_a_model_that_fails_on_everything_is_tried_no_more_than_three_times() -> None:

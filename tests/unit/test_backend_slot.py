@@ -278,3 +278,33 @@ def test_every_request_is_answered_exactly_once(steps: list[tuple[str, int]]) ->
         world.step("end", 1)
     assert sorted(world.answered) == sorted(world.wanted)
     assert world.ended == list(range(1, world.batches + 1))
+
+
+def test_requests_that_failed_together_are_returned_for_the_router_to_try_alone() -> None:
+    pipeline = ready()
+    order(pipeline, 1, 1, 2, 3, FAR + 4)
+    [job] = begun(give(pipeline, 1, 2, 3, FAR + 4))
+    outputs = [OUTPUT, "not a number", "broke", "broke"]
+    pipeline.on_finished(ms(5), job, 0, 0, ms(5), outputs, frozenset((2, 3)))
+    effects = pipeline.take_effects()
+    # The second has failed alone: that is its answer.
+    assert replied(effects) == [1, 2]
+    back = [each for each in effects if isinstance(each, ReturnRequests)]
+    assert back == [
+        ReturnRequests(0, Returned((3,), 1)),
+        ReturnRequests(1, Returned((FAR + 4,), 1)),
+    ]
+    [done] = reported(effects)
+    assert (done.failed, done.spoilt, done.error) == ("", (3, FAR + 4), "broke")
+
+
+def test_a_frontend_out_of_reach_is_neither_asked_nor_answered() -> None:
+    pipeline = ready()
+    order(pipeline, 1, 1, FAR + 1)
+    [job] = begun(give(pipeline, 1, FAR + 1))
+    pipeline.unreachable = frozenset((1,))
+    effects = finish(pipeline, job, ms(5))
+    assert replied(effects) == [1]
+    assert [done.left_out for done in reported(effects)] == [(FAR + 1,)]
+    assert order(pipeline, 2, FAR + 2) == []
+    assert pipeline.jobs == []

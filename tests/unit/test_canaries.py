@@ -73,6 +73,36 @@ def test_it_is_withdrawn_once_enough_answers_were_bad() -> None:
     assert trial.judge(told(44, 7)) == {}
 
 
+def test_it_is_withdrawn_soon_although_it_was_good_for_long() -> None:
+    trial = canaries(config(bad_rate_max=0.05, requests_min=100))
+    for second in range(1000):
+        assert trial.judge(told(100 * second, second)) == {}
+    failed = 0
+    while not (found := trial.judge(told(99_900, 999 + failed))):
+        failed += 10
+    assert failed < 150
+    assert "of the last" in found["m@2"]
+
+
+def test_it_is_withdrawn_where_it_becomes_a_little_too_bad() -> None:
+    trial = canaries(config(bad_rate_max=0.05, requests_min=100))
+    for second in range(600):
+        assert trial.judge(told(100 * second, second)) == {}
+    found = {}
+    for second in range(120):
+        found = found or trial.judge(told(60_000 + 90 * second, 600 + 10 * second))
+    assert found
+
+
+def test_chance_withdraws_nothing() -> None:
+    trial, rng = canaries(config(bad_rate_max=0.05, requests_min=100)), random.Random(7)
+    good = bad = 0
+    for _ in range(20_000):
+        failed = sum(rng.random() < 0.03 for _ in range(20))
+        good, bad = good + 20 - failed, bad + failed
+        assert trial.judge(told(good, bad)) == {}
+
+
 def test_a_router_that_starts_anew_is_told_again() -> None:
     trial = canaries(config(requests_min=1))
     assert trial.judge(told(0, 5, term=1))

@@ -18,6 +18,7 @@ import yaml
 from kustomized import render
 
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
+from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.tls import ServerTls
 from fermata.router.links.tls import LinkTls
 
@@ -155,8 +156,8 @@ def test_every_process_fits_a_pod_of_its_group_and_no_other(
     found = {name: offered(each) for name, each in groups(manifests).items()}
     for part, home in (
         ("frontend", "frontends"),
-        ("router", "frontends"),
-        ("control", "frontends"),
+        ("router", "routers"),
+        ("control", "routers"),
         ("backend", "backends"),
     ):
         wanted = needed(config, part)
@@ -174,8 +175,8 @@ def test_all_processes_fit_the_pods_that_are_there_at_the_start(
     config = our_config(manifests)
     found = groups(manifests)
     front = offered(found["frontends"])["CPU"] * found["frontends"]["replicas"]
-    wanted = config.frontend.cpus * config.frontend.processes + config.router.cpus + 0.1
-    assert wanted <= front
+    assert config.frontend.cpus * config.frontend.processes <= front
+    assert config.router.cpus + 0.1 <= offered(found["routers"])["CPU"]
     assert (
         config.frontend.processes
         <= (config.frontend.per_node or 1) * found["frontends"]["replicas"]
@@ -184,6 +185,69 @@ def test_all_processes_fit_the_pods_that_are_there_at_the_start(
     assert config.backend.cpus * config.backend.count <= back
     if config.autoscaler is not None:
         assert config.autoscaler.maximum <= found["backends"]["maxReplicas"]
+
+
+def test_a_router_and_its_standby_are_on_two_machines_and_with_no_frontend(
+    manifests: list[dict[str, Any]], request: pytest.FixtureRequest
+) -> None:
+    config, group = our_config(manifests), groups(manifests)["routers"]
+    assert config.router.standby
+    # A pod offers room for one of the two seats.
+    assert offered(group)["routers"] == config.router.resources["routers"] == 1
+    assert group["minReplicas"] == 2
+    [spread] = group["template"]["spec"]["topologySpreadConstraints"]
+    assert spread["topologyKey"] == "kubernetes.io/hostname"
+    # A laptop's cluster has one machine.
+    laptop = "emulated" in request.node.name
+    assert spread["whenUnsatisfiable"] == ("ScheduleAnyway" if laptop else "DoNotSchedule")
+
+
+RAY_MB = 1500
+"""Ray's own processes in a pod: raylet, agents, Serve's proxy."""
+PROCESS_MB = 500
+"""One of ours, before the first request."""
+PICTURE_BYTES = 6
+"""A pixel while it is decoded: three channels, and a copy of another shape."""
+
+
+def test_a_frontends_pod_has_the_memory_that_its_limits_may_take(
+    manifests: list[dict[str, Any]],
+) -> None:
+    config = our_config(manifests)
+    pod = groups(manifests)["frontends"]["template"]["spec"]
+    given, processes = config.frontend, config.frontend.per_node or 1
+    pictures = any(each.input is not None and each.input.image for each in config.applications)
+    decoded_mb = FrontendOptions(0).decoders * given.picture_megapixels_max * PICTURE_BYTES
+    each_mb = PROCESS_MB + given.payload_mb + (decoded_mb if pictures else 0)
+    assert gibibytes(pod["containers"][0]["resources"]["limits"]["memory"]) * 1074 >= (
+        RAY_MB + processes * each_mb
+    )
+    [shared] = [each["emptyDir"] for each in pod["volumes"] if each["name"] == "shm"]
+    assert gibibytes(shared["sizeLimit"]) * 1074 >= processes * given.payload_mb
+
+
+def gibibytes(text: str) -> float:
+    assert text.endswith("Gi"), text
+    return float(text[:-2])
+
+
+def test_nothing_goes_out_but_to_one_another_and_to_the_names(
+    manifests: list[dict[str, Any]],
+) -> None:
+    policies = [each for each in manifests if each["kind"] == "NetworkPolicy"]
+    out = {
+        each["metadata"]["name"]: each["spec"]
+        for each in policies
+        if "Egress" in each["spec"]["policyTypes"]
+    }
+    assert set(out) == {"fermata-egress", "fermata-autoscaler"}
+    own = out["fermata-egress"]
+    assert own["podSelector"]["matchLabels"] == {"app.kubernetes.io/part-of": "fermata"}
+    assert all("to" in rule for rule in own["egress"])
+    # Any address, but on the ports of Kubernetes' own server, and for the head alone.
+    assert out["fermata-autoscaler"]["podSelector"]["matchLabels"] == {"fermata/role": "head"}
+    [rule] = out["fermata-autoscaler"]["egress"]
+    assert {each["port"] for each in rule["ports"]} == {443, 6443}
 
 
 def test_the_head_has_no_work(manifests: list[dict[str, Any]]) -> None:
@@ -208,6 +272,7 @@ def test_nothing_runs_as_root_or_without_limits(manifests: list[dict[str, Any]])
         for container in spec["containers"]:
             assert container["securityContext"]["allowPrivilegeEscalation"] is False
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
             assert {"cpu", "memory"} <= set(container["resources"]["requests"])
             assert "memory" in container["resources"]["limits"]
             assert not container["image"].endswith(":latest")
@@ -245,7 +310,7 @@ def test_clients_meet_ports_that_frontends_listen_on(manifests: list[dict[str, A
 def test_only_clients_ports_are_open_to_everybody(manifests: list[dict[str, Any]]) -> None:
     policies = [each["spec"] for each in manifests if each["kind"] == "NetworkPolicy"]
     for spec in policies:
-        for rule in spec["ingress"]:
+        for rule in spec.get("ingress", ()):
             if "from" not in rule:
                 assert spec["podSelector"]["matchLabels"] == {"fermata/role": "frontend"}
                 assert {port["port"] for port in rule["ports"]} == {8001, 8080}
@@ -302,7 +367,9 @@ def test_every_secret_is_mounted_where_it_is_read(manifests: list[dict[str, Any]
     rest = list(named_files(config.frontend.model_dump() | {"tenants": tenants_of(config)}))
     assert links
     assert rest
-    for group, files in (("frontends", links + rest), ("backends", links)):
+    tokens = [each for each in rest if "/tokens/" in each]
+    files_of = {"frontends": links + rest, "backends": links, "routers": links + tokens}
+    for group, files in files_of.items():
         spec = groups(manifests)[group]["template"]["spec"]
         held = {each["name"]: each["secret"] for each in spec["volumes"] if each.get("secret")}
         mounts = {

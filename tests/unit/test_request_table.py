@@ -170,6 +170,7 @@ def test_each_reason_has_its_status_and_overload_a_retry_hint() -> None:
         "superseded": "CANCELLED",
         "cancelled": "CANCELLED",
         "backend-lost": "UNAVAILABLE",
+        "no-backend": "UNAVAILABLE",
         "something new": "UNAVAILABLE",
     }
     table = make()

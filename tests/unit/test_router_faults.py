@@ -57,11 +57,13 @@ def test_a_backend_that_drains_when_it_meets_the_router_is_let_go_at_once() -> N
     assert sorted(world.router.fleet.backends) == [5]
 
 
-def test_a_batch_that_does_not_end_runs_elsewhere() -> None:
-    world = World(policy="eager")
+def test_a_batch_that_does_not_end_is_not_run_again_but_the_one_behind_it_is() -> None:
+    world = World(policy="eager", lead_ns=ms(1))
     world.submit(1, slo_ns=ms(600))
+    world.advance(ms(5.5))
+    world.submit(2, slo_ns=ms(600))
     world.advance(1)
-    assert [run.rids for run in world.backend.take(Run)] == [(rid(1),)]
+    assert [run.rids for run in world.backend.take(Run)] == [(rid(1),), (rid(2),)]
     other = world.link("backend", 6)
     world.hear(other, Ready("emulated", ("v",)))
     # 300 ms and twice the plan of 5 ms, looked for every 75 ms.
@@ -70,7 +72,9 @@ def test_a_batch_that_does_not_end_runs_elsewhere() -> None:
     world.advance(ms(80))
     assert world.backend.closed is not None
     assert world.backend.closed.code is CloseCode.OVERDUE
-    assert [run.rids for run in other.take(Run)] == [(rid(1),)]
+    assert [run.rids for run in other.take(Run)] == [(rid(2),)]
+    [dropped] = world.frontend.take(Dropped)
+    assert (dropped.rid, dropped.reason) == (rid(1), DropReason.HUNG)
     assert snapshot(world.router)["hung_backends"] == [5]
 
 

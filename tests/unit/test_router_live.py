@@ -329,7 +329,7 @@ def test_ready_for_nothing_drains() -> None:
     world.submit(1)
     world.advance(ms(20))
     assert world.backend.take(Run) == []
-    assert world.frontend.take(Dropped)[0].reason == "late"
+    assert world.frontend.take(Dropped)[0].reason == "no-backend"
 
 
 def test_failed_batch_counts_as_failed() -> None:

@@ -167,7 +167,7 @@ def test_requests_wait_for_the_first_instance() -> None:
     send(engine, 0)
     send(engine, 1, slo_ns=ms(15))
     engine.on_time(ms(5) + 1)
-    assert effects(engine) == [(1, DropReason.LATE)]
+    assert effects(engine) == [(1, DropReason.NO_BACKEND)]
     engine.on_backend_up(ms(10), 7, owner=0)
     assert effects(engine) == [(0, LIGHT)]
 

@@ -62,6 +62,8 @@ class BatchOutcome:
     """The largest part that ran, if memory did not suffice for the whole batch; else 0."""
     unusable: str = ""
     """Why nothing will run on this device any more; empty: it may."""
+    spoilt: frozenset[int] = frozenset()
+    """Positions that failed together: one of them may have spoilt the others."""
 
 
 class BatchExecutor(Protocol):
@@ -131,6 +133,7 @@ class Executor:
         staged_at_ns = started_at_ns = run_ns = 0
         failed = ""
         fits = 0
+        spoilt: set[int] = set()
         for group in given.groups:
             from_ns = time.monotonic_ns()
             try:
@@ -149,12 +152,21 @@ class Executor:
                 again = len(group.places) > 1 and not is_out_of_memory(error)
                 drop_references(error)
                 if again:
-                    outputs += run_halves(given.runner, group, errors)
+                    outputs += run_halves(given.runner, group, errors, spoilt)
             run_ns += time.monotonic_ns() - from_ns
         unusable = why_unusable(given.runner) if failed else ""
         failed = "" if outputs else failed
         return BatchOutcome(
-            given.job, staged_at_ns, started_at_ns, run_ns, errors, outputs, failed, fits, unusable
+            given.job,
+            staged_at_ns,
+            started_at_ns,
+            run_ns,
+            errors,
+            outputs,
+            failed,
+            fits,
+            unusable,
+            frozenset(spoilt),
         )
 
 
@@ -219,11 +231,12 @@ def run_or_halve(
 
 
 def run_halves(
-    runner: Runner, group: Group, errors: dict[int, str]
+    runner: Runner, group: Group, errors: dict[int, str], spoilt: set[int]
 ) -> list[tuple[list[int], Outputs]]:
     """Run a group that failed once more, in two halves, so that a bad input spoils only one.
 
-    Smaller parts would take so long that the batch would seem to hang.
+    Smaller parts would take so long that the batch would seem to hang. The half of several inputs
+    that fails again is `spoilt`: its router has them run one by one.
     """
     middle = len(group.places) // 2
     found: list[tuple[list[int], Outputs]] = []
@@ -237,6 +250,8 @@ def run_halves(
         # A model may raise anything, as above.
         except Exception as error:
             errors.update(dict.fromkeys(places, describe(error)))
+            if len(places) > 1:
+                spoilt.update(places)
             drop_references(error)
     return found
 

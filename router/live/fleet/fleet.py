@@ -5,12 +5,14 @@ from collections.abc import Iterable
 from fermata.router.assembly import Assembly, RouterConfig
 from fermata.router.core.lane import BackendState
 from fermata.router.health.availability import Availability
+from fermata.router.health.recovery import Recovery
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import FleetStatus, Message, Ready, frontend_of
 from fermata.router.live.fleet.accelerator_types import AcceleratorTypes
 from fermata.router.live.fleet.batch_limits import BatchSizeLimits
 from fermata.router.live.fleet.in_flight import InFlight
 from fermata.router.live.fleet.peers import BackendPeer, LinkPeer
+from fermata.router.live.separation import Separation
 from fermata.router.placement.live_placement import LivePlacement
 
 
@@ -27,6 +29,8 @@ class Fleet:
         self.availability = Availability(
             {each.name: tuple(v.name for v in each.variants) for each in config.applications}
         )
+        self.recovery = Recovery()
+        self.separation = Separation(built.families)
         self.in_flight = InFlight()
         self.batch_limits = BatchSizeLimits(built)
         self.accelerator_types = AcceleratorTypes(built, config.kind)
@@ -101,7 +105,12 @@ class Fleet:
         self.changed = True
         news = self.availability.on_ready(number, names, dict(ready.trouble))
         self.batch_limits.on_ready(number, names, ready.limits)
+        for frontend in self.separation.on_reach(number, ready.unreachable):
+            # It may have forgotten the address of one that it tried in vain for long.
+            if number in self.backends:
+                self.backends[number].met.discard(frontend)
         if number not in self.backends:
+            self.recovery.on_up(now_ns)
             self.backends[number] = BackendPeer(link)
             owner = self.built.ownership.take(number)
             kind = self.accelerator_types.number_of(ready)
@@ -122,10 +131,13 @@ class Fleet:
         self.changed = True
         self._even_out(now_ns, self.backends)
 
-    def remove_backend(self, now_ns: int, backend: int) -> int:
-        """Forget a backend; returns how many requests it held."""
+    def remove_backend(self, now_ns: int, backend: int, hung: bool = False) -> int:
+        """Forget a backend, whose batch hangs or not; returns how many requests it held."""
         del self.backends[backend]
+        if not self.state_of(backend).draining:
+            self.recovery.on_lost(now_ns)
         self.batch_limits.on_gone(backend)
+        self.separation.on_reach(backend, ())
         self.availability.on_backend_down(backend)
         state, held = self.state_of(backend), 0
         for batch in (state.running, state.queued):
@@ -133,7 +145,7 @@ class Fleet:
                 held += len(batch.requests)
                 self.in_flight.on_lost(batch)
         self.built.ownership.release(backend)
-        self.engine.on_backend_down(now_ns, backend)
+        self.engine.on_backend_down(now_ns, backend, hung)
         self.placement.on_gone(now_ns, backend)
         self.changed = True
         self._even_out(now_ns, self.backends)

@@ -67,15 +67,23 @@ class ConnectionLimits:
     total_max: int = 4096
     """For gRPC, and as many for HTTP."""
     per_address_max: int = 1024
-    """For HTTP alone: gRPC does not report connections without a call."""
+    """For gRPC, and as many for HTTP. Proxies have no such limit."""
+    proxies: frozenset[str] = frozenset()
+    """Addresses that stand for many clients, and are not limited as one."""
     idle_ns: int = seconds(120)
     """A gRPC connection without a call is closed then."""
     receive_ns: int = seconds(30)
-    """From the first byte of a request over HTTP to its last, and for handshakes."""
+    """From the first byte of a request to its last, and for handshakes."""
+    unread_ns: int = seconds(10)
+    """A gRPC client that does not read an answer for so long is cut."""
     head_bytes_max: int = 64 << 10
     """Path and headers of one HTTP request."""
-    calls_per_connection_max: int = 4096
+    calls_per_connection_max: int = 1024
     """Concurrent gRPC calls; a client that begins more has them wait on its own side."""
+    calls_per_address_max: int = 16_384
+    """Concurrent gRPC calls of one address; more are refused."""
+    look_ns: int = ms(250)
+    """Interval between looks at the gRPC connections."""
 
 
 @dataclass(frozen=True, slots=True)

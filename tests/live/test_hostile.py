@@ -18,6 +18,7 @@ pytest.importorskip("uvicorn")
 
 from stand_in import Running, ask, numbers, options, picture, wait_for
 
+from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import from_array
 from fermata.deployments.specs.frontend import TableLimits
@@ -166,3 +167,36 @@ def test_json_that_is_meant_to_hurt(running: Running, stub: InferenceStub, case:
         urllib.request.urlopen(urllib.request.Request(url, body.encode()), timeout=10)
     assert caught.value.code == 400
     assert json.loads(caught.value.read())["status"] == "INVALID_ARGUMENT"
+
+
+def test_messages_of_a_million_parts_are_refused_and_hold_nobody_up(
+    running: Running, stub: InferenceStub
+) -> None:
+    """One field after the other, each empty: protobuf alone would take a second."""
+    raw = b"\x2a\x00" * ((1 << 20) // 2 - 100)
+    with grpc.insecure_channel(running.target) as channel:
+        path = "/inference.GRPCInferenceService/"
+        unary = channel.unary_unary(path + "ModelInfer")
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError) as caught:
+                unary(raw, timeout=10)
+            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert "more than 256 parts" in caught.value.details()
+        stream = channel.stream_stream(path + "ModelStreamInfer")
+        answers = list(stream(iter([raw, ask("sum").SerializeToString()]), timeout=10))
+    first, second = (pb.ModelStreamInferResponse.FromString(each) for each in answers)
+    assert "more than 256 parts" in first.error_message
+    assert numbers(second.infer_response) == [6, 0, 3]
+
+
+def test_a_large_message_is_served_raw_and_typed_over_both_ways(stub: InferenceStub) -> None:
+    values = np.arange(100_000, dtype=np.float32)
+    typed = pb.ModelInferRequest(model_name="large")
+    tensor = typed.inputs.add(name="input", datatype="FP32", shape=values.shape)
+    tensor.contents.fp32_contents.extend(values.tolist())
+    wanted = [float(values.sum()), 0.0, 99_999.0]
+    both = [ask("large", from_array("input", values)), typed]
+    for each in both:
+        assert numbers(stub.ModelInfer(each, timeout=10)) == pytest.approx(wanted)
+    for answer in stub.ModelStreamInfer(iter(both), timeout=10):
+        assert numbers(answer.infer_response) == pytest.approx(wanted)

@@ -74,16 +74,18 @@ class ConnectionLimits:
     """A gRPC connection without a call is closed then."""
     receive_ns: int = seconds(30)
     """From the first byte of a request to its last, and for handshakes."""
-    unread_ns: int = seconds(10)
+    unread_ns: int = seconds(5)
     """A gRPC client that does not read an answer for so long is cut."""
     head_bytes_max: int = 64 << 10
     """Path and headers of one HTTP request."""
-    calls_per_connection_max: int = 1024
+    calls_per_connection_max: int = 256
     """Concurrent gRPC calls; a client that begins more has them wait on its own side."""
     calls_per_address_max: int = 16_384
     """Concurrent gRPC calls of one address; more are refused."""
-    look_ns: int = ms(250)
-    """Interval between looks at the gRPC connections."""
+    look_ns: int = ms(50)
+    """Interval between looks at the gRPC connections; longer where these are thousands."""
+    look_soon_ns: int = ms(20)
+    """The same while much is held."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,3 +200,25 @@ def test_a_large_message_is_served_raw_and_typed_over_both_ways(stub: InferenceS
         assert numbers(stub.ModelInfer(each, timeout=10)) == pytest.approx(wanted)
     for answer in stub.ModelStreamInfer(iter(both), timeout=10):
         assert numbers(answer.infer_response) == pytest.approx(wanted)
+
+
+def test_large_json_is_read_aside_and_holds_nobody_up(
+    running: Running, stub: InferenceStub
+) -> None:
+    """Numbers without end, and one that dies over them: others are answered meanwhile."""
+    url = f"{running.url}/v2/models/large/infer"
+    count = 100_000
+    head = f'{{"inputs": [{{"name": "input", "shape": [{count}], "datatype": "FP32", "data": '
+    body = (head + "[" + "1," * (count - 1) + "1]}]}").encode()
+    for _ in range(2):
+        with urllib.request.urlopen(url, body, timeout=30) as answer:
+            assert json.loads(answer.read())["outputs"][0]["data"] == [count, 1, 1]
+        process = running.frontend.server.rest.json_process.process
+        assert process is not None
+        # The next body finds another.
+        process.kill()
+    for bad in (b'{"inputs":[' + b"{}," * 200_000 + b"{}]}", b"[" * 500_000):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(url, bad, timeout=30)
+        assert caught.value.code == 400
+        assert json.loads(caught.value.read())["status"] == "INVALID_ARGUMENT"

@@ -116,6 +116,16 @@ def test_an_answer_that_is_not_read_ends_its_connection_in_seconds() -> None:
     assert world.watch.cut == {"unread": 1}
 
 
+def test_many_answers_that_are_not_read_end_it_at_once() -> None:
+    world = World()
+    one = world.connect("10.0.0.99")
+    world.gate.total_max = 200
+    for _ in range(129):
+        world.call("ipv4:10.0.0.99:4000").answered_at_ns = world.now_ns
+    assert world.look(ms(900)) == []
+    assert world.look(ms(200)) == [one]
+
+
 def test_half_sent_messages_are_counted_and_their_connection_is_cut() -> None:
     world = World()
     honest, greedy = world.connect("10.0.0.2"), world.connect()
@@ -128,8 +138,14 @@ def test_half_sent_messages_are_counted_and_their_connection_is_cut() -> None:
     greedy.received_bytes = 12 * MB
     # A warning first: its calls are refused by name. It goes on.
     assert world.look() == []
+    assert world.watch.is_pressed
     assert world.look() == [greedy]
     assert world.sockets == [honest]
+    # One that holds much more is cut without a word.
+    another = world.connect("10.0.0.3")
+    world.call("ipv4:10.0.0.3:4000")
+    another.received_bytes = 17 * MB
+    assert world.look() == [another]
 
 
 def test_messages_that_came_whole_are_not_held() -> None:
@@ -193,6 +209,14 @@ def test_rapid_resets_end_a_connection_and_the_next_ones_of_its_address() -> Non
     world.look(seconds(6))
     world.connect(port=4002)
     assert world.look() == []
+
+
+def test_health_checks_that_are_not_read_are_refused_and_end_their_connection() -> None:
+    world = World()
+    one = world.connect("10.0.0.99")
+    asked = [world.gate.enter("ipv4:10.0.0.99:4000", health=True) for _ in range(90)]
+    assert [isinstance(each, Refusal) for each in asked] == [False] * 32 + [True] * 58
+    assert world.look() == [one]
 
 
 def test_connections_that_ended_are_forgotten() -> None:

@@ -14,12 +14,14 @@ from fermata.router.links.heartbeat import Clock
 
 MAPPED = "::ffff:"
 """Prefix of IPv4 addresses on a socket for both."""
+HEALTH_MAX = 32
+"""Health checks of one connection whose answers have not left."""
 
 
 class Caller:
     """One connection, as far as its calls tell."""
 
-    __slots__ = ("address", "calls", "port", "resets", "taken_bytes")
+    __slots__ = ("address", "calls", "health", "misuses", "port", "taken_bytes")
 
     def __init__(self, peer: str) -> None:
         self.address, self.port = address_of(peer)
@@ -27,22 +29,28 @@ class Caller:
         """Open ones, in the order of their coming."""
         self.taken_bytes = 0
         """Size of the messages that were taken from gRPC, with an allowance for their frames."""
-        self.resets = 0
-        """Calls that their client cancelled before their message had come."""
+        self.health = 0
+        """Open calls that are health checks."""
+        self.misuses = 0
+        """Calls of the last moment that were refused at a limit, or that the client cancelled
+        before their message had come."""
+
+    def unread(self, until_ns: int) -> list[int]:
+        """When answers were given that have not left since `until_ns`."""
+        return [call.answered_at_ns for call in self.calls if call.answered_at_ns <= until_ns]
 
 
 class OpenCall:
     """One call from its headers until its answer has left. Hot: one for each unary call."""
 
-    __slots__ = ("answered_at_ns", "caller", "counted", "refusal", "since_ns", "task")
+    __slots__ = ("answered_at_ns", "caller", "health", "refusal", "since_ns", "task")
 
-    def __init__(self, caller: Caller, since_ns: int, counted: bool) -> None:
+    def __init__(self, caller: Caller, since_ns: int, health: bool) -> None:
         self.caller = caller
         self.since_ns = since_ns
         """When its message began to be waited for; NEVER once that has come."""
         self.answered_at_ns = NEVER
-        self.counted = counted
-        """Whether it counts against the limit of the process."""
+        self.health = health
         self.refusal: Refusal | None = None
         """Set with a cancellation of ours, whose client gets this answer."""
         self.task: asyncio.Task[Any] | None = None
@@ -75,21 +83,23 @@ class CallGate:
         caller = self.callers.get(peer)
         if caller is None:
             caller = self.callers[peer] = Caller(peer)
-        refusal = self._refusal(caller.address, health)
+        refusal = self._refusal(caller, health)
         if refusal is not None:
             self.refused += 1
-            if not caller.calls:
-                del self.callers[peer]
+            caller.misuses += 1
             return refusal
-        call = OpenCall(caller, self.clock(), not health)
+        call = OpenCall(caller, self.clock(), health)
         caller.calls[call] = None
+        caller.health += health
         self.addresses[caller.address] += 1
-        self.total += call.counted
+        self.total += not health
         return call
 
-    def _refusal(self, address: str, health: bool) -> Refusal | None:
-        limits = self.limits
-        if self.total >= self.total_max and not health:
+    def _refusal(self, caller: Caller, health: bool) -> Refusal | None:
+        limits, address = self.limits, caller.address
+        if health and caller.health >= HEALTH_MAX:
+            message = f"too-many: {HEALTH_MAX} health checks are open here: read their answers"
+        elif self.total >= self.total_max and not health:
             message = f"too-many: {self.total_max} calls are open here: try again later"
         elif (
             self.addresses[address] >= limits.calls_per_address_max
@@ -107,8 +117,9 @@ class CallGate:
         """The call has ended, and its answer has left."""
         caller = call.caller
         del caller.calls[call]
-        caller.resets += call.since_ns != NEVER and call.refusal is None
-        self.total -= call.counted
+        caller.misuses += call.since_ns != NEVER and call.refusal is None
+        caller.health -= call.health
+        self.total -= not call.health
         self.addresses[caller.address] -= 1
         if not self.addresses[caller.address]:
             del self.addresses[caller.address]
@@ -126,10 +137,6 @@ class CallGate:
             for call in caller.calls:
                 if call.since_ns <= due_ns:
                     yield call
-
-    def unread_since_ns(self, caller: Caller) -> int:
-        """Since when the client has not read an answer; NEVER if it has read them all."""
-        return min((call.answered_at_ns for call in caller.calls), default=NEVER)
 
 
 def address_of(peer: str) -> tuple[str, int]:

@@ -8,7 +8,7 @@ from fermata.deployments.frontend.access.callers import Caller, CallGate
 from fermata.deployments.frontend.access.grpc_sockets import ClientSocket
 from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Refusal
 from fermata.deployments.specs.outcomes import RefusalReason
-from fermata.foundation.units import seconds
+from fermata.foundation.units import ms, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,15 @@ class WatchLimits:
 
     held_bytes_min: int = 64 << 10
     """A connection that holds less may be as slow as it likes."""
-    resets_max: int = 50
-    """Calls between two looks that a client may cancel before their message has come."""
+    misuses_max: int = 50
+    """Calls of a connection within `misuses_ns` that may be refused at a limit, or cancelled
+    before their message has come."""
+    misuses_ns: int = ms(250)
+    unread_max: int = 128
+    """Answers of a connection that may have waited for `unread_ns_min` to be read."""
+    unread_ns_min: int = ms(1000)
     penalty_ns: int = seconds(5)
-    """New connections of an address are cut for this long after it cancelled more."""
+    """New connections of an address are cut for this long after one did not keep to that."""
 
 
 class Watched:
@@ -55,6 +60,8 @@ class ConnectionWatch:
         self.penalties: dict[str, int] = {}
         """Until when new connections of an address are cut."""
         self.held_bytes = 0
+        self.counted_from_ns = 0
+        """Since when misuses are counted."""
         self.cut: Counter[str] = Counter()
         """Connections cut, by reason."""
 
@@ -70,8 +77,13 @@ class ConnectionWatch:
             self._measure(now_ns, self.watched[each.inode], each, caller)
             if caller is not None and (reason := self._misuse(now_ns, each, caller)):
                 verdicts[each.inode] = reason
+        if now_ns - self.counted_from_ns >= self.limits.misuses_ns:
+            self.counted_from_ns = now_ns
+            for caller in self.gate.callers.values():
+                caller.misuses = 0
         for each, caller in self._greedy(sockets, callers):
-            if self.watched[each.inode].warned or caller is None:
+            watched = self.watched[each.inode]
+            if watched.warned or watched.held_bytes > 2 * self.held_each_max or caller is None:
                 verdicts[each.inode] = RefusalReason.MEMORY
             else:
                 self._warn(each, caller)
@@ -81,6 +93,11 @@ class ConnectionWatch:
         self.gate.forget_gone(lambda each: (each.address, each.port) in here)
         self.cut.update(verdicts.values())
         return [each for each in sockets if each.inode in verdicts]
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether so much is held that the next look should come soon."""
+        return self.held_bytes > self.held_each_max // 4
 
     def _crowded(
         self, sockets: list[ClientSocket], known: dict[int, Watched]
@@ -94,7 +111,7 @@ class ConnectionWatch:
             if counts[each.address] > limits.per_address_max:
                 yield each.inode, RefusalReason.TOO_MANY
             elif each.address in self.penalties and each.inode not in known:
-                yield each.inode, "resets"
+                yield each.inode, "flood"
 
     def _measure(
         self, now_ns: int, watched: Watched, one: ClientSocket, caller: Caller | None
@@ -116,12 +133,15 @@ class ConnectionWatch:
     def _misuse(self, now_ns: int, one: ClientSocket, caller: Caller) -> str:
         """Reason to cut a connection for its own sake."""
         limits = self.gate.limits
-        resets, caller.resets = caller.resets, 0
-        if resets > self.limits.resets_max:
+        if caller.misuses > self.limits.misuses_max:
+            caller.misuses = 0
             if one.address not in limits.proxies:
                 self.penalties[one.address] = now_ns + self.limits.penalty_ns
-            return "resets"
-        if now_ns - self.gate.unread_since_ns(caller) > limits.unread_ns:
+            return "flood"
+        unread = caller.unread(now_ns - self.limits.unread_ns_min)
+        if len(unread) > self.limits.unread_max or (
+            unread and now_ns - min(unread) > limits.unread_ns
+        ):
             return "unread"
         if now_ns - self.watched[one.inode].held_since_ns > limits.receive_ns:
             return "slow"

@@ -15,10 +15,12 @@ from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.service import SERVICE, STREAM, UNARY
 from fermata.deployments.frontend.access.callers import CallGate, OpenCall
 from fermata.deployments.frontend.access.tenants import AUTHORIZATION, UnauthenticatedError
+from fermata.deployments.frontend.access.turns import Turns
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.protocol.client_errors import refusal_of
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService, header_of, refuse
 from fermata.deployments.frontend.protocol.messages import parse_small
+from fermata.deployments.frontend.protocol.streams import OnMessage
 from fermata.foundation.units import NEVER
 
 HEALTH = ("ServerLive", "ServerReady")
@@ -35,6 +37,7 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def __init__(self, service: InferenceService, gate: CallGate) -> None:
         self.gate = gate
+        self.turns = Turns()
         self._tenants = service.tenants
         read_infer = service.reader.read
         self._methods = {
@@ -84,8 +87,12 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
         return raw  # type: ignore[no-any-return]
 
     def _unary(self, method: Method, read: Read, name: str) -> Any:
+        turns = self.turns
+
         async def run(messages: object, context: Any) -> Any:
             call = await self._enter(context)
+            if not turns.is_free(call.since_ns):
+                await turns.wait(call.caller.address)
             raw = await self._read(call, context)
             try:
                 request = await read(raw)
@@ -109,14 +116,16 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         return grpc.stream_unary_rpc_method_handler(run, response_serializer=_serializer(name))
 
-    def _stream(self, method: Callable[[Any, Any, Callable[[int], None]], Awaitable[None]]) -> Any:
+    def _stream(self, method: Callable[[Any, Any, OnMessage], Awaitable[None]]) -> Any:
         async def run(messages: object, context: Any) -> None:
             call = await self._enter(context)
             call.since_ns = NEVER
-            caller = call.caller
+            caller, turns, clock = call.caller, self.turns, self.gate.clock
 
-            def on_message(size: int) -> None:
+            async def on_message(size: int) -> None:
                 caller.taken_bytes += size + CALL_BYTES
+                if not turns.is_free(clock()):
+                    await turns.wait(caller.address)
 
             await method(messages, context, on_message)
 

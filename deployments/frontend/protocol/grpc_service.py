@@ -4,7 +4,6 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -20,7 +19,7 @@ from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, r
 from fermata.deployments.frontend.protocol.messages import MessageReader
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
-from fermata.deployments.frontend.protocol.streams import ClientStream
+from fermata.deployments.frontend.protocol.streams import ClientStream, OnMessage
 from fermata.deployments.frontend.readiness import Readiness
 from fermata.deployments.frontend.repository import Repository
 from fermata.deployments.frontend.requests.request_driver import RequestDriver
@@ -97,7 +96,7 @@ class InferenceService:
         return header_of(context.invocation_metadata(), TRACEPARENT)
 
     async def ModelStreamInfer(  # noqa: N802
-        self, requests: object, context: Any, on_message: Callable[[int], None]
+        self, requests: object, context: Any, on_message: OnMessage
     ) -> None:
         """Serve one stream, whose messages are bytes; `on_message` hears the size of each."""
         tenant = await self._authorize(context)

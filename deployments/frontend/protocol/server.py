@@ -31,6 +31,8 @@ from fermata.foundation.ports import (
 )
 
 BACKLOG = 1024
+LOOK_REST = 20
+"""Looks at connections take at most one in so many moments."""
 
 
 class FrontendServer:
@@ -88,13 +90,17 @@ class FrontendServer:
     async def _watch_connections(self) -> None:
         """Hold gRPC connections to their limits, for as long as the server runs."""
         sockets = GrpcSockets(self.grpc_port)
+        limits, clock, spent_ns = self.options.connections, self.calls.clock, 0
         # A thread of its own: those that decode may be busy for long.
         with ThreadPoolExecutor(1, thread_name_prefix="sockets") as thread:
             while True:
-                await asyncio.sleep(self.options.connections.look_ns / 1e9)
+                wait_ns = limits.look_soon_ns if self.connections.is_pressed else limits.look_ns
+                await asyncio.sleep(max(wait_ns, LOOK_REST * spent_ns) / 1e9)
+                began_at_ns = clock()
                 found = await asyncio.get_running_loop().run_in_executor(thread, sockets.look)
-                for each in self.connections.judge(self.calls.clock(), found):
+                for each in self.connections.judge(clock(), found):
                     each.cut()
+                spent_ns = clock() - began_at_ns
 
     def _bind_grpc(self, endpoint: Endpoint) -> int:
         tls = self.options.tls
@@ -150,6 +156,7 @@ class FrontendServer:
             if late:
                 self._http.force_exit = True
                 await self._http_task
+        await self.rest.json_process.close()
         await self._grpc.stop(self.options.drain_ns / 1e9)
         self.listening.close()
 

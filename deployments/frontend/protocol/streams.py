@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,8 @@ from fermata.deployments.specs.frontend import StreamLimits
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.units import NEVER
 
+OnMessage = Callable[[int], Awaitable[None]]
+
 
 class ClientStream:
     """The state of one stream. Answers may come in another order than requests; ids match them."""
@@ -46,9 +48,9 @@ class ClientStream:
         tenant: Tenant = ANYBODY,
         *,
         messages: MessageReader,
-        on_message: Callable[[int], None],
+        on_message: OnMessage,
     ) -> None:
-        """`on_message` hears the size of each message that has come."""
+        """`on_message` hears the size of each message, and may have the stream wait its turn."""
         self.driver = driver
         self.messages = messages
         self.on_message = on_message
@@ -105,7 +107,7 @@ class ClientStream:
             raw = await context.read()
             if raw is grpc.aio.EOF:
                 return
-            self.on_message(len(raw))
+            await self.on_message(len(raw))
             try:
                 small = len(raw) <= SMALL_BYTES
                 message = parse_request_bytes(raw) if small else await self.messages.read(raw)

@@ -27,7 +27,12 @@ class TableLimits:
 
     payload_bytes_max: int = 512 << 20
     requests_max: int = 100_000
+    tenant_share: float = 3.0
+    """A tenant holds at most so many times the memory that is free: alone three quarters of it."""
     slo_ns_max: int = seconds(600)
+    hold_ns_max: int = seconds(10)
+    """A request is planned to run within this, or its application's SLO if that is longer, however
+    long its client would wait. It may still run later, if it has to."""
     grace_ns: int = ms(20)
     """A result this late is still handed on. Clients are promised an answer within 50 ms of the
     deadline; the difference is for an event loop that is late itself."""
@@ -82,6 +87,8 @@ class ConnectionLimits:
     """Concurrent gRPC calls; a client that begins more has them wait on its own side."""
     calls_per_address_max: int = 16_384
     """Concurrent gRPC calls of one address; more are refused."""
+    calls_waiting_max: int = 4096
+    """Calls that gRPC holds until they are taken; it cancels more of them, without a reason."""
     look_ns: int = ms(50)
     """Interval between looks at the gRPC connections; longer where these are thousands."""
     look_soon_ns: int = ms(20)

@@ -1,6 +1,7 @@
 """gRPC calls and connections against their limits, by hand."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -209,6 +210,18 @@ def test_rapid_resets_end_a_connection_and_the_next_ones_of_its_address() -> Non
     world.look(seconds(6))
     world.connect(port=4002)
     assert world.look() == []
+
+
+def test_connections_that_leave_their_calls_behind_cost_their_address_the_next() -> None:
+    world = World()
+    world.gate.limits = replace(LIMITS, calls_per_address_max=100)
+    world.gate.total_max = 100
+    calls = [world.call() for _ in range(60)]
+    for call in calls:
+        world.gate.leave(call)
+    world.look()
+    again = world.connect(port=4001)
+    assert world.look() == [again]
 
 
 def test_health_checks_that_are_not_read_are_refused_and_end_their_connection() -> None:

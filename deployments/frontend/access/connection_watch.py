@@ -77,10 +77,6 @@ class ConnectionWatch:
             self._measure(now_ns, self.watched[each.inode], each, caller)
             if caller is not None and (reason := self._misuse(now_ns, each, caller)):
                 verdicts[each.inode] = reason
-        if now_ns - self.counted_from_ns >= self.limits.misuses_ns:
-            self.counted_from_ns = now_ns
-            for caller in self.gate.callers.values():
-                caller.misuses = 0
         for each, caller in self._greedy(sockets, callers):
             watched = self.watched[each.inode]
             if watched.warned or watched.held_bytes > 2 * self.held_each_max or caller is None:
@@ -89,10 +85,29 @@ class ConnectionWatch:
                 self._warn(each, caller)
         for call in self.gate.slow_calls(now_ns):
             call.refuse(_slow(self.gate.limits.receive_ns))
-        here = {(each.address, each.port) for each in sockets}
-        self.gate.forget_gone(lambda each: (each.address, each.port) in here)
+        self._judge_gone(now_ns, sockets)
         self.cut.update(verdicts.values())
         return [each for each in sockets if each.inode in verdicts]
+
+    def _judge_gone(self, now_ns: int, sockets: list[ClientSocket]) -> None:
+        """Hold what connections did before they ended against their address, and forget them."""
+        here = {(each.address, each.port) for each in sockets}
+        for caller in self.gate.callers.values():
+            if (caller.address, caller.port) not in here:
+                self._is_flood(now_ns, caller)
+        self.gate.forget_gone(lambda each: (each.address, each.port) in here)
+        if now_ns - self.counted_from_ns >= self.limits.misuses_ns:
+            self.counted_from_ns = now_ns
+            for caller in self.gate.callers.values():
+                caller.misuses = 0
+
+    def _is_flood(self, now_ns: int, caller: Caller) -> bool:
+        """Whether a connection has begun too many calls in vain; its address gets a penalty."""
+        if caller.misuses <= self.limits.misuses_max:
+            return False
+        if caller.address not in self.gate.limits.proxies:
+            self.penalties[caller.address] = now_ns + self.limits.penalty_ns
+        return True
 
     @property
     def is_pressed(self) -> bool:
@@ -133,10 +148,7 @@ class ConnectionWatch:
     def _misuse(self, now_ns: int, one: ClientSocket, caller: Caller) -> str:
         """Reason to cut a connection for its own sake."""
         limits = self.gate.limits
-        if caller.misuses > self.limits.misuses_max:
-            caller.misuses = 0
-            if one.address not in limits.proxies:
-                self.penalties[one.address] = now_ns + self.limits.penalty_ns
+        if self._is_flood(now_ns, caller):
             return "flood"
         unread = caller.unread(now_ns - self.limits.unread_ns_min)
         if len(unread) > self.limits.unread_max or (

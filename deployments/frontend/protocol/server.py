@@ -185,8 +185,8 @@ def grpc_options(options: ServerOptions) -> list[tuple[str, int]]:
         ("grpc.http2.max_deallocating_streams", 8 * limits.calls_per_connection_max),
         # By default gRPC cancels calls at random once a thousand wait to be taken, without a
         # reason, and whoever sent them. Ours are taken, and refused by name.
-        ("grpc.server.max_pending_requests", options.calls_max),
-        ("grpc.server.max_pending_requests_hard_limit", options.calls_max),
+        ("grpc.server.max_pending_requests", limits.calls_waiting_max),
+        ("grpc.server.max_pending_requests_hard_limit", limits.calls_waiting_max),
         # Time for the handshakes of HTTP/2 and TLS.
         ("grpc.server_handshake_timeout_ms", limits.receive_ns // 1_000_000),
         ("grpc.max_connection_idle_ms", limits.idle_ns // 1_000_000),

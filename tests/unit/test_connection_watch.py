@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from fermata.deployments.frontend.access.callers import CallGate, OpenCall, address_of
+from fermata.deployments.frontend.access.client_sockets import ClientSocket
 from fermata.deployments.frontend.access.connection_watch import ConnectionWatch, WatchLimits
-from fermata.deployments.frontend.access.grpc_sockets import ClientSocket
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.specs.frontend import ConnectionLimits
 from fermata.foundation.units import NEVER, ms, seconds

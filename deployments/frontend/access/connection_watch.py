@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fermata.deployments.frontend.access.callers import Caller, CallGate
-from fermata.deployments.frontend.access.grpc_sockets import ClientSocket
+from fermata.deployments.frontend.access.client_sockets import ClientSocket
 from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Refusal
+from fermata.deployments.specs.frontend import ConnectionLimits
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.foundation.units import ms, seconds
 
@@ -118,14 +119,10 @@ class ConnectionWatch:
         self, sockets: list[ClientSocket], known: dict[int, Watched]
     ) -> Iterator[tuple[int, str]]:
         """Connections of an address beyond its limit, and new ones of one with a penalty."""
-        limits, counts = self.gate.limits, Counter[str]()
+        for each in crowded(sockets, self.gate.limits):
+            yield each.inode, RefusalReason.TOO_MANY
         for each in sockets:
-            counts[each.address] += 1
-            if each.address in limits.proxies:
-                continue
-            if counts[each.address] > limits.per_address_max:
-                yield each.inode, RefusalReason.TOO_MANY
-            elif each.address in self.penalties and each.inode not in known:
+            if each.address in self.penalties and each.inode not in known:
                 yield each.inode, "flood"
 
     def _measure(
@@ -190,6 +187,15 @@ class ConnectionWatch:
         )
         for call in caller.calls:
             call.refuse(refusal)
+
+
+def crowded(sockets: list[ClientSocket], limits: ConnectionLimits) -> Iterator[ClientSocket]:
+    """Connections beyond the limit of their address, the newest of it."""
+    counts = Counter[str]()
+    for each in sockets:
+        counts[each.address] += 1
+        if counts[each.address] > limits.per_address_max and each.address not in limits.proxies:
+            yield each
 
 
 def _slow(receive_ns: int) -> Refusal:

@@ -11,9 +11,13 @@ from starlette.routing import Route
 
 from fermata.clients.wire.service import SERVICE
 from fermata.deployments.frontend.access.callers import CallGate
-from fermata.deployments.frontend.access.connection_watch import ConnectionWatch, WatchLimits
+from fermata.deployments.frontend.access.client_sockets import ClientSockets
+from fermata.deployments.frontend.access.connection_watch import (
+    ConnectionWatch,
+    WatchLimits,
+    crowded,
+)
 from fermata.deployments.frontend.access.connections import ConnectionGate, HttpServer
-from fermata.deployments.frontend.access.grpc_sockets import GrpcSockets
 from fermata.deployments.frontend.access.tls import grpc_credentials, http_context
 from fermata.deployments.frontend.protocol.calls import GrpcCalls
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
@@ -88,8 +92,10 @@ class FrontendServer:
         ]
 
     async def _watch_connections(self) -> None:
-        """Hold gRPC connections to their limits, for as long as the server runs."""
-        sockets = GrpcSockets(self.grpc_port)
+        """Hold connections to their limits, for as long as the server runs."""
+        sockets = ClientSockets(self.grpc_port)
+        # Over TLS a connection is counted by its gate only once hands were shaken.
+        shaking = ClientSockets(self.http_port) if self.options.tls is not None else None
         limits, clock, spent_ns = self.options.connections, self.calls.clock, 0
         # A thread of its own: those that decode may be busy for long.
         with ThreadPoolExecutor(1, thread_name_prefix="sockets") as thread:
@@ -100,6 +106,10 @@ class FrontendServer:
                 found = await asyncio.get_running_loop().run_in_executor(thread, sockets.look)
                 for each in self.connections.judge(clock(), found):
                     each.cut()
+                if shaking is not None:
+                    for each in crowded(shaking.look(), limits):
+                        self.gate.refused += 1
+                        each.cut()
                 spent_ns = clock() - began_at_ns
 
     def _bind_grpc(self, endpoint: Endpoint) -> int:

@@ -1,7 +1,8 @@
-"""The sockets on which gRPC talks to clients, found among this process's descriptors.
+"""The sockets on which servers talk to clients, found among this process's descriptors.
 
-gRPC tells neither the connections that it has taken nor the bytes that it holds. The kernel knows
-both: each connection is a descriptor of this process, and TCP counts what came in on it.
+gRPC tells neither the connections that it has taken nor the bytes that it holds, and TLS none that
+shake hands. The kernel knows them: each connection is a descriptor of this process, and
+TCP counts what came in on it.
 """
 
 import os
@@ -31,14 +32,14 @@ class ClientSocket:
     received_bytes: int = 0
 
     def cut(self) -> None:
-        """End the connection, for gRPC and for its client."""
-        # A descriptor of our own stays that socket's, whatever gRPC does meanwhile.
+        """End the connection, for the server and for its client."""
+        # A descriptor of our own stays that socket's, whatever the server does meanwhile.
         with suppress(OSError), socket.socket(fileno=os.dup(self.fd)) as one:
             if os.fstat(one.fileno()).st_ino == self.inode:
                 one.shutdown(socket.SHUT_RDWR)
 
 
-class GrpcSockets:
+class ClientSockets:
     """Connections to one port. Used by one thread at a time."""
 
     def __init__(self, port: int) -> None:
@@ -83,6 +84,6 @@ def received_bytes(fd: int) -> int:
     try:
         info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
     finally:
-        # The descriptor is gRPC's own.
+        # The descriptor is the server's own.
         one.detach()
     return int(RECEIVED.unpack_from(info, RECEIVED_AT)[0]) if len(info) == TCP_INFO_BYTES else 0

@@ -8,7 +8,9 @@ import socket
 import struct
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import grpc
 import numpy as np
@@ -222,3 +224,25 @@ def test_large_json_is_read_aside_and_holds_nobody_up(
             urllib.request.urlopen(url, bad, timeout=30)
         assert caught.value.code == 400
         assert json.loads(caught.value.read())["status"] == "INVALID_ARGUMENT"
+
+
+def test_every_call_of_a_burst_is_answered_with_a_reason(running: Running) -> None:
+    """gRPC itself would cancel some of them at random."""
+    with ExitStack() as opened:
+        # Connections of their own: one would have calls wait on the client's side.
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        stubs = [
+            InferenceStub(opened.enter_context(grpc.insecure_channel(running.target, own)))
+            for _ in range(8)
+        ]
+        for stub in stubs:
+            stub.ModelInfer(ask("sum"), timeout=20)
+        calls = [stubs[index % 8].ModelInfer.future(ask("sum")) for index in range(2000)]
+        ends = Counter(
+            call.code().name
+            if call.exception() is None
+            else dict(call.trailing_metadata()).get("fermata-reason")
+            for call in calls
+        )
+    assert None not in ends, ends
+    assert ends["OK"] > 1000

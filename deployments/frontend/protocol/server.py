@@ -107,7 +107,8 @@ class FrontendServer:
                 for each in self.connections.judge(clock(), found):
                     each.cut()
                 if shaking is not None:
-                    for each in crowded(shaking.look(), limits):
+                    found = await asyncio.get_running_loop().run_in_executor(thread, shaking.look)
+                    for each in crowded(found, limits):
                         self.gate.refused += 1
                         each.cut()
                 spent_ns = clock() - began_at_ns

@@ -13,7 +13,7 @@ SOAK := timeout -k 10 900 $(BIN)/python -m pytest -m soak tests/live
 
 SECONDS ?= 600
 
-.PHONY: help serve models tools test soak unhurried lint fuzz bench compiled sbom clean
+.PHONY: help serve models tools test soak unhurried lint fuzz attack bench compiled sbom clean
 
 help:
 	@echo "make serve     set up, then serve deployments/local.yaml; CONFIG=FILE for another"
@@ -21,6 +21,7 @@ help:
 	@echo "make test      set up, then run every test but the long ones; LONG=1 for those too"
 	@echo "make lint      formatting, types, layering"
 	@echo "make fuzz      simulated faults and hostile bytes; SECONDS=600 for how long, FIRST=0 from which seed"
+	@echo "make attack    attacks on a server of its own, beside an honest client; QUICK=1 for short ones"
 	@echo "make bench     reduced benchmarks of the scheduler; FULL=1 for whole ones"
 	@echo "make compiled  build the optional compiled core into build/compiled"
 	@echo "make sbom      write the bill of materials to build/sbom.json"
@@ -58,7 +59,7 @@ test: $(MODELS) tools
 	$(LIVE) || $(LIVE) --last-failed
 
 soak: $(MODELS)
-	$(SOAK) || $(SOAK)
+	$(SOAK)
 
 unhurried: $(MODELS)
 	nice -n 19 $(BIN)/python -m pytest -n 2
@@ -74,6 +75,10 @@ lint: $(READY)
 fuzz: $(READY)
 	$(BIN)/python -m fermata.fault_simulator --seconds $$(($(SECONDS) / 2)) --first $(or $(FIRST),0)
 	$(BIN)/python -m fermata.fault_simulator.fuzzing --seconds $$(($(SECONDS) / 2))
+
+# Ten attacks, one after the other; each is also a script of benchmarks/attacks.
+attack: $(READY)
+	$(BIN)/python -m benchmarks.attack $(if $(QUICK),--quick)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.goodput $(if $(FULL),,--quick)

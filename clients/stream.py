@@ -14,6 +14,7 @@ import grpc
 
 from fermata.clients.access import OPEN, Access
 from fermata.clients.adaptation import SIDES, Adaptation, Sized, original_boxes
+from fermata.clients.call_status import CallStatus
 from fermata.clients.frames import Frame, Source, encode_jpeg, open_frames
 from fermata.clients.pending import NEVER, FrameResult, Pending
 from fermata.clients.wire import open_inference_pb2 as pb
@@ -236,6 +237,7 @@ class FrameStream:
                 self.connects += 1
                 await self._probe(stub)
                 call = stub.ModelStreamInfer()
+                ending = CallStatus(call)
                 sender = asyncio.ensure_future(self._send(call))
                 message, status = "the server ended the stream", "UNAVAILABLE"
                 answered = False
@@ -243,10 +245,11 @@ class FrameStream:
                     async for response in call:
                         answered = True
                         self._on_response(response)
-                except grpc.aio.AioRpcError as error:
-                    message = f"{error.code().name}: {error.details()}"
-                    if error.code() in DENIED:
-                        status = error.code().name
+                except grpc.aio.AioRpcError:
+                    code, details = await ending.final()
+                    message = f"{code.name}: {details}"
+                    if code in DENIED:
+                        status = code.name
                 finally:
                     sender.cancel()
                     call.cancel()

@@ -1,10 +1,8 @@
-"""The gRPC service: its methods for a server, and a stub for a client."""
+"""The gRPC service: its methods, and a stub for a client."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Any
-
-import grpc
 
 from fermata.clients.wire import open_inference_pb2 as pb
 
@@ -32,24 +30,6 @@ def _request(method: str) -> Any:
 
 def _response(method: str) -> Any:
     return getattr(pb, f"{method}Response")
-
-
-def handler(servicer: object) -> grpc.GenericRpcHandler:
-    """Handlers for `grpc.aio.Server.add_generic_rpc_handlers`; `servicer` has a method for each."""
-    methods = {
-        name: grpc.unary_unary_rpc_method_handler(
-            getattr(servicer, name),
-            request_deserializer=_request(name).FromString,
-            response_serializer=_response(name).SerializeToString,
-        )
-        for name in UNARY
-    }
-    methods[STREAM] = grpc.stream_stream_rpc_method_handler(
-        getattr(servicer, STREAM),
-        request_deserializer=pb.ModelInferRequest.FromString,
-        response_serializer=pb.ModelStreamInferResponse.SerializeToString,
-    )
-    return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
 class InferenceStub:

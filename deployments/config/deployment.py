@@ -123,9 +123,12 @@ class FrontendConfig(Section):
     connections_max: Annotated[int, Field(ge=1)] = 4096
     """gRPC connections that a process keeps open, and as many of HTTP; more are refused."""
     connections_per_client_max: Annotated[int, Field(ge=1)] = 1024
-    """HTTP connections from one address."""
+    """gRPC connections from one address, and as many of HTTP."""
+    proxies: list[str] = []
+    """Addresses that stand for many clients, such as a load balancer's: no limit counts them as
+    one client."""
     receive_s: Positive = 30
-    """A request over HTTP has to come within this, an answer has to be read, and a handshake to
+    """A request has to come within this, an answer over HTTP has to be read, and a handshake to
     end."""
     idle_s: Positive = 120
     """A stream without a request, or a gRPC connection without a call, is ended after this."""

@@ -91,6 +91,7 @@ class FrontendProcess:
                 hub.repository,
                 hub.readiness,
                 hub.tenants,
+                options.server.message_bytes_max,
             )
             self.server = FrontendServer(self.service, options.server, self.routes)
             await self.server.start()
@@ -165,6 +166,9 @@ class FrontendProcess:
             "http_connections": self.server.gate.total,
             "http_connections_refused": self.server.gate.refused,
             "http_connections_slow": self.server.gate.slow,
+            "grpc_calls": self.server.calls.total,
+            "grpc_calls_refused": self.server.calls.refused,
+            "grpc_connections_cut": dict(self.server.connections.cut),
             "peeked": 0 if self.peeker is None else self.peeker.peeked,
             "not_peeked": 0 if self.peeker is None else self.peeker.skipped,
             "peek_cpu_ms": 0.0 if self.peeker is None else self.peeker.cpu_ns / 1e6,

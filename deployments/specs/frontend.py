@@ -27,7 +27,12 @@ class TableLimits:
 
     payload_bytes_max: int = 512 << 20
     requests_max: int = 100_000
+    tenant_share: float = 3.0
+    """A tenant holds at most so many times the memory that is free: alone three quarters of it."""
     slo_ns_max: int = seconds(600)
+    hold_ns_max: int = seconds(10)
+    """A request is planned to run within this, or its application's SLO if that is longer, however
+    long its client would wait. It may still run later, if it has to."""
     grace_ns: int = ms(20)
     """A result this late is still handed on. Clients are promised an answer within 50 ms of the
     deadline; the difference is for an event loop that is late itself."""
@@ -67,15 +72,27 @@ class ConnectionLimits:
     total_max: int = 4096
     """For gRPC, and as many for HTTP."""
     per_address_max: int = 1024
-    """For HTTP alone: gRPC does not report connections without a call."""
+    """For gRPC, and as many for HTTP. Proxies have no such limit."""
+    proxies: frozenset[str] = frozenset()
+    """Addresses that stand for many clients, and are not limited as one."""
     idle_ns: int = seconds(120)
     """A gRPC connection without a call is closed then."""
     receive_ns: int = seconds(30)
-    """From the first byte of a request over HTTP to its last, and for handshakes."""
+    """From the first byte of a request to its last, and for handshakes."""
+    unread_ns: int = seconds(5)
+    """A gRPC client that does not read an answer for so long is cut."""
     head_bytes_max: int = 64 << 10
     """Path and headers of one HTTP request."""
-    calls_per_connection_max: int = 4096
+    calls_per_connection_max: int = 256
     """Concurrent gRPC calls; a client that begins more has them wait on its own side."""
+    calls_per_address_max: int = 16_384
+    """Concurrent gRPC calls of one address; more are refused."""
+    calls_waiting_max: int = 4096
+    """Calls that gRPC holds until they are taken; it cancels more of them, without a reason."""
+    look_ns: int = ms(50)
+    """Interval between looks at the gRPC connections; longer where these are thousands."""
+    look_soon_ns: int = ms(20)
+    """The same while much is held."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ class RefusalReason:
     """The model raised an error."""
     STALLED: Final = "stalled"
     """The frontend stood still for so long that the request may have expired unread."""
+    SLOW: Final = "slow"
+    """Its message did not come in time."""
     INPUT_LATE: Final = "input-late"
     """Its input was still being decoded, or in transit, when its batch could wait no longer."""
 

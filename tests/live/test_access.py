@@ -3,6 +3,7 @@
 import json
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -210,6 +211,17 @@ def test_http_asks_for_the_same(guarded: Running) -> None:
     for health in ("live", "ready"):
         with urllib.request.urlopen(f"{guarded.url}/v2/health/{health}") as plain:
             assert plain.status == 200
+
+
+def test_a_stream_without_a_token_always_hears_the_true_status(guarded: Running) -> None:
+    """Also where its first frame is on its way when the refusal comes."""
+    nobody = StreamOptions(slo_ns=2 * 10**9)
+    heard = Counter(
+        result.status
+        for _ in range(40)
+        for result in FrameStream(guarded.target, "picture", [jpeg()] * 2, nobody)
+    )
+    assert heard == {"UNAUTHENTICATED": 80}
 
 
 def test_every_client_of_ours_takes_a_token(guarded: Running, tmp_path: Path) -> None:

@@ -194,8 +194,9 @@ def test_whoever_does_not_speak_http2_is_cut(running: Running) -> None:
 def test_grpc_connections_have_a_limit_too(running: Running) -> None:
     port = running.frontend.server.grpc_port
     with ExitStack() as inside:
-        for _ in range(MOST):
-            inside.enter_context(connect(running, port))
+        for number in range(MOST):
+            # Of two addresses, neither of which is above its own limit.
+            inside.enter_context(connect(running, port, f"127.0.0.{2 + number % 2}"))
         # gRPC takes them in threads of its own, and tells nobody how many it has.
         time.sleep(0.2)
         with grpc.insecure_channel(running.target) as channel:
@@ -207,6 +208,27 @@ def test_grpc_connections_have_a_limit_too(running: Running) -> None:
             grpc.StatusCode.DEADLINE_EXCEEDED,
         )
     wait_for(lambda: is_served(running), 10)
+
+
+def test_one_address_does_not_take_all_grpc_connections(running: Running) -> None:
+    port = running.frontend.server.grpc_port
+    with ExitStack() as inside:
+        greedy = [inside.enter_context(connect(running, port, "127.0.0.9")) for _ in range(MOST)]
+        # Those above the limit of the address are cut, and not those before them.
+        wait_for(lambda: running.frontend.server.connections.cut["too-many"] >= 2)
+        wait_for(lambda: is_served(running), 10)
+        assert [is_cut(each) for each in greedy] == [False] * (MOST - 2) + [True] * 2
+
+
+def is_cut(one: socket.socket) -> bool:
+    one.setblocking(False)
+    try:
+        # The server's settings come first.
+        while one.recv(65536):
+            pass
+        return True
+    except BlockingIOError:
+        return False
 
 
 def is_served(running: Running) -> bool:

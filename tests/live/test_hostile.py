@@ -8,7 +8,9 @@ import socket
 import struct
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import grpc
 import numpy as np
@@ -18,6 +20,7 @@ pytest.importorskip("uvicorn")
 
 from stand_in import Running, ask, numbers, options, picture, wait_for
 
+from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import from_array
 from fermata.deployments.specs.frontend import TableLimits
@@ -166,3 +169,80 @@ def test_json_that_is_meant_to_hurt(running: Running, stub: InferenceStub, case:
         urllib.request.urlopen(urllib.request.Request(url, body.encode()), timeout=10)
     assert caught.value.code == 400
     assert json.loads(caught.value.read())["status"] == "INVALID_ARGUMENT"
+
+
+def test_messages_of_a_million_parts_are_refused_and_hold_nobody_up(
+    running: Running, stub: InferenceStub
+) -> None:
+    """One field after the other, each empty: protobuf alone would take a second."""
+    raw = b"\x2a\x00" * ((1 << 20) // 2 - 100)
+    with grpc.insecure_channel(running.target) as channel:
+        path = "/inference.GRPCInferenceService/"
+        unary = channel.unary_unary(path + "ModelInfer")
+        for _ in range(3):
+            with pytest.raises(grpc.RpcError) as caught:
+                unary(raw, timeout=10)
+            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert "more than 256 parts" in caught.value.details()
+        stream = channel.stream_stream(path + "ModelStreamInfer")
+        answers = list(stream(iter([raw, ask("sum").SerializeToString()]), timeout=10))
+    first, second = (pb.ModelStreamInferResponse.FromString(each) for each in answers)
+    assert "more than 256 parts" in first.error_message
+    assert numbers(second.infer_response) == [6, 0, 3]
+
+
+def test_a_large_message_is_served_raw_and_typed_over_both_ways(stub: InferenceStub) -> None:
+    values = np.arange(100_000, dtype=np.float32)
+    typed = pb.ModelInferRequest(model_name="large")
+    tensor = typed.inputs.add(name="input", datatype="FP32", shape=values.shape)
+    tensor.contents.fp32_contents.extend(values.tolist())
+    wanted = [float(values.sum()), 0.0, 99_999.0]
+    both = [ask("large", from_array("input", values)), typed]
+    for each in both:
+        assert numbers(stub.ModelInfer(each, timeout=10)) == pytest.approx(wanted)
+    for answer in stub.ModelStreamInfer(iter(both), timeout=10):
+        assert numbers(answer.infer_response) == pytest.approx(wanted)
+
+
+def test_large_json_is_read_aside_and_holds_nobody_up(
+    running: Running, stub: InferenceStub
+) -> None:
+    """Numbers without end, and one that dies over them: others are answered meanwhile."""
+    url = f"{running.url}/v2/models/large/infer"
+    count = 100_000
+    head = f'{{"inputs": [{{"name": "input", "shape": [{count}], "datatype": "FP32", "data": '
+    body = (head + "[" + "1," * (count - 1) + "1]}]}").encode()
+    for _ in range(2):
+        with urllib.request.urlopen(url, body, timeout=30) as answer:
+            assert json.loads(answer.read())["outputs"][0]["data"] == [count, 1, 1]
+        process = running.frontend.server.rest.json_process.process
+        assert process is not None
+        # The next body finds another.
+        process.kill()
+    for bad in (b'{"inputs":[' + b"{}," * 200_000 + b"{}]}", b"[" * 500_000):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(url, bad, timeout=30)
+        assert caught.value.code == 400
+        assert json.loads(caught.value.read())["status"] == "INVALID_ARGUMENT"
+
+
+def test_every_call_of_a_burst_is_answered_with_a_reason(running: Running) -> None:
+    """gRPC itself would cancel some of them at random."""
+    with ExitStack() as opened:
+        # Connections of their own: one would have calls wait on the client's side.
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        stubs = [
+            InferenceStub(opened.enter_context(grpc.insecure_channel(running.target, own)))
+            for _ in range(8)
+        ]
+        for stub in stubs:
+            stub.ModelInfer(ask("sum"), timeout=20)
+        calls = [stubs[index % 8].ModelInfer.future(ask("sum")) for index in range(2000)]
+        ends = Counter(
+            call.code().name
+            if call.exception() is None
+            else dict(call.trailing_metadata()).get("fermata-reason")
+            for call in calls
+        )
+    assert None not in ends, ends
+    assert ends["OK"] > 1000

@@ -2,11 +2,12 @@
 
 import http.client
 import json
+import socket
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
-from stand_in import LINKS, Running, jpeg, options
+from stand_in import LINKS, Running, jpeg, options, wait_for
 from test_access import ROBOTS, TENANTS
 
 from benchmarks.certificates import Authority, Pair
@@ -30,12 +31,15 @@ from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import RefusedError
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import from_array
-from fermata.deployments.specs.frontend import ServerOptions
+from fermata.deployments.specs.frontend import ConnectionLimits, ServerOptions
 from fermata.deployments.specs.tls import ServerTls
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 
 pytestmark = pytest.mark.live
+
+MOST = 40
+"""Connections from one address."""
 
 
 class Site:
@@ -50,7 +54,13 @@ class Site:
         tls = ServerTls(
             str(server.certificate), str(server.key), str(self.authority.file) if mutual else ""
         )
-        ports = ServerOptions(grpc_port=0, http_port=0, drain_ns=ms(500), tls=tls)
+        ports = ServerOptions(
+            grpc_port=0,
+            http_port=0,
+            drain_ns=ms(500),
+            tls=tls,
+            connections=ConnectionLimits(per_address_max=MOST),
+        )
         self.running = Running(lambda: options(server=ports, tenants=TENANTS))
         self.token = str(token)
         self.access = self.known(own if mutual else None)
@@ -88,6 +98,18 @@ def test_http_speaks_it_too(site: Site) -> None:
         assert json.loads(answer.read())["name"] == "sum"
     with pytest.raises((ConnectionError, http.client.BadStatusLine)):
         urllib.request.urlopen(site.running.url + "/v2/health/live")
+
+
+def test_handshakes_over_http_are_counted_by_address(site: Site) -> None:
+    """Connections that never begin to shake hands, and one that does from elsewhere."""
+    server = site.running.frontend.server
+    before = server.gate.refused
+    with ExitStack() as inside:
+        for _ in range(MOST + 3):
+            place = ("127.0.0.1", server.http_port)
+            inside.enter_context(socket.create_connection(place, 10, ("127.0.0.8", 0)))
+        wait_for(lambda: server.gate.refused >= before + 3)
+        test_http_speaks_it_too(site)
 
 
 def test_a_certificate_is_no_token(site: Site) -> None:

@@ -67,6 +67,52 @@ def to_router(table: RequestTable) -> list[Submit | Cancel]:
     return [each.message for each in table.take_effects() if isinstance(each, ToRouter)]
 
 
+def test_no_tenant_takes_the_memory_of_others() -> None:
+    table = make(limits=TableLimits(payload_bytes_max=1000, tenant_share=3.0))
+
+    def of(tenant: int) -> RequestTerms:
+        return RequestTerms("resnet", ms(50), ms(50), 50, tenant=tenant)
+
+    taken = [table.admit(0, of(1)) for _ in range(20)]
+    # Alone, one has three quarters.
+    assert [isinstance(each, int) for each in taken] == [True] * 15 + [False] * 5
+    refusal = taken[-1]
+    assert isinstance(refusal, Refusal)
+    assert (refusal.reason, "its tenant holds 750 of 1000" in refusal.message) == ("memory", True)
+    # Another finds room, and a third too.
+    assert isinstance(table.admit(0, of(2)), int)
+    assert isinstance(table.admit(0, of(3)), int)
+    for rid in taken[:15]:
+        assert isinstance(rid, int)
+        table.on_cancel(0, rid)
+    assert table.memory.tenants == {2: 50, 3: 50}
+
+
+def test_without_tenants_all_memory_is_for_everybody() -> None:
+    table = make()
+    assert all(isinstance(table.admit(0, arrival()), int) for _ in range(10))
+    assert isinstance(table.admit(0, arrival()), Refusal)
+
+
+def test_an_input_is_not_held_for_as_long_as_its_client_would_wait() -> None:
+    table = make(limits=TableLimits(reply_ns=ms(1), hold_ns_max=seconds(10)))
+
+    def told(terms: RequestTerms) -> tuple[int, int]:
+        admit(table, 0, terms)
+        (effect,) = table.take_effects()
+        assert isinstance(effect, ToRouter)
+        assert isinstance(effect.message, Submit)
+        return effect.message.slo_ns, effect.message.hard_limit_ns
+
+    minutes = seconds(500)
+    patient = RequestTerms("resnet", minutes, minutes, 10)
+    assert told(patient) == (seconds(10) - ms(1), minutes - ms(1))
+    # An application that is slow itself holds requests for its own SLO.
+    slow = RequestTerms("large", minutes, minutes, 10, usual_slo_ns=seconds(60))
+    assert told(slow) == (seconds(60) - ms(1), minutes - ms(1))
+    assert told(arrival(ms(50))) == (ms(49), ms(49))
+
+
 def test_a_request_is_submitted_with_the_reply_taken_off() -> None:
     table = make()
     rid = admit(table, ms(3), arrival(ms(50)))

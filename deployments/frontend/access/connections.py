@@ -33,7 +33,7 @@ class ConnectionGate:
         if self.total >= limits.total_max:
             self.refused += 1
             return 503, f"{limits.total_max} connections are open here: try again later"
-        if self.addresses[address] >= limits.per_address_max:
+        if self.addresses[address] >= limits.per_address_max and address not in limits.proxies:
             self.refused += 1
             return 429, f"{address} has {limits.per_address_max} connections open here: close one"
         self.total += 1

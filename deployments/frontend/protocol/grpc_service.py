@@ -16,9 +16,10 @@ from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant, T
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.protocol import server_metadata
 from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
+from fermata.deployments.frontend.protocol.messages import MessageReader
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
-from fermata.deployments.frontend.protocol.streams import ClientStream
+from fermata.deployments.frontend.protocol.streams import ClientStream, OnMessage
 from fermata.deployments.frontend.readiness import Readiness
 from fermata.deployments.frontend.repository import Repository
 from fermata.deployments.frontend.requests.request_driver import RequestDriver
@@ -41,8 +42,10 @@ class InferenceService:
         repository: Repository,
         readiness: Readiness,
         tenants: Tenants,
+        message_bytes_max: int = 16 << 20,
     ) -> None:
         self.driver = driver
+        self.reader = MessageReader(driver.pool, message_bytes_max)
         self.registry = registry
         self.repository = repository
         self.readiness = readiness
@@ -92,14 +95,26 @@ class InferenceService:
             return ""
         return header_of(context.invocation_metadata(), TRACEPARENT)
 
-    async def ModelStreamInfer(self, requests: object, context: Any) -> None:  # noqa: N802
+    async def ModelStreamInfer(  # noqa: N802
+        self, requests: object, context: Any, on_message: OnMessage
+    ) -> None:
+        """Serve one stream, whose messages are bytes; `on_message` hears the size of each."""
         tenant = await self._authorize(context)
         call = CallContext(
             stream=secrets.randbits(CLIENT_BITS),
             traceparent=self._trace(context),
             tenant=tenant.name,
         )
-        stream = ClientStream(self.driver, self.registry, context, self.limits, call, tenant)
+        stream = ClientStream(
+            self.driver,
+            self.registry,
+            context,
+            self.limits,
+            call,
+            tenant,
+            messages=self.reader,
+            on_message=on_message,
+        )
         task = asyncio.current_task()
         assert task is not None
         # The address without its port: a client may have many connections.

@@ -64,6 +64,7 @@ def parse_request(
         number(given, names.ACCURACY_FLOOR) or 0.0,
         text(given, names.PINNED),
         tenant_number(call.tenant),
+        model.slo_ns,
     )
     report = None
     if names.FPS in given:

@@ -18,6 +18,7 @@ from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refus
 from fermata.deployments.frontend.protocol import server_metadata
 from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
+from fermata.deployments.frontend.protocol.json_process import JsonProcess, JsonProcessError
 from fermata.deployments.frontend.protocol.json_tensors import read_request, write_response
 from fermata.deployments.frontend.protocol.openapi import document
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
@@ -39,7 +40,8 @@ STATUSES = {
 """HTTP statuses for those of gRPC; any other is 500."""
 BINARY_HEADER = "inference-header-content-length"
 LOOP_BYTES_MAX = 64 * 1024
-"""JSON up to this size is read and written on the loop; a thread does the rest."""
+"""JSON up to this size is read and written on the loop. A process aside reads larger bodies, and
+a thread writes larger answers."""
 T = TypeVar("T")
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -51,6 +53,7 @@ class Rest:
     def __init__(self, service: InferenceService, body_bytes_max: int) -> None:
         self.service = service
         self.body_bytes_max = body_bytes_max
+        self.json_process = JsonProcess()
         self.receiving_bytes = 0
         """Size of all bodies that are being received or parsed."""
 
@@ -147,6 +150,11 @@ class Rest:
                 return await handler(request)
             except CLIENT_ERRORS as error:
                 return _refusal(refusal_of(error))
+            except JsonProcessError as error:
+                unread = Refusal(
+                    error.grpc_status, RefusalReason.FAILED, str(error), RETRY_AFTER_NS
+                )
+                return _refusal(unread)
             except ClientDisconnect:
                 # The client has left, or was cut for a slow request; it does not read this.
                 return Response(status_code=STATUSES["CANCELLED"])
@@ -183,14 +191,12 @@ class Rest:
             raise BadRequestError(f"{BINARY_HEADER}={header}, the body has {len(body)} bytes")
         path = request.path_params
         given = path["model"], path.get("version", ""), body, int(header)
-        return await self._run_off_loop(int(header), lambda: read_request(*given))
+        if int(header) > LOOP_BYTES_MAX:
+            return await self.json_process.read(*given)
+        return read_request(*given)
 
     async def _run_off_loop(self, size: int, work: Callable[[], T]) -> T:
-        """Do work on JSON, in a thread if it is large: all other responses wait for the loop.
-
-        The threads are those that decode pictures. They are few, which also bounds memory: parsed
-        JSON takes thirty times the memory of its text.
-        """
+        """Write JSON, in a thread if it is large: all other responses wait for the loop."""
         if size <= LOOP_BYTES_MAX:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self.service.driver.pool, work)

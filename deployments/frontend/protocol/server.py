@@ -2,15 +2,24 @@
 
 import asyncio
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import grpc
 import uvicorn
 from starlette.routing import Route
 
+from fermata.clients.wire.service import SERVICE
+from fermata.deployments.frontend.access.callers import CallGate
+from fermata.deployments.frontend.access.client_sockets import ClientSockets
+from fermata.deployments.frontend.access.connection_watch import (
+    ConnectionWatch,
+    WatchLimits,
+    crowded,
+)
 from fermata.deployments.frontend.access.connections import ConnectionGate, HttpServer
 from fermata.deployments.frontend.access.tls import grpc_credentials, http_context
-from fermata.deployments.frontend.protocol.auth import AuthInterceptor
+from fermata.deployments.frontend.protocol.calls import GrpcCalls
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.listening import Listening
 from fermata.deployments.frontend.protocol.rest import Rest
@@ -26,6 +35,8 @@ from fermata.foundation.ports import (
 )
 
 BACKLOG = 1024
+LOOK_REST = 20
+"""Looks at connections take at most one in so many moments."""
 
 
 class FrontendServer:
@@ -40,11 +51,18 @@ class FrontendServer:
         self.grpc_port = 0
         self.http_port = 0
         self.gate = ConnectionGate(options.connections)
+        self.calls = CallGate(options.connections, options.calls_max, service.driver.clock)
+        self.connections = ConnectionWatch(
+            self.calls,
+            service.driver.table.limits.payload_bytes_max,
+            options.message_bytes_max,
+            WatchLimits(),
+        )
         self.rest = Rest(service, options.message_bytes_max)
         self.listening = Listening(options.deployment, options.reuse_port)
         self._http: HttpServer | None = None
         self._http_task: asyncio.Task[None] | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._watches: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Listen; afterwards `grpc_port` and `http_port` are set."""
@@ -54,10 +72,10 @@ class FrontendServer:
         await listening.wait_for(grpc_at)
         if options.http_port >= 0:
             await listening.wait_for(http_at)
-        self._grpc = grpc.aio.server(
-            options=grpc_options(options), maximum_concurrent_rpcs=options.calls_max
-        )
-        self._grpc.add_generic_rpc_handlers((AuthInterceptor(self.service),))
+        self._grpc = grpc.aio.server(options=grpc_options(options))
+        calls = GrpcCalls(self.service, self.calls)
+        self._grpc.add_generic_rpc_handlers((calls,))
+        self._grpc.add_registered_method_handlers(SERVICE, calls.health)
         self.grpc_port = self._bind_grpc(grpc_at)
         if options.http_port >= 0:
             self._start_http(http_at)
@@ -68,7 +86,32 @@ class FrontendServer:
         except ConfigError:
             await self.stop()
             raise
-        self._watch = asyncio.ensure_future(self.service.watch())
+        self._watches = [
+            asyncio.ensure_future(self.service.watch()),
+            asyncio.ensure_future(self._watch_connections()),
+        ]
+
+    async def _watch_connections(self) -> None:
+        """Hold connections to their limits, for as long as the server runs."""
+        sockets = ClientSockets(self.grpc_port)
+        # Over TLS a connection is counted by its gate only once hands were shaken.
+        shaking = ClientSockets(self.http_port) if self.options.tls is not None else None
+        limits, clock, spent_ns = self.options.connections, self.calls.clock, 0
+        # A thread of its own: those that decode may be busy for long.
+        with ThreadPoolExecutor(1, thread_name_prefix="sockets") as thread:
+            while True:
+                wait_ns = limits.look_soon_ns if self.connections.is_pressed else limits.look_ns
+                await asyncio.sleep(max(wait_ns, LOOK_REST * spent_ns) / 1e9)
+                began_at_ns = clock()
+                found = await asyncio.get_running_loop().run_in_executor(thread, sockets.look)
+                for each in self.connections.judge(clock(), found):
+                    each.cut()
+                if shaking is not None:
+                    found = await asyncio.get_running_loop().run_in_executor(thread, shaking.look)
+                    for each in crowded(found, limits):
+                        self.gate.refused += 1
+                        each.cut()
+                spent_ns = clock() - began_at_ns
 
     def _bind_grpc(self, endpoint: Endpoint) -> int:
         tls = self.options.tls
@@ -115,8 +158,8 @@ class FrontendServer:
     async def stop(self) -> None:
         """Admit no more requests, finish those in flight, and close."""
         self.service.drain()
-        if self._watch is not None:
-            self._watch.cancel()
+        for watch in self._watches:
+            watch.cancel()
         if self._http is not None and self._http_task is not None:
             self._http.should_exit = True
             # A connection that never ends its request would block the shutdown for ever.
@@ -124,6 +167,7 @@ class FrontendServer:
             if late:
                 self._http.force_exit = True
                 await self._http_task
+        await self.rest.json_process.close()
         await self._grpc.stop(self.options.drain_ns / 1e9)
         self.listening.close()
 
@@ -147,6 +191,13 @@ def grpc_options(options: ServerOptions) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.max_allowed_incoming_connections", limits.total_max),
         ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
+        # Answered calls are released a little later, and count meanwhile. At the limit gRPC resets
+        # streams that its client was free to begin.
+        ("grpc.http2.max_deallocating_streams", 8 * limits.calls_per_connection_max),
+        # By default gRPC cancels calls at random once a thousand wait to be taken, without a
+        # reason, and whoever sent them. Ours are taken, and refused by name.
+        ("grpc.server.max_pending_requests", limits.calls_waiting_max),
+        ("grpc.server.max_pending_requests_hard_limit", limits.calls_waiting_max),
         # Time for the handshakes of HTTP/2 and TLS.
         ("grpc.server_handshake_timeout_ms", limits.receive_ns // 1_000_000),
         ("grpc.max_connection_idle_ms", limits.idle_ns // 1_000_000),

@@ -3,15 +3,22 @@
 import asyncio
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
 import grpc
 
+from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest, ModelStreamInferResponse
 from fermata.deployments.frontend.access.tenants import ANYBODY, Tenant
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
+from fermata.deployments.frontend.protocol.messages import (
+    SMALL_BYTES,
+    MessageReader,
+    parse_request_bytes,
+)
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import (
     advise,
@@ -25,6 +32,8 @@ from fermata.deployments.specs.frontend import StreamLimits
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.units import NEVER
 
+OnMessage = Callable[[int], Awaitable[None]]
+
 
 class ClientStream:
     """The state of one stream. Answers may come in another order than requests; ids match them."""
@@ -37,8 +46,14 @@ class ClientStream:
         limits: StreamLimits,
         call: CallContext,
         tenant: Tenant = ANYBODY,
+        *,
+        messages: MessageReader,
+        on_message: OnMessage,
     ) -> None:
+        """`on_message` hears the size of each message, and may have the stream wait its turn."""
         self.driver = driver
+        self.messages = messages
+        self.on_message = on_message
         self.registry = registry
         self.context = context
         self.tenant = tenant
@@ -89,10 +104,17 @@ class ClientStream:
             while len(self.open) + len(self.ready) >= limit:
                 self.room.clear()
                 await self.room.wait()
-            request = await context.read()
-            if request is grpc.aio.EOF:
+            raw = await context.read()
+            if raw is grpc.aio.EOF:
                 return
-            self._take(request)
+            await self.on_message(len(raw))
+            try:
+                small = len(raw) <= SMALL_BYTES
+                message = parse_request_bytes(raw) if small else await self.messages.read(raw)
+            except BadRequestError as error:
+                self._answer(stream_refusal("", "", refusal_of(error)))
+                continue
+            self._take(message)
 
     def _take(self, message: ModelInferRequest) -> None:
         now_ns = self.read_at_ns = time.monotonic_ns()

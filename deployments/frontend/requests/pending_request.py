@@ -26,6 +26,8 @@ class RequestTerms:
     """The only variant that may answer; empty: any."""
     tenant: int = 0
     """Number of the tenant that sent it; 0 without tenants."""
+    usual_slo_ns: int = 0
+    """SLO of its application, which it may be held for whatever its own is."""
 
 
 class PendingRequest:
@@ -42,6 +44,7 @@ class PendingRequest:
         "fetched_by",
         "payload",
         "pinned",
+        "plan_by_ns",
         "priority",
         "readers",
         "rid",
@@ -65,6 +68,9 @@ class PendingRequest:
         self.arrived_at_ns = now_ns
         self.deadline_ns = deadline_ns
         self.expires_at_ns = expires_at_ns
+        self.plan_by_ns = deadline_ns
+        """Deadline that the router is told. An input is not held in memory for as long as any
+        client likes, so it may come before the client's own."""
         self.term = -1
         """Term of the router it was last submitted to over the present link; -1: none."""
         self.payload: Payload | None = None

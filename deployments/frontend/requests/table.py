@@ -17,6 +17,7 @@ from fermata.deployments.frontend.outcomes import (
     error_refusal,
 )
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
+from fermata.deployments.frontend.requests.payload_memory import PayloadMemory
 from fermata.deployments.frontend.requests.pending_request import (
     Effect,
     PendingRequest,
@@ -57,7 +58,7 @@ class RequestTable:
         self.reply_ns = self.limits.reply_ns
         """As configured at first; the driver may set a measured value."""
         self.entries: dict[int, PendingRequest] = {}
-        self.payload_bytes = 0
+        self.memory = PayloadMemory(self.limits)
         self.draining = False
         self.term = -1
         """Term of the linked router; -1 while there is none."""
@@ -68,6 +69,11 @@ class RequestTable:
         self._next_rid = number << RID_BITS
         self._timers: list[tuple[int, int]] = []
         self._effects: list[Effect] = []
+
+    @property
+    def payload_bytes(self) -> int:
+        """Memory of the inputs of open requests."""
+        return self.memory.total
 
     # Clients
 
@@ -83,7 +89,9 @@ class RequestTable:
         hard_ns = min(max(terms.hard_limit_ns, slo_ns), terms.left_ns)
         entry = PendingRequest(rid, terms, now_ns, now_ns + slo_ns, now_ns + hard_ns)
         self.entries[rid] = entry
-        self.payload_bytes += terms.size_bytes
+        self.memory.take(terms.size_bytes, terms.tenant)
+        hold_ns = max(self.limits.hold_ns_max, terms.usual_slo_ns)
+        entry.plan_by_ns = min(entry.deadline_ns, now_ns + hold_ns)
         # The refusal has to be sent before the client hangs up, or it never learns the reason.
         gone_at_ns = now_ns + terms.left_ns - self.reply_ns // 2
         give_up_at_ns = min(entry.expires_at_ns + self.limits.grace_ns, gone_at_ns)
@@ -278,13 +286,9 @@ class RequestTable:
         if self.term < 0 and now_ns - self.router_lost_at_ns > limits.router_wait_ns:
             message = "no-router: no router is linked; try again, or look at the router's log"
             return Refusal("UNAVAILABLE", RefusalReason.NO_ROUTER, message, RETRY_AFTER_NS)
-        if self.payload_bytes + terms.size_bytes > limits.payload_bytes_max:
-            message = (
-                f"memory: {terms.size_bytes} bytes on top of {self.payload_bytes} would pass "
-                f"payload_bytes_max={limits.payload_bytes_max}; send less or raise it"
-            )
+        if objection := self.memory.objection(terms.size_bytes, terms.tenant):
             hint_ns = self._retry_after_ns(now_ns)
-            return Refusal("RESOURCE_EXHAUSTED", RefusalReason.MEMORY, message, hint_ns)
+            return Refusal("RESOURCE_EXHAUSTED", RefusalReason.MEMORY, objection, hint_ns)
         if len(self.entries) >= limits.requests_max:
             message = f"too-many: {limits.requests_max} requests wait; send less or raise the limit"
             hint_ns = self._retry_after_ns(now_ns)
@@ -301,7 +305,7 @@ class RequestTable:
     def _submit(self, now_ns: int, entry: PendingRequest) -> None:
         entry.term = self.term
         # After its deadline, but before its hard limit, a request is still served soon.
-        slo_ns = max(1, entry.deadline_ns - now_ns - self.reply_ns)
+        slo_ns = max(1, entry.plan_by_ns - now_ns - self.reply_ns)
         hard_ns = max(1, entry.expires_at_ns - now_ns - self.reply_ns)
         self._effects.append(
             ToRouter(
@@ -363,7 +367,7 @@ class RequestTable:
 
     def _end(self, now_ns: int, entry: PendingRequest, outcome: Outcome) -> None:
         del self.entries[entry.rid]
-        self.payload_bytes -= entry.size_bytes
+        self.memory.free(entry.size_bytes, entry.tenant)
         # Backends that wait for the input hear of the end, or they would hold their batch for it.
         for backend in entry.waiting:
             self._effects.append(ToBackend(backend, Payload(entry.rid, "", (), missing=True)))

@@ -1,0 +1,152 @@
+"""gRPC calls from their headers to their answer: who may call, how many, and how slowly.
+
+All methods are declared with streams of bytes. So a call is refused by its headers before a byte of
+its message is read, and a message is looked at before it is parsed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.service import SERVICE, STREAM, UNARY
+from fermata.deployments.frontend.access.callers import CallGate, OpenCall
+from fermata.deployments.frontend.access.tenants import AUTHORIZATION, UnauthenticatedError
+from fermata.deployments.frontend.access.turns import Turns
+from fermata.deployments.frontend.outcomes import Refusal
+from fermata.deployments.frontend.protocol.client_errors import refusal_of
+from fermata.deployments.frontend.protocol.grpc_service import InferenceService, header_of, refuse
+from fermata.deployments.frontend.protocol.messages import parse_small
+from fermata.deployments.frontend.protocol.streams import OnMessage
+from fermata.foundation.units import NEVER
+
+HEALTH = ("ServerLive", "ServerReady")
+"""Methods that need neither a token nor a message."""
+CALL_BYTES = 1024
+"""Allowance for the headers and frames of one call or message, beside the message itself."""
+
+Method = Callable[[Any, Any], Awaitable[Any]]
+Read = Callable[[bytes], Awaitable[Any]]
+
+
+class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """The methods of the service, behind tokens and the limits of `gate`."""
+
+    def __init__(self, service: InferenceService, gate: CallGate) -> None:
+        self.gate = gate
+        self.turns = Turns()
+        self._tenants = service.tenants
+        read_infer = service.reader.read
+        self._methods = {
+            f"/{SERVICE}/{name}": self._unary(
+                getattr(service, name),
+                read_infer if name == "ModelInfer" else _small_reader(name),
+                name,
+            )
+            for name in UNARY
+            if name not in HEALTH
+        }
+        self._methods[f"/{SERVICE}/{STREAM}"] = self._stream(service.ModelStreamInfer)
+        self.health = {name: self._health(getattr(service, name), name) for name in HEALTH}
+        """Handlers that gRPC keeps apart, so that they need not wait behind other calls."""
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        """The method of a call, or one that refuses it."""
+        try:
+            self._tenants.find(header_of(details.invocation_metadata, AUTHORIZATION))
+        except UnauthenticatedError as error:
+            return self._refusing(refusal_of(error))
+        return self._methods.get(details.method)
+
+    async def _enter(self, context: Any, health: bool = False) -> OpenCall:
+        """Admit a call until its answer has left; one at a limit is refused here."""
+        call = self.gate.enter(context.peer(), health)
+        if isinstance(call, Refusal):
+            await refuse(context, call)
+            raise AssertionError("a refused call goes on")
+        context.add_done_callback(lambda _: self.gate.leave(call))
+        return call
+
+    async def _read(self, call: OpenCall, context: Any) -> bytes:
+        """The message of a unary call."""
+        call.task = asyncio.current_task()
+        try:
+            raw = await context.read()
+        except asyncio.CancelledError:
+            if call.refusal is None:
+                raise
+            await refuse(context, call.refusal)
+            raise
+        call.since_ns = NEVER
+        if raw is grpc.aio.EOF:
+            await refuse(context, refusal_of(BadRequestError("the call has no message: send one")))
+        call.caller.taken_bytes += len(raw) + CALL_BYTES
+        return raw  # type: ignore[no-any-return]
+
+    def _unary(self, method: Method, read: Read, name: str) -> Any:
+        turns = self.turns
+
+        async def run(messages: object, context: Any) -> Any:
+            call = await self._enter(context)
+            if not turns.is_free(call.since_ns):
+                await turns.wait(call.caller.address)
+            raw = await self._read(call, context)
+            try:
+                request = await read(raw)
+            except BadRequestError as error:
+                await refuse(context, refusal_of(error))
+                return None
+            del raw
+            response = await method(request, context)
+            call.answered_at_ns = self.gate.clock()
+            return response
+
+        return grpc.stream_unary_rpc_method_handler(run, response_serializer=_serializer(name))
+
+    def _health(self, method: Method, name: str) -> Any:
+        async def run(messages: object, context: Any) -> Any:
+            call = await self._enter(context, health=True)
+            call.since_ns = NEVER
+            response = await method(None, context)
+            call.answered_at_ns = self.gate.clock()
+            return response
+
+        return grpc.stream_unary_rpc_method_handler(run, response_serializer=_serializer(name))
+
+    def _stream(self, method: Callable[[Any, Any, OnMessage], Awaitable[None]]) -> Any:
+        async def run(messages: object, context: Any) -> None:
+            call = await self._enter(context)
+            call.since_ns = NEVER
+            caller, turns, clock = call.caller, self.turns, self.gate.clock
+
+            async def on_message(size: int) -> None:
+                caller.taken_bytes += size + CALL_BYTES
+                if not turns.is_free(clock()):
+                    await turns.wait(caller.address)
+
+            await method(messages, context, on_message)
+
+        return grpc.stream_stream_rpc_method_handler(run, response_serializer=_serializer(STREAM))
+
+    def _refusing(self, refusal: Refusal) -> Any:
+        async def answer(messages: object, context: Any) -> None:
+            await self._enter(context)
+            await refuse(context, refusal)
+
+        return grpc.stream_stream_rpc_method_handler(answer)
+
+
+def _serializer(name: str) -> Any:
+    return getattr(pb, f"{name}Response").SerializeToString
+
+
+def _small_reader(name: str) -> Read:
+    parse = getattr(pb, f"{name}Request").FromString
+
+    async def read(raw: bytes) -> Any:
+        return parse_small(raw, parse)
+
+    return read

@@ -1,0 +1,26 @@
+"""Attacks on a server of its own, beside an honest client; `make attack` runs all of them."""
+
+import pytest
+
+pytest.importorskip("ray")
+
+from benchmarks.attack import ATTACKS, measure
+
+pytestmark = pytest.mark.live
+
+SOME = ("half_messages", "slow_handshakes", "strangers")
+"""For every run of the tests; the others take a core of their own to judge them by."""
+
+
+def test_no_stranger_takes_the_service_from_others() -> None:
+    figures = list(measure(SOME, quick=True))
+    assert len(figures) == 2 * len(SOME) + 1
+    assert [each for each in figures if not each.reached] == []
+
+
+@pytest.mark.long
+def test_no_attack_ends_a_process_or_takes_memory_above_the_limits() -> None:
+    figures = list(measure(list(ATTACKS), quick=True))
+    safe = [each for each in figures if each.unit != "%"]
+    assert len(safe) == len(ATTACKS) + 1
+    assert [each for each in safe if not each.reached] == []

@@ -108,7 +108,7 @@ class Fleet:
         for frontend in self.separation.on_reach(number, ready.unreachable):
             # It may have forgotten the address of one that it tried in vain for long.
             if number in self.backends:
-                self.backends[number].met.discard(frontend)
+                self.backends[number].met.pop(frontend, None)
         if number not in self.backends:
             self.recovery.on_up(now_ns)
             self.backends[number] = BackendPeer(link)

@@ -152,6 +152,9 @@ class ModelThread(Source):
             return NO_LANES
         found = [KindCandidate(kind, self.costs.of(self.variant, kind)) for kind in kinds]
         found.sort(key=lambda each: each.cost.plan_ns[1])
+        for each in found:
+            # Until a rate is known, no kind holds what one kind alone would not.
+            each.hold = HoldSizes(self.at_once, self.at_lull)
         self.mixed = len(kinds) > 1
         self.candidates = {kind_lane(each.kind): each for each in found} if self.mixed else {}
         self._plan_for(found[0].kind)

@@ -272,7 +272,7 @@ def test_each_kind_of_backend_has_run_times_of_its_own() -> None:
     world.hear(third, Ready("slow", ("v",)))
     unmeasured = world.link("backend", 8)
     world.hear(unmeasured, Ready("configured", ("v",)))
-    for counter, link in ((1, world.backend), (2, other), (3, third), (4, unmeasured)):
+    for counter, link in ((1, world.backend), (2, unmeasured), (3, other), (4, third)):
         world.submit(counter, slo_ns=ms(100))
         world.advance(1)
         (run,) = link.take(Run)

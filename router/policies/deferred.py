@@ -56,6 +56,8 @@ class ModelThread(Source):
     use, but for its window."""
     mixed = False
     """Whether it has several; `size` is 0 then."""
+    framed = False
+    """Whether some request has had to start before its successor came."""
 
     def __init__(
         self,
@@ -90,8 +92,6 @@ class ModelThread(Source):
         """When the candidate is held no longer, however far its deadline."""
         self.size = 0
         self.standing_bid = Bid()
-        self.framed = False
-        """Whether some request has had to start before its successor came."""
         self.silence = SourceTimer(self)
 
     def attach(self, desk: SourceContext) -> None:
@@ -116,7 +116,7 @@ class ModelThread(Source):
         if self.rate.on_arrival(now_ns):
             self._aim(request.deadline_ns - request.arrived_at_ns)
             self.timers.arm(self.silence, now_ns + self.rules.silent_ns)
-        if request.start_by_ns != NEVER:
+        if request.start_by_ns != NEVER and not self.framed:
             self.framed = True
         queue = self.queue
         if queue.push(request):

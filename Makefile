@@ -59,7 +59,7 @@ test: $(MODELS) tools
 	$(LIVE) || $(LIVE) --last-failed
 
 soak: $(MODELS)
-	$(SOAK)
+	$(SOAK) || $(SOAK)
 
 unhurried: $(MODELS)
 	nice -n 19 $(BIN)/python -m pytest -n 2

@@ -84,7 +84,7 @@ def test_refused_frame_supersedes_nobody() -> None:
     admission.shed = 0.9
     admission.streams[1].debt = 0.5
     send(engine, 1, ms(10), client=1)
-    assert dropped(engine) == [(1, DropReason.SHED)]
+    assert dropped(engine) == [(1, DropReason.NO_BACKEND)]
     assert list(engine.outbox.queued) == [0]
 
 

@@ -200,7 +200,7 @@ def test_without_backends_requests_wait_until_they_are_hopeless() -> None:
     advance(engine, ms(7))
     assert engine.take_effects() == []
     advance(engine, ms(7) + 1)
-    assert drops(engine) == [(1, DropReason.LATE)]
+    assert drops(engine) == [(1, DropReason.NO_BACKEND)]
     engine.on_backend_up(ms(8), 0, owner=0)
     assert ran(engine) == [(0, [0])]
     assert not engine.outbox.queued

@@ -228,7 +228,7 @@ def test_requests_wait_for_a_backend_until_they_are_hopeless() -> None:
     send(engine, 0, 10, slo_ms=180)
     send(engine, 1, 10, slo_ms=400)
     advance(engine, 200.1)
-    assert effects(engine) == [("drop", 0, DropReason.LATE)]
+    assert effects(engine) == [("drop", 0, DropReason.NO_BACKEND)]
     engine.on_backend_up(ms(250), 0, owner=0, resident=frozenset())
     advance(engine, 300.1)
     assert effects(engine) == [(1, [1])]

@@ -163,7 +163,7 @@ def test_without_backends_requests_wait_until_they_are_hopeless() -> None:
     advance(engine, ms(7))
     assert engine.take_effects() == []
     advance(engine, ms(7) + 1)
-    assert dropped(engine) == [(1, DropReason.LATE)]
+    assert dropped(engine) == [(1, DropReason.NO_BACKEND)]
     # At 8 ms it has waited for long enough already.
     engine.on_backend_up(ms(8), 0, owner=0)
     assert ran(engine) == [[0]]

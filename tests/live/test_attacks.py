@@ -8,7 +8,7 @@ from benchmarks.attack import ATTACKS, measure
 
 pytestmark = pytest.mark.live
 
-SOME = ("half_messages", "slow_handshakes", "strangers")
+SOME = ("slow_handshakes", "strangers")
 """For every run of the tests; the others take a core of their own to judge them by."""
 
 

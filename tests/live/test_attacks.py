@@ -9,9 +9,10 @@ from benchmarks.attack import ATTACKS, measure
 pytestmark = pytest.mark.live
 
 SOME = ("slow_handshakes", "strangers")
-"""For every run of the tests; the others take a core of their own to judge them by."""
+"""Those beside which an honest client misses nothing on a calm machine of two cores."""
 
 
+@pytest.mark.long
 def test_no_stranger_takes_the_service_from_others() -> None:
     figures = list(measure(SOME, quick=True))
     assert len(figures) == 2 * len(SOME) + 1

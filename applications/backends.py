@@ -19,7 +19,7 @@ class BackendGroup:
 
     @property
     def same_as(self) -> tuple[str, float]:
-        """What two groups with the same run times have in common."""
+        """Kind and slowness: equal for groups with the same run times."""
         return self.kind, self.slower
 
 

@@ -35,7 +35,7 @@ class Ended:
 
     def is_bad(self, bad_rate_max: float) -> bool:
         """Whether some application has more bad requests than the limit and chance explain."""
-        # Of many applications some are unlucky at any time.
+        # Among many applications some are unlucky at any time.
         doubt = max(DOUBT_MIN, math.sqrt(2.0 * math.log(max(1, len(self.requests)))))
         for requests, bad in zip(self.requests, self.bad, strict=True):
             limit = bad_rate_max * requests

@@ -200,7 +200,7 @@ def _learn(options: RuleOptions, state: RuleState, window: Window) -> RuleState:
 
 
 def _lesson(known: TooFew, bad: bool, missing: float, pool: Window, options: RuleOptions) -> TooFew:
-    """What one more window of a pool says about numbers that are too few."""
+    """Numbers that are too few, after one more window of a pool."""
     demand = demand_of(options, pool)
     if missing > 0.0 and not bad:
         # Twice as many as planned: more would not bring what those do not.
@@ -264,7 +264,7 @@ def _target(options: RuleOptions, state: RuleState, window: Window, needs: list[
         alone = min(math.sqrt(pool.untold), UNTOLD_MAX)
         spare = max(SMALL, alone) * min(1.0, options.idle / USUAL_IDLE)
         whole = max(need + spare, need / (1.0 - options.idle - state.taught))
-        # Whoever has no backend is not served.
+        # An owner without a backend is not served.
         least = max(1, at(state.too_few, place).count + 1)
         counts.append(max(least, math.ceil(whole - 1e-9)))
     return covering([each.share for each in window.parts], counts, options.maximum)

@@ -42,8 +42,8 @@ SLO_NS = ms(300)
 SIZE = 20_000
 PAYLOAD_MB = 64
 MEMORY_MB = 2 * PAYLOAD_MB + 128
-"""What a frontend may take more than at rest: inputs, messages that have not come whole, and what
-is on its way from one to the other."""
+"""Memory of a frontend above that at rest: inputs, messages that have not come whole, and bytes on
+their way from one to the other."""
 BAD_MAX = 0.5
 LINKS = "127.0.0.7"
 """Where links alone listen, so that their ports can be found."""

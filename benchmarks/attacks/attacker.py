@@ -31,9 +31,9 @@ from fermata.clients.wire.service import SERVICE
 
 FRAME_BYTES = 16_384
 HEAD = struct.Struct(">BHBBI")
-"""Of a frame: its length in three bytes, kind, flags and stream."""
+"""Head of a frame: its length in three bytes, kind, flags and stream."""
 WAIT_S = 1.0
-"""For which a server may give no room."""
+"""Time for which a server may give no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Aim:
     http_port: int
     model: str
     shape: tuple[int, ...]
-    """Of its input, which is UINT8."""
+    """Shape of its input, which is UINT8."""
     status_port: int = 0
-    """Of the control plane's page; 0: there is none."""
+    """Port of the control plane's page; 0: there is none."""
     link_ports: tuple[int, ...] = ()
     link_host: str = "127.0.0.1"
     host: str = "127.0.0.1"

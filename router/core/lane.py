@@ -243,7 +243,7 @@ class Lane:
         """Standings in a part of the lane."""
         self.stamp = 0
         self.shares: TimeShares | None = None
-        """Whose turn it is, where policies share the backends; None: the smallest key's."""
+        """Turns, where policies share the backends; None: the smallest key goes first."""
 
     # Backends
 

@@ -540,6 +540,14 @@ class RankThread(SourceContext):
         there = lead.by_node.get(self.nodes.get(state.backend, ""), lead)
         return now_ns + there.ns(bid.size) - lead.ns(bid.size) > bid.expires_at_ns
 
+    def _learn_wait(self, standing: Standing, waited_ns: int) -> None:
+        """Count how long a granted bid was ripe; of those for one kind also by kind."""
+        self.signals.on_grant(waited_ns)
+        if standing.index < POOL:
+            mean_ns = self.waits_ns.get(standing.index, 0.0)
+            mean_ns += self.signals.wait_weight * (waited_ns - mean_ns)
+            self.waits_ns[standing.index] = mean_ns
+
     def _grant(
         self, now_ns: int, state: BackendState, standing: Standing, bid: Bid, lead: Lead
     ) -> bool:
@@ -560,11 +568,7 @@ class RankThread(SourceContext):
                 self.costs.refuse(state.backend, self._weigh_refusal(now_ns, state))
             return False
         state.lane.withdraw(state)
-        self.signals.on_grant(now_ns - standing.ripe_since_ns)
-        if standing.index < POOL:
-            waited_ns = self.waits_ns.get(standing.index, 0.0)
-            waited_ns += self.signals.wait_weight * (now_ns - standing.ripe_since_ns - waited_ns)
-            self.waits_ns[standing.index] = waited_ns
+        self._learn_wait(standing, now_ns - standing.ripe_since_ns)
         self.batches += 1
         batch.batch_id = self.batches
         size = len(batch.requests)

@@ -95,7 +95,7 @@ class Suspects:
         if record is None:
             record = SuspectRecord()
         elif record.hangs and max(record.apart_until_ns, record.refused_until_ns) <= now_ns:
-            # What was not seen to hang for so long has done its time.
+            # A suspect that has not hung for so long has done its time.
             record.hangs, record.proven = 0, False
         self.records[key] = record
         if len(self.records) > self.rules.parties_max:

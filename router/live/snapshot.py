@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator, Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from fermata.foundation.units import NEVER
 from fermata.router.live.driver import LiveRouter
@@ -23,7 +23,7 @@ from fermata.router.telemetry.snapshot import (
 
 LATENESS = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 APPLICATIONS, BACKENDS = 8, 64
-"""Of which so many are read before others have their turn on the router's loop."""
+"""So many of each are read before others have their turn on the router's loop."""
 Key = TypeVar("Key")
 Read = TypeVar("Read")
 Slices = Generator[None, None, Read]
@@ -63,19 +63,9 @@ def snapshot_in_slices(
         rank.settle(now_ns)
     wake_ns = engine.wake_at_ns()
     up_ns, sub_clusters = now_ns - live.started_at_ns, _sub_clusters(live, now_ns)
-    numbers = live.built.applications
     yield
-    applications = yield from _sliced(
-        numbers, APPLICATIONS, lambda name: _application(live, numbers[name], now_ns)
-    )
-    policies = yield from _sliced(numbers, APPLICATIONS, lambda name: _policy(live, numbers[name]))
-    variants = yield from _variants(live)
-    backends = yield from _sliced(
-        sorted(live.fleet.backends), BACKENDS, lambda number: _backend(live, number)
-    )
-    processes = yield from _processes(live)
+    parts = yield from _parts(live, now_ns)
     counts = engine.ledger.applications
-    busy_ns = {name: counts[number].busy_ns for name, number in numbers.items()}
     placement = live.fleet.placement.snapshot(live.fleet.backends)
     yield
     recent = None
@@ -103,17 +93,17 @@ def snapshot_in_slices(
         link_round_trip=live.meters.round_trip.snapshot(),
         loads={name: list(counts) for name, counts in sorted(live.meters.loads.items())},
         failures=live.meters.failures,
-        applications=applications,
+        applications=parts.applications,
         tenants={name: dict(told) for name, told in sorted(live.meters.tenants.items())},
         absent=dict(live.fleet.availability.unavailable),
-        policies=policies,
-        variants=variants,
-        busy_ns=busy_ns,
+        policies=parts.policies,
+        variants=parts.variants,
+        busy_ns={name: counts[number].busy_ns for name, number in live.built.applications.items()},
         target=live.fleet.placement.target,
         wanted=list(live.fleet.placement.wanted),
         placement=placement,
-        processes=processes,
-        backends=backends,
+        processes=parts.processes,
+        backends=parts.backends,
         ranks=sub_clusters,
         pid=os.getpid(),
         standby=standby,
@@ -121,6 +111,30 @@ def snapshot_in_slices(
         links_refused=links_refused,
         recent=recent,
     )
+
+
+class _Parts(NamedTuple):
+    """Parts of a snapshot that grow with models and backends."""
+
+    applications: dict[str, ApplicationSnapshot]
+    policies: dict[str, PolicySnapshot]
+    variants: list[VariantSnapshot]
+    backends: dict[int, BackendSnapshot]
+    processes: ProcessesSnapshot
+
+
+def _parts(live: LiveRouter, now_ns: int) -> Slices[_Parts]:
+    numbers = live.built.applications
+    applications = yield from _sliced(
+        numbers, APPLICATIONS, lambda name: _application(live, numbers[name], now_ns)
+    )
+    policies = yield from _sliced(numbers, APPLICATIONS, lambda name: _policy(live, numbers[name]))
+    variants = yield from _variants(live)
+    backends = yield from _sliced(
+        sorted(live.fleet.backends), BACKENDS, lambda number: _backend(live, number)
+    )
+    processes = yield from _processes(live)
+    return _Parts(applications, policies, variants, backends, processes)
 
 
 def _sliced(

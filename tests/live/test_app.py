@@ -102,7 +102,7 @@ def test_no_stray_word_ends_a_process_or_outlives_it(server: Server) -> None:
     for same in ("pid", "term", "stale", "frontends"):
         assert after[same] == before[same]
     assert list(after["backends"]) == list(before["backends"])
-    # What is read is a copy, which may be a moment old.
+    # The status is a copy, which may be a moment old.
     refused = before["links_refused"] + 12
     wait_until(lambda: bool(server.status()["links_refused"] >= refused), seconds=5)
     result = load(server, "emulated", rate=50, seconds=1)

@@ -195,7 +195,7 @@ def test_grpc_connections_have_a_limit_too(running: Running) -> None:
     port = running.frontend.server.grpc_port
     with ExitStack() as inside:
         for number in range(MOST):
-            # Of two addresses, neither of which is above its own limit.
+            # Two addresses, neither of which is above its own limit.
             inside.enter_context(connect(running, port, f"127.0.0.{2 + number % 2}"))
         # gRPC takes them in threads of its own, and tells nobody how many it has.
         time.sleep(0.2)

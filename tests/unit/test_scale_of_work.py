@@ -157,7 +157,7 @@ class Wide:
 
 def of_ready(applications: int, backends: int) -> int:
     wide = Wide(applications, backends)
-    # What is announced again, and one model more.
+    # The same announced again, and one model more.
     wide.hear(wide.backends[0], Ready("emulated", ("v0", "v1", "v2")))
     fleet, link = wide.router.fleet, wide.backends[0]
     ready = Ready("emulated", ("v0", "v1", "v2", "v5"))

@@ -152,7 +152,7 @@ def test_suspects_do_not_share_a_batch_with_others() -> None:
     [machine] = world.machines
     later = [run.rids for run in machine.ran if max(run.rids) > rid(2)]
     assert {len({world.tenants[each] for each in rids}) for rids in later} == {1}
-    # Whoever has nothing to do with it goes on as before, and suspects meet with their own.
+    # Those who have nothing to do with it go on as before, and suspects meet with their own.
     assert all(world.ends(tenant)["good"] == 4 for tenant in (HONEST, OTHER, HANGS))
     assert len(later) == 4
 
@@ -183,7 +183,7 @@ def test_inputs_that_raise_cost_nobody_else(policy: str, raising: int) -> None:
         ends = world.ends(tenant)
         bad = sum(count for why, count in ends.items() if why != "good")
         assert bad <= 0.005 * sum(ends.values()), ends
-    # Whoever raises gets its own error, and the rest of its requests are served.
+    # A request that raises gets its own error, and the rest of its requests are served.
     ends = world.ends(raising)
     assert ends["ValueError: poison"] >= 75
     assert ends["good"] >= 900

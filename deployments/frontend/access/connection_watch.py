@@ -30,7 +30,7 @@ class WatchLimits:
 
 
 class Watched:
-    """What is known of one connection from look to look."""
+    """One connection, as it was at the last look."""
 
     __slots__ = ("held_bytes", "held_since_ns", "received_bytes", "warned")
 

@@ -34,7 +34,7 @@ class Body(msgspec.Struct, array_like=True):
 
 
 class Reading(msgspec.Struct, array_like=True):
-    """What a body holds: a message, or why it is none."""
+    """The message in a body, or why it is none."""
 
     message: bytes = b""
     error: str = ""
@@ -69,7 +69,7 @@ class JsonProcess:
         return pb.ModelInferRequest.FromString(reading.message)
 
     async def _try(self, body: bytes) -> Reading | None:
-        """What a body holds; None where the process has died over it, or before it."""
+        """Read a body; None where the process has died over it, or before it."""
         try:
             async with asyncio.timeout(self.answer_s_max):
                 return await self._ask(body)
@@ -114,7 +114,7 @@ class JsonProcess:
 
 
 def answer(body: Body) -> Reading:
-    """What a body holds."""
+    """Read a body in the process of its own."""
     try:
         message = read_request(body.model, body.version, body.data, body.header_bytes)
     except BadRequestError as error:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.clients import Sent
 from fermata.fault_simulator.deployment import ENCODED, PLAIN
+from fermata.fault_simulator.faults.lasting import LastingFaults
+from fermata.fault_simulator.faults.schedule import FaultSchedule
 from fermata.fault_simulator.invariants import Invariants
-from fermata.fault_simulator.lasting import LastingFaults
-from fermata.fault_simulator.schedule import FaultSchedule
 from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import InvariantViolationError, World
 from fermata.foundation.units import ms, seconds

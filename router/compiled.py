@@ -18,7 +18,7 @@ extend the application, which no native class allows."""
 def compiled_modules() -> list[str]:
     """List the paths of the modules to compile, relative to the folder that holds the package."""
     router = PACKAGE / "router"
-    files = [*sorted(router.glob("core/*.py")), *sorted(router.glob("policies/**/*.py"))]
+    files = [*sorted(router.glob("core/**/*.py")), *sorted(router.glob("policies/**/*.py"))]
     return [str(path.relative_to(PACKAGE.parent)) for path in files if path.name not in INTERPRETED]
 
 

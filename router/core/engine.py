@@ -19,9 +19,9 @@ from fermata.router.core.events import (
     Retry,
     Verdict,
 )
-from fermata.router.core.lane import BackendState
 from fermata.router.core.lead import Lead
-from fermata.router.core.rank import RankThread
+from fermata.router.core.matching.backend_state import BackendState
+from fermata.router.core.matching.rank import RankThread
 from fermata.router.core.source import POOL_ONLY, Outbox, Source
 from fermata.router.core.timers import Timers
 

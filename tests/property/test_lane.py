@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from small_world import examples
 
 from fermata.router.core.events import Batch
-from fermata.router.core.lane import BackendState, Lane, Standing
+from fermata.router.core.matching.backend_state import BackendState
+from fermata.router.core.matching.lane import Lane
+from fermata.router.core.matching.standing import Standing
 from fermata.router.core.source import Source
 
 VARIANTS = 4

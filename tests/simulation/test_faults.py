@@ -9,7 +9,7 @@ import pytest
 from more_bugs import LASTING, MORE
 from seeded_bugs import PLANTED
 
-from fermata.fault_simulator.faults import FAULTS
+from fermata.fault_simulator.faults.kinds import FAULTS
 from fermata.fault_simulator.run import run_lasting, run_seed
 
 SEEDS = range(24)

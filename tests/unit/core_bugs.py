@@ -15,12 +15,14 @@ from fermata.router.core.costs import Costs, RatioWindow
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Batch, DropReason, Request, Retry
-from fermata.router.core.lane import BackendState, Lane, Standing
 from fermata.router.core.lead import Lead
+from fermata.router.core.matching.backend_state import BackendState
+from fermata.router.core.matching.lane import Lane
+from fermata.router.core.matching.standing import Standing
+from fermata.router.core.matching.time_share import TimeParty
 from fermata.router.core.pool import Pool
 from fermata.router.core.shares import FairAdmission
 from fermata.router.core.source import POOL, Outbox, Slot, own_lane
-from fermata.router.core.time_share import TimeParty
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Blame, Drop, DropReason, Verdict
-from fermata.router.core.rank import RULES
+from fermata.router.core.matching.rank import RULES
 
 
 def test_engine_never_asks_to_be_woken_in_the_past() -> None:

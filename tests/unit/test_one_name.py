@@ -48,9 +48,11 @@ def test_the_wheel_holds_one_package(site: Path) -> None:
         names = wheel.namelist()
     tops = {name.split("/")[0] for name in names}
     assert {name for name in tops if not name.endswith(".dist-info")} == {"fermata"}
-    assert {"fermata/py.typed", "fermata/deployments/local.yaml", "fermata/router/core/rank.py"} < {
-        *names
-    }
+    assert {
+        "fermata/py.typed",
+        "fermata/deployments/local.yaml",
+        "fermata/router/core/matching/rank.py",
+    } < {*names}
     assert not [name for name in names if "seeded_bugs" in name or "/test" in name]
 
 

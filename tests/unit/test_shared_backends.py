@@ -7,7 +7,7 @@ import pytest
 
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig, assemble
-from fermata.router.core.time_share import TimeShares
+from fermata.router.core.matching.time_share import TimeShares
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 from fermata.router.policies.ramsis.source import Ramsis
 from fermata.simulator.run import simulate

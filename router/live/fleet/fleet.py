@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from fermata.router.assembly import Assembly, RouterConfig
-from fermata.router.core.lane import BackendState
+from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.health.availability import Availability
 from fermata.router.health.recovery import Recovery
 from fermata.router.links.closing import CloseCode

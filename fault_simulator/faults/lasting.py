@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable
 
-from fermata.fault_simulator.draws import Draws
+from fermata.fault_simulator.faults.draws import Draws
 from fermata.fault_simulator.processes import BackendHost
 from fermata.fault_simulator.strangers import crowd
 from fermata.fault_simulator.system import SimulatedDeployment

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fermata.fault_simulator.control import ControlHost, Controller
-from fermata.fault_simulator.draws import Draws
+from fermata.fault_simulator.faults.draws import Draws
 from fermata.fault_simulator.processes import BackendHost, RouterHost
 from fermata.fault_simulator.strangers import crowd
 from fermata.foundation.units import SECOND, ms

@@ -3,8 +3,8 @@
 import random
 from functools import partial
 
-from fermata.fault_simulator.draws import Draws
-from fermata.fault_simulator.faults import FAULTS, Heal
+from fermata.fault_simulator.faults.draws import Draws
+from fermata.fault_simulator.faults.kinds import FAULTS, Heal
 from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.foundation.units import ms
 

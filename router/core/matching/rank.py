@@ -6,8 +6,11 @@ from typing import Final
 
 from fermata.router.core.costs import Costs
 from fermata.router.core.events import Apart, Batch, Dispatch
-from fermata.router.core.lane import BackendState, Lane, Standing
 from fermata.router.core.lead import Lead
+from fermata.router.core.matching.backend_state import BackendState
+from fermata.router.core.matching.lane import Lane
+from fermata.router.core.matching.standing import Standing
+from fermata.router.core.matching.time_share import TimeParty, TimeShares
 from fermata.router.core.pool import Pool
 from fermata.router.core.retries import Retries
 from fermata.router.core.source import (
@@ -21,7 +24,6 @@ from fermata.router.core.source import (
     kind_lane,
     own_lane,
 )
-from fermata.router.core.time_share import TimeParty, TimeShares
 from fermata.router.core.timers import Timers
 
 

@@ -1,0 +1,1 @@
+"""Matching bids of sources to backends: lanes, standings, and the rank that grants."""

@@ -78,7 +78,13 @@ class SubClusters:
         """The sub-cluster of a backend that has come up: the one whose models it holds already,
         else the one that misses it most."""
         ranks, counts = range(len(self.counts)), self.counts
-        by_need = sorted(ranks, key=lambda each: (counts[each] + 1) / max(self.wanted[each], 1e-9))
+        by_need = sorted(
+            ranks,
+            key=lambda each: (
+                self.planned and not self._needed(each),
+                (counts[each] + 1) / max(self.wanted[each], 1e-9),
+            ),
+        )
         rank = likest(held, [(each, self._needed(each)) for each in by_need])
         if rank is None and held and not self.planned:
             # Another sub-cluster's: it is the first one of it here.
@@ -156,6 +162,7 @@ class SubClusters:
         self._forget_failures(backend)
         for table in (self.of_backend, self.held, self.asked, self.dropped, self.leaving):
             table.pop(backend, None)
+        self._relieve(now_ns)
         self._arrive(now_ns)
 
     def on_idle(self, now_ns: int, backend: int) -> None:
@@ -180,9 +187,30 @@ class SubClusters:
             else:
                 self.going.pop(application, None)
         self.needed.clear()
-        for backend in self.of_backend:
+        self._relieve(now_ns)
+        for backend in tuple(self.of_backend):
             self._tidy(backend)
         self._arrive(now_ns)
+
+    def _relieve(self, now_ns: int) -> None:
+        """Give a sub-cluster that serves models and has no backend one of another's: of one that
+        serves none, else of the largest."""
+        bare = [rank for rank, count in enumerate(self.counts) if not count]
+        for rank in bare if self.planned else ():
+            if self._needed(rank):
+                spare = [
+                    (count > 0 and not self._needed(each), count)
+                    for each, count in enumerate(self.counts)
+                ]
+                rich = max(range(len(spare)), key=spare.__getitem__)
+                givers = self._members(rich)
+                if givers and spare[rich] > (False, 1):
+                    self._send(now_ns, givers[-1], rank)
+
+    def _members(self, rank: int) -> list[int]:
+        """Backends that a sub-cluster has, and will have."""
+        of = self.of_backend
+        return [each for each in sorted(of) if of[each] == rank and each not in self.leaving]
 
     def weigh(self, now_ns: int, wanted: Sequence[float]) -> None:
         """Sub-clusters should have so many backends; those that have too many give them away."""

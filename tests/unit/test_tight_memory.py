@@ -193,6 +193,34 @@ def test_as_many_backends_change_sides_as_are_wanted_there() -> None:
     assert all_served(router) == [True] * 4
 
 
+def test_a_sub_cluster_without_backends_is_given_one() -> None:
+    router = Router({})
+    router.place(PLAN)
+    for backend in range(3):
+        router.bring_up(backend)
+        router.play(0)
+    (alone,) = [each for each, rank in router.placed.of_backend.items() if rank == 1]
+    router.engine.on_backend_down(router.now_ns, alone)
+    router.placed.on_gone(router.now_ns, alone)
+    router.play(0)
+    assert sorted(router.placed.of_backend.values()) == [0, 1]
+    assert all_served(router) == [True] * 4
+
+
+def test_backends_of_a_sub_cluster_that_serves_nothing_help_another() -> None:
+    router = Router({7: set(), 8: set(), 9: set()}, room=4)
+    router.place(dict.fromkeys(range(MODELS), 0))
+    for backend in [each for each, rank in router.placed.of_backend.items() if rank == 0]:
+        router.engine.on_backend_down(router.now_ns, backend)
+        router.placed.on_gone(router.now_ns, backend)
+    router.play(0)
+    assert set(router.placed.of_backend.values()) == {0}
+    router.bring_up(10)
+    router.play(0)
+    assert router.placed.of_backend[10] == 0
+    assert all_served(router) == [True] * 4
+
+
 def test_a_move_that_finds_no_room_leaves_the_application_where_it_is() -> None:
     router = Router({7: set(), 8: set()})
     router.place(PLAN)

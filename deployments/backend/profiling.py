@@ -3,11 +3,13 @@
 import hashlib
 import importlib.metadata
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from fermata.deployments.backend.execution.ladder import powers_of_two
 from fermata.deployments.backend.execution.out_of_memory import (
     drop_references,
     is_out_of_memory,
@@ -27,7 +29,17 @@ from fermata.profiles.store import Table, load_file, save_file
 
 EFFORT = MeasureEffort(warm_up=1, runs_min=3, runs_max=200, budget_ns=ms(300))
 """Short, since the start waits for it; the router learns the rest from batches."""
-VERSION = 1
+LIBRARIES = (
+    "numpy",
+    "torch",
+    "torchvision",
+    "onnxruntime",
+    "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+)
+SIZES_USUAL = 8
+"""More sizes than these share the time that these would take."""
+VERSION = 2
 """Part of the cache's key: raise it when measuring itself changes."""
 
 
@@ -46,13 +58,12 @@ def profile_runner(
             "beta_ms, or latency_ms"
         )
     place: Device = Cuda() if device == "cuda" else Cpu(threads)
-    path = folder / f"profile-{_key(spec, place.name)}.json"
+    path = folder / f"profile-{digest_of(spec, place.name, ways_of(runner))}.json"
 
     def fresh() -> Profile:
         return measure_runner(spec, runner, place, time.perf_counter_ns)
 
-    # A function may change without notice, so earlier measurements of it are not trusted.
-    if how == "always" or not (spec.model.partition(":")[0] in FAMILIES or _is_file(spec)):
+    if how == "always" or not is_lasting(spec):
         return fresh()
     try:
         cached(path, lambda part: save_file(part, _table(fresh())))
@@ -91,7 +102,11 @@ def measure_runner(
         return runner.stage(inputs[size])
 
     columns: Columns | None = None
-    sizes = powers_of_two(runner.batch_size_max)
+    captured: Sequence[int] = getattr(runner, "sizes", ())
+    sizes = list(captured) or powers_of_two(runner.batch_size_max)
+    effort = replace(
+        effort, budget_ns=effort.budget_ns * SIZES_USUAL // max(SIZES_USUAL, len(sizes))
+    )
     while columns is None:
         try:
             columns = measure(runner.run, stage, sizes, device, clock, effort, renew=True)
@@ -103,11 +118,15 @@ def measure_runner(
             sizes.pop()
             release_memory()
     card = getattr(getattr(runner, "model", None), "card", None)
+    batches, p50_ns, p99_ns = columns.batches, columns.p50_ns, columns.p99_ns
+    if captured:
+        _, p99_ns = stepwise(batches, p99_ns)
+        batches, p50_ns = stepwise(batches, p50_ns)
     return Profile(
         spec.name,
-        batches=columns.batches,
-        p50_ns=columns.p50_ns,
-        p99_ns=columns.p99_ns,
+        batches=batches,
+        p50_ns=p50_ns,
+        p99_ns=p99_ns,
         accuracy=getattr(card, "accuracy", None),
         recall=getattr(card, "recall", ()),
         input=about.input,
@@ -115,12 +134,21 @@ def measure_runner(
     )
 
 
-def powers_of_two(largest: int) -> list[int]:
-    """1, 2, 4 and so on, and the largest itself."""
-    sizes = [1]
-    while sizes[-1] < largest:
-        sizes.append(min(2 * sizes[-1], largest))
-    return sizes
+def stepwise(
+    batches: Sequence[int], values: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The same times for runs that are padded to the next of these sizes.
+
+    Between two of them a line would promise less than the larger one takes.
+    """
+    sizes: list[int] = []
+    times: list[int] = []
+    for size, value in zip(batches, values, strict=True):
+        first = sizes[-1] + 1 if sizes else size
+        for each in sorted({first, size}):
+            sizes.append(each)
+            times.append(value)
+    return tuple(sizes), tuple(times)
 
 
 def _table(profile: Profile) -> Table:
@@ -131,15 +159,26 @@ def _is_file(spec: ModelSpec) -> bool:
     return ":" not in spec.model and Path(spec.model).is_file()
 
 
-def _key(spec: ModelSpec, device: str) -> str:
+def digest_of(spec: ModelSpec, device: str, more: str = "") -> str:
     """Digest of all that changes run times: the model, its input, the device, the libraries."""
     stamp = ""
     if _is_file(spec):
         found = Path(spec.model).stat()
         stamp = f"{Path(spec.model).resolve()} {found.st_mtime_ns} {found.st_size}"
-    versions = [f"{name} {_version(name)}" for name in ("numpy", "torch", "onnxruntime")]
-    text = f"{VERSION} {spec} {stamp} {device} {versions}"
+    versions = [f"{name} {_version(name)}" for name in LIBRARIES]
+    text = f"{VERSION} {spec} {stamp} {device} {versions} {more}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def is_lasting(spec: ModelSpec) -> bool:
+    """Whether the model is the same at the next start; a function may change without notice."""
+    return spec.model.partition(":")[0] in FAMILIES or _is_file(spec)
+
+
+def ways_of(runner: Runner) -> str:
+    """The kinds of kernels that a runner's graphs have, by batch size; empty without graphs."""
+    graphs = getattr(getattr(runner, "inner", runner), "graphs", {})
+    return " ".join(f"{size}:{graphs[size].way}" for size in sorted(graphs))
 
 
 def _version(package: str) -> str:

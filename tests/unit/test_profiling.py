@@ -64,6 +64,23 @@ def test_what_runs_is_timed_and_staging_is_not() -> None:
     assert (found.name, found.input) == ("small", "64")
 
 
+class Padded(Metered):
+    """As captured: batches run at the next of these sizes."""
+
+    sizes = (1, 4, 6)
+
+    def run(self, staged: list[Array]) -> Any:
+        size = len(staged)
+        assert size in self.sizes, "measured where it is captured"
+        return super().run(staged)
+
+
+def test_padded_sizes_are_never_promised_less_than_they_take() -> None:
+    runner = Padded()
+    found = measure_runner(SPEC, runner, Cpu(1), runner.clock, EFFORT)
+    assert found.table_ns(6) == [ms(5), ms(8), ms(8), ms(8), ms(10), ms(10)]
+
+
 @pytest.mark.parametrize(
     ("largest", "sizes"), [(1, [1]), (4, [1, 2, 4]), (6, [1, 2, 4, 6]), (16, [1, 2, 4, 8, 16])]
 )

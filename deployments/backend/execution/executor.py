@@ -1,4 +1,7 @@
-"""One thread runs batches, in order; a second one stages the inputs of the next meanwhile."""
+"""Batches run in order: one thread stages inputs, one launches, one waits for the answers.
+
+A batch whose runner has no `launch` runs in the thread that launches others.
+"""
 
 import queue
 import sys
@@ -12,6 +15,7 @@ from typing import Any, Protocol
 
 from fermata.deployments.backend.batch_pipeline import PipelineJob, Tensors
 from fermata.deployments.backend.execution.emulated import sharpen_sleep
+from fermata.deployments.backend.execution.flights import Flight, OwnRun
 from fermata.deployments.backend.execution.out_of_memory import (
     drop_references,
     is_out_of_memory,
@@ -43,6 +47,17 @@ class ExecutorJob:
     runner: Runner
     groups: list[Group]
     errors: dict[int, str]
+
+
+@dataclass(slots=True)
+class LaunchedGroup:
+    """A group that is on its way: its flight, or the reason why there is none."""
+
+    group: Group
+    box: list[Flight]
+    """Emptied by the run; empty from the start if memory did not suffice for all at once."""
+    staged_at_ns: int
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +98,17 @@ class BatchExecutor(Protocol):
 
 
 class Executor:
-    """Runs the batches of one backend; `report` is called from its thread."""
+    """Runs the batches of one backend; `report` is called from its threads, in order."""
 
     def __init__(self, report: Callable[[BatchOutcome], None]) -> None:
         self.report = report
         self.jobs: queue.SimpleQueue[ExecutorJob | None] = queue.SimpleQueue()
+        self.flying: queue.Queue[tuple[ExecutorJob, list[LaunchedGroup]] | None] = queue.Queue()
         self.stager = ThreadPoolExecutor(1, "stager")
         self.thread = threading.Thread(target=self._serve, name="executor", daemon=True)
+        self.finisher = threading.Thread(target=self._finish_flights, name="finisher", daemon=True)
         self.thread.start()
+        self.finisher.start()
 
     def begin(
         self,
@@ -117,43 +135,68 @@ class Executor:
         return partial(take_result, [self.stager.submit(stage, runner, arrays)])
 
     def stop(self) -> None:
-        """End both threads, after the batches that they have."""
+        """End all threads, after the batches that they have."""
         self.jobs.put(None)
         self.thread.join()
+        self.finisher.join()
         self.stager.shutdown()
 
     def _serve(self) -> None:
         sharpen_sleep()
         while (given := self.jobs.get()) is not None:
-            self.report(self._run(given))
+            if hasattr(given.runner, "launch"):
+                self.flying.put((given, [launch(given.runner, group) for group in given.groups]))
+            else:
+                # Ends are reported in order.
+                self.flying.join()
+                self.report(self._run(given, None))
+        self.flying.put(None)
 
-    def _run(self, given: ExecutorJob) -> BatchOutcome:
+    def _finish_flights(self) -> None:
+        while (given := self.flying.get()) is not None:
+            self.report(self._run(*given))
+            self.flying.task_done()
+
+    def _run(self, given: ExecutorJob, launched: list[LaunchedGroup] | None) -> BatchOutcome:
+        """Run groups one by one, or take the answers of those that were launched before."""
         errors = given.errors
         outputs: list[tuple[list[int], Outputs]] = []
         staged_at_ns = started_at_ns = run_ns = 0
         failed = ""
         fits = 0
         spoilt: set[int] = set()
-        for group in given.groups:
+        for number, group in enumerate(given.groups):
             from_ns = time.monotonic_ns()
+            flown_ns = 0
             try:
-                box, staged_at_ns = stage_or_not(group.staged, len(group.places))
+                on_its_way = launched[number] if launched else launch(given.runner, group)
+                if on_its_way.error is not None:
+                    raise on_its_way.error
+                staged_at_ns = on_its_way.staged_at_ns
                 from_ns = time.monotonic_ns()
-                started_at_ns = started_at_ns or from_ns
-                parts = run_or_halve(given.runner, box, group.places, group.items, errors)
+                flight = on_its_way.box[0] if on_its_way.box else None
+                places, items = group.places, group.items
+                parts = run_or_halve(
+                    given.runner, on_its_way.box, places, items, errors, take_outputs
+                )
                 if len(parts) > 1:
                     fits = max(fits, *(len(places) for places, _ in parts))
+                elif flight is not None:
+                    flown_ns = flight.run_ns
                 outputs += parts
             # A model is a user's code and may raise anything; this is the thread's outermost loop.
             except Exception as error:
                 failed = describe(error)
                 errors.update(dict.fromkeys(group.places, failed))
-                started_at_ns = started_at_ns or from_ns
                 again = len(group.places) > 1 and not is_out_of_memory(error)
                 drop_references(error)
                 if again:
                     outputs += run_halves(given.runner, group, errors, spoilt)
-            run_ns += time.monotonic_ns() - from_ns
+            ended_ns = time.monotonic_ns()
+            # A flight began when the device was free, which may be before anybody waited for it.
+            took_ns = flown_ns or ended_ns - from_ns
+            started_at_ns = started_at_ns or ended_ns - took_ns
+            run_ns += took_ns
         unusable = why_unusable(given.runner) if failed else ""
         failed = "" if outputs else failed
         return BatchOutcome(
@@ -168,6 +211,24 @@ class Executor:
             unusable,
             frozenset(spoilt),
         )
+
+
+def launch(runner: Runner, group: Group) -> LaunchedGroup:
+    """Stage a group and start it, where its runner can do so without waiting for the end."""
+    try:
+        box, staged_at_ns = stage_or_not(group.staged, len(group.places))
+        start: Callable[[Any], Flight] = getattr(runner, "launch", partial(OwnRun, runner.run))
+        return LaunchedGroup(group, [start(box.pop())] if box else [], staged_at_ns)
+    except Exception as error:
+        if len(group.places) > 1 and is_out_of_memory(error):
+            # The group is tried in halves.
+            drop_references(error)
+            return LaunchedGroup(group, [], 0)
+        return LaunchedGroup(group, [], 0, error)
+
+
+def take_outputs(flight: Flight) -> Outputs:
+    return flight.outputs()
 
 
 def take_result(staging: "list[Future[tuple[Any, int]]]") -> tuple[Any, int]:
@@ -199,14 +260,16 @@ def run_or_halve(
     places: list[int],
     items: list[Array],
     errors: dict[int, str],
+    run: Callable[[Any], Outputs] | None = None,
 ) -> list[tuple[list[int], Outputs]]:
     """Run the inputs in the box together; if memory does not suffice, one half after the other.
 
-    An input that does not fit alone goes into `errors`; if none fits, the error is raised.
+    `run` takes what is in the box; the runner does, unless given. An input that does not fit alone
+    goes into `errors`; if none fits, the error is raised.
     """
     try:
         if box:
-            return [(places, runner.run(box.pop()))]
+            return [(places, (run or runner.run)(box.pop()))]
     # Every library has an error of its own for a lack of memory.
     except Exception as error:
         if len(places) == 1 or not is_out_of_memory(error):

@@ -5,9 +5,10 @@ with a graph and 5.7 ms without. A batch is padded to the next captured size.
 """
 
 import queue
-from bisect import bisect_left
-from collections.abc import Hashable, Sequence
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
@@ -15,6 +16,14 @@ from typing import Any
 import numpy as np
 
 from fermata.deployments.backend.device import run_small_kernel
+from fermata.deployments.backend.execution.flights import AnswerBuffer, GraphFlight
+from fermata.deployments.backend.execution.ladder import (
+    LADDER,
+    capture_order,
+    captured_sizes,
+    padded_size,
+    powers_of_two,
+)
 from fermata.deployments.backend.execution.out_of_memory import (
     drop_references,
     is_out_of_memory,
@@ -23,25 +32,19 @@ from fermata.deployments.backend.execution.out_of_memory import (
 from fermata.deployments.backend.execution.runner import check_item
 from fermata.deployments.backend.execution.tensors import Array, Outputs
 from fermata.deployments.models.model import TorchModel
+from fermata.foundation.errors import ServingError
 from fermata.foundation.logs import LOG, fields
 
 Tensor = Any
 """torch is imported at run time, and only on a GPU, so its types are not known here."""
-LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Batch sizes to capture: padding costs at most a third, each size load time and memory."""
 WARM_UPS = 3
+FINER_S = 8.0
+"""Time at load for sizes between the coarse ones. Some libraries compile for each shape: there
+MobileNetV3 takes two seconds a size, ResNet-50 a tenth."""
 STAGED = 2
 """Batches staged at a time: one that runs, and the one behind it."""
-
-
-def captured_sizes(batch_size_max: int, ladder: Sequence[int] = LADDER) -> list[int]:
-    """Batch sizes to capture, ascending; the largest batch is one of them."""
-    return sorted({size for size in ladder if size < batch_size_max} | {batch_size_max})
-
-
-def padded_size(sizes: Sequence[int], size: int) -> int:
-    """The captured size that a batch of this size runs at."""
-    return sizes[bisect_left(sizes, size)]
+PLAIN = "plain"
+"""The network as it is, kernel by kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +62,19 @@ class Staged:
     """The buffers serve later batches too; others are made for one batch alone."""
 
 
+@dataclass(frozen=True, slots=True)
+class CapturedGraph:
+    """All kernels of one batch size, launched at once."""
+
+    graph: Any
+    output: Tensor
+    """Buffer that each launch writes its answers to."""
+    way: str = PLAIN
+    """Kind of its kernels."""
+
+
 class GraphRunner:
-    """Runs one model from captured graphs; staging may go on in another thread meanwhile."""
+    """Runs one model from captured graphs; batches are staged and launched ahead meanwhile."""
 
     def __init__(
         self,
@@ -81,11 +95,17 @@ class GraphRunner:
             network.to(memory_format=torch.channels_last)
         self.copying = torch.cuda.Stream()
         self.running = torch.cuda.Stream()
+        self.launching = threading.Lock()
+        """Held from the first to the last kernel of a batch: all of them share buffers."""
+        self.flying = 0
+        """Batches launched whose answers have not been taken."""
+        self.closed = False
         self.free: queue.SimpleQueue[Staged] = queue.SimpleQueue()
+        self.buffers: queue.SimpleQueue[AnswerBuffer] = queue.SimpleQueue()
         self.input: Tensor = None
         """Input buffer; each graph reads its first rows."""
-        self.graphs: dict[int, tuple[Any, Tensor]] = {}
-        """Each batch size's graph and output buffer; empty if no graph can be captured."""
+        self.graphs: dict[int, CapturedGraph] = {}
+        """By batch size; empty if no graph can be captured."""
         self.eager = ""
         """Reason for launching kernels one by one; empty if graphs run."""
         while not self._fits():
@@ -98,12 +118,12 @@ class GraphRunner:
 
     def _fits(self) -> bool:
         """Allocate all memory that stays in use; false if the largest size does not fit."""
-        torch = self.torch
         try:
             self.input = self._buffer(self.room, on_device=True)
-            output = self._capture()
-            self.answers = torch.empty(output.shape, dtype=output.dtype, pin_memory=True)
+            output = self._capture_all()
+            self.answer = ((self.room, *output.shape[1:]), output.dtype)
             for _ in range(STAGED):
+                self.buffers.put(self._answer_buffer())
                 self.free.put(self._staging(self.room, kept=True))
         except Exception as error:
             if len(self.sizes) == 1 or not is_out_of_memory(error):
@@ -118,8 +138,8 @@ class GraphRunner:
         LOG.warning("batch size does not fit in memory", extra=about)
         self.graphs.clear()
         self.eager = ""
-        self.free = queue.SimpleQueue()
-        self.input = self.answers = None
+        self.free, self.buffers = queue.SimpleQueue(), queue.SimpleQueue()
+        self.input = None
         release_memory()
 
     def _staging(self, size: int, kept: bool) -> Staged:
@@ -137,45 +157,102 @@ class GraphRunner:
             return found
         return torch.zeros(shape, dtype=kind, pin_memory=True)
 
-    def _capture(self) -> Tensor:
-        """Capture every size, the largest first: the others reuse its memory.
+    def _answer_buffer(self) -> AnswerBuffer:
+        shape, kind = self.answer
+        return AnswerBuffer(self.torch, self.torch.empty(shape, dtype=kind, pin_memory=True))
 
-        Returns an output of the largest size. A network that looks at its values or allocates
+    def _capture_all(self) -> Tensor:
+        """Capture batch sizes, the largest first: the others reuse its memory.
+
+        Returns an output of some size. A network that looks at its values or allocates
         outside torch cannot be captured; it runs without graphs, at the cost of its launches.
         """
+        pool = self.open_pool()
+        needed, finer = capture_order(self.sizes)
+        try:
+            for size in needed:
+                self.graphs[size] = self.capture(size, pool)
+            end_s = time.monotonic() + FINER_S
+            while finer and time.monotonic() < end_s:
+                size = finer.pop(0)
+                self.graphs[size] = self.capture(size, pool)
+        except CaptureError as error:
+            self.eager = str(error)
+            about = fields(model=self.model.card.name, reason=self.eager)
+            LOG.warning("model runs without CUDA graphs", extra=about)
+            self.graphs.clear()
+            self.sizes = powers_of_two(self.room)
+            return error.output
+        self.sizes = sorted(self.graphs)
+        return self.graphs[self.room].output
+
+    def capture(self, size: int, pool: Any, way: str = PLAIN, stream: Any = None) -> CapturedGraph:
+        """The graph of one batch size as the network runs now; CaptureError where there is none."""
         torch = self.torch
-        pool: Any = torch.cuda.graph_pool_handle()
-        first: Tensor = None
-        with torch.inference_mode(), torch.cuda.stream(self.running):
-            for size in reversed(self.sizes):
-                for _ in range(WARM_UPS):
-                    output = self._forward(size)
-                first = output if first is None else first
-                graph: Any = torch.cuda.CUDAGraph()
-                try:
-                    # Other models of this process may run in their own threads.
-                    with torch.cuda.graph(
-                        graph,
-                        pool=pool,
-                        stream=self.running,
-                        capture_error_mode="thread_local",
-                    ):
-                        output = self._forward(size)
-                except RuntimeError as error:
-                    abandon(torch, pool)
-                    if is_out_of_memory(error):
-                        raise
-                    self.eager = str(error).splitlines()[0]
-                    about = fields(model=self.model.card.name, reason=self.eager)
-                    LOG.warning("model runs without CUDA graphs", extra=about)
-                    self.graphs.clear()
-                    break
-                self.graphs[size] = (graph, output)
+        stream = stream or self.running
+        with torch.inference_mode(), torch.cuda.stream(stream):
+            for _ in range(WARM_UPS):
+                output = self._forward(size)
+            graph: Any = torch.cuda.CUDAGraph()
+            try:
+                # Other models of this process may run in their own threads.
+                with torch.cuda.graph(
+                    graph, pool=pool, stream=stream, capture_error_mode="thread_local"
+                ):
+                    captured = self._forward(size)
+            except RuntimeError as error:
+                abandon(torch, pool)
+                if is_out_of_memory(error):
+                    raise
+                raise CaptureError(str(error).splitlines()[0], output) from None
+        stream.synchronize()
+        return CapturedGraph(graph, captured, way)
+
+    def install(self, found: Mapping[int, CapturedGraph]) -> None:
+        """Run these sizes from other graphs; the batch that runs ends on the old one."""
+        before = [self.graphs[size] for size in found]
+        with self.launching:
+            self.graphs.update(found)
+        # They may run still.
         self.running.synchronize()
-        return first
+        before.clear()
+
+    def open_stream(self) -> Any:
+        """A stream beside the one that serves."""
+        return self.torch.cuda.Stream()
+
+    def open_pool(self) -> Any:
+        """Memory for graphs that may run beside those of other pools."""
+        return self.torch.cuda.graph_pool_handle()
+
+    @contextmanager
+    def on_stream(self, stream: Any) -> Iterator[None]:
+        """Compute there, and keep nothing for gradients."""
+        with self.torch.inference_mode(), self.torch.cuda.stream(stream):
+            yield
+
+    def sample(self, size: int) -> Tensor:
+        """A batch on the device, as clients could send it."""
+        given = self.model.card.make_batch(size).astype(np.dtype(self.dtype), copy=False)
+        return self.torch.from_numpy(given).to(self.model.device)
+
+    def time_ns(self, captured: CapturedGraph) -> int:
+        """Run time of a graph on the device, between batches that are served."""
+        torch = self.torch
+        began = torch.cuda.Event(enable_timing=True)
+        ended = torch.cuda.Event(enable_timing=True, blocking=True)
+        with self.launching, torch.cuda.stream(self.running):
+            began.record()
+            captured.graph.replay()
+            ended.record()
+        ended.synchronize()
+        return int(1e6 * began.elapsed_time(ended))
 
     def _forward(self, size: int) -> Tensor:
-        batch = self.input[:size]
+        return self.compute(self.input[:size])
+
+    def compute(self, batch: Tensor) -> Tensor:
+        """Answers of a batch on the device, kernel by kernel."""
         if batch.dim() == 4:
             # Tensor cores want channels last for convolutions; the conversion is in the graph.
             batch = batch.contiguous(memory_format=self.torch.channels_last)
@@ -212,31 +289,63 @@ class GraphRunner:
             self.free.put(staged)
 
     def run(self, staged: Staged) -> Outputs:
+        return self.launch(staged).outputs()
+
+    def launch(self, staged: Staged) -> GraphFlight:
+        """Start a batch behind those that run; its flight waits for the answers."""
         torch, size = self.torch, staged.size
         try:
-            with torch.inference_mode(), torch.cuda.stream(self.running):
+            buffer = self.buffers.get_nowait()
+        except queue.Empty:
+            buffer = self._answer_buffer()
+        try:
+            with self.launching, torch.inference_mode(), torch.cuda.stream(self.running):
                 self.running.wait_event(staged.there)
+                buffer.began.record()
                 self.input[:size].copy_(staged.device[:size])
                 if self.eager:
                     output = self._forward(size)
                 else:
-                    graph, output = self.graphs[padded_size(self.sizes, size)]
-                    graph.replay()
-                self.answers[:size].copy_(output[:size], non_blocking=True)
-        finally:
-            # Also after a failure: the inputs have been read, and their buffers are free.
-            self.running.synchronize()
+                    captured = self.graphs[padded_size(self.sizes, size)]
+                    captured.graph.replay()
+                    output = captured.output
+                buffer.answers[:size].copy_(output[:size], non_blocking=True)
+                buffer.ended.record()
+                self.flying += 1
+        except BaseException:
+            # Its kernels may still read the inputs.
+            with suppress(RuntimeError):
+                self.running.synchronize()
             self._take_back(staged)
-        return self.model.finish(self.answers[:size].numpy().copy())
+            self.buffers.put(buffer)
+            raise
+
+        def land() -> None:
+            with self.launching:
+                self.flying -= 1
+            self._take_back(staged)
+            self.buffers.put(buffer)
+
+        return GraphFlight(buffer, size, self.model.finish, land)
 
     def check_device(self) -> None:
         run_small_kernel()
 
     def close(self) -> None:
-        self.graphs.clear()
-        self.free = queue.SimpleQueue()
-        del self.input, self.answers, self.model
+        self.closed = True
+        with self.launching:
+            self.graphs.clear()
+            self.free, self.buffers = queue.SimpleQueue(), queue.SimpleQueue()
+            del self.input, self.model
         self.torch.cuda.empty_cache()
+
+
+class CaptureError(ServingError):
+    """A network that cannot be captured; `output` is what it gave kernel by kernel."""
+
+    def __init__(self, reason: str, output: Tensor) -> None:
+        super().__init__(reason)
+        self.output = output
 
 
 def abandon(torch: Any, pool: Any) -> None:

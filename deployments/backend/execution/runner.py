@@ -105,6 +105,8 @@ class FittingRunner:
         self.inner = inner
         self.fit = fit
         self.batch_size_max = inner.batch_size_max
+        if hasattr(inner, "launch"):
+            self.launch = inner.launch
 
     def check(self, item: Array) -> None:
         if item.ndim != 3 or item.shape[2] != 3 or item.dtype != np.uint8:

@@ -210,6 +210,7 @@ class Backend:
             end_process=lambda: os._exit(1),
         )
         await self.process.start()
+        store.begin_tuning()
 
     async def progress(self) -> str:
         """The current step of its start."""

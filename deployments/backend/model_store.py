@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 
 from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.kernels.background import BackgroundTuning
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner, pick_device
 from fermata.deployments.backend.meter import LoadCounts
 from fermata.deployments.backend.profiling import profile_runner
@@ -36,6 +37,21 @@ class ModelStore:
         self.space = SwapSpace(self._swap_in) if options.swap else None
         """Set if the backend holds one model at a time."""
         self.specs = {spec.name: spec for spec in options.specs}
+        self.tuning = self._tuning()
+        """Set if other kernels than the plain ones are tried."""
+
+    def _tuning(self) -> BackgroundTuning | None:
+        options = self.options
+        # Other kernels need memory of their own, which no budget has counted.
+        limited = options.swap or options.memory_bytes_max is not None
+        if self.device != "cuda" or options.kernels == "plain" or limited:
+            return None
+        return BackgroundTuning(cache_folder(os.environ), self.kind)
+
+    def begin_tuning(self) -> None:
+        """Try other kernels from now on, beside the batches that are served."""
+        if self.tuning is not None:
+            self.tuning.begin()
 
     def load(self, variant: str) -> Runner:
         """The variant, warm; ConfigError where it cannot be loaded or does not fit."""
@@ -43,6 +59,8 @@ class ModelStore:
             return SwappingRunner(self.specs[variant], self.space)
         from_ns = time.monotonic_ns()
         runner = load_runner(self.specs[variant], self.device, self.budget)
+        if self.tuning is not None:
+            self.tuning.add(self.specs[variant], runner)
         self.loads.add(variant, time.monotonic_ns() - from_ns)
         return runner
 

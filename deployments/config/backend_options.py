@@ -16,6 +16,7 @@ def store_options(config: DeploymentConfig) -> StoreOptions:
         # Ray gives OpenMP the same number, from the cores that it sets aside.
         threads=max(1, int(given.cpus)),
         measure=given.measure,
+        kernels=given.kernels,
         on_demand=frozenset(
             variant.name for application, variant in variants(config) if application.load == "asked"
         ),

@@ -162,6 +162,9 @@ class BackendConfig(Section):
     cache; `always` at every start; `never` refuses such variants."""
     swap: bool = False
     """Hold one model at a time; a batch of another one waits until it is loaded."""
+    kernels: Literal["auto", "plain"] = "auto"
+    """`auto`: on a GPU, other ways to run a network are tried while it serves, and used where they
+    are faster and agree; see docs/gpu.md. `plain`: the network as it is."""
 
 
 class RouterSection(Section):

@@ -6,6 +6,9 @@ from typing import Literal
 Measure = Literal["once", "always", "never"]
 """Measurement of run times: `once` keeps those of the first start on a machine."""
 
+Kernels = Literal["auto", "plain"]
+"""`auto`: on a GPU, ways to run a network are tried while it serves, and the fastest is used."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
@@ -46,5 +49,6 @@ class StoreOptions:
     threads: int = 1
     """Cores that run a model on a CPU."""
     measure: Measure = "once"
+    kernels: Kernels = "auto"
     on_demand: frozenset[str] = frozenset()
     """Variants that are loaded when a client asks for them."""

@@ -1,0 +1,1 @@
+"""Ways to run one network on a GPU, chosen by measurement."""

@@ -10,8 +10,8 @@ import numpy as np
 
 from fermata.clients.frames import encode_jpeg
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner
-from fermata.deployments.frontend.inputs.images import decode, fit, write
 from fermata.deployments.models.network import IMAGENET_MEAN, IMAGENET_STD
+from fermata.deployments.models.picture_decoding import decode, fit, write
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import ImageSpec
 

@@ -30,9 +30,9 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from fermata.deployments.frontend.inputs.images import decode
 from fermata.deployments.models.catalog import open_model
 from fermata.deployments.models.picture import centre_square
+from fermata.deployments.models.picture_decoding import decode
 from fermata.foundation.units import ms, seconds
 
 MODEL = "imagenet:lite0@224"

@@ -18,7 +18,9 @@ from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import DTYPES
 from fermata.deployments.config.deployment import load_config
-from fermata.deployments.frontend.inputs.images import (
+from fermata.deployments.frontend.protocol.json_tensors import read_request
+from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
+from fermata.deployments.models.picture_decoding import (
     PIXEL_BYTES_MAX,
     check_pixels,
     decode,
@@ -26,8 +28,6 @@ from fermata.deployments.frontend.inputs.images import (
     frame_size,
     write,
 )
-from fermata.deployments.frontend.protocol.json_tensors import read_request
-from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.specs.registry import Registry, UnknownModelError
 from fermata.deployments.specs.served_model import Fit, ImageSpec, ServedModel, TensorSpec
 from fermata.fault_simulator.fuzzing import seeds

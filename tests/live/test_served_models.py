@@ -25,12 +25,12 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from fermata.deployments.frontend.inputs.images import decode
 from fermata.deployments.models import detector
 from fermata.deployments.models.catalog import open_model
 from fermata.deployments.models.minilm import Tokens
 from fermata.deployments.models.model import Array
 from fermata.deployments.models.picture import Pixels, centre_square, whole_frame
+from fermata.deployments.models.picture_decoding import decode
 
 pytestmark = pytest.mark.live
 

@@ -23,12 +23,12 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     to_array,
 )
-from fermata.deployments.frontend.inputs.images import decode, fit, write
 from fermata.deployments.frontend.protocol.client_errors import refusal_of
 from fermata.deployments.frontend.protocol.json_tensors import read_request, write_response
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import best_classes, response_of, stream_refusal
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
+from fermata.deployments.models.picture_decoding import decode, fit, write
 from fermata.deployments.specs.registry import Registry, UnknownModelError
 from fermata.deployments.specs.served_model import Fit, ImageSpec, ServedModel, TensorSpec
 from fermata.foundation.errors import ConfigError

@@ -13,7 +13,7 @@ from fermata.clients.wire.tensors import (
     split_bytes,
     to_array,
 )
-from fermata.deployments.frontend.inputs.images import Pixels, check_pixels, decode, fit, write
+from fermata.deployments.models.picture_decoding import Pixels, check_pixels, decode, fit, write
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 
 

@@ -9,10 +9,10 @@ from fermata.clients.wire.open_inference_pb2 import InferParameter, ModelInferRe
 from fermata.clients.wire.parameters import integer, number, text, truth
 from fermata.clients.wire.tensors import RawTensor, request_tensors, shape_of, split_bytes
 from fermata.deployments.frontend.access.client_ids import client_number, tenant_number
-from fermata.deployments.frontend.inputs.images import SIDE_MAX, frame_size
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
+from fermata.deployments.models.picture_decoding import SIDE_MAX, frame_size
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.units import NEVER

@@ -14,7 +14,6 @@ from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import DTYPES, check_finite
 from fermata.deployments.frontend.access.client_ids import tenant_number
 from fermata.deployments.frontend.access.tenants import ANYBODY, ForbiddenError, Tenant
-from fermata.deployments.frontend.inputs.images import check_pixels
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal
 from fermata.deployments.frontend.requests.observers import RequestObserver
@@ -28,6 +27,7 @@ from fermata.deployments.frontend.requests.pending_request import (
 )
 from fermata.deployments.frontend.requests.stall_detector import StallDetector
 from fermata.deployments.frontend.requests.table import RequestTable
+from fermata.deployments.models.picture_decoding import check_pixels
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.logs import LOG, fields

@@ -8,6 +8,8 @@ from fermata.foundation.sections import Count, Fraction, Limits, Positive
 Dtype = Literal["FP32", "FP16", "UINT8", "INT64"]
 Fit = Literal["stretch", "crop", "centre", "whole"]
 
+Decode = Literal["auto", "gpu", "cpu"]
+
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
@@ -24,6 +26,9 @@ class InputSpec:
     fit: Fit = "stretch"
     """How a picture gets that size: `stretch` ignores its proportions, `crop` is torchvision's
     middle, `centre` EfficientNet's, `whole` keeps all of it in the top left of a square."""
+    decode: Decode = "auto"
+    """Where a plain JPEG is decoded: `gpu`, a batch at a time in the backend; `cpu`, in the
+    frontend; `auto`, on the GPU with `backend.device: cuda`. Other pictures are for the CPU."""
     sized: bool = False
     """Variants differ in the side of their pictures: each frame keeps the size it comes with, and
     is fitted to the variant that runs it; `fit` is `whole` or `centre`."""

@@ -7,6 +7,7 @@ to a box without a package index.
 from benchmarks.figures import run_parts
 
 PARTS = {
+    "kernels": "offline rates of every way to run three models",
     "one": "ResNet-50",
     "three": "three models of different cost",
     "plain": "those three on plain Ray Serve",

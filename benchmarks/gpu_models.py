@@ -1,6 +1,6 @@
 """What a GPU benchmark serves: seeded networks, their run times and their offline answers."""
 
-import time
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,15 +9,21 @@ from typing import Any
 import numpy as np
 
 from fermata.clients.frames import encode_jpeg
+from fermata.deployments.backend.kernels.background import BackgroundTuning
+from fermata.deployments.backend.kernels.choice import Choice
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner
+from fermata.deployments.config.backend_options import store_options
+from fermata.deployments.config.deployment import read_config
+from fermata.deployments.frontend.inputs.images import decode, fit, write
+from fermata.deployments.models.cache import cache_folder
 from fermata.deployments.models.network import IMAGENET_MEAN, IMAGENET_STD
-from fermata.deployments.models.picture_decoding import decode, fit, write
-from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import ImageSpec
+from fermata.profiles.devices import Cuda
 
 SHAPE = (3, 224, 224)
 FRAME = (360, 640, 3)
-RUNS = 25
+CACHE = "cache"
+"""Folder of kernels and run times, beside the weights."""
 CALIBRATION = 64
 PIXELS_MAX = 10_000_000
 
@@ -47,22 +53,34 @@ def pixels(count: int, seed: int) -> Any:
 
 
 def prepare(
-    folder: Path, models: Sequence[str], batch_size_max: int, images: int
-) -> tuple[dict[str, list[float]], Offline]:
-    """Run times of each model in ms by batch size, and what the first one answers."""
+    folder: Path, models: Sequence[str], config: dict[str, Any], images: int
+) -> tuple[dict[str, Choice], Offline]:
+    """The kernels that serve each model, kept where the server looks, and offline answers."""
     import torch
 
     torch.hub.set_dir(str(folder / "hub"))
     (folder / "hub/checkpoints").mkdir(parents=True)
     networks = {model: _seeded(torch, folder, model) for model in models}
-    latency_ms = {model: _run_times(model, batch_size_max) for model in models}
+    cache = cache_folder({"XDG_CACHE_HOME": os.fspath(folder / CACHE)})
+    choices = _choose_kernels(config, cache)
     network = networks[models[0]]
     given = np.concatenate([pixels(1, seed) for seed in range(images)])
     decoded = np.stack([_decoded(frames(1, seed)[0]) for seed in range(images)])
     exact = [_scores(torch, network, each) for each in (given, decoded)]
     network.half()
     half = [_scores(torch, network, each) for each in (given, decoded)]
-    return latency_ms, Offline((exact[0], half[0]), (exact[1], half[1]))
+    return choices, Offline((exact[0], half[0]), (exact[1], half[1]))
+
+
+def _choose_kernels(config: dict[str, Any], cache: Path) -> dict[str, Choice]:
+    """By model, with the run times of every way."""
+    found: dict[str, Choice] = {}
+    tuning = BackgroundTuning(cache, Cuda().name)
+    for spec in store_options(read_config(config)).specs:
+        runner: Any = load_runner(spec, "cuda", MemoryBudget())
+        found[spec.model.partition(":")[2]] = tuning.tune(spec, runner)
+        runner.close()
+    return found
 
 
 def _seeded(torch: Any, folder: Path, name: str) -> Any:
@@ -109,23 +127,3 @@ def _decoded(frame: Any) -> Any:
     out = np.empty(SHAPE, np.uint8)
     write(fit(decode(encode_jpeg(frame), PIXELS_MAX), spec), spec, out)
     return out
-
-
-def _run_times(model: str, batch_size_max: int) -> list[float]:
-    """Medians by batch size, as a backend runs them: padded to the next captured size."""
-    spec = ModelSpec(model, f"torchvision:{model}", batch_size_max, SHAPE, "UINT8")
-    runner: Any = load_runner(spec, "cuda", MemoryBudget())
-    table: list[float] = []
-    for size in runner.sizes:
-        items = list(pixels(size, seed=size))
-        taken: list[int] = []
-        for _ in range(RUNS):
-            staged = runner.stage(items)
-            staged.there.synchronize()
-            from_ns = time.perf_counter_ns()
-            runner.run(staged)
-            taken.append(time.perf_counter_ns() - from_ns)
-        median = max(sorted(taken)[RUNS // 2] / 1e6, table[-1] if table else 0.0)
-        table += [median] * (size - len(table))
-    runner.close()
-    return table

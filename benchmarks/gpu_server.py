@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.gpu_models import CACHE
 from benchmarks.ports import free_port
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +40,8 @@ class Spent:
     busiest: dict[str, float] = field(default_factory=dict)
     """Share of a core that the busiest thread of a role had."""
     router: str = ""
+    lead_ms: float = 0.0
+    """Lead time that the router has learnt."""
 
 
 def _threads(pid: int) -> dict[tuple[int, int], int]:
@@ -97,6 +100,7 @@ class GpuServer:
                 **os.environ,
                 "PYTHONPATH": paths,
                 "TORCH_HOME": os.fspath(folder),
+                "XDG_CACHE_HOME": os.fspath(folder / CACHE),
                 "RAY_worker_niceness": "0",
             },
             stdout=self.log,
@@ -175,7 +179,9 @@ class GpuServer:
             used = [scale * (value - old.get(key, value)) for key, value in ticks.items()]
             spent.cores[role] = sum(used)
             spent.busiest[role] = max(used, default=0.0)
-        spent.router = _difference(status, self.status())
+        now = self.status()
+        spent.router = _difference(status, now)
+        spent.lead_ms = now["lead_ns"] / 1e6
 
 
 def _difference(before: dict[str, Any], after: dict[str, Any]) -> str:

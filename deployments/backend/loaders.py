@@ -16,11 +16,15 @@ from fermata.deployments.backend.execution.out_of_memory import (
 )
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
 from fermata.deployments.backend.execution.tensors import Array, Outputs, numpy_dtype
+from fermata.deployments.backend.pictures.decoding import DeviceDecoder
+from fermata.deployments.backend.pictures.picture_runner import PictureRunner
 from fermata.deployments.models.catalog import open_model
 from fermata.deployments.models.model import Card, Model, TorchModel
 from fermata.deployments.models.picture import centre_square, whole_frame
 from fermata.deployments.specs.backend import ModelSpec
+from fermata.deployments.specs.served_model import ImageSpec
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.logs import LOG, fields
 
 EMULATED = "emulated"
 SCRIPT_ENDS = (".pt", ".ts", ".torchscript")
@@ -101,7 +105,21 @@ def _load(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool) -> Run
         raise
     if warm:
         _warm_up(spec, opened.card, runner)
+    if spec.picture is not None:
+        return _decoding(spec, spec.picture, runner, opened.card)
     return _fitting(spec, runner, opened.card.input_shape)
+
+
+def _decoding(spec: ModelSpec, picture: ImageSpec, runner: Runner, card: Card) -> Runner:
+    dtype = numpy_dtype(spec.input_dtype) if spec.input_dtype else card.input_dtype
+    decoder = None
+    if hasattr(runner, "stage_by"):
+        try:
+            decoder = DeviceDecoder(_torch(), picture, "cuda")
+        except ImportError:
+            about = fields(variant=spec.name, reason="torchvision is not installed")
+            LOG.warning("pictures are decoded on the CPU", extra=about)
+    return PictureRunner(runner, picture, card.input_shape, dtype, decoder)
 
 
 def _fitting(spec: ModelSpec, runner: Runner, shape: tuple[int, ...]) -> Runner:

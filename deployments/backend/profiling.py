@@ -15,7 +15,7 @@ from fermata.deployments.backend.execution.out_of_memory import (
     is_out_of_memory,
     release_memory,
 )
-from fermata.deployments.backend.execution.runner import FittingRunner, Runner
+from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.execution.tensors import numpy_dtype
 from fermata.deployments.models.cache import cached
 from fermata.deployments.models.catalog import FAMILIES
@@ -89,9 +89,8 @@ def measure_runner(
 ) -> Profile:
     """The profile of a runner as it serves: same precision, same graphs, staging left out."""
     assert spec.input_shape is not None
-    if isinstance(runner, FittingRunner):
-        # Pictures are fitted while they are staged, which is no part of the run.
-        runner = runner.inner
+    # Pictures are decoded and fitted while they are staged, which is no part of the run.
+    runner = getattr(runner, "inner", runner)
     dtype = numpy_dtype(spec.input_dtype or "FP32")
     about = Card(spec.name, spec.input_shape, dtype, (-1,))
     inputs: dict[int, list[np.ndarray]] = {}

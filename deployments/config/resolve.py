@@ -240,6 +240,7 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 table_ns,
                 static_bytes,
                 fit=given.fit if given.sized else "",
+                picture=_image(application, given) if decodes_later(config, application) else None,
             )
         )
     return specs
@@ -302,7 +303,11 @@ def registry(config: DeploymentConfig) -> Registry:
             str(application.version),
         )
     return Registry.of(
-        _served_model(application, name, versions[application.name]) for application, name in given
+        replace(
+            _served_model(application, name, versions[application.name]),
+            decoded_later=decodes_later(config, application),
+        )
+        for application, name in given
     )
 
 
@@ -347,6 +352,19 @@ def _image(application: Application, given: InputSpec) -> ImageSpec | None:
             f"input.shape={list(given.shape)} of {application.name} must be channels, height, width"
         )
     return ImageSpec(given.shape[1], given.shape[2], given.mean, given.std, given.fit)
+
+
+def decodes_later(config: DeploymentConfig, application: Application) -> bool:
+    """Whether plain JPEGs of an application are decoded by its backends, on their GPU."""
+    given, device = input_of(application), config.backend.device
+    if given.decode == "gpu" and device not in ("cuda", "auto"):
+        raise ConfigError(
+            f"input.decode=gpu of {application.name} needs backend.device: cuda, not {device}"
+        )
+    # Frames of other sizes, and those that a SneakPeek model looks at, are needed decoded.
+    if not given.image or given.sized or application.class_options is not None:
+        return False
+    return given.decode == "gpu" or (given.decode == "auto" and device == "cuda")
 
 
 def _reader(card: Card | None) -> Reader | None:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from fermata.deployments.specs.served_model import ImageSpec
+
 Measure = Literal["once", "always", "never"]
 """Measurement of run times: `once` keeps those of the first start on a machine."""
 
@@ -31,6 +33,8 @@ class ModelSpec:
     """File whose lock stands for the GPU that processes with emulated models share."""
     fit: str = ""
     """Pictures come in any size and are fitted to the model's: `whole` or `centre`."""
+    picture: ImageSpec | None = None
+    """Set if encoded pictures come here, to be decoded and fitted where they run."""
     half: bool = True
     """Use 16-bit floats on a GPU."""
 

@@ -69,6 +69,8 @@ class ServedModel:
     """Share of requests that name no version; the others go to the version before it."""
     image: ImageSpec | None = None
     """Set if inputs are pictures; encoded ones are decoded in the frontend."""
+    decoded_later: bool = False
+    """Plain JPEGs are passed on as they are, and decoded by the backend."""
     read: Reader | None = None
     """Makes the input from a BYTES element if inputs are not pictures; called in threads.
     A ValueError is the client's."""

@@ -7,9 +7,9 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -58,6 +58,8 @@ class LaunchedGroup:
     """Emptied by the run; empty from the start if memory did not suffice for all at once."""
     staged_at_ns: int
     error: Exception | None = None
+    refused: dict[int, str] = field(default_factory=dict)
+    """Reasons why inputs could not be staged, by position in the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,8 @@ class Executor:
         self.jobs.put(ExecutorJob(job, runner, groups, errors))
 
     def _stage(self, runner: Runner, arrays: list[Array]) -> Callable[[], tuple[Any, int]]:
-        if sum(array.nbytes for array in arrays) < INLINE_BYTES:
+        long = getattr(runner, "stages_long", False)
+        if not long and sum(array.nbytes for array in arrays) < INLINE_BYTES:
             # Staged as part of the run, whose time does not show when the inputs arrived.
             return lambda: (runner.stage(arrays), 0)
         return partial(take_result, [self.stager.submit(stage, runner, arrays)])
@@ -184,6 +187,7 @@ class Executor:
                 elif flight is not None:
                     flown_ns = flight.run_ns
                 outputs += parts
+                errors.update(on_its_way.refused)
             # A model is a user's code and may raise anything; this is the thread's outermost loop.
             except Exception as error:
                 failed = describe(error)
@@ -218,13 +222,22 @@ def launch(runner: Runner, group: Group) -> LaunchedGroup:
     try:
         box, staged_at_ns = stage_or_not(group.staged, len(group.places))
         start: Callable[[Any], Flight] = getattr(runner, "launch", partial(OwnRun, runner.run))
-        return LaunchedGroup(group, [start(box.pop())] if box else [], staged_at_ns)
+        refused = refusals(box, group.places)
+        return LaunchedGroup(
+            group, [start(box.pop())] if box else [], staged_at_ns, refused=refused
+        )
     except Exception as error:
         if len(group.places) > 1 and is_out_of_memory(error):
             # The group is tried in halves.
             drop_references(error)
             return LaunchedGroup(group, [], 0)
         return LaunchedGroup(group, [], 0, error)
+
+
+def refusals(box: list[Any], places: list[int]) -> dict[int, str]:
+    """Reasons why inputs in the box could not be staged, by position in the batch."""
+    refused: Mapping[int, str] = getattr(box[0], "refused", {}) if box else {}
+    return {places[index]: reason for index, reason in refused.items()}
 
 
 def take_outputs(flight: Flight) -> Outputs:
@@ -283,6 +296,7 @@ def run_or_halve(
         half = items[part]
         try:
             staged, _ = stage_or_not(partial(stage, runner, half), len(half))
+            errors.update(refusals(staged, places[part]))
             found += run_or_halve(runner, staged, places[part], half, errors)
         except Exception as error:
             # The first half's answers are not lost with the second.
@@ -309,6 +323,7 @@ def run_halves(
             del errors[place]
         try:
             box, _ = stage_or_not(partial(stage, runner, items), len(items))
+            errors.update(refusals(box, places))
             found += run_or_halve(runner, box, places, items, errors)
         # A model may raise anything, as above.
         except Exception as error:
@@ -322,11 +337,12 @@ def run_halves(
 def request_outputs(outcome: BatchOutcome) -> list[Tensors | str]:
     """Outputs of each request of a batch in its order, with the error in place of missing ones."""
     found: list[Tensors | str] = [""] * len(outcome.job.inputs)
-    for place, error in outcome.errors.items():
-        found[place] = error
     for places, returned in outcome.outputs:
         for place, tensors in zip(places, split(returned, len(places)), strict=True):
             found[place] = tensors
+    # An input that could not be staged ran as something else beside the others.
+    for place, error in outcome.errors.items():
+        found[place] = error
     return found
 
 

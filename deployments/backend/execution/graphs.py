@@ -7,9 +7,9 @@ with a graph and 5.7 ms without. A batch is padded to the next captured size.
 import queue
 import threading
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
 
@@ -60,6 +60,8 @@ class Staged:
     size: int
     kept: bool
     """The buffers serve later batches too; others are made for one batch alone."""
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """Why inputs could not be staged, by position; their rows mean nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +267,17 @@ class GraphRunner:
         return item.dtype, item.shape
 
     def stage(self, items: Sequence[Array]) -> Staged:
-        torch, size = self.torch, len(items)
+        size = len(items)
+
+        def fill(spare: Staged) -> None:
+            np.stack(items, out=spare.rows[:size])
+            spare.device[:size].copy_(spare.host[:size], non_blocking=True)
+
+        return self.stage_by(size, fill)
+
+    def stage_by(self, size: int, fill: Callable[[Staged], None]) -> Staged:
+        """Buffers for so many inputs, once `fill` has written them, or has begun to copy them."""
+        torch = self.torch
         if size > self.room:
             # The executor halves the batch, as for any other lack of memory.
             raise MemoryError(f"{size} at once, {self.room} fitted when the model was loaded")
@@ -275,9 +287,8 @@ class GraphRunner:
             # A third batch gets buffers of its own size: half of it takes half as much.
             spare = self._staging(size, kept=False)
         try:
-            np.stack(items, out=spare.rows[:size])
-            with torch.cuda.stream(self.copying):
-                spare.device[:size].copy_(spare.host[:size], non_blocking=True)
+            with torch.inference_mode(), torch.cuda.stream(self.copying):
+                fill(spare)
                 spare.there.record()
         except BaseException:
             self._take_back(spare)

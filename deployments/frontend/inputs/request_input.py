@@ -13,8 +13,20 @@ from fermata.clients.wire.tensors import (
     split_bytes,
     to_array,
 )
+from fermata.deployments.models.jpeg_header import baseline_size
 from fermata.deployments.models.picture_decoding import Pixels, check_pixels, decode, fit, write
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
+
+DEVICE_PIXELS_MAX = 4_200_000
+"""Larger pictures are decoded here: a batch of them would take gigabytes of a device."""
+
+
+def device_size(tensor: RawTensor) -> tuple[int, int] | None:
+    """(height, width) of a picture that a backend decodes on its device; None of others."""
+    if tensor.datatype != "BYTES":
+        return None
+    size = baseline_size(split_bytes(tensor.data)[0])
+    return size if size is not None and size[0] * size[1] <= DEVICE_PIXELS_MAX else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from fermata.clients.wire.open_inference_pb2 import InferParameter, ModelInferRe
 from fermata.clients.wire.parameters import integer, number, text, truth
 from fermata.clients.wire.tensors import RawTensor, request_tensors, shape_of, split_bytes
 from fermata.deployments.frontend.access.client_ids import client_number, tenant_number
-from fermata.deployments.frontend.inputs.request_input import RequestInput
+from fermata.deployments.frontend.inputs.request_input import RequestInput, device_size
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.models.picture_decoding import SIDE_MAX, frame_size
@@ -107,6 +107,8 @@ def _read_input(model: ServedModel, request: ModelInferRequest) -> RequestInput:
         raise BadRequestError(f"input {tensor.name!r} of shape {list(tensor.shape)} is empty")
     if model.sides and not encoded:
         raise BadRequestError(f"model {model.name!r} takes pictures: send a JPEG as BYTES[1]")
+    if encoded and model.decoded_later and (size := device_size(tensor)) is not None:
+        return RequestInput(model, tensor, False, batched, size)
     wants_frame = model.boxes or bool(model.sides)
     frame = _frame(tensor, batched) if encoded and wants_frame else (0, 0)
     return RequestInput(model, tensor, encoded, batched, frame)

@@ -198,7 +198,8 @@ class RequestDriver:
         shape: tuple[int, ...],
         data: bytes | memoryview,
     ) -> None:
-        if self.peeker is not None:
+        # A picture that is decoded later cannot be looked at here.
+        if self.peeker is not None and dtype in DTYPES:
             sample = np.frombuffer(data, DTYPES[dtype]).reshape(shape)
             self.peeker.take(rid, request.terms.application, sample)
 

@@ -1,0 +1,1 @@
+"""Pictures that are decoded and fitted where they run."""

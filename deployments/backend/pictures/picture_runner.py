@@ -1,0 +1,110 @@
+"""A runner whose inputs may be encoded pictures, beside tensors in the same batch."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fermata.deployments.backend.execution.graphs import Staged
+from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.tensors import Array, InputError, Outputs
+from fermata.deployments.backend.pictures.decoding import DeviceDecoder, fit_or_refuse
+from fermata.deployments.backend.pictures.device_fitting import normalise
+from fermata.deployments.models.picture_decoding import write
+from fermata.deployments.specs.served_model import ImageSpec
+
+
+@dataclass(frozen=True, slots=True)
+class StagedPictures:
+    """Staged inputs of a runner without graphs, and why some pictures are none."""
+
+    staged: Any
+    refused: Mapping[int, str]
+
+
+class PictureRunner:
+    """Decodes and fits pictures while they are staged: on the GPU where its runner has one."""
+
+    stages_long = True
+
+    def __init__(
+        self,
+        inner: Runner,
+        spec: ImageSpec,
+        shape: tuple[int, ...],
+        dtype: str,
+        decoder: DeviceDecoder | None = None,
+    ) -> None:
+        """`shape` and `dtype` are those of the model's input; with a `decoder`, `inner` has
+        buffers on its device."""
+        self.inner = inner
+        self.spec = spec
+        self.shape = shape
+        self.dtype = dtype
+        self.batch_size_max = inner.batch_size_max
+        self.decoder = decoder
+        if hasattr(inner, "launch"):
+            self.launch = inner.launch
+
+    def check(self, item: Array) -> None:
+        if item.dtype != object:
+            self.inner.check(item)
+        elif item.size != 1:
+            raise InputError(f"input holds {item.size} pictures, not one")
+
+    def alike(self, item: Array) -> Hashable:
+        return ()
+
+    def stage(self, items: Sequence[Array]) -> Any:
+        """Decode the pictures among these; a broken one is named in the result's `refused`."""
+        places = [place for place, item in enumerate(items) if item.dtype == object]
+        if not places:
+            return self.inner.stage(items)
+        if self.decoder is None:
+            return self._stage_on_cpu(items, places)
+        return self._stage_on_device(self.decoder, items, places)
+
+    def _stage_on_device(
+        self, decoder: DeviceDecoder, items: Sequence[Array], places: list[int]
+    ) -> Staged:
+        inner: Any = self.inner
+        torch, size = inner.torch, len(items)
+        refused: dict[int, str] = {}
+
+        def fill(spare: Staged) -> None:
+            for place, item in enumerate(items):
+                if item.dtype != object:
+                    spare.rows[place] = item
+            if len(places) < size:
+                spare.device[:size].copy_(spare.host[:size], non_blocking=True)
+            fitted, broken = decoder([items[place].item() for place in places])
+            refused.update({places[index]: reason for index, reason in broken.items()})
+            rows = normalise(torch, fitted, self.spec, self.dtype)
+            if len(places) == size:
+                spare.device[:size].copy_(rows)
+            else:
+                spare.device[torch.tensor(places, device=rows.device)] = rows
+
+        staged: Staged = inner.stage_by(size, fill)
+        return replace(staged, refused=refused)
+
+    def _stage_on_cpu(self, items: Sequence[Array], places: list[int]) -> StagedPictures:
+        made = list(items)
+        refused: dict[int, str] = {}
+        for place in places:
+            pixels, reason = fit_or_refuse(items[place].item(), self.spec)
+            made[place] = np.empty(self.shape, self.dtype)
+            write(pixels, self.spec, made[place])
+            if reason:
+                refused[place] = reason
+        return StagedPictures(self.inner.stage(made), refused)
+
+    def run(self, staged: Any) -> Outputs:
+        return self.inner.run(staged.staged if isinstance(staged, StagedPictures) else staged)
+
+    def check_device(self) -> None:
+        self.inner.check_device()
+
+    def close(self) -> None:
+        self.inner.close()

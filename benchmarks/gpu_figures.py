@@ -2,7 +2,7 @@
 
 import multiprocessing
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ LESS = 0.96
 CONFIRM_S = 30.0
 JPEG_FIRST = 1_500
 """Rate with which the search for JPEG begins."""
-FRONTENDS = 5
+FRONTENDS = 8
 SENDERS = 6
 STREAMS = 32
 """Of each sender: the kernel spreads connections over frontends by chance, so there are many."""
@@ -220,7 +220,10 @@ def compare(name: str, got: Any, offline: tuple[Any, Any]) -> Iterator[Figure]:
     yield Figure(f"{name}: scores off offline fp32 by", gap, "", 1e-2, at_most=True)
 
 
-def confirmed(ask: Any, best: Probe | None, quick: bool) -> Probe | None:
+Ask = Callable[..., Probe]
+
+
+def confirmed(ask: Ask, best: Probe | None, quick: bool) -> Probe | None:
     """The rate that is good twice for long, at most `best`; a short probe may be lucky."""
     while best is not None and not quick:
         again = [ask(best.rate, CONFIRM_S) for _ in range(2)]

@@ -14,9 +14,9 @@ from fermata.deployments.backend.kernels.choice import Choice
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner
 from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.frontend.inputs.images import decode, fit, write
 from fermata.deployments.models.cache import cache_folder
 from fermata.deployments.models.network import IMAGENET_MEAN, IMAGENET_STD
+from fermata.deployments.models.picture_decoding import decode, fit, write
 from fermata.deployments.specs.served_model import ImageSpec
 from fermata.profiles.devices import Cuda
 

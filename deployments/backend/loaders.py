@@ -106,11 +106,13 @@ def _load(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool) -> Run
     if warm:
         _warm_up(spec, opened.card, runner)
     if spec.picture is not None:
-        return _decoding(spec, spec.picture, runner, opened.card)
+        return _decoding(spec, spec.picture, runner, opened.card, warm)
     return _fitting(spec, runner, opened.card.input_shape)
 
 
-def _decoding(spec: ModelSpec, picture: ImageSpec, runner: Runner, card: Card) -> Runner:
+def _decoding(
+    spec: ModelSpec, picture: ImageSpec, runner: Runner, card: Card, warm: bool
+) -> Runner:
     dtype = numpy_dtype(spec.input_dtype) if spec.input_dtype else card.input_dtype
     decoder = None
     if hasattr(runner, "stage_by"):
@@ -119,7 +121,10 @@ def _decoding(spec: ModelSpec, picture: ImageSpec, runner: Runner, card: Card) -
         except ImportError:
             about = fields(variant=spec.name, reason="torchvision is not installed")
             LOG.warning("pictures are decoded on the CPU", extra=about)
-    return PictureRunner(runner, picture, card.input_shape, dtype, decoder)
+    decoding = PictureRunner(runner, picture, card.input_shape, dtype, decoder)
+    if warm:
+        decoding.warm_up()
+    return decoding
 
 
 def _fitting(spec: ModelSpec, runner: Runner, shape: tuple[int, ...]) -> Runner:

@@ -155,6 +155,16 @@ def pixels_of(data: bytes) -> Any:
 
 
 @pytest.mark.parametrize("runner", [on_device(), on_cpu()])
+def test_a_warm_up_decodes_the_smallest_and_the_largest_batch(runner: PictureRunner) -> None:
+    inner: Any = runner.inner
+    sizes: list[int] = []
+    inner.model = lambda rows: sizes.append(len(rows))
+    runner.warm_up()
+    inner.model = lambda rows: rows.astype(np.int64).mean((1, 2, 3))
+    assert sizes == [1, 8]
+
+
+@pytest.mark.parametrize("runner", [on_device(), on_cpu()])
 def test_pictures_and_tensors_run_in_one_batch(runner: PictureRunner) -> None:
     encoded = [jpeg(), jpeg(90, 70), jpeg(mode="L")]
     items = [item(encoded[0]), pixels_of(encoded[1]), item(BROKEN), item(encoded[2])]

@@ -95,7 +95,8 @@ class GraphRunner:
         if len(self.shape) == 3:
             network: Any = model.module
             network.to(memory_format=torch.channels_last)
-        self.copying = torch.cuda.Stream()
+        # Copies are short, and so is the decoding of pictures: neither waits for a whole batch.
+        self.copying = torch.cuda.Stream(priority=-1)
         self.running = torch.cuda.Stream()
         self.launching = threading.Lock()
         """Held from the first to the last kernel of a batch: all of them share buffers."""

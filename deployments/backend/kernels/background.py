@@ -62,9 +62,9 @@ class BackgroundTuning:
                     self._give_up(spec, error)
             del runner
 
-    def tune(self, spec: ModelSpec, runner: GraphRunner) -> Choice:
+    def tune(self, spec: ModelSpec, runner: Any) -> Choice:
         """Choose the kernels of a runner now, and keep the choice for the next start."""
-        choice = KernelTuner(runner, builds_of()).tune()
+        choice = KernelTuner(getattr(runner, "inner", runner), builds_of()).tune()
         if is_lasting(spec):
             save_choice(self._path(spec), choice)
         return choice

@@ -6,13 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from fermata.clients.frames import encode_jpeg
 from fermata.deployments.backend.execution.graphs import Staged
+from fermata.deployments.backend.execution.out_of_memory import drop_references, is_out_of_memory
 from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.execution.tensors import Array, InputError, Outputs
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder, fit_or_refuse
 from fermata.deployments.backend.pictures.device_fitting import normalise
 from fermata.deployments.models.picture_decoding import write
 from fermata.deployments.specs.served_model import ImageSpec
+
+WARM_UP_FRAME = (360, 640, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,19 @@ class PictureRunner:
         self.decoder = decoder
         if hasattr(inner, "launch"):
             self.launch = inner.launch
+
+    def warm_up(self) -> None:
+        """Decode pictures once, a single one and a full batch: the first ones take a second."""
+        item = np.empty((1,), dtype=object)
+        item[0] = encode_jpeg(np.zeros(WARM_UP_FRAME, np.uint8))
+        for size in sorted({1, self.batch_size_max}):
+            try:
+                self.run(self.stage([item] * size))
+            except Exception as error:
+                if size == 1 or not is_out_of_memory(error):
+                    raise
+                # Such batches will be halved.
+                drop_references(error)
 
     def check(self, item: Array) -> None:
         if item.dtype != object:

@@ -46,7 +46,7 @@ PROBE_S = 4.0
 LESS = 0.96
 """Share of a rate that is tried where the rate is not confirmed."""
 CONFIRM_S = 30.0
-JPEG_FIRST = 1_500
+JPEG_FIRST = 9_000
 """Rate with which the search for JPEG begins."""
 FRONTENDS = 8
 SENDERS = 6

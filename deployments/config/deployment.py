@@ -118,6 +118,9 @@ class FrontendConfig(Section):
     """Largest message a client may send."""
     picture_megapixels_max: Positive = 64
     """A picture whose header claims more is refused before anything is decoded."""
+    decoders: Annotated[int, Field(ge=1)] | None = None
+    """Threads of each that decode pictures; absent: the cores of its machine, shared among the
+    frontends there, and two at the least."""
     streams_per_client_max: Annotated[int, Field(ge=1)] = 1024
     """Streams that one tenant, or where there are none one address, may have open in a process."""
     connections_max: Annotated[int, Field(ge=1)] = 4096

@@ -1,9 +1,10 @@
 """Options of one frontend process, from the configuration; read on its own machine, where its
 secrets lie."""
 
+import os
 from pathlib import Path
 
-from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.deployments.config.deployment import DeploymentConfig, FrontendConfig
 from fermata.deployments.config.link_options import link_options
 from fermata.deployments.specs.frontend import (
     ConnectionLimits,
@@ -41,6 +42,7 @@ def frontend_options(
             per_client_max=given.streams_per_client_max, idle_ns_max=ms(given.idle_s * 1000)
         ),
         pixels_max=int(given.picture_megapixels_max * 1e6),
+        decoders=given.decoders or decoders_of(given, len(os.sched_getaffinity(0))),
         server=ServerOptions(
             host=given.host,
             grpc_port=given.grpc_port,
@@ -59,6 +61,11 @@ def frontend_options(
         ),
         links=link_options(config, secret),
     )
+
+
+def decoders_of(given: FrontendConfig, cores: int) -> int:
+    """Decoding threads of one frontend on a machine with so many cores."""
+    return max(2, cores // (given.per_node or given.processes))
 
 
 def scales_to_zero(config: DeploymentConfig) -> bool:

@@ -10,7 +10,12 @@ from PIL import Image
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.tensors import RawTensor, add_input, join_bytes
-from fermata.deployments.config.deployment import DeploymentConfig, read_config
+from fermata.deployments.config.deployment import (
+    DeploymentConfig,
+    FrontendConfig,
+    read_config,
+)
+from fermata.deployments.config.frontend_options import decoders_of
 from fermata.deployments.config.resolve import model_specs, registry
 from fermata.deployments.frontend.inputs.request_input import DEVICE_PIXELS_MAX, RequestInput
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
@@ -99,6 +104,14 @@ def test_pictures_are_decoded_on_the_gpu_where_there_is_one() -> None:
 def test_a_gpu_that_there_is_not_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"needs backend\.device: cuda"):
         registry(deployment("cpu", decode="gpu"))
+
+
+def test_decoders_share_the_cores_of_a_machine() -> None:
+    assert decoders_of(FrontendConfig(), 16) == 16
+    assert decoders_of(FrontendConfig(processes=5), 16) == 3
+    assert decoders_of(FrontendConfig(processes=40, per_node=4), 16) == 4
+    # One picture that takes long does not hold up all others.
+    assert decoders_of(FrontendConfig(processes=9), 4) == 2
 
 
 def test_the_backends_copy_has_the_pictures_options() -> None:

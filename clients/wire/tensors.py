@@ -49,7 +49,7 @@ class RawTensor:
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: bytes
+    data: bytes | memoryview
 
 
 def request_tensors(request: ModelInferRequest) -> list[RawTensor]:

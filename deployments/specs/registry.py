@@ -41,6 +41,8 @@ class Registry:
         """Model and version for requests that name no version."""
         self.trials: dict[str, tuple[float, tuple[ServedModel, str]]] = {}
         """Share of those requests that try out a newer version, with that version."""
+        self.changes = 0
+        """Times that what is served has changed: whatever was found before may be another now."""
         self.set_unavailable({})
 
     @classmethod
@@ -58,6 +60,7 @@ class Registry:
     def set_unavailable(self, unavailable: Mapping[str, Unavailability]) -> None:
         """Set the applications that are not served, by the router's name."""
         self.unavailable = dict(unavailable)
+        self.changes += 1
         self.newest.clear()
         self.trials.clear()
         for model, version in self.every():

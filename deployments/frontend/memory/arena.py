@@ -82,11 +82,13 @@ class Arena:
         self._reserved = end
         return True
 
-    def place(self, rid: int, dtype: str, shape: tuple[int, ...], data: bytes) -> Payload:
+    def place(
+        self, rid: int, dtype: str, shape: tuple[int, ...], data: bytes | memoryview
+    ) -> Payload:
         """A payload with this input, in a slot if one is free."""
         slot = self.take(len(data))
         if slot is None:
-            return Payload(rid, dtype, shape, data)
+            return Payload(rid, dtype, shape, bytes(data))
         offset, view = slot
         view[:] = data
         view.release()

@@ -129,7 +129,7 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
 
             await method(messages, context, on_message)
 
-        return grpc.stream_stream_rpc_method_handler(run, response_serializer=_serializer(STREAM))
+        return grpc.stream_stream_rpc_method_handler(run, response_serializer=_written)
 
     def _refusing(self, refusal: Refusal) -> Any:
         async def answer(messages: object, context: Any) -> None:
@@ -137,6 +137,11 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
             await refuse(context, refusal)
 
         return grpc.stream_stream_rpc_method_handler(answer)
+
+
+def _written(response: Any) -> bytes:
+    """A message of a stream, which may have been written before."""
+    return response if isinstance(response, bytes) else response.SerializeToString()
 
 
 def _serializer(name: str) -> Any:

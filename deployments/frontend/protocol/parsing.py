@@ -1,7 +1,7 @@
 """From a message to a request: its model, input and deadline, all checked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.errors import TEXT_MAX, BadRequestError, shown
@@ -42,13 +42,65 @@ class CallContext:
 UNKNOWN_CALL = CallContext()
 
 
+@dataclass(slots=True)
+class RequestHead:
+    """Everything about a request but its id and its data."""
+
+    model: ServedModel
+    version: str
+    terms: RequestTerms
+    """With the size of the last input read."""
+    encoded: bool
+    """The input is a picture still, or other bytes to be read."""
+    batched: bool
+    given: Parameters
+    traceparent: str = ""
+    classes: tuple[tuple[str, int], ...] = ()
+
+    def request(self, request_id: str, tensor: RawTensor) -> ParsedRequest:
+        """The request with this id and input. Raises BadRequestError."""
+        read = _read_input(self.model, tensor, self.encoded, self.batched)
+        size_bytes = read.memory_bytes()
+        if size_bytes != self.terms.size_bytes:
+            self.terms = replace(self.terms, size_bytes=size_bytes)
+        report = None
+        if names.FPS in self.given:
+            report = _report(self.terms, self.given, len(tensor.data))
+        return ParsedRequest(
+            self.version,
+            request_id,
+            self.terms,
+            read,
+            report,
+            acknowledge=report is not None and truth(self.given, names.ACKNOWLEDGE),
+            traceparent=self.traceparent,
+            classes=self.classes,
+        )
+
+
 def parse_request(
     request: ModelInferRequest, registry: Registry, call: CallContext = UNKNOWN_CALL
 ) -> ParsedRequest:
     """The request in this message. Raises BadRequestError or UnknownModelError."""
+    head = read_head(request, registry, call)
+    (tensor,) = request_tensors(request)
+    return head.request(request.id, tensor)
+
+
+def read_head(
+    request: ModelInferRequest, registry: Registry, call: CallContext = UNKNOWN_CALL
+) -> RequestHead:
+    """The message without its id and data. Raises BadRequestError or UnknownModelError."""
     model, version = registry.find(request.model_name, request.model_version)
     _check_counts(model, request)
-    read = _read_input(model, request)
+    declared = request.inputs[0]
+    if declared.name != model.input.name:
+        raise BadRequestError(
+            f"model {model.name!r} has no input {shown(declared.name)}: send {model.input.name!r}"
+        )
+    if declared.parameters:
+        _refuse_shared_memory(declared)
+    encoded, batched = _check_input(model, declared)
     # Looking into an empty protobuf map costs more than into a dict.
     given: Parameters = request.parameters or {}
     slo_ns, hard_limit_ns = _time_limits(model, given)
@@ -57,7 +109,7 @@ def parse_request(
         model.application(version),
         slo_ns,
         hard_limit_ns,
-        read.memory_bytes(),
+        0,
         _priority(given),
         client_number(client, call.tenant) or call.stream,
         call.left_ns,
@@ -66,18 +118,15 @@ def parse_request(
         tenant_number(call.tenant),
         model.slo_ns,
     )
-    report = None
-    if names.FPS in given:
-        report = _report(terms, given, len(read.tensor.data))
-    return ParsedRequest(
+    return RequestHead(
+        model,
         version,
-        request.id,
         terms,
-        read,
-        report,
-        acknowledge=report is not None and truth(given, names.ACKNOWLEDGE),
-        traceparent=text(given, names.TRACEPARENT) or call.traceparent,
-        classes=_classes(model, request) if request.outputs else (),
+        encoded,
+        batched,
+        given,
+        text(given, names.TRACEPARENT) or call.traceparent,
+        _classes(model, request) if request.outputs else (),
     )
 
 
@@ -93,16 +142,9 @@ def _check_counts(model: ServedModel, request: ModelInferRequest) -> None:
         raise BadRequestError(f"the id has {len(request.id)} characters: use up to {TEXT_MAX}")
 
 
-def _read_input(model: ServedModel, request: ModelInferRequest) -> RequestInput:
-    declared = request.inputs[0]
-    if declared.name != model.input.name:
-        raise BadRequestError(
-            f"model {model.name!r} has no input {shown(declared.name)}: send {model.input.name!r}"
-        )
-    if declared.parameters:
-        _refuse_shared_memory(declared)
-    encoded, batched = _check_input(model, declared)
-    (tensor,) = request_tensors(request)
+def _read_input(
+    model: ServedModel, tensor: RawTensor, encoded: bool, batched: bool
+) -> RequestInput:
     if not tensor.data:
         raise BadRequestError(f"input {tensor.name!r} of shape {list(tensor.shape)} is empty")
     if model.sides and not encoded:

@@ -11,6 +11,7 @@ import grpc
 
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest, ModelStreamInferResponse
+from fermata.clients.wire.tensors import request_tensors
 from fermata.deployments.frontend.access.tenants import ANYBODY, Tenant
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
@@ -19,13 +20,15 @@ from fermata.deployments.frontend.protocol.messages import (
     MessageReader,
     parse_request_bytes,
 )
-from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
+from fermata.deployments.frontend.protocol.parsing import CallContext, read_head
+from fermata.deployments.frontend.protocol.repeats import KnownHead, Repeats
 from fermata.deployments.frontend.protocol.replies import (
     advise,
     stream_acknowledgement,
     stream_refusal,
     stream_response_of,
 )
+from fermata.deployments.frontend.protocol.reply_templates import ReplyTemplates
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.request_driver import RequestDriver
 from fermata.deployments.specs.frontend import StreamLimits
@@ -59,8 +62,10 @@ class ClientStream:
         self.tenant = tenant
         self.limits = limits
         self.call = call
+        self.repeats = Repeats(registry)
+        self.replies = ReplyTemplates()
         self.open: set[int] = set()
-        self.ready: deque[ModelStreamInferResponse] = deque()
+        self.ready: deque[ModelStreamInferResponse | bytes] = deque()
         self.writing_since_ns = NEVER
         self.read_at_ns = time.monotonic_ns()
         self.finished = False
@@ -108,22 +113,44 @@ class ClientStream:
             if raw is grpc.aio.EOF:
                 return
             await self.on_message(len(raw))
+            known = self.repeats.find(raw)
+            if known is not None:
+                self._take_known(*known)
+                continue
             try:
                 small = len(raw) <= SMALL_BYTES
                 message = parse_request_bytes(raw) if small else await self.messages.read(raw)
             except BadRequestError as error:
                 self._answer(stream_refusal("", "", refusal_of(error)))
                 continue
-            self._take(message)
+            self._take(raw, message)
 
-    def _take(self, message: ModelInferRequest) -> None:
-        now_ns = self.read_at_ns = time.monotonic_ns()
+    def _take_known(self, known: KnownHead, request_id: str, data: memoryview) -> None:
+        self.read_at_ns = time.monotonic_ns()
+        name = known.head.model.name
+        try:
+            self.driver.check(self.tenant, self.registry, name)
+            parsed = known.request(request_id, data)
+        except CLIENT_ERRORS as error:
+            self._answer(stream_refusal(name, request_id, refusal_of(error)))
+            return
+        self._begin(parsed)
+
+    def _take(self, raw: bytes, message: ModelInferRequest) -> None:
+        self.read_at_ns = time.monotonic_ns()
         try:
             self.driver.check(self.tenant, self.registry, message.model_name)
-            parsed = parse_request(message, self.registry, self.call)
+            head = read_head(message, self.registry, self.call)
+            (tensor,) = request_tensors(message)
+            parsed = head.request(message.id, tensor)
         except CLIENT_ERRORS as error:
             self._answer(stream_refusal(message.model_name, message.id, refusal_of(error)))
             return
+        self.repeats.learn(raw, head, tensor)
+        self._begin(parsed)
+
+    def _begin(self, parsed: ParsedRequest) -> None:
+        now_ns = self.read_at_ns
         if parsed.acknowledge:
             # Before all else, so that the client times its network and not this server.
             acknowledgement = stream_acknowledgement(parsed.model.name, parsed.request_id)
@@ -143,12 +170,17 @@ class ClientStream:
         server_ns = time.monotonic_ns() - arrived_at_ns
         if not isinstance(outcome, Refusal):
             queue_ns = server_ns - outcome.run_ns
+        if parsed.report is None and not isinstance(outcome, Refusal):
+            reply = self.replies.reply(parsed, outcome, queue_ns)
+            if reply is not None:
+                self._answer(reply)
+                return
         message = stream_response_of(parsed, outcome, queue_ns)
         if parsed.report is not None:
             advise(message, server_ns, self.driver.advice_for(parsed.terms))
         self._answer(message)
 
-    def _answer(self, response: ModelStreamInferResponse) -> None:
+    def _answer(self, response: ModelStreamInferResponse | bytes) -> None:
         self.ready.append(response)
         self.has_answers.set()
 

@@ -193,7 +193,11 @@ class BatchPipeline:
             return f"batch {run.batch} is empty or has a request twice"
         job = PipelineJob(now_ns, run)
         self.jobs.append(job)
-        for frontend, rids in by_frontend(run.rids).items():
+        for payload in run.inputs:
+            if payload.rid in job.awaited and frontend_of(payload.rid) not in self.unreachable:
+                job.awaited.discard(payload.rid)
+                job.inputs[payload.rid] = payload
+        for frontend, rids in by_frontend([rid for rid in run.rids if rid in job.awaited]).items():
             if frontend in self.unreachable:
                 job.awaited.difference_update(rids)
                 job.left_out += tuple(rids)

@@ -103,6 +103,11 @@ class Frontends:
                 self._set_reach(oldest, True)
         self.peers[frontend.number] = FrontendPeer(frontend.address)
 
+    def is_linked(self, number: int) -> bool:
+        """Whether messages go out at once."""
+        peer = self.peers.get(number)
+        return peer is not None and peer.link is not None
+
     def send(self, number: int, message: Message) -> bool:
         """Send a message, now or once the link is up; false if the address is not known."""
         peer = self.peers.get(number)

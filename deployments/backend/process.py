@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
+import msgspec
+
 from fermata.deployments.backend.batch_pipeline import (
     AnnounceReady,
     BatchPipeline,
@@ -46,6 +48,7 @@ from fermata.router.links.messages import (
     Retire,
     Run,
     UnloadVariant,
+    frontend_of,
 )
 from fermata.router.links.router_links import RouterLinks
 from fermata.router.links.transport import Link, Resolve
@@ -201,7 +204,8 @@ class BackendProcess:
     def on_order(self, link: Link, message: Message) -> None:
         """Handle one message of the router."""
         if isinstance(message, Run):
-            refusal = self.pipeline.on_run(self.clock(), link.peer.term, message)
+            run = self._without_strangers(message)
+            refusal = self.pipeline.on_run(self.clock(), link.peer.term, run)
             if refusal is not None:
                 link.close(CloseCode.REFUSED, refusal)
         elif isinstance(message, FrontendAddress):
@@ -221,6 +225,16 @@ class BackendProcess:
             self.retired = message.reason
         else:
             link.close(CloseCode.WRONG_ROLE, f"{type(message).__name__} from a router")
+
+    def _without_strangers(self, run: Run) -> Run:
+        """The order without inputs of frontends that have no link: a fetch shows whether they can
+        be reached, before anything runs for them."""
+        frontends = {frontend_of(payload.rid) for payload in run.inputs}
+        linked = {frontend for frontend in frontends if self.frontends.is_linked(frontend)}
+        if linked == frontends:
+            return run
+        kept = [payload for payload in run.inputs if frontend_of(payload.rid) in linked]
+        return msgspec.structs.replace(run, inputs=tuple(kept))
 
     def _announce(self) -> None:
         """Announce the variants that run here, or that this backend drains."""

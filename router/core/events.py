@@ -106,6 +106,7 @@ class Request:
         "rid",
         "start_by_ns",
         "tenant",
+        "ticket",
     )
 
     def __init__(
@@ -145,6 +146,8 @@ class Request:
         """It ran once on a backend that died, or in a batch that failed."""
         self.error = ""
         """Why that batch failed; whatever keeps it from running again, its client is told this."""
+        self.ticket: object = None
+        """Whatever its driver keeps with it."""
 
     def __repr__(self) -> str:
         return f"Request({self.rid}, app {self.application}, deadline {self.deadline_ns})"

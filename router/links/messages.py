@@ -9,7 +9,7 @@ import msgspec
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.unavailability import Unavailability
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Raised when a message changes its meaning; peers of another number are refused by name."""
 RID_BITS = 40
 """A frontend's own counter; its number stands above."""
@@ -98,6 +98,8 @@ class Submit(msgspec.Struct, tag=10, array_like=True, frozen=True):
     """Name of the only variant that may; empty: any."""
     tenant: int = 0
     """The tenant whose fair share it uses; 0: its client's own."""
+    payload: "Payload | None" = None
+    """Where its input lies, for the first backend of the frontend's node that runs it."""
 
 
 class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):
@@ -180,6 +182,8 @@ class Dropped(msgspec.Struct, tag=20, array_like=True, frozen=True):
     retry_after_ns: int = 0
     detail: str = ""
     """The error itself, where a batch failed."""
+    unread: bool = False
+    """No backend was told where its input lies."""
 
 
 class Unavailable(msgspec.Struct, tag=21, array_like=True, frozen=True):
@@ -245,6 +249,8 @@ class Run(msgspec.Struct, tag=30, array_like=True, frozen=True):
     rids: tuple[int, ...]
     start_in_ns: int
     plan_ns: int
+    inputs: "tuple[Payload, ...]" = ()
+    """Inputs that need not be fetched."""
 
 
 class FrontendAddress(msgspec.Struct, tag=31, array_like=True, frozen=True):

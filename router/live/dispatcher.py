@@ -3,7 +3,7 @@
 from fermata.router.assembly import Assembly
 from fermata.router.core.events import Batch
 from fermata.router.links.closing import CloseCode
-from fermata.router.links.messages import RID_BITS, Done, FrontendAddress, Run
+from fermata.router.links.messages import RID_BITS, Done, FrontendAddress, Payload, Run
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer, SentBatch
 from fermata.router.live.lead.lead_time import LeadTimeEstimator
@@ -52,9 +52,25 @@ class BatchDispatcher:
             self.supervisor.expect(now_ns, number, batch)
         self.meters.on_dispatch(now_ns, number, batch)
         name = self.built.variants[batch.variant]
-        fleet.send(backend.link, Run(batch.batch_id, name, rids, start_in_ns, batch.plan_ns))
+        inputs = self._take_inputs(batch, backend.link.peer.node)
+        order = Run(batch.batch_id, name, rids, start_in_ns, batch.plan_ns, inputs)
+        fleet.send(backend.link, order)
         if self.built.estimators[application] is not None:
             self.notifier.send_estimates(batch)
+
+    def _take_inputs(self, batch: Batch, node: str) -> tuple[Payload, ...]:
+        """Inputs that lie in memory of that node. Each is given to one backend alone, whose answer
+        says that it has been read: any other one has to fetch it."""
+        frontends = self.fleet.frontends
+        found: list[Payload] = []
+        for request in batch.requests:
+            payload = request.ticket
+            if isinstance(payload, Payload):
+                link = frontends.get(request.rid >> RID_BITS)
+                if link is not None and link.peer.node == node:
+                    request.ticket = None
+                    found.append(payload)
+        return tuple(found)
 
     def on_done(self, now_ns: int, link: LinkPeer, done: Done) -> bool:
         """End a batch; returns false where it does not run on that backend."""

@@ -200,7 +200,7 @@ class LiveRouter:
         application = self.built.applications.get(submit.application)
         if application is None:
             self.unknown += 1
-            self.fleet.send(link, Dropped(submit.rid, UNKNOWN))
+            self.fleet.send(link, Dropped(submit.rid, UNKNOWN, unread=submit.payload is not None))
             return
         rid = submit.rid
         outbox = self.engine.outbox
@@ -209,7 +209,8 @@ class LiveRouter:
         if self.fleet.in_flight.note_resubmission(rid):
             return
         if self.supervisor.quarantine.is_quarantined(now_ns, application):
-            self.fleet.send(link, Dropped(rid, DropReason.QUARANTINED))
+            unread = submit.payload is not None
+            self.fleet.send(link, Dropped(rid, DropReason.QUARANTINED, unread=unread))
             return
         self.meters.applications[application].received += 1
         deadline_ns = now_ns + submit.slo_ns
@@ -223,6 +224,7 @@ class LiveRouter:
             submit.priority,
         )
         request.tenant = submit.tenant
+        request.ticket = submit.payload
         wishes = self.clients.wishes
         request.allowed = wishes.allowed(application, submit.accuracy_floor, submit.pinned)
         if self.fleet.separation.active and not self._set_apart(now_ns, request):

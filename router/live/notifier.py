@@ -90,10 +90,11 @@ class FrontendNotifier:
 
     def on_drop(self, now_ns: int, drop: Drop) -> None:
         """End a request without a result."""
-        # A client that cancelled waits for no answer.
-        if drop.reason == DropReason.CANCELLED:
-            return
         request = drop.request
+        unread = request.ticket is not None
+        # A client that cancelled waits for no answer, but its input may be freed now.
+        if drop.reason == DropReason.CANCELLED and not unread:
+            return
         link = self.fleet.frontend_of(request.rid)
         if link is not None:
             recovery, application = self.fleet.recovery, request.application
@@ -101,4 +102,4 @@ class FrontendNotifier:
             if drop.reason == DropReason.BLAMED:
                 after_ns = self.fleet.separation.refused_ns(now_ns, request)
             detail = request.error if drop.reason == DropReason.FAILED else ""
-            self.fleet.send(link, Dropped(request.rid, drop.reason, after_ns, detail))
+            self.fleet.send(link, Dropped(request.rid, drop.reason, after_ns, detail, unread))

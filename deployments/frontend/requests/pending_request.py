@@ -44,6 +44,7 @@ class PendingRequest:
         "fetched_by",
         "payload",
         "pinned",
+        "placed",
         "plan_by_ns",
         "priority",
         "readers",
@@ -81,8 +82,10 @@ class PendingRequest:
         """Estimated probability that its answer is right; negative: unknown."""
         self.fetched_by = -1
         """The backend that has it in a batch; -1: none."""
+        self.placed = False
+        """A router was told where its payload lies, for one backend. That counts as a reader."""
         self.readers = 0
-        """Backends that have its payload and have not answered."""
+        """Backends that have its payload, or may have it, and have not answered."""
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import DTYPES, check_finite
 from fermata.deployments.frontend.access.client_ids import tenant_number
 from fermata.deployments.frontend.access.tenants import ANYBODY, ForbiddenError, Tenant
+from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal
 from fermata.deployments.frontend.requests.observers import RequestObserver
@@ -95,6 +96,8 @@ class RequestDriver:
         self.limits = limits or DriverLimits()
         self.peeker = peeker
         self.observer = observer
+        # Observers hear of a batch by what its backend asks for.
+        table.tells_places = observer is None
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.stall_detector = StallDetector(self.loop, clock)
@@ -123,7 +126,9 @@ class RequestDriver:
             terms = request.terms
             self.table.counts.refuse(terms.application, refusal.reason, terms.tenant)
             return self._refused(request, refusal)
-        rid = self.table.admit(now_ns, request.terms)
+        inline = self._is_inline(request)
+        place = partial(self._place, request.input) if inline else None
+        rid = self.table.admit(now_ns, request.terms, place)
         if isinstance(rid, Refusal):
             return self._refused(request, rid)
         self.waiters[rid] = on_answer
@@ -131,8 +136,11 @@ class RequestDriver:
             self.observer.begin(now_ns, rid, request.terms, request.traceparent, request.request_id)
         if request.report is not None:
             self.sender.to_router(request.report)
-        if self._is_inline(request):
-            self._place_inline(now_ns, rid, request)
+        if inline:
+            if self.observer is not None:
+                self.observer.on_payload(now_ns, rid)
+            tensor = request.input.tensor
+            self._peek(rid, request, tensor.datatype, request.input.shape, tensor.data)
         else:
             # The router hears of it now, so it queues while it is being decoded.
             self._decode(rid, request)
@@ -184,11 +192,8 @@ class RequestDriver:
         if self.observer is not None:
             self.observer.on_payload(now_ns, rid)
 
-    def _place_inline(self, now_ns: int, rid: int, request: ParsedRequest) -> None:
-        tensor, shape = request.input.tensor, request.input.shape
-        payload = self.arena.place(rid, tensor.datatype, shape, tensor.data)
-        self._on_payload(now_ns, rid, payload)
-        self._peek(rid, request, tensor.datatype, shape, tensor.data)
+    def _place(self, given: RequestInput, rid: int) -> Payload:
+        return self.arena.place(rid, given.tensor.datatype, given.shape, given.tensor.data)
 
     def _peek(
         self,

@@ -5,6 +5,7 @@ Every admitted request gets exactly one `SendAnswer`, at the latest a grace afte
 """
 
 import struct
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 import msgspec
@@ -60,6 +61,8 @@ class RequestTable:
         self.entries: dict[int, PendingRequest] = {}
         self.memory = PayloadMemory(self.limits)
         self.draining = False
+        self.tells_places = True
+        """The router is told where payloads lie, so that backends need not ask for them."""
         self.term = -1
         """Term of the linked router; -1 while there is none."""
         self.router_lost_at_ns = -NEVER
@@ -77,8 +80,13 @@ class RequestTable:
 
     # Clients
 
-    def admit(self, now_ns: int, terms: RequestTerms) -> int | Refusal:
-        """Admit a request: its id, or the refusal that is its answer."""
+    def admit(
+        self, now_ns: int, terms: RequestTerms, place: Callable[[int], Payload] | None = None
+    ) -> int | Refusal:
+        """Admit a request: its id, or the refusal that is its answer.
+
+        `place` makes the payload of the request with that id, where this can be done at once.
+        """
         refusal = self._refusal(now_ns, terms)
         if refusal is not None:
             self.counts.refuse(terms.application, refusal.reason, terms.tenant)
@@ -96,6 +104,8 @@ class RequestTable:
         gone_at_ns = now_ns + terms.left_ns - self.reply_ns // 2
         give_up_at_ns = min(entry.expires_at_ns + self.limits.grace_ns, gone_at_ns)
         heappush(self._timers, (give_up_at_ns, rid))
+        if place is not None:
+            entry.payload = place(rid)
         if self.term >= 0:
             self._submit(now_ns, entry)
         return rid
@@ -148,6 +158,8 @@ class RequestTable:
 
     def on_dropped(self, now_ns: int, dropped: Dropped) -> None:
         entry = self.entries.get(dropped.rid)
+        if dropped.unread:
+            self._is_unread(dropped.rid, entry)
         if entry is not None:
             refusal = drop_refusal(dropped.reason, dropped.retry_after_ns, dropped.detail)
             self._end(now_ns, entry, refusal)
@@ -225,6 +237,9 @@ class RequestTable:
         for entry in list(self.entries.values()):
             if backend in entry.waiting or entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend)
+            elif entry.placed and entry.fetched_by < 0 and self.term >= 0:
+                # It may have been there.
+                self._resubmit(now_ns, entry)
 
     def _take_back(self, now_ns: int, entry: PendingRequest, backend: int, term: int = 0) -> None:
         """`term` is that of a router which knows that the backend has it no more; 0: none."""
@@ -307,6 +322,12 @@ class RequestTable:
         # After its deadline, but before its hard limit, a request is still served soon.
         slo_ns = max(1, entry.plan_by_ns - now_ns - self.reply_ns)
         hard_ns = max(1, entry.expires_at_ns - now_ns - self.reply_ns)
+        payload = None
+        ready = entry.payload is not None and entry.payload.segment
+        if ready and self.tells_places and not entry.placed:
+            # Once: a second backend has to ask, or nobody would know when both have read it.
+            payload, entry.placed = entry.payload, True
+            entry.readers += 1
         self._effects.append(
             ToRouter(
                 Submit(
@@ -319,6 +340,7 @@ class RequestTable:
                     entry.accuracy_floor,
                     entry.pinned,
                     entry.tenant,
+                    payload,
                 )
             )
         )
@@ -350,6 +372,14 @@ class RequestTable:
             entry.readers -= 1
             if not entry.readers and rid in self.lent:
                 self._release(rid)
+
+    def _is_unread(self, rid: int, entry: PendingRequest | None) -> None:
+        """Note that no backend was told where a payload lies."""
+        if entry is None and rid in self.lent:
+            entry = self.lent[rid][1]
+        if entry is not None and entry.placed:
+            entry.placed = False
+            self._has_read(rid, entry)
 
     def _lent_until_ns(self) -> int:
         return next(iter(self.lent.values()))[0]

@@ -335,6 +335,8 @@ class BackendProcess:
                 elif isinstance(effect, ReportDone):
                     if self.router is not None:
                         self.router.send(effect.done)
+                        # Before the results are written: the device waits for the next order.
+                        self.router.flush()
                 elif isinstance(effect, AnnounceReady):
                     self._announce()
         self.timer.set(self.pipeline.wake_at_ns())

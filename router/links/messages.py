@@ -211,6 +211,8 @@ class ShortCircuit(msgspec.Struct, tag=23, array_like=True, frozen=True):
     """Probability that the label is right."""
     classes: tuple[float, ...]
     """Probability of each class."""
+    unread: bool = False
+    """No backend was told where its input lies."""
 
 
 class Estimated(msgspec.Struct, tag=24, array_like=True, frozen=True):

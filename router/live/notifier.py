@@ -77,7 +77,8 @@ class FrontendNotifier:
         link = self.fleet.frontend_of(request.rid)
         if link is not None and estimate is not None:
             right = estimate.classes[answer.label]
-            message = ShortCircuit(request.rid, answer.label, right, estimate.classes)
+            unread = request.ticket is not None
+            message = ShortCircuit(request.rid, answer.label, right, estimate.classes, unread)
             self.fleet.send(link, message)
 
     def send_estimates(self, batch: Batch) -> None:

@@ -27,6 +27,8 @@ from fermata.router.links.messages import (
 
 LIMITS = TableLimits(payload_bytes_max=1000, requests_max=6, router_wait_ns=ms(30))
 GRACE_NS = LIMITS.grace_ns
+PLACED = -1
+"""Stands for the one backend that a router may tell where an input lies."""
 BACKENDS = st.integers(1, 3)
 
 
@@ -44,6 +46,7 @@ class TableMachine(RuleBasedStateMachine):
         self.made: set[int] = set()
         """Requests whose payload was handed to the table."""
         self.released: set[int] = set()
+        self.placed: set[int] = set()
         self.shared: set[int] = set()
         """Those whose payload lies in shared memory."""
         self.reading: dict[tuple[int, int], int] = {}
@@ -88,6 +91,10 @@ class TableMachine(RuleBasedStateMachine):
                 assert self.table.term >= 0, "said to nobody"
                 if isinstance(effect.message, Submit):
                     assert effect.message.slo_ns > 0
+                    if effect.message.payload is not None:
+                        assert effect.message.rid not in self.placed, "a place is told twice"
+                        self.placed.add(effect.message.rid)
+                        self.reading[PLACED, effect.message.rid] = NEVER
                     self.submitted[effect.message.rid] = self.table.term
                 elif isinstance(effect.message, Cancel):
                     assert self.submitted[effect.message.rid] == self.table.term
@@ -103,12 +110,19 @@ class TableMachine(RuleBasedStateMachine):
         hard_ms=st.sampled_from([0, 50, 200]),
         size=st.sampled_from([0, 10, 400]),
         left_ms=st.sampled_from([None, 50, 2]),
+        ready=st.booleans(),
     )
-    def arrive(self, slo_ms: int, hard_ms: int, size: int, left_ms: int | None) -> None:
+    def arrive(
+        self, slo_ms: int, hard_ms: int, size: int, left_ms: int | None, ready: bool
+    ) -> None:
         left_ns = NEVER if left_ms is None else ms(left_ms)
         arrival = RequestTerms("camera", ms(slo_ms), ms(hard_ms), size, left_ns=left_ns)
-        rid = self.table.admit(self.now_ns, arrival)
+        place = (lambda rid: Payload(rid, "UINT8", (1,), b"x", "shared")) if ready else None
+        rid = self.table.admit(self.now_ns, arrival, place)
         if not isinstance(rid, Refusal):
+            if ready:
+                self.made.add(rid)
+                self.shared.add(rid)
             assert rid not in self.ended
             assert rid not in self.expires
             slo_ns = min(arrival.slo_ns, left_ns)
@@ -149,13 +163,15 @@ class TableMachine(RuleBasedStateMachine):
         self.table.on_router_down(self.now_ns)
         self.carry_out()
 
-    @rule(data=st.data(), short=st.booleans())
-    def router_ends_one(self, data: st.DataObject, short: bool) -> None:
+    @rule(data=st.data(), short=st.booleans(), queued=st.booleans())
+    def router_ends_one(self, data: st.DataObject, short: bool, queued: bool) -> None:
         rid = self.some(data)
+        unread = queued and self.reading.pop((PLACED, rid), None) is not None
         if short:
-            self.table.on_short_circuit(self.now_ns, ShortCircuit(rid, 1, 0.9, (0.1, 0.9)))
+            answer = ShortCircuit(rid, 1, 0.9, (0.1, 0.9), unread)
+            self.table.on_short_circuit(self.now_ns, answer)
         else:
-            self.table.on_dropped(self.now_ns, Dropped(rid, "late"))
+            self.table.on_dropped(self.now_ns, Dropped(rid, "late", unread=unread))
         self.carry_out()
 
     # Backends
@@ -172,8 +188,11 @@ class TableMachine(RuleBasedStateMachine):
     def answer(self, data: st.DataObject, backend: int, failed: bool) -> None:
         error = "out of memory" if failed else ""
         rid = self.some(data)
-        if rid in self.shared and self.reading.pop((backend, rid), None) is None:
-            return
+        if rid in self.shared:
+            # Any backend may be the one that was told the place.
+            reader = backend if (backend, rid) in self.reading else PLACED
+            if self.reading.pop((reader, rid), None) is None:
+                return
         result = Result(rid, "large", 1, 0, ms(1), error=error)
         self.table.on_result(self.now_ns, backend, result)
         self.carry_out()

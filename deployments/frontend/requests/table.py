@@ -172,6 +172,8 @@ class RequestTable:
     def on_short_circuit(self, now_ns: int, answer: ShortCircuit) -> None:
         """Answer from evidence, with the probability of each class in place of scores."""
         entry = self.entries.get(answer.rid)
+        if answer.unread:
+            self._is_unread(answer.rid, entry)
         if entry is None:
             self.counts.stale_results += 1
             return

@@ -10,8 +10,7 @@ from fermata.clients.wire.errors import TEXT_MAX, BadRequestError
 from fermata.clients.wire.tensors import RawTensor, add_input, from_array, request_tensors
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request, read_head
 from fermata.deployments.frontend.protocol.repeats import HEADS_MAX, Repeats, split_message
-from fermata.deployments.frontend.protocol.replies import stream_response_of
-from fermata.deployments.frontend.protocol.reply_templates import ReplyTemplates
+from fermata.deployments.frontend.protocol.replies import ReplyTemplates, stream_response_of
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec

@@ -23,12 +23,12 @@ from fermata.deployments.frontend.protocol.messages import (
 from fermata.deployments.frontend.protocol.parsing import CallContext, read_head
 from fermata.deployments.frontend.protocol.repeats import KnownHead, Repeats
 from fermata.deployments.frontend.protocol.replies import (
+    ReplyTemplates,
     advise,
     stream_acknowledgement,
     stream_refusal,
     stream_response_of,
 )
-from fermata.deployments.frontend.protocol.reply_templates import ReplyTemplates
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.request_driver import RequestDriver
 from fermata.deployments.specs.frontend import StreamLimits

@@ -251,10 +251,10 @@ def check_finite(tensor: RawTensor) -> None:
 def add_input(request: ModelInferRequest, tensor: RawTensor) -> None:
     """Append an input, raw."""
     request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-    request.raw_input_contents.append(tensor.data)
+    request.raw_input_contents.append(bytes(tensor.data))
 
 
 def add_output(response: ModelInferResponse, tensor: RawTensor) -> None:
     """Append an output, raw."""
     response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-    response.raw_output_contents.append(tensor.data)
+    response.raw_output_contents.append(bytes(tensor.data))

@@ -58,7 +58,7 @@ def read_request(model: str, version: str, body: bytes, header_bytes: int) -> pb
         tensor, taken = _read_input(each, rest)
         rest = rest[taken:]
         request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
-        request.raw_input_contents.append(tensor.data)
+        request.raw_input_contents.append(bytes(tensor.data))
     if len(rest):
         raise BadRequestError(f"{len(rest)} bytes follow the last tensor: give binary_data_size")
     for each in outputs:

@@ -81,7 +81,7 @@ def by_unary(server: Running) -> Sending:
 
 def by_http(server: Running) -> Sending:
     """The input as the body of a POST, one request at a time on each connection."""
-    request = post("/", TARGET.tensor.data, "application/octet-stream")
+    request = post("/", bytes(TARGET.tensor.data), "application/octet-stream")
     address = f"127.0.0.1:{server.status_port}"
     return HttpOptions(address, CONNECTIONS, requests=(request,)), HttpSender
 

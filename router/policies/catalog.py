@@ -25,6 +25,8 @@ from fermata.router.policies.deferred_options import EAGER, HOLDS, PUBLISHED, De
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.decision import SELECTIONS
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from fermata.router.policies.lookahead.market import Market
+from fermata.router.policies.lookahead.source import LookaheadQueue
 from fermata.router.policies.ramsis.laws import check_ramsis
 from fermata.router.policies.ramsis.options import RamsisOptions
 from fermata.router.policies.ramsis.problem import BALANCINGS, REWARDS
@@ -137,6 +139,11 @@ def _central(families: Sequence[Family], options: Any, rng: random.Random) -> li
     return [CentralQueue(family, options) for family in families]
 
 
+def _lookahead(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    markets: dict[object, Market] = {}
+    return [LookaheadQueue(family, options, markets) for family in families]
+
+
 def _ramsis(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
     return [classes_of(family, options) for family in families]
 
@@ -188,6 +195,9 @@ POLICIES: dict[str, Policy] = {
     ),
     "single-queue": Policy(SingleQueueOptions(), _single_queue, chooses=True, owns_backends=True),
     "central-queue": Policy(CentralOptions(), _central, chooses=True),
+    "lookahead": Policy(
+        CentralOptions(), _lookahead, frozenset(("calm", "strained")), chooses=True
+    ),
     "ramsis": Policy(
         RamsisOptions(), _ramsis, chooses=True, check=check_ramsis, owns_backends=True
     ),

@@ -28,6 +28,8 @@ class Stake:
     """Its part of all backend time."""
     backlog_ns: float = 0.0
     """Time of the pool that its waiting requests stand for."""
+    left_free: int = 0
+    """Backends that it leaves to applications whose requests have far less time."""
 
     def offer(self, points: Sequence[Point]) -> None:
         """Set what a request can be given."""
@@ -49,7 +51,7 @@ class Market:
     is enough for all, each has a part in proportion to its wish.
     """
 
-    reserve: float = 0.5
+    reserve: float = 1.0
     """Requests with little time cannot wait for long batches to end. For each root of the backends
     that they need, others leave this many free."""
     tighter: float = 0.5
@@ -108,7 +110,9 @@ class Market:
             for each in others
             if each.end_in_ns < self.tighter * stake.end_in_ns
         )
-        part *= max(0.3, 1.0 - self.reserve * math.sqrt(needed) / backends)
+        free = self.reserve * math.sqrt(needed)
+        stake.left_free = min(int(backends) - 1, math.ceil(free)) if needed > 0.0 else 0
+        part *= max(0.3, 1.0 - free / backends)
         return min(1.0, max(PART_MIN, part))
 
     def _auction(self, stake: Stake, others: Iterable[Stake], backends: float) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fermata.foundation.units import ms
-from fermata.router.core.events import Batch, Compute, Request
+from fermata.router.core.events import Batch, Compute, DropReason, Request
 from fermata.router.core.source import NO_LANES, Slot, SourceContext
 from fermata.router.policies.central.accuracy_hull import concave_hull
 from fermata.router.policies.central.options import CentralOptions
@@ -37,6 +37,8 @@ class LookaheadRules:
     """Steps that a figure must have moved."""
     follow: float = 0.06
     """Change of the rate at which tables are looked at."""
+    yielded: float = 0.02
+    """Share of its time that a request waits for the last backends, which are left to others."""
     caution_rise: float = 0.01
     """The most that one late batch adds to the caution."""
 
@@ -69,6 +71,8 @@ class LookaheadQueue(CentralQueue):
         self.backends = 1.0
         self.allowance = 1.0
         """Run times are planned this many times longer, by the table in use."""
+        self.overloaded = False
+        """Not even the cheapest batches keep up with the load."""
         self.failures = 0
 
     def attach(self, desk: SourceContext) -> None:
@@ -219,8 +223,8 @@ class LookaheadQueue(CentralQueue):
     def _set_window(self) -> None:
         """In lasting overload a head makes room for a whole batch of the cheapest variant."""
         cheapest = self.hull[0]
-        full = cheapest.each_ns > self.gap_ns * self.backends * self.stake.part
-        share = 1.0 if full else self.options.drop_window
+        self.overloaded = cheapest.each_ns > self.gap_ns * self.backends * self.stake.part
+        share = 1.0 if self.overloaded else self.options.drop_window
         self.window = max(1, int(share * cheapest.size))
 
     # Decisions
@@ -268,6 +272,8 @@ class LookaheadQueue(CentralQueue):
         if table is None:
             cheapest = self.hull[0].variant
             return self._filled(cheapest, 1, len(self.tables[cheapest]) - 1, left_ns)
+        self._shed(now_ns, slot, table)
+        left_ns = queue.first().deadline_ns - slot.start_at_ns
         choice, _ = self._choose(now_ns, left_ns, table)
         if choice is None:
             # Caution is given up before a request is.
@@ -275,6 +281,20 @@ class LookaheadQueue(CentralQueue):
         if choice is None:
             return None
         return self._filled(choice[2], choice[1], choice[4], left_ns / self.allowance)
+
+    def _shed(self, now_ns: int, slot: Slot, table: ValueTable) -> None:
+        """In lasting overload, drop old heads where the table would rather have one less."""
+        queue = self.queue
+        while self.overloaded and len(queue) > 1:
+            left_ns = queue.first().deadline_ns - slot.start_at_ns
+            if left_ns > (1.0 - RULES.patience) * self.end_in_ns:
+                return
+            choice, _ = self._choose(now_ns, left_ns, table)
+            dropped = float(table.worth[self._state(now_ns, table), -1])
+            if choice is None or dropped <= choice[3]:
+                return
+            self.outbox.drop(queue.pop(), DropReason.WINDOW)
+            self._count_waiting()
 
     def _filled(self, variant: int, size: int, limit: int, left_ns: float) -> Batch | None:
         """A batch of at least this size, filled up to the limit as far as it ends in time."""
@@ -292,12 +312,22 @@ class LookaheadQueue(CentralQueue):
         latest_ns = min(first.start_by_ns, first.arrived_at_ns + self.options.hold_ns_max)
         if latest_ns <= now_ns:
             return 0
-        _, wanted = self._choose(now_ns, left_ns, table)
+        choice, wanted = self._choose(now_ns, left_ns, table)
+        if choice is not None and self.desk.free_backends(self) <= self.stake.left_free:
+            spare_ns = self.look.yielded * self.end_in_ns
+            if left_ns - choice[0] > 4.0 * spare_ns:
+                return int(spare_ns)
         if wanted is None:
             return 0
         gather_ns = (wanted[1] - len(self.queue)) * self.gap_ns
         hold_ns = min(gather_ns, left_ns - wanted[0] - self.gap_ns, latest_ns - now_ns)
         return max(0, int(hold_ns))
+
+    def _drop_hopeless(self, start_at_ns: int, spare: bool) -> None:
+        if self.overloaded:
+            # Rather some whole batches than many small ones.
+            self.window = max(1, min(self.hull[0].size, len(self.queue) // 2))
+        super()._drop_hopeless(start_at_ns, spare)
 
     def _price(self, now_ns: int) -> tuple[float, float]:
         price = 0.0

@@ -167,7 +167,7 @@ class _Model:
         age_ns = np.maximum(0.0, waiting - 1.0) / self.rate
         gather_ns = (self.size - 1.0) / (self.rate * problem.part)
         wait_ns = np.maximum(age_ns, gather_ns[None]) / patience
-        fits = wait_ns + self.run_ns[None] <= problem.end_in_ns
+        fits: npt.NDArray[np.bool_] = wait_ns + self.run_ns[None] <= problem.end_in_ns
         fits[:, -1] = True
         return fits
 
@@ -185,10 +185,11 @@ class _Model:
         return self.reward[None] - best * costs, place, along
 
     def locate(self, states: Floats) -> tuple[Ints, Floats]:
+        """Places on the grid, and the way to the next. Beyond its end, where nothing is in time and
+        all that comes is dropped, worth falls on as it did last."""
         grid = self.states
-        inside = np.clip(states, 0.0, grid[-1])
-        place = np.clip(np.searchsorted(grid, inside, side="right") - 1, 0, len(grid) - 2)
-        return place, (inside - grid[place]) / (grid[place + 1] - grid[place])
+        place = np.clip(np.searchsorted(grid, states, side="right") - 1, 0, len(grid) - 2)
+        return place, (states - grid[place]) / (grid[place + 1] - grid[place])
 
 
 def solve(problem: QueueProblem, rules: ValueRules = RULES) -> ValueTable:
@@ -227,7 +228,7 @@ def _evaluate(model: _Model, policy: Ints, reward: Floats, place: Ints, along: F
     at, way = place[rows, policy], along[rows, policy]
     np.add.at(equations, (each, at), -weight * (1.0 - way))
     np.add.at(equations, (each, at + 1), -weight * way)
-    return np.linalg.solve(equations, reward[rows, policy])
+    return np.linalg.solve(equations, reward[rows, policy]).astype(np.float64)
 
 
 def _tabulate(model: _Model, value: Floats) -> ValueTable:
@@ -240,7 +241,7 @@ def _tabulate(model: _Model, value: Floats) -> ValueTable:
         model.problem,
         states.tolist(),
         ((1.0 - way) * value[at] + way * value[at + 1]).tolist(),
-        float(value[0] * (1.0 - model.kept[-1])),
+        max(0.0, float(value[0] * (1.0 - model.kept[-1]))),
         worth,
         model.batches,
         _larger(model.batches),

@@ -36,7 +36,11 @@ class LookaheadRules:
     moved: float = 0.75
     """Steps that a figure must have moved."""
     follow: float = 0.06
-    """Change of the rate at which tables are looked at."""
+    """Change of the rate, as a logarithm, at which tables are looked at."""
+    young: float = 0.4
+    """The same while so few have come that the rate is a guess."""
+    hold_least: float = 0.01
+    """Share of the time that a request has, below which holding it is not worth a timer."""
     yielded: float = 0.02
     """Share of its time that a request waits for the last backends, which are left to others."""
     caution_rise: float = 0.01
@@ -89,8 +93,8 @@ class LookaheadQueue(CentralQueue):
 
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
         if self.arrivals.on_arrival(now_ns):
-            off = self.arrivals.gap_ns / self.gap_ns
-            if abs(off - 1.0) > self.look.follow or self.arrivals.blocks < 2:
+            moved = abs(math.log(self.arrivals.gap_ns / self.gap_ns))
+            if moved > (self.look.follow if self.arrivals.blocks > 0 else self.look.young):
                 self.gap_ns = self.arrivals.gap_ns
                 self._follow_load()
         lanes = super().on_request(now_ns, request)
@@ -312,6 +316,7 @@ class LookaheadQueue(CentralQueue):
         latest_ns = min(first.start_by_ns, first.arrived_at_ns + self.options.hold_ns_max)
         if latest_ns <= now_ns:
             return 0
+        least_ns = max(1.0, self.look.hold_least * self.end_in_ns)
         choice, wanted = self._choose(now_ns, left_ns, table)
         if choice is not None and self.desk.free_backends(self) <= self.stake.left_free:
             spare_ns = self.look.yielded * self.end_in_ns
@@ -319,9 +324,9 @@ class LookaheadQueue(CentralQueue):
                 return int(spare_ns)
         if wanted is None:
             return 0
-        gather_ns = (wanted[1] - len(self.queue)) * self.gap_ns
+        gather_ns = max(least_ns, (wanted[1] - len(self.queue)) * self.gap_ns)
         hold_ns = min(gather_ns, left_ns - wanted[0] - self.gap_ns, latest_ns - now_ns)
-        return max(0, int(hold_ns))
+        return int(hold_ns) if hold_ns >= least_ns else 0
 
     def _drop_hopeless(self, start_at_ns: int, spare: bool) -> None:
         if self.overloaded:

@@ -92,6 +92,7 @@ POOLED = [
 ]
 """Policies that share all backends."""
 CHOOSING = {
+    "lookahead, any variant",
     "central-queue, any variant",
     "central-queue, deferred",
     "ramsis, any variant",

@@ -254,11 +254,15 @@ class LookaheadQueue(CentralQueue):
     def _choose(
         self, now_ns: int, left_ns: float, table: ValueTable
     ) -> tuple[Choice | None, Choice | None]:
-        """The best batch that can start now; and one that is better, and worth waiting for."""
+        """The best batch that can start now; and one that is better, and worth waiting for.
+
+        Run times are those of now, which the table may not know yet.
+        """
         waiting, each_ns = len(self.queue), self.lead.per_request_ns
         wanted: Choice | None = None
         for choice in table.ranked(self._state(now_ns, table)):
-            run_ns, size = choice[0] + each_ns * (choice[1] - 1), choice[1]
+            size = choice[1]
+            run_ns = self.tables[choice[2]][size] * self.allowance + each_ns * (size - 1)
             if size <= waiting:
                 if run_ns <= left_ns:
                     return choice, wanted
@@ -275,6 +279,11 @@ class LookaheadQueue(CentralQueue):
             return self._batch_here(now_ns, slot, queue.first())
         if table is None:
             cheapest = self.hull[0].variant
+            if self.tables[cheapest][1] > left_ns:
+                alone_ns = [each[1] for each in self.tables]
+                cheapest = alone_ns.index(min(alone_ns))
+            if self.tables[cheapest][1] > left_ns:
+                return None
             return self._filled(cheapest, 1, len(self.tables[cheapest]) - 1, left_ns)
         self._shed(now_ns, slot, table)
         left_ns = queue.first().deadline_ns - slot.start_at_ns
@@ -325,7 +334,8 @@ class LookaheadQueue(CentralQueue):
         if wanted is None:
             return 0
         gather_ns = max(least_ns, (wanted[1] - len(self.queue)) * self.gap_ns)
-        hold_ns = min(gather_ns, left_ns - wanted[0] - self.gap_ns, latest_ns - now_ns)
+        run_ns = self.tables[wanted[2]][wanted[1]] * self.allowance
+        hold_ns = min(gather_ns, left_ns - run_ns - self.gap_ns, latest_ns - now_ns)
         return int(hold_ns) if hold_ns >= least_ns else 0
 
     def _drop_hopeless(self, start_at_ns: int, spare: bool) -> None:

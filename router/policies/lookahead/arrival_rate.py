@@ -71,9 +71,9 @@ class ArrivalRate:
             return True
         if len(self.ends_ns) > 1:
             return False
-        # So few have come that each counts.
+        # So few have come that each counts; twice as many are worth another look.
         self.gap_ns = max(1, now_ns - self.ends_ns[0]) / self.count
-        return True
+        return self.count & (self.count - 1) == 0
 
     def fall_silent(self) -> None:
         """Forget it all: nothing has come for so long that it tells of the past alone."""

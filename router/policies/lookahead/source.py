@@ -41,6 +41,8 @@ class LookaheadRules:
     """The same while so few have come that the rate is a guess."""
     hold_least: float = 0.01
     """Share of the time that a request has, below which holding it is not worth a timer."""
+    silence: float = 0.5
+    """Share of the time since the newest request that the next one is awaited for, at least."""
     yielded: float = 0.02
     """Share of its time that a request waits for the last backends, which are left to others."""
     caution_rise: float = 0.01
@@ -78,6 +80,8 @@ class LookaheadQueue(CentralQueue):
         self.overloaded = False
         """Not even the cheapest batches keep up with the load."""
         self.failures = 0
+        self.last_at_ns = 0
+        """When the newest request arrived."""
 
     def attach(self, desk: SourceContext) -> None:
         self.market = self.markets.setdefault(desk.pool, Market())
@@ -97,6 +101,7 @@ class LookaheadQueue(CentralQueue):
             if moved > (self.look.follow if self.arrivals.blocks > 0 else self.look.young):
                 self.gap_ns = self.arrivals.gap_ns
                 self._follow_load()
+        self.last_at_ns = now_ns
         lanes = super().on_request(now_ns, request)
         self._count_waiting()
         return lanes
@@ -259,6 +264,7 @@ class LookaheadQueue(CentralQueue):
         Run times are those of now, which the table may not know yet.
         """
         waiting, each_ns = len(self.queue), self.lead.per_request_ns
+        gap_ns = self._next_gap_ns(now_ns)
         wanted: Choice | None = None
         for choice in table.ranked(self._state(now_ns, table)):
             size = choice[1]
@@ -266,9 +272,13 @@ class LookaheadQueue(CentralQueue):
             if size <= waiting:
                 if run_ns <= left_ns:
                     return choice, wanted
-            elif wanted is None and run_ns + (size - waiting) * self.gap_ns <= left_ns:
+            elif wanted is None and run_ns + (size - waiting) * gap_ns <= left_ns:
                 wanted = choice
         return None, wanted
+
+    def _next_gap_ns(self, now_ns: int) -> float:
+        """Time until one more arrives: the longer nobody has come, the longer it will last."""
+        return max(self.gap_ns, self.look.silence * (now_ns - self.last_at_ns))
 
     def _batch_by_deadline(self, now_ns: int, slot: Slot) -> Batch | None:
         queue, table = self.queue, self.table
@@ -333,9 +343,10 @@ class LookaheadQueue(CentralQueue):
                 return int(spare_ns)
         if wanted is None:
             return 0
-        gather_ns = max(least_ns, (wanted[1] - len(self.queue)) * self.gap_ns)
+        gap_ns = self._next_gap_ns(now_ns)
+        gather_ns = max(least_ns, (wanted[1] - len(self.queue)) * gap_ns)
         run_ns = self.tables[wanted[2]][wanted[1]] * self.allowance
-        hold_ns = min(gather_ns, left_ns - run_ns - self.gap_ns, latest_ns - now_ns)
+        hold_ns = min(gather_ns, left_ns - run_ns - gap_ns, latest_ns - now_ns)
         return int(hold_ns) if hold_ns >= least_ns else 0
 
     def _drop_hopeless(self, start_at_ns: int, spare: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from fermata.foundation.refusals import check_number, refuse
 from fermata.foundation.units import NEVER, ms
 from fermata.router.core.source import Source
+from fermata.router.policies.auto import AUTO, AutoOptions, resolved
 from fermata.router.policies.baselines.batch_queues import BatchQueues, BatchQueuesOptions
 from fermata.router.policies.baselines.load_granular import (
     JellyfishPlusOptions,
@@ -144,6 +145,19 @@ def _lookahead(families: Sequence[Family], options: Any, rng: random.Random) -> 
     return [LookaheadQueue(family, options, markets) for family in families]
 
 
+def _auto(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    groups: dict[str, list[Family]] = {}
+    for family in families:
+        groups.setdefault(resolved(family.spec, AUTO, {})[0], []).append(family)
+    built: dict[int, Source] = {}
+    for policy, group in groups.items():
+        entry = POLICIES[policy]
+        own = replace(entry.defaults, hold=options.hold, hold_ns_max=options.hold_ns_max)
+        sources = entry.build(group, own, rng)
+        built.update(zip((family.application for family in group), sources, strict=True))
+    return [built[family.application] for family in families]
+
+
 def _ramsis(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
     return [classes_of(family, options) for family in families]
 
@@ -203,6 +217,7 @@ POLICIES: dict[str, Policy] = {
     ),
     "jellyfish-plus": Policy(JellyfishPlusOptions(), _load_granular, chooses=True),
     "model-switching": Policy(ModelSwitchingOptions(), _model_switching, chooses=True),
+    AUTO: Policy(AutoOptions(), _auto),
 }
 
 

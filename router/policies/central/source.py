@@ -424,7 +424,7 @@ class CentralQueue(Source):
         return max(1, bisect_right(table, self.end_in_ns - self.gap_ns) - 1)
 
     def _alone_ns(self) -> int:
-        return min(table[1] for table in self.tables)
+        return min([table[1] for table in self.tables])
 
     def _drop_hopeless(self, start_at_ns: int, spare: bool) -> None:
         """Drop heads that fit no batch; and in overload those that would keep all batches small

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fermata.foundation.units import ms
+from fermata.foundation.units import NEVER, ms
 from fermata.router.core.events import Batch, Compute, DropReason, Request
-from fermata.router.core.source import NO_LANES, Slot, SourceContext
+from fermata.router.core.source import NO_LANES, Bid, Slot, SourceContext
 from fermata.router.policies.central.accuracy_hull import concave_hull
 from fermata.router.policies.central.options import CentralOptions
 from fermata.router.policies.central.source import CentralQueue
@@ -82,6 +82,10 @@ class LookaheadQueue(CentralQueue):
         self.failures = 0
         self.last_at_ns = 0
         """When the newest request arrived."""
+        self.wanted = 0
+        """Size of the batch that is held for."""
+        self.looked_at = 0
+        """Requests that leave the bid as it is, as long as fewer than so many wait."""
 
     def attach(self, desk: SourceContext) -> None:
         self.market = self.markets.setdefault(desk.pool, Market())
@@ -104,7 +108,20 @@ class LookaheadQueue(CentralQueue):
         self.last_at_ns = now_ns
         lanes = super().on_request(now_ns, request)
         self._count_waiting()
+        queue = self.queue
+        if request.allowed is None and len(queue) < self.looked_at and queue.first() is not request:
+            # The common case: it waits with the others, for company or for a backend.
+            return NO_LANES
         return lanes
+
+    def bid(self, now_ns: int, lane: int) -> Bid | None:
+        bid = super().bid(now_ns, lane)
+        self.looked_at = 0
+        if bid is not None and bid.ripe_at_ns > now_ns:
+            self.looked_at = self.wanted
+        elif bid is not None and self.desk.free_backends(self) == 0:
+            self.looked_at = NEVER
+        return bid
 
     def on_time(self, now_ns: int) -> Sequence[int]:
         self.arrivals.fall_silent()
@@ -340,9 +357,11 @@ class LookaheadQueue(CentralQueue):
         if choice is not None and self.desk.free_backends(self) <= self.stake.left_free:
             spare_ns = self.look.yielded * self.end_in_ns
             if left_ns - choice[0] > 4.0 * spare_ns:
+                self.wanted = 0
                 return int(spare_ns)
         if wanted is None:
             return 0
+        self.wanted = wanted[1]
         gap_ns = self._next_gap_ns(now_ns)
         gather_ns = max(least_ns, (wanted[1] - len(self.queue)) * gap_ns)
         run_ns = self.tables[wanted[2]][wanted[1]] * self.allowance

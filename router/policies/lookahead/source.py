@@ -5,7 +5,7 @@ backends and applications together, and with holding and the size of batches amo
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,9 +15,11 @@ from fermata.router.core.events import Batch, Compute, DropReason, Request
 from fermata.router.core.source import NO_LANES, Bid, Slot, SourceContext
 from fermata.router.policies.central.accuracy_hull import concave_hull
 from fermata.router.policies.central.options import CentralOptions
+from fermata.router.policies.central.running_work import RunningWork
 from fermata.router.policies.central.source import CentralQueue
 from fermata.router.policies.family import Family
 from fermata.router.policies.lookahead.arrival_rate import ArrivalRate
+from fermata.router.policies.lookahead.fleet import Fleet
 from fermata.router.policies.lookahead.market import Market
 from fermata.router.policies.lookahead.values import RULES, Choice, QueueProblem, ValueTable
 
@@ -80,6 +82,7 @@ class LookaheadQueue(CentralQueue):
         self.overloaded = False
         """Not even the cheapest batches keep up with the load."""
         self.failures = 0
+        self.fleet = Fleet(self.under_way)
         self.last_at_ns = 0
         """When the newest request arrived."""
         self.wanted = 0
@@ -119,7 +122,7 @@ class LookaheadQueue(CentralQueue):
         self.looked_at = 0
         if bid is not None and bid.ripe_at_ns > now_ns:
             self.looked_at = self.wanted
-        elif bid is not None and self.desk.free_backends(self) == 0:
+        elif bid is not None and not bid.again and self.desk.free_backends(self) == 0:
             self.looked_at = NEVER
         return bid
 
@@ -166,7 +169,11 @@ class LookaheadQueue(CentralQueue):
         self.end_in_ns = slo_ns - self.lead.ns(1)
         self.arrivals.least_ns = self.end_in_ns
         self._count_others(now_ns)
-        self.backends = max(1.0, self.desk.backends_for(self) - self._strangers())
+        self.fleet.count(self.desk, self.variants, self.end_in_ns)
+        self.tables = [self.costs.of(each, self.fleet.kind).plan_ns for each in self.variants]
+        self.constrained.tables = self.tables
+        able = self.desk.backends_for(self) * self.fleet.worth
+        self.backends = max(1.0, able - self._strangers())
         if self.arrivals.gap_ns > 0.0:
             self.gap_ns = self.arrivals.gap_ns
         points = self._points(int(self.end_in_ns - self.options.headroom * slo_ns))
@@ -237,7 +244,7 @@ class LookaheadQueue(CentralQueue):
         allowance = 1.0 + caution * rules.caution_step
         return QueueProblem(
             tuple(tuple(int(run_ns * allowance) for run_ns in table) for table in self.tables),
-            tuple(tuple(self.costs.of(variant).p50_ns) for variant in self.variants),
+            tuple(tuple(self.costs.of(each, self.fleet.kind).p50_ns) for each in self.variants),
             tuple(self.accuracy),
             float(self.end_in_ns),
             math.exp(-load * rules.load_step),
@@ -263,7 +270,7 @@ class LookaheadQueue(CentralQueue):
             left_ns = self.queue.first().deadline_ns - now_ns - self.lead.ns(1)
             backlog_ns = max(backlog_ns, RULES.patience * (self.end_in_ns - left_ns))
         own = self.backends * self.stake.part
-        backlog_ns += self.under_way.left_ns(now_ns) / own
+        backlog_ns += self.fleet.left_ns(now_ns) / own
         backlog = backlog_ns / table.problem.gap_ns
         states = table.states
         state = bisect_right(states, backlog) - 1
@@ -302,6 +309,8 @@ class LookaheadQueue(CentralQueue):
         left_ns = queue.first().deadline_ns - slot.start_at_ns
         if self._hold_ns(now_ns, left_ns) > 0:
             return None
+        if self.fleet.is_slower(slot) and table is not None and self.evidence == 0:
+            return self._batch_on_slower(now_ns, slot, table)
         if not self._plain(slot) or self.evidence > 0:
             return self._batch_here(now_ns, slot, queue.first())
         if table is None:
@@ -321,6 +330,42 @@ class LookaheadQueue(CentralQueue):
         if choice is None:
             return None
         return self._filled(choice[2], choice[1], choice[4], left_ns / self.allowance)
+
+    def _work_on(self, kind: int) -> RunningWork:
+        return self.fleet.work_on(kind)
+
+    def _plain(self, slot: Slot) -> bool:
+        changed = slot.resident is not None or slot.room is not None
+        return not changed and slot.kind == self.fleet.kind and slot.factor == 1.0
+
+    def _batch_on_slower(self, now_ns: int, slot: Slot, table: ValueTable) -> Batch | None:
+        """The same on a backend of a slower kind. Those who have too little time for it are passed
+        over. It stays idle where faster ones would earn more than the backlog costs meanwhile."""
+        queue = self.queue
+        run_ns = [self.costs.of(each, slot.kind).plan_ns for each in self.variants]
+        alone_ns = min([each[1] for each in run_ns])
+        first = bisect_left(
+            queue.items,
+            slot.start_at_ns + alone_ns,
+            lo=queue.head,
+            key=lambda each: each.deadline_ns,
+        )
+        if first == len(queue.items):
+            return None
+        waiting, each_ns = len(queue.items) - first, self.lead.per_request_ns
+        left_ns = (queue.items[first].deadline_ns - slot.start_at_ns) / self.allowance
+        state = self._state(now_ns, table)
+        for _, size, variant, _, limit in table.ranked(state):
+            times_ns = run_ns[variant]
+            if size > waiting or size >= len(times_ns) or times_ns[size] + each_ns * size > left_ns:
+                continue
+            if self.accuracy[variant] + table.slope(state) < table.accuracy:
+                break
+            most = min(limit, waiting, len(times_ns) - 1)
+            while most > size and times_ns[most] + each_ns * most > left_ns:
+                most -= 1
+            return Batch(self.variants[variant], queue.pop_from(first, most))
+        return None
 
     def _shed(self, now_ns: int, slot: Slot, table: ValueTable) -> None:
         """In lasting overload, drop old heads where the table would rather have one less."""
@@ -386,5 +431,8 @@ class LookaheadQueue(CentralQueue):
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         batch = super().grant(now_ns, slot)
+        if batch is None and self.fleet.is_slower(slot):
+            # With a longer backlog it may be of use.
+            self.standing_bid.again = True
         self._count_waiting()
         return batch

@@ -9,7 +9,7 @@ from fermata.simulator.tournament.standings import play_all, standings
 FIRST = 1_000_000
 """Policies are tuned on seeds below."""
 DRAWS, QUICK_DRAWS = 500, 60
-SEVERAL = "central-queue"
+SEVERAL = "lookahead"
 """Default for several variants, and for a single one."""
 SINGLE = "deferred"
 

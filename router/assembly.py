@@ -13,6 +13,7 @@ from fermata.router.core.events import Request
 from fermata.router.core.shares import FairAdmission
 from fermata.router.core.source import Outbox, Source
 from fermata.router.policies.application import ApplicationSpec
+from fermata.router.policies.auto import AUTO, resolved
 from fermata.router.policies.catalog import POLICIES, build_sources, check_movable, group_of
 from fermata.router.policies.family import Family
 from fermata.router.policies.ownership import Ownership
@@ -25,7 +26,7 @@ class RouterConfig:
     """Everything that a router is configured with at its start."""
 
     applications: tuple[ApplicationSpec, ...]
-    policy: str = "deferred"
+    policy: str = AUTO
     policy_options: Mapping[str, object] = field(default_factory=dict)
     """As users write them."""
     kind: str = ""
@@ -180,8 +181,8 @@ def policy_of(
 ) -> tuple[str, Mapping[str, object]]:
     """The policy that serves an application, and its options as users write them."""
     if application.policy:
-        return application.policy, application.policy_options
-    return config.policy, config.policy_options
+        return resolved(application, application.policy, application.policy_options)
+    return resolved(application, config.policy, config.policy_options)
 
 
 def _share_backends(config: RouterConfig, sources: list[Source]) -> None:

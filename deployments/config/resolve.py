@@ -30,6 +30,7 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
+from fermata.router.policies.auto import AUTO, FIXED
 from fermata.router.policies.sneakpeek.classes import Classes
 
 EMBEDDED = "digits"
@@ -103,7 +104,7 @@ def presets(policy: str, scaled: bool = False) -> dict[str, str]:
 
     A fixed fleet holds requests only while that raises goodput; a scaled one is there to be used.
     """
-    return {"hold": "deferred" if scaled else "auto"} if policy == "deferred" else {}
+    return {"hold": "deferred" if scaled else "auto"} if policy in (AUTO, FIXED) else {}
 
 
 def _application(

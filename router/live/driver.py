@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from fermata.foundation.logs import LOG
 from fermata.foundation.units import ms
 from fermata.partitioner.plan import Plan
 from fermata.router.assembly import Assembly, RouterConfig, assemble
@@ -49,6 +50,7 @@ from fermata.router.live.notifier import FrontendNotifier
 from fermata.router.live.precise_timer import PreciseTimer
 from fermata.router.live.subprocess_worker import Failed, Then, Work, run_now
 from fermata.router.live.supervisor import BackendSupervisor
+from fermata.router.policies.auto import notes
 from fermata.router.telemetry.meters import Meters
 
 REPLY_NS = ms(2)
@@ -86,6 +88,8 @@ class LiveRouter:
         self.stand_down = stand_down
         self.confirm = confirm
         built = self.built = assemble(config)
+        for note in notes(config.applications, config.policy):
+            LOG.info(note)
         self.engine: Engine = built.engine
         self.fleet = Fleet(config, built)
         self.lead = LeadTimeEstimator(config, built)

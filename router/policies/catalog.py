@@ -9,6 +9,7 @@ from typing import Any
 from fermata.foundation.refusals import check_number, refuse
 from fermata.foundation.units import NEVER, ms
 from fermata.router.core.source import Source
+from fermata.router.policies.auto import AUTO, AutoOptions, resolved
 from fermata.router.policies.baselines.batch_queues import BatchQueues, BatchQueuesOptions
 from fermata.router.policies.baselines.load_granular import (
     JellyfishPlusOptions,
@@ -25,6 +26,8 @@ from fermata.router.policies.deferred_options import EAGER, HOLDS, PUBLISHED, De
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.decision import SELECTIONS
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from fermata.router.policies.lookahead.market import Market
+from fermata.router.policies.lookahead.source import LookaheadQueue
 from fermata.router.policies.ramsis.chain.problem import BALANCINGS, REWARDS
 from fermata.router.policies.ramsis.laws import check_ramsis
 from fermata.router.policies.ramsis.options import RamsisOptions
@@ -137,6 +140,24 @@ def _central(families: Sequence[Family], options: Any, rng: random.Random) -> li
     return [CentralQueue(family, options) for family in families]
 
 
+def _lookahead(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    markets: dict[object, Market] = {}
+    return [LookaheadQueue(family, options, markets) for family in families]
+
+
+def _auto(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    groups: dict[str, list[Family]] = {}
+    for family in families:
+        groups.setdefault(resolved(family.spec, AUTO, {})[0], []).append(family)
+    built: dict[int, Source] = {}
+    for policy, group in groups.items():
+        entry = POLICIES[policy]
+        own = replace(entry.defaults, hold=options.hold, hold_ns_max=options.hold_ns_max)
+        sources = entry.build(group, own, rng)
+        built.update(zip((family.application for family in group), sources, strict=True))
+    return [built[family.application] for family in families]
+
+
 def _ramsis(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
     return [classes_of(family, options) for family in families]
 
@@ -188,11 +209,15 @@ POLICIES: dict[str, Policy] = {
     ),
     "single-queue": Policy(SingleQueueOptions(), _single_queue, chooses=True, owns_backends=True),
     "central-queue": Policy(CentralOptions(), _central, chooses=True),
+    "lookahead": Policy(
+        CentralOptions(), _lookahead, frozenset(("calm", "strained")), chooses=True
+    ),
     "ramsis": Policy(
         RamsisOptions(), _ramsis, chooses=True, check=check_ramsis, owns_backends=True
     ),
     "jellyfish-plus": Policy(JellyfishPlusOptions(), _load_granular, chooses=True),
     "model-switching": Policy(ModelSwitchingOptions(), _model_switching, chooses=True),
+    AUTO: Policy(AutoOptions(), _auto),
 }
 
 

@@ -265,11 +265,15 @@ class CentralQueue(Source):
         if batch is None:
             return None
         run_ns = slot.expect_ns(batch.variant, len(batch.requests))
-        self.under_way.add(slot.start_at_ns + run_ns, run_ns)
+        self._work_on(slot.kind).add(slot.start_at_ns + run_ns, run_ns)
         if self.evidence:
             self.evidence -= sum(request.accuracies is not None for request in batch.requests)
             self.evidence = max(0, self.evidence) if len(self.queue) + len(self.constrained) else 0
         return batch
+
+    def _work_on(self, kind: int) -> RunningWork:
+        """Where to count a batch that runs on such a backend."""
+        return self.under_way
 
     def _first_fitting(self, slot: Slot) -> Request | None:
         """The first constrained request for which some variant here is in time.
@@ -424,7 +428,7 @@ class CentralQueue(Source):
         return max(1, bisect_right(table, self.end_in_ns - self.gap_ns) - 1)
 
     def _alone_ns(self) -> int:
-        return min(table[1] for table in self.tables)
+        return min([table[1] for table in self.tables])
 
     def _drop_hopeless(self, start_at_ns: int, spare: bool) -> None:
         """Drop heads that fit no batch; and in overload those that would keep all batches small

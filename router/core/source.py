@@ -16,7 +16,7 @@ from fermata.router.core.events import (
 )
 from fermata.router.core.lead import Lead
 from fermata.router.core.pool import Pool
-from fermata.router.core.signals import Ledger, Signals
+from fermata.router.core.signals import Ledger, Promise, Signals
 from fermata.router.core.timers import Timer, Timers
 
 POOL: Final = 0
@@ -310,6 +310,10 @@ class Source:
     def figures(self) -> dict[str, float]:
         """Figures for an operator."""
         return {}
+
+    def promise(self, application: int) -> Promise | None:
+        """The outcome that it expects for one of its applications; None where it cannot tell."""
+        return None
 
     def on_time(self, now_ns: int) -> Sequence[int]:
         """A `SourceTimer` of this source is due."""

@@ -586,6 +586,8 @@ class RankThread(SourceContext):
         batch.expect_ns = slot.expect_ns(batch.variant, size)
         if standing.party is not None and state.lane.shares is not None:
             state.lane.shares.charge(standing.party, batch.expect_ns)
+        if self.costs.trials:
+            self.costs.end_trial(batch.variant)
         batch.swap_in_ns = slot.swap_in_ns(batch.variant)
         if state.resident is not None and batch.variant not in state.resident:
             # The next grant will find it there.

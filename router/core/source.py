@@ -234,6 +234,8 @@ class Source:
     """True: it tells how many backends it needs at the least (`SourceDemand`)."""
     by_kind = False
     """True: where the pool has several kinds of backends, it bids for each of them apart."""
+    hears_kinds = False
+    """True: it bids for all kinds together, and is told which there are."""
     maps_clients = False
     """True: it decides itself which clients are served when not all can be."""
     number = -1
@@ -292,7 +294,8 @@ class Source:
         return NO_LANES
 
     def on_kinds(self, now_ns: int, kinds: tuple[int, ...]) -> Sequence[int]:
-        """The pool has backends of these kinds from now on; told to sources that are `by_kind`."""
+        """The pool has backends of these kinds from now on; told to sources that are `by_kind`
+        or `hears_kinds`."""
         return NO_LANES
 
     def on_plan(self, now_ns: int) -> Sequence[int]:

@@ -105,6 +105,8 @@ def assemble(config: RouterConfig) -> Assembly:
     for application, source in zip(config.applications, sources, strict=True):
         family = families[len(engine.sources)]
         runs = _what_runs(config, application, source, family)
+        if POLICIES[policy_of(config, application)[0]].chooses:
+            costs.add_siblings([family.variants[place] for place in family.choices()])
         admission = _admission(config, application, source, family, engine.outbox)
         engine.add_application(source, admission=admission, runs=runs)
     for rank in engine.ranks:

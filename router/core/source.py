@@ -16,7 +16,7 @@ from fermata.router.core.events import (
 )
 from fermata.router.core.lead import Lead
 from fermata.router.core.pool import Pool
-from fermata.router.core.signals import Ledger, Signals
+from fermata.router.core.signals import Ledger, Promise, Signals
 from fermata.router.core.timers import Timer, Timers
 
 POOL: Final = 0
@@ -234,6 +234,8 @@ class Source:
     """True: it tells how many backends it needs at the least (`SourceDemand`)."""
     by_kind = False
     """True: where the pool has several kinds of backends, it bids for each of them apart."""
+    hears_kinds = False
+    """True: it bids for all kinds together, and is told which there are."""
     maps_clients = False
     """True: it decides itself which clients are served when not all can be."""
     number = -1
@@ -292,7 +294,8 @@ class Source:
         return NO_LANES
 
     def on_kinds(self, now_ns: int, kinds: tuple[int, ...]) -> Sequence[int]:
-        """The pool has backends of these kinds from now on; told to sources that are `by_kind`."""
+        """The pool has backends of these kinds from now on; told to sources that are `by_kind`
+        or `hears_kinds`."""
         return NO_LANES
 
     def on_plan(self, now_ns: int) -> Sequence[int]:
@@ -310,6 +313,10 @@ class Source:
     def figures(self) -> dict[str, float]:
         """Figures for an operator."""
         return {}
+
+    def promise(self, application: int) -> Promise | None:
+        """The outcome that it expects for one of its applications; None where it cannot tell."""
+        return None
 
     def on_time(self, now_ns: int) -> Sequence[int]:
         """A `SourceTimer` of this source is due."""

@@ -174,8 +174,8 @@ def _application(live: LiveRouter, number: int, now_ns: int) -> ApplicationSnaps
 
 
 def _policy(live: LiveRouter, number: int) -> PolicySnapshot:
-    figures = live.engine.sources[number].figures()
-    return PolicySnapshot(figures, live.trouble.get(number, ""))
+    source = live.engine.sources[number]
+    return PolicySnapshot(source.figures(), live.trouble.get(number, ""), source.promise(number))
 
 
 def _variants(live: LiveRouter) -> Slices[list[VariantSnapshot]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fermata.router.core.events import is_bad
+from fermata.router.core.signals import Promise
 from fermata.router.links.unavailability import Unavailability
 from fermata.router.telemetry.histogram import HistogramSnapshot
 from fermata.router.telemetry.meters import RecentBatch
@@ -67,6 +68,8 @@ class PolicySnapshot:
     figures: Mapping[str, float]
     trouble: str
     """The failure of its last computation, until one succeeds."""
+    promise: Promise | None = None
+    """The outcome that it expects now, where it can tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from told import Told, advance, make, send
 
 from fermata.foundation.units import NEVER, ms
 from fermata.router.core.admission import Stream, StreamAdmission
-from fermata.router.core.costs import Costs, RatioWindow
+from fermata.router.core.costs import Costs
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Batch, DropReason, Request, Retry
 from fermata.router.core.lead import Lead
+from fermata.router.core.margins.ratios import RatioWindow
 from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.core.matching.lane import Lane
 from fermata.router.core.matching.standing import Standing

@@ -133,7 +133,11 @@ def test_tables_that_cannot_be_made_are_told_of_and_tried_again() -> None:
     asked.pop()[1](Failed("ended with status 1"))
     world.settle()
     told = snapshot(world.router)["policies"]["cats"]
-    assert told == {"figures": {"table_failures": 1.0}, "trouble": "ended with status 1"}
+    assert told == {
+        "figures": {"table_failures": 1.0},
+        "trouble": "ended with status 1",
+        "promise": None,
+    }
     world.advance(ms(1100))
     work, then = asked.pop()
     then(work())

@@ -186,8 +186,8 @@ class RankThread(SourceContext):
             for backend in (each.backend for each in pool.members):
                 self._join(source, pool, own_lane(backend))
         source.attach(self)
-        if source.by_kind and self.kinds:
-            self._part(self.settled_at_ns, source)
+        if self.kinds:
+            self._tell_kinds(self.settled_at_ns, source)
 
     def remove_source(self, source: Source) -> None:
         """Forget a source of the pool, with its bid; its queue stays with it."""
@@ -210,7 +210,14 @@ class RankThread(SourceContext):
         standing.lane.leave(standing)
         standing.bid = None
 
-    def _part(self, now_ns: int, source: Source) -> None:
+    def _tell_kinds(self, now_ns: int, source: Source) -> None:
+        """Tell a source of the pool's kinds of backends, where it plans with them."""
+        if source.by_kind:
+            self._part(source)
+        if source.by_kind or source.hears_kinds:
+            self.refresh(now_ns, source, source.on_kinds(now_ns, self.kinds))
+
+    def _part(self, source: Source) -> None:
         """Have a source bid for each kind of the pool apart, if there are several."""
         kinds = self.kinds if len(self.kinds) > 1 else ()
         wanted, standings = [kind_lane(kind) for kind in kinds], self.standings[source.number]
@@ -219,7 +226,6 @@ class RankThread(SourceContext):
         for index in wanted:
             if index not in standings:
                 self._join(source, self.lanes[POOL], index)
-        self.refresh(now_ns, source, source.on_kinds(now_ns, self.kinds))
 
     def _leave(self, source: Source, lane: Lane) -> None:
         assert not lane.members
@@ -368,8 +374,8 @@ class RankThread(SourceContext):
             return
         self.kinds = kinds
         for standings in self.standings:
-            if POOL in standings and standings[POOL].source.by_kind:
-                self._part(now_ns, standings[POOL].source)
+            if POOL in standings:
+                self._tell_kinds(now_ns, standings[POOL].source)
 
     def settle(self, now_ns: int) -> None:
         """Bring the backends' uptime up to now."""
@@ -586,6 +592,8 @@ class RankThread(SourceContext):
         batch.expect_ns = slot.expect_ns(batch.variant, size)
         if standing.party is not None and state.lane.shares is not None:
             state.lane.shares.charge(standing.party, batch.expect_ns)
+        if self.costs.trials:
+            self.costs.end_trial(batch.variant)
         batch.swap_in_ns = slot.swap_in_ns(batch.variant)
         if state.resident is not None and batch.variant not in state.resident:
             # The next grant will find it there.

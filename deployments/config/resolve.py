@@ -237,6 +237,7 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 given.dtype,
                 table_ns,
                 fit=given.fit if given.sized else "",
+                finite_outputs=application.finite_outputs,
             )
         )
     return specs

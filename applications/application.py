@@ -40,6 +40,8 @@ class Application(ApplicationSpec):
     labels: Served[tuple[str, ...]] = ()
     """Names of the classes of the first output, for clients that ask for them; an embedded model
     knows its own."""
+    finite_outputs: Served[bool] = False
+    """Requests whose outputs hold a NaN or an infinity fail. They are counted in any case."""
     weight: Simulated[NotNegative] = 1.0
     """Its part of the whole rate, relative to others."""
     copies: Simulated[Count] = 1

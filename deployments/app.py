@@ -196,7 +196,8 @@ class Backend:
             settings = replace(settings, hung_ns=seconds(600))
         resolve = where_router(self.config)
         store = self.store
-        meter = BackendMeter(store.loads, store.held_bytes, find_gpu(store.device))
+        gpu = find_gpu(store.device)
+        meter = BackendMeter(store.loads, store.held_bytes, gpu, store.non_finite)
         export = BackendExport(settings.number)
         self.process = BackendProcess(
             settings,

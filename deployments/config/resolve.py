@@ -241,6 +241,7 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 table_ns,
                 static_bytes,
                 fit=given.fit if given.sized else "",
+                finite_outputs=application.finite_outputs,
             )
         )
     return specs

@@ -197,4 +197,11 @@ class LinkHub:
         link = self.backends.get(backend)
         if link is None:
             return
-        link.send(payload if link.peer.node == self.node else self.arena.inline(payload))
+        if not payload.segment or link.peer.node != self.node:
+            size, most = payload.length or len(payload.data), self.options.links.data_bytes_max
+            if size > most:
+                link.send(Payload(payload.rid, "", (), missing=True))
+                self.driver.on_too_large(payload.rid, size, most)
+                return
+            payload = self.arena.inline(payload)
+        link.send(payload)

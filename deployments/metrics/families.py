@@ -246,6 +246,13 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
                 ("variant",),
                 samples.loads(1, SECOND),
             ),
+            MetricFamily(
+                "non_finite_outputs_total",
+                "counter",
+                "Requests whose outputs held a NaN or an infinity; those run again count again.",
+                ("variant",),
+                samples.non_finite,
+            ),
         ),
     ),
     (

@@ -220,6 +220,11 @@ def loads(place: int, unit: float) -> Reader:
     return read
 
 
+def non_finite(status: DeploymentStatus) -> Iterator[Sample]:
+    for variant, count in status.router.non_finite.items():
+        yield {"variant": variant}, count
+
+
 def advice(key: str) -> Reader:
     def read(status: DeploymentStatus) -> Iterator[Sample]:
         advised = () if status.scaling is None else status.scaling.advice

@@ -30,6 +30,8 @@ class ModelSpec:
     """Pictures come in any size and are fitted to the model's: `whole` or `centre`."""
     half: bool = True
     """Use 16-bit floats on a GPU."""
+    finite_outputs: bool = False
+    """A batch whose outputs hold a NaN or an infinity has failed."""
 
 
 @dataclass(frozen=True, slots=True)

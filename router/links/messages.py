@@ -330,6 +330,8 @@ class BackendStats(msgspec.Struct, tag=42, array_like=True, frozen=True):
     gpu_memory_bytes_max: int = -1
     gpu_used: float = -1.0
     """Share of the last second that the GPU was at work, as its driver says."""
+    non_finite: tuple[tuple[str, int], ...] = ()
+    """(variant, requests whose outputs held a NaN or an infinity)."""
 
 
 # Backend -> frontend, and back

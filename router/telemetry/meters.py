@@ -83,6 +83,8 @@ class Meters:
         """By variant: loads and the time they took, over all backends."""
         self.failures = 0
         """Batches and loads that failed on backends."""
+        self.non_finite: dict[str, int] = {}
+        """By variant: requests whose outputs held a NaN or an infinity."""
 
     # Batches
 
@@ -153,6 +155,7 @@ class Meters:
     def on_backend(self, number: int, stats: BackendStats) -> None:
         self.backends[number] = stats
         self.failures += stats.failures
+        add_counts(self.non_finite, dict(stats.non_finite))
         for variant, count, took_ns in stats.loads:
             known = self.loads.setdefault(variant, [0, 0])
             known[0] += count

@@ -204,6 +204,8 @@ class RouterSnapshot:
     link_round_trip: HistogramSnapshot
     loads: Mapping[str, list[int]]
     failures: int
+    non_finite: Mapping[str, int]
+    """Requests whose outputs held a NaN or an infinity, by variant."""
     applications: Mapping[str, ApplicationSnapshot]
     tenants: Mapping[str, Mapping[str, int]]
     absent: Mapping[str, Unavailability]

@@ -42,7 +42,7 @@ def busy_world() -> World:
     stats = FrontendStats((answered,), memory_bytes=123, tenants=tenants)
     world.hear(world.frontend, stats)
     world.hear(world.frontend, FrontendStats((), memory_bytes=123, tenants=tenants))
-    gpu = BackendStats((("v", 1, ms(30)),), 1, 10, 20, 30, 40, 0.5)
+    gpu = BackendStats((("v", 1, ms(30)),), 1, 10, 20, 30, 40, 0.5, (("v", 2),))
     world.hear(world.backend, gpu)
     return world
 

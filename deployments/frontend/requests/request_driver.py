@@ -263,6 +263,16 @@ class RequestDriver:
         if self.observer is not None:
             self.observer.on_fetch(now_ns, backend, fetch)
 
+    def on_too_large(self, rid: int, size: int, limit: int) -> None:
+        """The backend that fetches an input is elsewhere, and no message there may hold it."""
+        message = (
+            f"too-large: its input of {size} bytes goes to another machine, "
+            f"and a message there holds {limit}: send a smaller one"
+        )
+        self.table.on_too_large(self.clock(), rid, message)
+        # The effects that are carried out now were taken before.
+        self.loop.call_soon(self.pump)
+
     def on_returned(self, backend: int, returned: Returned) -> None:
         self.table.on_returned(self.clock(), backend, returned)
 

@@ -120,6 +120,14 @@ class RequestTable:
         if entry is not None:
             self._give_up(now_ns, entry, Refusal(status, RefusalReason.BAD_INPUT, message))
 
+    def on_too_large(self, now_ns: int, rid: int, message: str) -> None:
+        """The input cannot be sent to the backend that fetches it."""
+        entry = self.entries.get(rid)
+        if entry is not None:
+            self._has_read(rid, entry)
+            refusal = Refusal("INVALID_ARGUMENT", RefusalReason.TOO_LARGE, message)
+            self._give_up(now_ns, entry, refusal)
+
     def on_cancel(self, now_ns: int, rid: int) -> None:
         """The client has left, or cancelled the request."""
         entry = self.entries.get(rid)

@@ -154,7 +154,8 @@ class Placer:
         return [] if reading.on_their_way.issuperset(away) else [ApplyPlan(self.going)]
 
     def on_new_leader(self, now_ns: int, reading: ClusterReading) -> list[PlacementEffect]:
-        """Give the plan to a router that has none: all its applications are on one sub-cluster."""
+        """Give the plan to a router that has none, or knows only what backends hold."""
+        self.begun_ns = None
         if self.opened is not None and self.opened.term != reading.term:
             self.opened = reading
         if self.going is None and self.plan.away(reading.plan):
@@ -167,8 +168,10 @@ class Placer:
 
     def _give_up(self, running: Plan, away: tuple[str, ...]) -> list[PlacementEffect]:
         """Have applications served where they are, and models that came for nothing unloaded."""
-        self.plan, self.going, self.stage, self.stages_left = running, None, None, []
-        return [ApplyPlan(running), GiveUpMove(away)]
+        # A router may not know yet where some are.
+        self.plan = Plan({**self.plan.home, **running.home})
+        self.going, self.stage, self.stages_left = None, None, []
+        return [ApplyPlan(self.plan), GiveUpMove(away)]
 
     def _arrive(self) -> list[PlacementEffect]:
         assert self.going is not None

@@ -295,6 +295,16 @@ def test_a_move_that_never_ends_is_given_up_and_rolled_back() -> None:
     assert the(SolvePlacement, read(loop, reading(242, half, received=offered(a=9000, b=900))))
 
 
+def test_a_new_leader_has_all_the_time_for_a_move() -> None:
+    loop = started(None)
+    read(loop, reading(60, received=offered(a=1200, b=600)))
+    loop.on_solved(SWAPPED)
+    read(loop, reading(61))
+    assert read(loop, reading(200, Plan(), term=2)) == [ApplyPlan(SWAPPED)]
+    given_up = read(loop, reading(321, Plan({"b": 1}), term=2))
+    assert given_up == [ApplyPlan(APART), GiveUpMove(("a", "b"))]
+
+
 def test_a_plan_on_its_way_outlasts_an_epoch() -> None:
     loop = started(None)
     read(loop, reading(60, received=offered(a=1200, b=600)))

@@ -23,7 +23,7 @@ from fermata.deployments.backend.execution.executor import (
 )
 from fermata.deployments.backend.execution.runner import Runner, RunnerStore
 from fermata.deployments.backend.execution.segments import Segments
-from fermata.deployments.backend.execution.tensors import Array, InputError, view
+from fermata.deployments.backend.execution.tensors import InputError, Item, view
 from fermata.deployments.backend.frontends import Frontends
 from fermata.deployments.backend.limits import BatchLimits
 from fermata.deployments.backend.meter import BackendMeter, LoadCounts
@@ -335,7 +335,7 @@ class BackendProcess:
         if runner is None:
             self.pipeline.on_failed(self.clock(), job, 0, f"{variant} is not loaded here")
             return
-        items: list[tuple[int, Array]] = []
+        items: list[tuple[int, Item]] = []
         errors: dict[int, str] = {}
         for place, payload in enumerate(job.payloads()):
             try:

@@ -6,15 +6,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
+from fermata.deployments.backend.execution.named import sample_items
 from fermata.deployments.backend.execution.out_of_memory import (
     drop_references,
     is_out_of_memory,
     release_memory,
 )
 from fermata.deployments.backend.execution.runner import FittingRunner, Runner
-from fermata.deployments.backend.execution.tensors import numpy_dtype
+from fermata.deployments.backend.execution.tensors import Item, held_as
 from fermata.deployments.models.cache import cached
 from fermata.deployments.models.catalog import FAMILIES
 from fermata.deployments.models.model import Card
@@ -77,17 +76,14 @@ def measure_runner(
     effort: MeasureEffort = EFFORT,
 ) -> Profile:
     """The profile of a runner as it serves: same precision, same graphs, staging left out."""
-    assert spec.input_shape is not None
     if isinstance(runner, FittingRunner):
         # Pictures are fitted while they are staged, which is no part of the run.
         runner = runner.inner
-    dtype = numpy_dtype(spec.input_dtype or "FP32")
-    about = Card(spec.name, spec.input_shape, dtype, (-1,))
-    inputs: dict[int, list[np.ndarray]] = {}
+    inputs: dict[int, list[Item]] = {}
 
     def stage(size: int) -> object:
         if size not in inputs:
-            inputs[size] = list(about.make_batch(size))
+            inputs[size] = _sample_batch(spec, size)
         return runner.stage(inputs[size])
 
     columns: Columns | None = None
@@ -110,9 +106,20 @@ def measure_runner(
         p99_ns=columns.p99_ns,
         accuracy=getattr(card, "accuracy", None),
         recall=getattr(card, "recall", ()),
-        input=about.input,
+        input="" if spec.inputs else _card(spec).input,
         device=device.name,
     )
+
+
+def _card(spec: ModelSpec) -> Card:
+    assert spec.input_shape is not None
+    return Card(spec.name, spec.input_shape, held_as(spec.input_dtype or "FP32"), (-1,))
+
+
+def _sample_batch(spec: ModelSpec, size: int) -> list[Item]:
+    if spec.inputs:
+        return list(sample_items(spec.inputs, size))
+    return list(_card(spec).make_batch(size))
 
 
 def powers_of_two(largest: int) -> list[int]:

@@ -12,6 +12,7 @@ from fermata.applications.server_options import InputSpec
 from fermata.applications.variant import Variant
 from fermata.clients.wire.dtypes import NAMES
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
+from fermata.deployments.config.signature import check_same, named_inputs, signature_of
 from fermata.deployments.models.catalog import describe
 from fermata.deployments.models.digits import training_data
 from fermata.deployments.models.minilm import Tokens
@@ -24,6 +25,7 @@ from fermata.deployments.specs.served_model import (
     ImageSpec,
     Reader,
     ServedModel,
+    Signature,
     TensorSpec,
 )
 from fermata.foundation.errors import ConfigError
@@ -223,7 +225,8 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
     """Models that every backend loads."""
     specs: list[ModelSpec] = []
     for application, variant in variants(config):
-        given = input_of(application)
+        signature = signature_of(application, variant.model)
+        given = input_of(application, signature)
         if not given.sized:
             _check_input(application, variant, given)
         table_ns: tuple[int, ...] = ()
@@ -242,13 +245,18 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 static_bytes,
                 fit=given.fit if given.sized else "",
                 finite_outputs=application.finite_outputs,
+                inputs=named_inputs(application, signature),
+                outputs=() if signature is None else signature.outputs,
             )
         )
     return specs
 
 
-def input_of(application: Application) -> InputSpec:
-    """The input of a request: as configured, or as the model that serves says of itself."""
+def input_of(application: Application, signature: Signature | None = None) -> InputSpec:
+    """The first input of a request: as configured, or as the model that serves says of itself."""
+    if signature is not None:
+        first = signature.inputs[0]
+        return InputSpec(first.name, first.datatype, first.shape)  # type: ignore[arg-type]
     card = describe(_serving(application).model)
     if application.input is not None or card is None:
         return application.input or InputSpec()
@@ -308,19 +316,34 @@ def registry(config: DeploymentConfig) -> Registry:
     )
 
 
+def _signature(application: Application) -> Signature | None:
+    """The signature of an application, which all of its variants have."""
+    found = {each.name: signature_of(application, each.model) for each in application.variants}
+    known = {name: each for name, each in found.items() if each is not None}
+    if known:
+        check_same(application, known)
+    return found[_serving(application).name]
+
+
+def _first(given: InputSpec) -> TensorSpec:
+    return TensorSpec(given.name, given.dtype, given.shape)
+
+
 def _served_model(
     application: Application, router_name: str, versions: tuple[str, ...]
 ) -> ServedModel:
-    given = input_of(application)
+    signature = _signature(application)
+    given = input_of(application, signature)
     card = describe(_serving(application).model)
-    outputs: tuple[TensorSpec, ...] = ()
+    outputs = () if signature is None else signature.outputs
     labels = application.labels
     if card is not None:
         outputs = (TensorSpec(OUTPUT, "FP32", card.output_shape),)
         labels = labels or card.labels
     return ServedModel(
         name=application.name,
-        input=TensorSpec(given.name, given.dtype, given.shape),
+        input=_first(given) if signature is None else signature.inputs[0],
+        more_inputs=() if signature is None else signature.inputs[1:],
         slo_ns=application.slo_ns,
         hard_limit_ns=application.limit_ns,
         outputs=outputs,
@@ -344,7 +367,7 @@ def _served_model(
 def _image(application: Application, given: InputSpec) -> ImageSpec | None:
     if not given.image:
         return None
-    if len(given.shape) != 3:
+    if len(given.shape) != 3 or -1 in given.shape:
         raise ConfigError(
             f"input.shape={list(given.shape)} of {application.name} must be channels, height, width"
         )

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from fermata.deployments.specs.served_model import TensorSpec
+
 Measure = Literal["once", "always", "never"]
 """Measurement of run times: `once` keeps those of the first start on a machine."""
 
@@ -28,6 +30,10 @@ class ModelSpec:
     """File whose lock stands for the GPU that processes with emulated models share."""
     fit: str = ""
     """Pictures come in any size and are fitted to the model's: `whole` or `centre`."""
+    inputs: tuple[TensorSpec, ...] = ()
+    """Its inputs, where it takes arrays by name; empty: it takes one array."""
+    outputs: tuple[TensorSpec, ...] = ()
+    """Outputs that an emulated model answers with; empty: one number."""
     half: bool = True
     """Use 16-bit floats on a GPU."""
     finite_outputs: bool = False

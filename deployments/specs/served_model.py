@@ -21,6 +21,22 @@ class TensorSpec:
     name: str
     datatype: str
     shape: tuple[int, ...]
+    optional: bool = False
+    """Requests may leave this input out."""
+    size_max: int = 0
+    """The largest size of a dimension that varies; 0: any."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.datatype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Inputs and outputs of a model, by name."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...] = ()
+    """Empty if nobody knows them before a batch has run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +73,8 @@ class ServedModel:
     input: TensorSpec
     slo_ns: int
     hard_limit_ns: int
+    more_inputs: tuple[TensorSpec, ...] = ()
+    """Inputs after the first one."""
     outputs: tuple[TensorSpec, ...] = ()
     """Empty if only the backend knows them."""
     versions: tuple[str, ...] = ("1",)
@@ -82,6 +100,10 @@ class ServedModel:
     labels: tuple[str, ...] = ()
     """Names of the classes of the first output."""
     allow_nan: bool = False
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return (self.input, *self.more_inputs)
 
     @property
     def takes_bytes(self) -> bool:

@@ -19,6 +19,8 @@ def frontend_of(rid: int) -> int:
     return rid >> RID_BITS
 
 
+PackedTensors = tuple[tuple[str, str, tuple[int, ...], int], ...]
+"""(name, dtype, shape, length) of each tensor of a payload."""
 STANDBY = "standby"
 """The role of a router that waits to lead."""
 
@@ -365,6 +367,9 @@ class Payload(msgspec.Struct, tag=51, array_like=True, frozen=True):
     length: int = 0
     missing: bool = False
     """The request has ended meanwhile: leave it out of the batch."""
+    tensors: PackedTensors = ()
+    """Its tensors, where there are several: their bytes follow one another, and `dtype` and
+    `shape` say nothing."""
 
 
 class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):

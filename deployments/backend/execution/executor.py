@@ -18,7 +18,7 @@ from fermata.deployments.backend.execution.out_of_memory import (
     release_memory,
 )
 from fermata.deployments.backend.execution.runner import Runner
-from fermata.deployments.backend.execution.tensors import Array, Outputs, split
+from fermata.deployments.backend.execution.tensors import Item, Outputs, item_bytes, split
 
 INLINE_BYTES = 1 << 18
 """Less than this is staged by the thread that runs it: another one would take longer to wake."""
@@ -30,7 +30,7 @@ class Group:
     """Inputs of a batch that run together, with their positions in it."""
 
     places: list[int]
-    items: list[Array]
+    items: list[Item]
     staged: Callable[[], tuple[Any, int]]
     """Returns the staged inputs and the time of their staging; may be called once."""
 
@@ -73,7 +73,7 @@ class BatchExecutor(Protocol):
         self,
         job: PipelineJob,
         runner: Runner,
-        items: Sequence[tuple[int, Array]],
+        items: Sequence[tuple[int, Item]],
         errors: dict[int, str],
     ) -> None:
         """Stage these inputs, given with their place in the batch, and run them in turn."""
@@ -96,11 +96,11 @@ class Executor:
         self,
         job: PipelineJob,
         runner: Runner,
-        items: Sequence[tuple[int, Array]],
+        items: Sequence[tuple[int, Item]],
         errors: dict[int, str],
     ) -> None:
         """Stage these inputs, given with their place in the batch, and run them in turn."""
-        alike: dict[Hashable, list[tuple[int, Array]]] = {}
+        alike: dict[Hashable, list[tuple[int, Item]]] = {}
         for place, item in items:
             alike.setdefault(runner.alike(item), []).append((place, item))
         groups = []
@@ -110,8 +110,8 @@ class Executor:
             groups.append(Group(places, arrays, self._stage(runner, arrays)))
         self.jobs.put(ExecutorJob(job, runner, groups, errors))
 
-    def _stage(self, runner: Runner, arrays: list[Array]) -> Callable[[], tuple[Any, int]]:
-        if sum(array.nbytes for array in arrays) < INLINE_BYTES:
+    def _stage(self, runner: Runner, arrays: list[Item]) -> Callable[[], tuple[Any, int]]:
+        if sum(map(item_bytes, arrays)) < INLINE_BYTES:
             # Staged as part of the run, whose time does not show when the inputs arrived.
             return lambda: (runner.stage(arrays), 0)
         return partial(take_result, [self.stager.submit(stage, runner, arrays)])
@@ -197,7 +197,7 @@ def run_or_halve(
     runner: Runner,
     box: list[Any],
     places: list[int],
-    items: list[Array],
+    items: list[Item],
     errors: dict[int, str],
 ) -> list[tuple[list[int], Outputs]]:
     """Run the inputs in the box together; if memory does not suffice, one half after the other.
@@ -282,7 +282,7 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def stage(runner: Runner, arrays: list[Array]) -> tuple[Any, int]:
+def stage(runner: Runner, arrays: list[Item]) -> tuple[Any, int]:
     return runner.stage(arrays), time.monotonic_ns()
 
 

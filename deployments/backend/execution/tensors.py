@@ -18,6 +18,8 @@ from fermata.foundation.errors import ServingError
 from fermata.router.links.messages import Payload
 
 Array = NDArray[Any]
+Item = Any
+"""One request's input: an array, or a mapping of names to arrays where there are several."""
 Outputs = Any
 """A model's outputs: an array with a row for each request, a sequence with an array for each, or
 a mapping of names to either."""
@@ -45,7 +47,12 @@ def numpy_dtype(name: str) -> str:
     return found
 
 
-def view(payload: Payload, segments: Segments) -> Array:
+def held_as(datatype: str) -> str:
+    """numpy's name of the type that `view` gives."""
+    return {"BYTES": "object", "BF16": "float32"}.get(datatype) or numpy_dtype(datatype)
+
+
+def view(payload: Payload, segments: Segments) -> Item:
     """One request's input in place, without a copy; InputError if its size is wrong."""
     data: bytes | memoryview = payload.data
     if payload.segment:
@@ -57,15 +64,47 @@ def view(payload: Payload, segments: Segments) -> Array:
         if payload.offset < 0 or payload.length < 0 or end > len(whole):
             raise InputError(f"input ends at {end} in a segment of {len(whole)} bytes")
         data = whole[payload.offset : end]
-    if payload.dtype == "BYTES":
-        return _strings(bytes(data), payload.shape)
-    dtype = np.dtype(numpy_dtype(payload.dtype))
-    if any(side < 0 for side in payload.shape):
-        raise InputError(f"shape {payload.shape} has a negative side")
-    needed = prod(payload.shape) * dtype.itemsize
+    if not payload.tensors:
+        return _array(data, payload.dtype, payload.shape)
+    found: dict[str, Array] = {}
+    at = 0
+    for name, dtype, shape, length in payload.tensors:
+        found[name] = _array(data[at : at + length], dtype, shape)
+        at += length
+    if at != len(data):
+        raise InputError(f"inputs {', '.join(found)} take {at} bytes, not {len(data)}")
+    return found
+
+
+def _array(data: bytes | memoryview, datatype: str, shape: tuple[int, ...]) -> Array:
+    """One tensor in place."""
+    if datatype == "BYTES":
+        return _strings(bytes(data), shape)
+    if datatype == "BF16":
+        # numpy has no such type; its bits are the upper half of a 32-bit float's.
+        bits = _array(data, "UINT16", shape).astype(np.uint32) << 16
+        return bits.view(np.float32)
+    dtype = np.dtype(numpy_dtype(datatype))
+    if any(side < 0 for side in shape):
+        raise InputError(f"shape {shape} has a negative side")
+    needed = prod(shape) * dtype.itemsize
     if needed != len(data):
-        raise InputError(f"{payload.dtype} {payload.shape} takes {needed} bytes, not {len(data)}")
-    return np.frombuffer(data, dtype).reshape(payload.shape)
+        raise InputError(f"{datatype} {shape} takes {needed} bytes, not {len(data)}")
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def item_bytes(item: Item) -> int:
+    """Size of one request's input."""
+    if isinstance(item, Mapping):
+        return sum(int(array.nbytes) for array in item.values())
+    return int(item.nbytes)
+
+
+def copy_of(item: Item) -> Item:
+    """One request's input in memory of its own."""
+    if isinstance(item, Mapping):
+        return {name: np.array(array) for name, array in item.items()}
+    return np.array(item)
 
 
 def _strings(data: bytes, shape: Sequence[int]) -> Array:

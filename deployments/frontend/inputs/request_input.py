@@ -15,6 +15,7 @@ from fermata.clients.wire.tensors import (
 )
 from fermata.deployments.frontend.inputs.images import Pixels, check_pixels, decode, fit, write
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
+from fermata.router.links.messages import PackedTensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +24,23 @@ class RequestInput:
 
     model: ServedModel
     tensor: RawTensor
+    """The client's tensor; of several, their data one after the other."""
     encoded: bool
     """The input is still to be decoded or scaled."""
     batched: bool
     """The client counts a batch dimension of 1, and gets one back."""
     frame: tuple[int, int] = (0, 0)
     """Height and width of the client's picture, if answers are given in its pixels."""
+    tensors: tuple[RawTensor, ...] = ()
+    """The client's tensors, where the model has several inputs."""
+
+    @property
+    def packed(self) -> PackedTensors:
+        """The several tensors as the payload lists them, without a batch dimension."""
+        skip = int(self.batched)
+        return tuple(
+            (each.name, each.datatype, each.shape[skip:], len(each.data)) for each in self.tensors
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,12 +69,18 @@ class RequestInput:
         """Size of the payload, and of the encoded picture beside it until that is decoded."""
         return len(self.tensor.data) + (self.payload_bytes() if self.encoded else 0)
 
+    def check_finite(self) -> None:
+        """Raise BadRequestError for a number that is not finite, where the model takes none."""
+        if self.model.allow_nan:
+            return
+        for tensor in self.tensors or (self.tensor,):
+            check_finite(tensor)
+
     def write_payload(self, view: memoryview, pixels_max: int) -> None:
         """Fill `view` with the payload, in a thread; BadRequestError for a broken input."""
         model, tensor = self.model, self.tensor
         if not self.encoded:
-            if not model.allow_nan:
-                check_finite(tensor)
+            self.check_finite()
             view[:] = tensor.data
             return
         spec = self.payload_spec()

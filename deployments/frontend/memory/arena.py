@@ -9,7 +9,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 from fermata.deployments.frontend.memory.extents import Extents
-from fermata.router.links.messages import Payload
+from fermata.router.links.messages import PackedTensors, Payload
 
 PREFIX = "fermata-"
 STEP_BYTES = 4 << 20
@@ -82,22 +82,29 @@ class Arena:
         self._reserved = end
         return True
 
-    def place(self, rid: int, dtype: str, shape: tuple[int, ...], data: bytes) -> Payload:
+    def place(
+        self,
+        rid: int,
+        dtype: str,
+        shape: tuple[int, ...],
+        data: bytes,
+        tensors: PackedTensors = (),
+    ) -> Payload:
         """A payload with this input, in a slot if one is free."""
         slot = self.take(len(data))
         if slot is None:
-            return Payload(rid, dtype, shape, data)
+            return Payload(rid, dtype, shape, data, tensors=tensors)
         offset, view = slot
         view[:] = data
         view.release()
-        return Payload(rid, dtype, shape, b"", self.name, offset, len(data))
+        return Payload(rid, dtype, shape, b"", self.name, offset, len(data), False, tensors)
 
     def inline(self, payload: Payload) -> Payload:
         """The payload with its data, for a backend that does not share this memory."""
         if not payload.segment or self.segment is None:
             return payload
         data = bytes(self._view()[payload.offset : payload.offset + payload.length])
-        return Payload(payload.rid, payload.dtype, payload.shape, data)
+        return Payload(payload.rid, payload.dtype, payload.shape, data, tensors=payload.tensors)
 
     def free(self, payload: Payload) -> None:
         """Free the slot of a payload."""

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fermata.clients.wire import parameters as names
-from fermata.clients.wire.errors import TEXT_MAX
+from fermata.clients.wire.errors import TEXT_MAX, BadRequestError, shown
 from fermata.clients.wire.open_inference_pb2 import (
     InferParameter,
     ModelInferResponse,
@@ -11,13 +11,15 @@ from fermata.clients.wire.open_inference_pb2 import (
 )
 from fermata.clients.wire.tensors import FLOATS, RawTensor, join_bytes, to_array
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.protocol.client_errors import refusal_of
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.models.picture import reduction
 from fermata.router.links.messages import InputSizeAdvice, Result
 
 
 def response_of(request: ParsedRequest, result: Result, queue_ns: int) -> ModelInferResponse:
-    """The answer of a unary call."""
+    """The answer of a unary call; BadRequestError for an output that the model did not give."""
+    _check_outputs(request, result)
     response = ModelInferResponse(
         model_name=request.model.name, model_version=request.version, id=request.request_id
     )
@@ -32,6 +34,10 @@ def stream_response_of(
     if isinstance(outcome, Refusal):
         return stream_refusal(request.model.name, request.request_id, outcome)
     message = ModelStreamInferResponse()
+    try:
+        _check_outputs(request, outcome)
+    except BadRequestError as error:
+        return stream_refusal(request.model.name, request.request_id, refusal_of(error))
     response = message.infer_response
     response.model_name = request.model.name
     response.model_version = request.version
@@ -76,6 +82,17 @@ def advise(
         given[names.INPUT_SIZE].int64_param = advice.input_size
         given[names.NETWORK_US].int64_param = advice.network_ns // 1000
         given[names.SERVED].bool_param = advice.served
+
+
+def _check_outputs(request: ParsedRequest, result: Result) -> None:
+    """Refuse an output that was asked for by a name that the model does not have."""
+    given = {name for name, *_ in result.tensors} if request.classes else set()
+    for name, _ in request.classes:
+        if name not in given:
+            raise BadRequestError(
+                f"model {request.model.name!r} gave no output {shown(name)}: "
+                f"ask for one of {', '.join(sorted(given))}"
+            )
 
 
 def _fill(

@@ -19,7 +19,11 @@ from fermata.deployments.frontend.protocol import server_metadata
 from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.json_process import JsonProcess, JsonProcessError
-from fermata.deployments.frontend.protocol.json_tensors import read_request, write_response
+from fermata.deployments.frontend.protocol.json_tensors import (
+    read_request,
+    wants_binary,
+    write_body,
+)
 from fermata.deployments.frontend.protocol.openapi import document
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
@@ -126,6 +130,7 @@ class Rest:
         message = await self._message(request)
         if isinstance(message, Refusal):
             return _refusal(message)
+        is_binary = wants_binary(message)
         tenant: Tenant = request.state.tenant
         call = CallContext(traceparent=request.headers.get(TRACEPARENT, ""), tenant=tenant.name)
         parsed = parse_request(message, self.service.registry, call)
@@ -136,7 +141,11 @@ class Rest:
         queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
         response = response_of(parsed, outcome, queue_ns)
         size = sum(len(each) for each in response.raw_output_contents)
-        return await self._run_off_loop(size, lambda: JSONResponse(write_response(response)))
+        body, head_bytes = await self._run_off_loop(size, lambda: write_body(response, is_binary))
+        if head_bytes == len(body):
+            return Response(body, media_type="application/json")
+        headers = {BINARY_HEADER: str(head_bytes)}
+        return Response(body, headers=headers, media_type="application/octet-stream")
 
     def _guard(self, handler: Handler) -> Handler:
         """Check the token and the right to the model before a byte of the body is read."""

@@ -1,6 +1,7 @@
 """Metadata, configuration and statistics of the server and its models."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.deployments.frontend.requests.outcome_counts import ApplicationCounts, OutcomeCounts
@@ -36,13 +37,18 @@ def model_metadata(model: ServedModel) -> pb.ModelMetadataResponse:
 def _inputs(model: ServedModel) -> list[TensorSpec]:
     if model.takes_bytes:
         return [TensorSpec(model.input.name, "BYTES", (1,))]
-    return [TensorSpec(model.input.name, model.input.datatype, (1, *model.input.shape))]
+    return [replace(spec, shape=(1, *spec.shape)) for spec in model.inputs]
 
 
 def model_config(model: ServedModel) -> pb.ModelConfigResponse:
     config = pb.ModelConfig(name=model.name, platform=PLATFORM, backend=PLATFORM)
     for spec in _inputs(model):
-        config.input.add(name=spec.name, data_type=_data_type(spec.datatype), dims=spec.shape)
+        config.input.add(
+            name=spec.name,
+            data_type=_data_type(spec.datatype),
+            dims=spec.shape,
+            optional=spec.optional,
+        )
     for spec in model.outputs:
         data_type = _data_type(spec.datatype)
         config.output.add(name=spec.name, data_type=data_type, dims=(1, *spec.shape))

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from fermata.clients.wire.errors import BadRequestError
-from fermata.clients.wire.tensors import DTYPES, check_finite
+from fermata.clients.wire.tensors import DTYPES
 from fermata.deployments.frontend.access.client_ids import tenant_number
 from fermata.deployments.frontend.access.tenants import ANYBODY, ForbiddenError, Tenant
 from fermata.deployments.frontend.inputs.images import check_pixels
@@ -160,8 +160,8 @@ class RequestDriver:
         given = request.input
         try:
             check_pixels(*given.frame, self.limits.pixels_max)
-            if self._is_inline(request) and not given.model.allow_nan:
-                check_finite(given.tensor)
+            if self._is_inline(request):
+                given.check_finite()
         except BadRequestError as error:
             return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, str(error))
         return None
@@ -185,8 +185,10 @@ class RequestDriver:
             self.observer.on_payload(now_ns, rid)
 
     def _place_inline(self, now_ns: int, rid: int, request: ParsedRequest) -> None:
-        tensor, shape = request.input.tensor, request.input.shape
-        payload = self.arena.place(rid, tensor.datatype, shape, tensor.data)
+        given = request.input
+        tensor, shape = given.tensor, given.shape
+        packed = given.packed if given.tensors else ()
+        payload = self.arena.place(rid, tensor.datatype, shape, tensor.data, packed)
         self._on_payload(now_ns, rid, payload)
         self._peek(rid, request, tensor.datatype, shape, tensor.data)
 
@@ -198,7 +200,7 @@ class RequestDriver:
         shape: tuple[int, ...],
         data: bytes | memoryview,
     ) -> None:
-        if self.peeker is not None:
+        if self.peeker is not None and dtype in DTYPES:
             sample = np.frombuffer(data, DTYPES[dtype]).reshape(shape)
             self.peeker.take(rid, request.terms.application, sample)
 
@@ -359,11 +361,12 @@ class RequestDriver:
         job: asyncio.Future[bool],
     ) -> None:
         self.decoding -= 1
-        spec = request.input.payload_spec()
+        spec, packed = request.input.payload_spec(), request.input.packed
+        dtype, shape, name = spec.datatype, spec.shape, self.arena.name
         payload = (
-            Payload(rid, spec.datatype, spec.shape, b"", self.arena.name, offset, len(view))
+            Payload(rid, dtype, shape, b"", name, offset, len(view), tensors=packed)
             if offset >= 0
-            else Payload(rid, spec.datatype, spec.shape, bytes(view))
+            else Payload(rid, dtype, shape, bytes(view), tensors=packed)
         )
         now_ns = self.clock()
         error = None if job.cancelled() else job.exception()

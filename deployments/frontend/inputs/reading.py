@@ -1,0 +1,177 @@
+"""From the tensors of a message to the input of a request, checked against the signature."""
+
+from fermata.clients.wire.errors import BadRequestError, shown
+from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
+from fermata.clients.wire.tensors import RawTensor, request_tensors, shape_of, split_bytes
+from fermata.deployments.frontend.inputs.images import frame_size
+from fermata.deployments.frontend.inputs.request_input import RequestInput
+from fermata.deployments.specs.served_model import ServedModel, TensorSpec
+
+Declared = ModelInferRequest.InferInputTensor
+
+
+def read_input(model: ServedModel, request: ModelInferRequest) -> RequestInput:
+    """The input of a request; BadRequestError unless it has the model's signature."""
+    if model.more_inputs:
+        return _read_several(model, request)
+    if len(request.inputs) != 1:
+        raise BadRequestError(
+            f"model {model.name!r} takes one input, {model.input.name!r}, not {len(request.inputs)}"
+        )
+    return _read_one(model, request)
+
+
+def _read_several(model: ServedModel, request: ModelInferRequest) -> RequestInput:
+    """Several named tensors, put in the order of the signature."""
+    specs = {spec.name: spec for spec in model.inputs}
+    if len(request.inputs) > len(specs):
+        raise BadRequestError(
+            f"{len(request.inputs)} inputs: model {model.name!r} takes {_names(model)}"
+        )
+    given = {each.name: each for each in request.inputs}
+    if len(given) < len(request.inputs):
+        raise BadRequestError("an input is there twice: send each input once")
+    for name in given:
+        if name not in specs:
+            raise BadRequestError(
+                f"model {model.name!r} has no input {shown(name)}: it takes {_names(model)}"
+            )
+    for name, spec in specs.items():
+        if name not in given and not spec.optional:
+            raise BadRequestError(f"input {name!r} is missing: model {model.name!r} needs {spec}")
+    batched = {name: _is_batched(model, specs[name], each) for name, each in given.items()}
+    if len(set(batched.values())) > 1:
+        without = next(name for name, has in batched.items() if not has)
+        raise BadRequestError(
+            f"input {without!r} has no batch dimension and others have one: send all with it"
+        )
+    found = {tensor.name: tensor for tensor in request_tensors(request)}
+    tensors = tuple(found[name] for name in specs if name in found)
+    for tensor in tensors:
+        if not tensor.data:
+            raise BadRequestError(f"input {tensor.name!r} of shape {list(tensor.shape)} is empty")
+    packed = RawTensor("", "", (), b"".join(tensor.data for tensor in tensors))
+    return RequestInput(model, packed, False, True in batched.values(), tensors=tensors)
+
+
+def _names(model: ServedModel) -> str:
+    return ", ".join(
+        f"{spec.name!r} (optional)" if spec.optional else repr(spec.name) for spec in model.inputs
+    )
+
+
+def _is_batched(model: ServedModel, spec: TensorSpec, tensor: Declared) -> bool:
+    """Whether one of several tensors has a batch dimension."""
+    if tensor.parameters:
+        _refuse_shared_memory(tensor)
+    shape = shape_of(tensor)
+    if tensor.datatype == spec.datatype:
+        if _matches(spec.shape, shape):
+            _check_sizes(spec, shape)
+            return False
+        if shape and _matches(spec.shape, shape[1:]):
+            _check_sizes(spec, shape[1:])
+            _check_rows(tensor.name, shape[0])
+            return True
+    raise BadRequestError(
+        f"input {tensor.name!r} is {shown(tensor.datatype)} {list(shape)}: model {model.name!r} "
+        f"takes {spec.datatype}{list(spec.shape)}, or the same with a batch dimension before it"
+    )
+
+
+def _check_sizes(spec: TensorSpec, shape: tuple[int, ...]) -> None:
+    """Refuse a size beyond what the model can read: it would fail with all of its batch."""
+    for side, size in zip(spec.shape, shape, strict=True):
+        if spec.size_max and side < 0 and size > spec.size_max:
+            raise BadRequestError(
+                f"input {spec.name!r} has shape {list(shape)}: send at most {spec.size_max}"
+            )
+
+
+def _check_rows(name: str, rows: int) -> None:
+    if rows != 1:
+        raise BadRequestError(
+            f"input {name!r} holds {rows} items: send each as a request of its own, "
+            "batches are formed here"
+        )
+
+
+def _read_one(model: ServedModel, request: ModelInferRequest) -> RequestInput:
+    declared = request.inputs[0]
+    if declared.name != model.input.name:
+        raise BadRequestError(
+            f"model {model.name!r} has no input {shown(declared.name)}: send {model.input.name!r}"
+        )
+    if declared.parameters:
+        _refuse_shared_memory(declared)
+    encoded, batched = _check_input(model, declared)
+    (tensor,) = request_tensors(request)
+    if not tensor.data:
+        raise BadRequestError(f"input {tensor.name!r} of shape {list(tensor.shape)} is empty")
+    if model.sides and not encoded:
+        raise BadRequestError(f"model {model.name!r} takes pictures: send a JPEG as BYTES[1]")
+    wants_frame = model.boxes or bool(model.sides)
+    frame = _frame(tensor, batched) if encoded and wants_frame else (0, 0)
+    return RequestInput(model, tensor, encoded, batched, frame)
+
+
+def _frame(tensor: RawTensor, batched: bool) -> tuple[int, int]:
+    if tensor.datatype == "BYTES":
+        return frame_size(split_bytes(tensor.data)[0])
+    height, width = tensor.shape[1:3] if batched else tensor.shape[:2]
+    return height, width
+
+
+def _check_input(model: ServedModel, tensor: Declared) -> tuple[bool, bool]:
+    """Whether the input is still a picture, and whether it has a batch dimension."""
+    spec, shape = model.input, shape_of(tensor)
+    if model.takes_bytes and tensor.datatype == "BYTES":
+        if shape not in ((), (1,), (1, 1)):
+            raise BadRequestError(
+                f"input {tensor.name!r} has shape {list(shape)}: send one element, shape [1]"
+            )
+        return True, shape == (1, 1)
+    if model.image is not None:
+        frame = shape[1:] if len(shape) == 4 and shape[0] == 1 else shape
+        if tensor.datatype == "UINT8" and len(frame) == 3 and frame[2] == 3 and 0 not in frame:
+            fitted = _matches(spec.shape, frame) and spec.datatype == "UINT8"
+            return not fitted, len(shape) == 4
+    if tensor.datatype != spec.datatype:
+        raise BadRequestError(
+            f"input {tensor.name!r} is {tensor.datatype}: model {model.name!r} takes "
+            f"{_wanted(model)}"
+        )
+    if _matches(spec.shape, shape):
+        return False, False
+    if shape and _matches(spec.shape, shape[1:]):
+        _check_rows(tensor.name, shape[0])
+        return False, True
+    raise BadRequestError(
+        f"input {tensor.name!r} has shape {list(shape)}: model {model.name!r} takes "
+        f"{_wanted(model)}"
+    )
+
+
+def _wanted(model: ServedModel) -> str:
+    spec = model.input
+    wanted = f"{spec.datatype}{list(spec.shape)}"
+    if model.image is not None:
+        wanted += ", or a picture: BYTES[1] with a JPEG or UINT8[height, width, 3]"
+    elif model.read is not None:
+        wanted += ", or BYTES[1]"
+    return wanted
+
+
+def _matches(wanted: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    if wanted == shape:
+        return True
+    return len(wanted) == len(shape) and all(
+        want in (-1, got) for want, got in zip(wanted, shape, strict=True)
+    )
+
+
+def _refuse_shared_memory(given: Declared) -> None:
+    if "shared_memory_region" in given.parameters:
+        raise BadRequestError(
+            f"input {given.name!r} names shared memory, which is not supported: send its data"
+        )

@@ -1,5 +1,6 @@
 """The whole system in one world: who runs, who is gone, and who is about to come."""
 
+import random
 from collections.abc import Callable
 from functools import partial
 
@@ -47,6 +48,11 @@ REST_NS = seconds(3)
 """For backends that try to reach a frontend, or have given up just now."""
 
 
+def drawn(rng: random.Random, given: bool | None) -> bool:
+    """As given; else by lot."""
+    return rng.random() < 0.5 if given is None else given
+
+
 class SimulatedDeployment:
     """Everything that runs, and the ledger."""
 
@@ -65,13 +71,11 @@ class SimulatedDeployment:
         self.world = world
         world.network = SimulatedNetwork(world)
         self.rng = world.rng("system")
-        self.standby = self.rng.random() < 0.5 if standby is None else standby
-        self.scaled = self.rng.random() < 0.5 if scaled is None else scaled
+        self.standby, self.scaled = drawn(self.rng, standby), drawn(self.rng, scaled)
         placed = placed and not self.scaled
         self.room = world.rng("placement").randint(1, 2) if placed else 0
         """Models that a backend has room for; 0: it holds all of them."""
         self.deployment = deployment(self.rng, backends, self.standby, self.scaled, placed)
-        self.tables = TABLES[self.scaled]
         self.mark = "first"
         """Version of the code and configuration that the cluster is to run."""
         self.weather = RpcConditions(world.rng("weather"))
@@ -235,7 +239,8 @@ class SimulatedDeployment:
     def start_backend(self) -> None:
         name, number = self._name_and_number("backend")
         host = BackendHost(
-            self.world, name, number, self.tables, self.resolvers, self.lose_backend, self.room
+            *(self.world, name, number, TABLES[self.scaled], self.resolvers),
+            *(self.lose_backend, self.room),
         )
         host.machine.poison = self.poison
         host.machine.bad_inputs = self.bad_inputs

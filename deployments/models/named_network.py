@@ -12,8 +12,7 @@ from fermata.deployments.specs.served_model import TensorSpec
 if TYPE_CHECKING:
     import torch
 
-Tensors = Mapping[str, Any]
-"""Tensors of torch, by name."""
+Tensors = Mapping[str, "torch.Tensor"]
 
 
 class NamedNetwork:

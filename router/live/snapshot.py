@@ -60,8 +60,6 @@ def snapshot_in_slices(
     Whoever comes or goes between two slices may be in one part and not in another.
     """
     engine, now_ns = live.engine, live.clock()
-    for rank in engine.ranks:
-        rank.settle(now_ns)
     wake_ns = engine.wake_at_ns()
     up_ns, sub_clusters = now_ns - live.started_at_ns, _sub_clusters(live, now_ns)
     yield
@@ -231,6 +229,8 @@ def _processes(live: LiveRouter) -> Slices[ProcessesSnapshot]:
 
 
 def _sub_clusters(live: LiveRouter, now_ns: int) -> list[SubClusterSnapshot]:
+    for rank in live.engine.ranks:
+        rank.settle(now_ns)
     return [
         SubClusterSnapshot(
             backends=rank.signals.backends,

@@ -10,7 +10,7 @@ from fermata.deployments.specs.registry import Registry
 from fermata.fault_simulator.actors import KeptTerms, RpcConditions, SimulatedActor
 from fermata.fault_simulator.clients import Sent, SimulatedClients
 from fermata.fault_simulator.control import ControlHost, Controller
-from fermata.fault_simulator.deployment import ENCODED, PLAIN, TABLES, deployment
+from fermata.fault_simulator.deployment import ENCODED, PLAIN, TABLES, Tables, deployment
 from fermata.fault_simulator.network import SimulatedNetwork
 from fermata.fault_simulator.processes import (
     LINKS,
@@ -68,13 +68,12 @@ class SimulatedDeployment:
     ) -> None:
         """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
         load; None: the seed decides. `placed`: two sub-clusters, where it does not."""
-        self.world = world
+        self.world, self.rng = world, world.rng("system")
         world.network = SimulatedNetwork(world)
-        self.rng = world.rng("system")
         self.standby, self.scaled = drawn(self.rng, standby), drawn(self.rng, scaled)
-        placed = placed and not self.scaled
-        self.room = world.rng("placement").randint(1, 2) if placed else 0
+        self.room = world.rng("placement").randint(1, 2) if placed and not self.scaled else 0
         """Models that a backend has room for; 0: it holds all of them."""
+        placed = self.room > 0
         self.deployment = deployment(self.rng, backends, self.standby, self.scaled, placed)
         self.mark = "first"
         """Version of the code and configuration that the cluster is to run."""
@@ -162,6 +161,11 @@ class SimulatedDeployment:
 
         return name, claim_process_id(name, claim, NUMBER_BITS)
 
+    @property
+    def tables(self) -> Tables:
+        """Run times of its models."""
+        return TABLES[self.scaled]
+
     # Processes
 
     @property
@@ -239,7 +243,7 @@ class SimulatedDeployment:
     def start_backend(self) -> None:
         name, number = self._name_and_number("backend")
         host = BackendHost(
-            *(self.world, name, number, TABLES[self.scaled], self.resolvers),
+            *(self.world, name, number, self.tables, self.resolvers),
             *(self.lose_backend, self.room),
         )
         host.machine.poison = self.poison

@@ -83,6 +83,9 @@ class LookaheadQueue(CentralQueue):
         """Not even the cheapest batches keep up with the load."""
         self.failures = 0
         self.fleet = Fleet(self.under_way)
+        self.chosen_for: tuple[int, float, int] = (-1, 0.0, 0)
+        """Time, time left and requests waiting at the last look into the table."""
+        self.chosen: tuple[Choice | None, Choice | None] = (None, None)
         self.last_at_ns = 0
         """When the newest request arrived."""
         self.wanted = 0
@@ -213,6 +216,7 @@ class LookaheadQueue(CentralQueue):
         table = self.market.tables.get(key)
         if table is not None:
             self.table, self.marks, self.fixed = table, rounded, fixed
+            self.chosen_for = (-1, 0.0, 0)
             self.allowance = 1.0 + rounded[3] * rules.caution_step
         elif self.asked is None:
             self.asked = key
@@ -287,6 +291,16 @@ class LookaheadQueue(CentralQueue):
 
         Run times are those of now, which the table may not know yet.
         """
+        asked = (now_ns, left_ns, len(self.queue))
+        if asked != self.chosen_for:
+            # A grant follows its bid at once, and asks the same again.
+            self.chosen_for = asked
+            self.chosen = self._look_up(now_ns, left_ns, table)
+        return self.chosen
+
+    def _look_up(
+        self, now_ns: int, left_ns: float, table: ValueTable
+    ) -> tuple[Choice | None, Choice | None]:
         waiting, each_ns = len(self.queue), self.lead.per_request_ns
         gap_ns = self._next_gap_ns(now_ns)
         wanted: Choice | None = None

@@ -3,8 +3,10 @@
 import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from fermata.deployments.backend.process import UnfitError
+from fermata.deployments.config.policies import with_policies
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
 from fermata.fault_simulator.actors import KeptTerms, RpcConditions, SimulatedActor
@@ -337,6 +339,16 @@ class SimulatedDeployment:
         if old is not None:
             self._start_later(wait_ns, self.start_control)
         return old
+
+    def redeploy_policies(self, wanted: dict[str, Any]) -> None:
+        """Serve tells its control plane of other policies, and whoever takes its place."""
+        self.world.say("policies:", wanted["router"]["policy"])
+        self.deployment = with_policies(self.deployment, wanted)
+        host = self.control
+        if host is not None:
+            host.config = self.deployment
+            if host.control is not None and host.loop.alive:
+                host.control.set_policies(self.deployment)
 
     def lose_control(self) -> None:
         old = self.follow_control(REPLACE_NS)

@@ -10,6 +10,7 @@ from fermata.router.core.admission import Admission, StreamAdmission
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Request
+from fermata.router.core.replacement import Successor
 from fermata.router.core.shares import FairAdmission
 from fermata.router.core.source import Outbox, Source
 from fermata.router.policies.application import ApplicationSpec
@@ -45,9 +46,11 @@ class RouterConfig:
     """RankThreads; every application starts on the first, a plan moves it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Assembly:
-    """An engine, and the names of what it counts."""
+    """An engine, and the names of what it counts. Policies may change, the rest stays."""
+
+    config: RouterConfig
 
     engine: Engine
     applications: dict[str, int]
@@ -99,25 +102,31 @@ def assemble(config: RouterConfig) -> Assembly:
                 costs.add(len(names), list(times.p50_ns), p99_ns, kind)
             names.append(variant.name)
         families.append(Family(len(families), application, tuple(range(first, len(names)))))
-    sources = _build_all(config, families)
-    if config.shared_backends:
-        _share_backends(config, sources)
-    for application, source in zip(config.applications, sources, strict=True):
-        family = families[len(engine.sources)]
-        runs = _what_runs(config, application, source, family)
-        if POLICIES[policy_of(config, application)[0]].chooses:
-            costs.add_siblings([family.variants[place] for place in family.choices()])
-        admission = _admission(config, application, source, family, engine.outbox)
-        engine.add_application(source, admission=admission, runs=runs)
+    sources = build_all(config, families)
+    for family, source in zip(families, sources, strict=True):
+        each = successor_of(config, family, source, engine)
+        engine.add_application(each.source, admission=each.admission, runs=each.runs)
     for rank in engine.ranks:
         rank.lead_start_ns = config.lead_ns
     return Assembly(
+        config,
         engine,
         {application.name: number for number, application in enumerate(config.applications)},
         tuple(names),
         tuple(families),
-        _ownership(config, sources),
+        ownership_of(config, sources),
         tuple(_estimator(family) for family in families),
+    )
+
+
+def successor_of(config: RouterConfig, family: Family, source: Source, engine: Engine) -> Successor:
+    """A source with what belongs to it."""
+    if POLICIES[policy_of(config, family.spec)[0]].chooses:
+        engine.costs.add_siblings([family.variants[place] for place in family.choices()])
+    return Successor(
+        source,
+        _admission(config, family.spec, source, family, engine.outbox),
+        _what_runs(config, family.spec, source, family),
     )
 
 
@@ -163,8 +172,8 @@ def _estimator(family: Family) -> Estimator | None:
     return Estimator(family.classes, family.accuracy, family.accuracy_floor)
 
 
-def _build_all(config: RouterConfig, families: list[Family]) -> list[Source]:
-    """Applications with the same policy and options are built together."""
+def build_all(config: RouterConfig, families: list[Family]) -> list[Source]:
+    """A source for each application; those with the same policy and options are built together."""
     groups: dict[str, list[int]] = {}
     for number, application in enumerate(config.applications):
         policy, options = policy_of(config, application)
@@ -175,7 +184,10 @@ def _build_all(config: RouterConfig, families: list[Family]) -> list[Source]:
         policy, options = policy_of(config, config.applications[numbers[0]])
         built = build_sources(policy, options, [families[number] for number in numbers], rng)
         sources.update(zip(numbers, built, strict=True))
-    return [sources[number] for number in range(len(families))]
+    found = [sources[number] for number in range(len(families))]
+    if config.shared_backends:
+        _share_backends(config, found)
+    return found
 
 
 def policy_of(
@@ -189,7 +201,7 @@ def policy_of(
 
 def _share_backends(config: RouterConfig, sources: list[Source]) -> None:
     """Give every source its part of the backends' time; those of the pool have theirs together."""
-    shares = _ownership(config, sources).shares
+    shares = ownership_of(config, sources).shares
     if len(shares) < 2:
         return
     total = sum(shares.values())
@@ -200,7 +212,7 @@ def _share_backends(config: RouterConfig, sources: list[Source]) -> None:
             source.share_backends(shares[first if lone[first] else None] / total)
 
 
-def _ownership(config: RouterConfig, sources: list[Source]) -> Ownership:
+def ownership_of(config: RouterConfig, sources: list[Source]) -> Ownership:
     shares: dict[int | None, float] = {}
     for application, source in zip(config.applications, sources, strict=True):
         owner = sources.index(source) if source.owns_backends else None

@@ -6,7 +6,7 @@ kept apart run from here the first time too, each kind of them together.
 """
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,6 +84,24 @@ class Retries(Source):
         self.of_request[request.rid] = (owner, group)
         self._arm(_first_deadline(group))
         return self.desk.lanes_of(owner)
+
+    def take(self, applications: Container[int]) -> list[Retry]:
+        """Take out those that wait for these applications: another source serves them."""
+        taken: list[Retry] = []
+        for waiting in self.waiting.values():
+            taken += [each for each in waiting if each.requests[0].application in applications]
+            waiting[:] = [each for each in waiting if each not in taken]
+        for retry in taken:
+            self._forget(retry)
+            for request in retry.requests:
+                del self.of_request[request.rid]
+        return taken
+
+    def put_back(self, owner: Source | None, retry: Retry) -> Sequence[int]:
+        """Have one wait again that was taken out; returns the lanes to be asked again."""
+        if retry.first and retry.apart is not None:
+            self.groups[retry.apart] = retry
+        return self.add(owner, retry)
 
     # Source
 

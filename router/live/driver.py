@@ -21,6 +21,7 @@ from fermata.router.core.events import (
     Unload,
     Verdict,
 )
+from fermata.router.core.source import Source
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import (
     PROTOCOL,
@@ -51,6 +52,7 @@ from fermata.router.live.precise_timer import PreciseTimer
 from fermata.router.live.subprocess_worker import Failed, Then, Work, run_now
 from fermata.router.live.supervisor import BackendSupervisor
 from fermata.router.policies.auto import notes
+from fermata.router.policy_change import PolicySet, change_policies
 from fermata.router.telemetry.meters import Meters
 
 REPLY_NS = ms(2)
@@ -324,6 +326,21 @@ class LiveRouter:
         self.clients.take_plans(self.clock(), plans)
         self._settle_soon()
 
+    def set_policies(self, wanted: PolicySet) -> list[str]:
+        """Serve by these policies from now on; returns the applications that are served otherwise.
+        Queued requests stay queued, and batches that run end as they would have."""
+        # What has been decided so far is carried out: it belongs to the policies that were.
+        self._settle()
+        now_ns = self.clock()
+        changed = change_policies(now_ns, self.built, wanted)
+        self.config = self.built.config
+        for name in changed:
+            self.trouble.pop(self.built.applications[name], None)
+        self.clients.renew()
+        self.fleet.even_out(now_ns)
+        self._settle_soon()
+        return changed
+
     # Time and effects
 
     def _settle_soon(self) -> None:
@@ -377,13 +394,17 @@ class LiveRouter:
             elif isinstance(effect, Advise):
                 self.notifier.advise(effect)
             elif isinstance(effect, Compute):
-                self.submit_work(effect.work, partial(self._on_computed, effect))
+                source = self.engine.sources[effect.application]
+                self.submit_work(effect.work, partial(self._on_computed, effect, source))
             elif isinstance(effect, Load | Unload) and effect.backend in self.fleet.backends:
                 name = self.built.variants[effect.variant]
                 order = LoadVariant(name) if isinstance(effect, Load) else UnloadVariant(name)
                 self.fleet.send(self.fleet.backends[effect.backend].link, order)
 
-    def _on_computed(self, asked: Compute, result: object) -> None:
+    def _on_computed(self, asked: Compute, source: Source, result: object) -> None:
+        if self.engine.sources[asked.application] is not source:
+            # Another policy serves meanwhile.
+            return
         now_ns = self.clock()
         if isinstance(result, Failed):
             self.trouble[asked.application] = result.reason

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple, TypeVar
 
 from fermata.foundation.units import NEVER
+from fermata.router.assembly import policy_of
 from fermata.router.live.driver import LiveRouter
 from fermata.router.policies.pool_signals import read_pools
 from fermata.router.telemetry.snapshot import (
@@ -174,7 +175,9 @@ def _application(live: LiveRouter, number: int, now_ns: int) -> ApplicationSnaps
 
 def _policy(live: LiveRouter, number: int) -> PolicySnapshot:
     source = live.engine.sources[number]
-    return PolicySnapshot(source.figures(), live.trouble.get(number, ""), source.promise(number))
+    name, _ = policy_of(live.config, live.config.applications[number])
+    trouble = live.trouble.get(number, "")
+    return PolicySnapshot(source.figures(), trouble, source.promise(number), name)
 
 
 def _variants(live: LiveRouter) -> Slices[list[VariantSnapshot]]:

@@ -70,6 +70,7 @@ class PolicySnapshot:
     """The failure of its last computation, until one succeeds."""
     promise: Promise | None = None
     """The outcome that it expects now, where it can tell."""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

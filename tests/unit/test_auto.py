@@ -7,7 +7,7 @@ import pytest
 
 from fermata.applications.accuracy_goal import chooses
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.resolve import router_config
+from fermata.deployments.config.resolve import known_profiles, router_config
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import NEVER, ms
@@ -105,9 +105,7 @@ def served(**router: object) -> RouterConfig:
     config = read_config(
         {"applications": [row()], "router": router} if router else {"applications": [row()]}
     )
-    return router_config(
-        config, {each.name: each.profile for each in config.applications[0].variants}
-    )
+    return router_config(config, known_profiles(config))
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from fermata.router.core.source import (
     Slot,
     Source,
     SourceContext,
+    SourceTimer,
     kind_lane,
     own_lane,
 )
@@ -196,6 +197,19 @@ class RankThread(SourceContext):
             self._quit(source, index)
         self.vacant.append(source.number)
 
+    def retire(self, source: Source) -> None:
+        """Forget a source for good, with its bids and timers; who waits there is taken over."""
+        for index in list(self.standings[source.number]):
+            self._quit(source, index)
+        # Its number is not given again: whatever of it is still known must reach nobody else.
+        number = source.number
+        self.timers.disarm_all(
+            lambda timer: isinstance(timer, SourceTimer) and timer.source.number == number
+        )
+        self.sharers = [each for each in self.sharers if each is not source]
+        self.parties.pop(source, None)
+        source.on_leave()
+
     def _join(self, source: Source, lane: Lane, index: int | None = None) -> None:
         standing = Standing(self.ask, source, lane, index)
         standing.party = self.parties.get(source)
@@ -288,6 +302,17 @@ class RankThread(SourceContext):
         owner: Source | None = None,
         resident: frozenset[int] | None = None,
     ) -> None:
+        lane = self._lane_for(backend, owner)
+        state = BackendState(self.offer, backend, kind, lane, owner)
+        lane.add(state)
+        lane.hold(state, resident)
+        self.backends[backend] = state
+        self._count(now_ns, state, 1)
+        self._tell(now_ns, state, up=True)
+        self.offer(now_ns, state)
+
+    def _lane_for(self, backend: int, owner: Source | None) -> Lane:
+        """The lane of a backend that comes, with those who bid in it."""
         index = POOL if owner is None else own_lane(backend)
         lane = self.lanes.get(index)
         if lane is None:
@@ -297,13 +322,7 @@ class RankThread(SourceContext):
             self._join(self.retries, lane)
         for sharer in self.sharers if owner is None else ():
             self._join(sharer, lane, own_lane(backend))
-        state = BackendState(self.offer, backend, kind, lane, owner)
-        lane.add(state)
-        lane.hold(state, resident)
-        self.backends[backend] = state
-        self._count(now_ns, state, 1)
-        self._tell(now_ns, state, up=True)
-        self.offer(now_ns, state)
+        return lane
 
     def remove_backend(self, now_ns: int, backend: int) -> list[Batch]:
         """Forget a backend; the batches it never ended come back."""
@@ -317,6 +336,40 @@ class RankThread(SourceContext):
         for sharer in self.sharers if state.owner is None else ():
             self._quit(sharer, own_lane(backend))
         return [batch for batch in (state.running, state.queued) if batch is not None]
+
+    def release(self, now_ns: int, state: BackendState) -> None:
+        """Take a backend from its owner, or from the pool; what it has it finishes."""
+        if not state.draining:
+            state.lane.drain(state)
+            self._count(now_ns, state, -1)
+        self.timers.disarm(state)
+        state.lane.remove(state)
+        if state.owner is not None:
+            self._leave(state.owner, state.lane)
+        for sharer in self.sharers if state.owner is None else ():
+            self._quit(sharer, own_lane(state.backend))
+
+    def adopt(
+        self,
+        now_ns: int,
+        state: BackendState,
+        owner: Source | None,
+        resident: frozenset[int] | None,
+    ) -> None:
+        """Give a backend that was released to another owner; None: to the pool."""
+        lane = self._lane_for(state.backend, owner)
+        state.lane, state.owner = lane, owner
+        lane.add(state)
+        lane.hold(state, resident)
+        if state.draining:
+            lane.drain(state)
+            return
+        self._count(now_ns, state, 1)
+        self._tell(now_ns, state, up=True)
+        if state.running is None:
+            self.offer(now_ns, state)
+        else:
+            self._offer_ahead(now_ns, state, state.running)
 
     def drain(self, now_ns: int, backend: int) -> None:
         """Give this backend nothing more; what it has it finishes."""

@@ -53,6 +53,7 @@ class Fleet:
 
     def left_ns(self, now_ns: int) -> float:
         """Still to run on all backends together, in time of the fastest kind."""
-        return sum(
-            work.left_ns(now_ns) * self.speed.get(kind, 1.0) for kind, work in self.work.items()
-        )
+        left_ns = 0.0
+        for kind, work in self.work.items():
+            left_ns += work.left_ns(now_ns) * self.speed.get(kind, 1.0)
+        return left_ns

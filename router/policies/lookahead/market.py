@@ -90,10 +90,11 @@ class Market:
     def ahead_ns(self, end_in_ns: float) -> float:
         """Time of the pool that goes to waiting requests before those with so much time; of
         requests that have more, as much as is due earlier."""
-        return sum(
-            time_ns * min(1.0, end_in_ns / theirs_ns) if theirs_ns > 0.0 else 0.0
-            for theirs_ns, time_ns in self.waiting_ns.items()
-        )
+        ahead_ns = 0.0
+        for theirs_ns, time_ns in self.waiting_ns.items():
+            if theirs_ns > 0.0:
+                ahead_ns += time_ns * min(1.0, end_in_ns / theirs_ns)
+        return ahead_ns
 
     def part_of(self, stake: Stake, backends: float) -> float:
         """The part of all backend time that an application is to have."""

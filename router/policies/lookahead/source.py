@@ -83,6 +83,9 @@ class LookaheadQueue(CentralQueue):
         """Not even the cheapest batches keep up with the load."""
         self.failures = 0
         self.fleet = Fleet(self.under_way)
+        self.chosen_for: tuple[int, float, int] = (-1, 0.0, 0)
+        """Time, time left and requests waiting at the last look into the table."""
+        self.chosen: tuple[Choice | None, Choice | None] = (None, None)
         self.last_at_ns = 0
         """When the newest request arrived."""
         self.wanted = 0
@@ -165,15 +168,18 @@ class LookaheadQueue(CentralQueue):
 
     def _aim(self, now_ns: int) -> None:
         """Take the load and the run times as they are now."""
+        self.pool_tables.renew()
+        self.tables = self.pool_tables.mean
         slo_ns = self.family.slo_ns or 2 * max(table[-1] for table in self.tables)
         self.end_in_ns = slo_ns - self.lead.ns(1)
         self.arrivals.least_ns = self.end_in_ns
         self._count_others(now_ns)
         self.fleet.count(self.desk, self.variants, self.end_in_ns)
         self.tables = [self.costs.of(each, self.fleet.kind).plan_ns for each in self.variants]
-        self.constrained.tables = self.tables
+        self.constrained.tables = self.pool_tables.known
         able = self.desk.backends_for(self) * self.fleet.worth
-        self.backends = max(1.0, able - self._strangers())
+        least = 1.0 if self.share == 1.0 else max(1.0, able) * self.share
+        self.backends = max(least, able - self._strangers())
         if self.arrivals.gap_ns > 0.0:
             self.gap_ns = self.arrivals.gap_ns
         points = self._points(int(self.end_in_ns - self.options.headroom * slo_ns))
@@ -213,6 +219,7 @@ class LookaheadQueue(CentralQueue):
         table = self.market.tables.get(key)
         if table is not None:
             self.table, self.marks, self.fixed = table, rounded, fixed
+            self.chosen_for = (-1, 0.0, 0)
             self.allowance = 1.0 + rounded[3] * rules.caution_step
         elif self.asked is None:
             self.asked = key
@@ -287,6 +294,16 @@ class LookaheadQueue(CentralQueue):
 
         Run times are those of now, which the table may not know yet.
         """
+        asked = (now_ns, left_ns, len(self.queue))
+        if asked != self.chosen_for:
+            # A grant follows its bid at once, and asks the same again.
+            self.chosen_for = asked
+            self.chosen = self._look_up(now_ns, left_ns, table)
+        return self.chosen
+
+    def _look_up(
+        self, now_ns: int, left_ns: float, table: ValueTable
+    ) -> tuple[Choice | None, Choice | None]:
         waiting, each_ns = len(self.queue), self.lead.per_request_ns
         gap_ns = self._next_gap_ns(now_ns)
         wanted: Choice | None = None

@@ -146,6 +146,8 @@ class _Model:
         ]
         # Earned one by one, as they arrive.
         self.reward = np.array(earned) * (1.0 - self.kept) / (1.0 - np.exp(-1.0 / horizon))
+        self.cheapest = earned[int((self.size[:-1] / self.busy[:-1]).argmax())]
+        """Accuracy of the batch that clears a backlog soonest."""
         self.arrived = _arrivals(self.size, problem.dispersion)
         self.states = self._grid(rules.whole, rules.spacing)
 
@@ -176,17 +178,19 @@ class _Model:
         next."""
         problem, rules = self.problem, self.rules
         after = np.maximum(0.0, states[:, None, None] - self.arrived[None])
-        place, along = self.locate(after + self.busy[None, :, None])
+        after += self.busy[None, :, None]
+        place, along = self.locate(np.minimum(after, self.states[-1]))
+        # Beyond the grid's end nothing is in time: each request more costs an answer.
+        lost = np.maximum(0.0, after - self.states[-1]).mean(2) * self.kept * self.cheapest
         full = self.rate * problem.end_in_ns
         best = max(problem.accuracy)
         held = np.maximum(0.0, self.size[None] - states[:, None]) / (full * problem.part)
         backlog = np.minimum(3.0, states / full)[:, None] ** 2 * self.size[None]
         costs = rules.hold_cost * held + rules.backlog_cost * backlog
-        return self.reward[None] - best * costs, place, along
+        return self.reward[None] - best * costs - lost, place, along
 
     def locate(self, states: Floats) -> tuple[Ints, Floats]:
-        """Places on the grid, and the way to the next. Beyond its end, where nothing is in time and
-        all that comes is dropped, worth falls on as it did last."""
+        """Places on the grid, and the way to the next."""
         grid = self.states
         place = np.clip(np.searchsorted(grid, states, side="right") - 1, 0, len(grid) - 2)
         return place, (states - grid[place]) / (grid[place + 1] - grid[place])
@@ -221,14 +225,14 @@ def _mean(value: Floats, place: Ints, along: Floats) -> Floats:
 
 def _evaluate(model: _Model, policy: Ints, reward: Floats, place: Ints, along: Floats) -> Floats:
     """What following the policy for ever is worth, from each state."""
-    rows = np.arange(len(policy))
-    equations = np.eye(len(rows))
-    each = np.repeat(rows[:, None], place.shape[2], axis=1)
+    count = len(policy)
+    rows = np.arange(count)
     weight = model.kept[policy][:, None] / place.shape[2]
     at, way = place[rows, policy], along[rows, policy]
-    np.add.at(equations, (each, at), -weight * (1.0 - way))
-    np.add.at(equations, (each, at + 1), -weight * way)
-    return np.linalg.solve(equations, reward[rows, policy]).astype(np.float64)
+    cells = np.concatenate((rows[:, None] * count + at, rows[:, None] * count + at + 1), axis=1)
+    shares = np.concatenate((weight * (1.0 - way), weight * way), axis=1)
+    moves = np.bincount(cells.ravel(), shares.ravel(), count * count).reshape(count, count)
+    return np.linalg.solve(np.eye(count) - moves, reward[rows, policy]).astype(np.float64)
 
 
 def _tabulate(model: _Model, value: Floats) -> ValueTable:

@@ -75,6 +75,7 @@ class RouterHost:
         mark: str = "",
         other: Callable[[VirtualLoop], Other] | None = None,
         record: TermRecord | None = None,
+        links: LinkOptions = LINKS,
     ) -> None:
         """`other` tells how to reach the router of the other seat; None: there is none. `record`
         is the cluster's own of terms."""
@@ -86,8 +87,8 @@ class RouterHost:
         self.address = ""
         self.process = RouterProcess(
             self._make_live,
-            VirtualHeartbeat(self.loop, LINKS.beat_ns if other is None else TIMING.beat_ns),
-            LINKS,
+            VirtualHeartbeat(self.loop, links.beat_ns if other is None else TIMING.beat_ns),
+            links,
             "world",
             mark=mark,
             other=None if other is None else other(self.loop),
@@ -351,6 +352,7 @@ class BackendHost:
         tables: dict[str, tuple[int, ...]],
         routers: Sequence[Callable[[VirtualLoop], Resolve]],
         on_crash: Callable[["BackendHost"], None],
+        links: LinkOptions = LINKS,
     ) -> None:
         self.loop = new_process(world, name)
         self.machine = Machine(tables)
@@ -361,7 +363,7 @@ class BackendHost:
         }
         first, second = _both(routers, self.loop)
         self.process = BackendProcess(
-            BackendSettings(number, KIND, NODE, links=LINKS),
+            BackendSettings(number, KIND, NODE, links=links),
             runners,
             first,
             heartbeat=VirtualHeartbeat(self.loop, LINKS.beat_ns),

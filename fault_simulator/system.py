@@ -92,6 +92,8 @@ class SimulatedDeployment:
         self.controls: list[ControlHost] = []
         self.controller: Controller | None = None
         self.clients = SimulatedClients(world, self._check_failed)
+        self.links = LINKS
+        """Options of the links of processes that start from now on."""
         self.poison = ""
         """A variant that kills whatever process runs it."""
         self.bad_inputs = 0
@@ -197,6 +199,7 @@ class SimulatedDeployment:
             actor.mark,
             other,
             self.terms,
+            self.links,
         )
         self.terms.last = max(self.terms.last, host.term)
         self.routers.append(host)
@@ -219,7 +222,7 @@ class SimulatedDeployment:
     def start_frontend(self) -> None:
         name, number = self._name_and_number("frontend")
         options = FrontendOptions(
-            number, link_host="world", node="world", shared_memory=False, links=LINKS
+            number, link_host="world", node="world", shared_memory=False, links=self.links
         )
         host = FrontendHost(
             self.world, name, options, Registry.of((PLAIN, ENCODED)), self.resolvers
@@ -230,7 +233,9 @@ class SimulatedDeployment:
 
     def start_backend(self) -> None:
         name, number = self._name_and_number("backend")
-        host = BackendHost(self.world, name, number, self.tables, self.resolvers, self.lose_backend)
+        host = BackendHost(
+            self.world, name, number, self.tables, self.resolvers, self.lose_backend, self.links
+        )
         host.machine.poison = self.poison
         host.machine.bad_inputs = self.bad_inputs
         host.machine.hanging = self.hanging

@@ -25,7 +25,7 @@ from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.process import Other
 from fermata.router.leadership.process_ids import claim_process_id
 from fermata.router.links.session import LinkError
-from fermata.router.links.transport import Resolve
+from fermata.router.links.transport import LinkOptions, Resolve
 
 BEGIN_NS = ms(100)
 """Until the cluster has started a router, at most; below, until it has one in place of a dead one,
@@ -58,6 +58,7 @@ class SimulatedDeployment:
         plant: Callable[[object], None] | None = None,
         standby: bool | None = None,
         scaled: bool | None = None,
+        links: LinkOptions = LINKS,
     ) -> None:
         """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
         load; None: the seed decides."""
@@ -92,7 +93,9 @@ class SimulatedDeployment:
         self.controls: list[ControlHost] = []
         self.controller: Controller | None = None
         self.clients = SimulatedClients(world, self._check_failed)
-        self.links = LINKS
+        self.begin_ns = BEGIN_NS
+        """In which a new router has its process."""
+        self.links = links
         """Options of the links of processes that start from now on."""
         self.poison = ""
         """A variant that kills whatever process runs it."""
@@ -176,7 +179,7 @@ class SimulatedDeployment:
         self._started(actor)
         self.actors.append(actor)
         self.named[seat] = actor
-        self._start_later(self.rng.randrange(BEGIN_NS), partial(self.start_router, actor))
+        self._start_later(self.rng.randrange(self.begin_ns), partial(self.start_router, actor))
         return actor
 
     def end_router(self, actor: SimulatedActor) -> None:

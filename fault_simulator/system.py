@@ -28,7 +28,7 @@ from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.process import Other
 from fermata.router.leadership.process_ids import claim_process_id
 from fermata.router.links.session import LinkError
-from fermata.router.links.transport import Resolve
+from fermata.router.links.transport import LinkOptions, Resolve
 
 BEGIN_NS = ms(100)
 """Until the cluster has started a router, at most; below, until it has one in place of a dead one,
@@ -67,6 +67,7 @@ class SimulatedDeployment:
         standby: bool | None = None,
         scaled: bool | None = None,
         placed: bool = False,
+        links: LinkOptions = LINKS,
     ) -> None:
         """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
         load; None: the seed decides. `placed`: two sub-clusters, where it does not."""
@@ -101,6 +102,10 @@ class SimulatedDeployment:
         self.controls: list[ControlHost] = []
         self.controller: Controller | None = None
         self.clients = SimulatedClients(world, self._check_failed)
+        self.begin_ns = BEGIN_NS
+        """In which a new router has its process."""
+        self.links = links
+        """Options of the links of processes that start from now on."""
         self.poison = ""
         """A variant that kills whatever process runs it."""
         self.bad_inputs = 0
@@ -188,7 +193,7 @@ class SimulatedDeployment:
         self._started(actor)
         self.actors.append(actor)
         self.named[seat] = actor
-        self._start_later(self.rng.randrange(BEGIN_NS), partial(self.start_router, actor))
+        self._start_later(self.rng.randrange(self.begin_ns), partial(self.start_router, actor))
         return actor
 
     def end_router(self, actor: SimulatedActor) -> None:
@@ -211,6 +216,7 @@ class SimulatedDeployment:
             actor.mark,
             other,
             self.terms,
+            self.links,
         )
         self.terms.last = max(self.terms.last, host.term)
         self.routers.append(host)
@@ -233,7 +239,7 @@ class SimulatedDeployment:
     def start_frontend(self) -> None:
         name, number = self._name_and_number("frontend")
         options = FrontendOptions(
-            number, link_host="world", node="world", shared_memory=False, links=LINKS
+            number, link_host="world", node="world", shared_memory=False, links=self.links
         )
         host = FrontendHost(
             self.world, name, options, Registry.of((PLAIN, ENCODED)), self.resolvers
@@ -246,7 +252,7 @@ class SimulatedDeployment:
         name, number = self._name_and_number("backend")
         host = BackendHost(
             *(self.world, name, number, self.tables, self.resolvers),
-            *(self.lose_backend, self.room),
+            *(self.lose_backend, self.room, self.links),
         )
         host.machine.poison = self.poison
         host.machine.bad_inputs = self.bad_inputs

@@ -85,7 +85,6 @@ def router(applications: Mapping[str, ApplicationSnapshot], **more: Any) -> Rout
         link_round_trip=EMPTY,
         loads={},
         failures=0,
-        non_finite={},
         applications=applications,
         tenants={},
         absent={},

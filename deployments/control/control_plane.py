@@ -26,6 +26,8 @@ PATIENCE_S = 5.0
 ended without."""
 START_S = 30.0
 """For a router to come up before the next one: so that the first one leads."""
+SETTLE_S = 2.0
+"""For frontends and backends to link to a new standby; they look for it once a second."""
 SEATS = 2
 
 
@@ -52,8 +54,14 @@ class ControlPlaneCore:
         config = self.config
         plan = router_config(config, profiles, kind)
         wanted = SEATS if config.router.standby else 1
-        # The standby first: it would take the place of one that is ended here.
-        found = [await self._adopt(seat, seat < wanted) for seat in reversed(range(SEATS))][::-1]
+        # The standby first: it would take the place of one that is ended here. Its successor does.
+        second = await self._adopt(1, wanted > 1)
+        if second is None and wanted > 1 and await cluster.find(0) is not None:
+            second = cluster.create(1, plan)
+            with suppress(NoAnswerError):
+                await within(START_S, second.address())
+                await asyncio.sleep(SETTLE_S)
+        found = (await self._adopt(0, wanted=True), second)
         loop, seats = asyncio.get_running_loop(), self.seats
         for seat in range(wanted):
             router = found[seat] or cluster.create(seat, plan)

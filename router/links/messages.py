@@ -9,8 +9,12 @@ import msgspec
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.unavailability import Unavailability
 
-PROTOCOL = 7
-"""Raised when a message changes its meaning; peers of another number are refused by name."""
+PROTOCOL = 8
+"""Raised when a message changes; peers of other numbers than these two are refused by name."""
+PROTOCOLS = (PROTOCOL, 7)
+"""Versions that a process speaks, the newest first: a deployment is upgraded process by process.
+Version 7 lacks `BackendStats.non_finite`. A field that a reader does not know is ignored, and one
+that it misses has its default, so new ones come last and have one."""
 RID_BITS = 40
 """A frontend's own counter; its number stands above."""
 

@@ -205,8 +205,6 @@ class RouterSnapshot:
     link_round_trip: HistogramSnapshot
     loads: Mapping[str, list[int]]
     failures: int
-    non_finite: Mapping[str, int]
-    """Requests whose outputs held a NaN or an infinity, by variant."""
     applications: Mapping[str, ApplicationSnapshot]
     tenants: Mapping[str, Mapping[str, int]]
     absent: Mapping[str, Unavailability]
@@ -230,3 +228,6 @@ class RouterSnapshot:
     """Connections that did not prove in time that they belong to the deployment."""
     recent: Mapping[str, list[RecentBatch]] | None = None
     """Batches of the last seconds on each backend, where they were asked for."""
+    non_finite: Mapping[str, int] = field(default_factory=dict)
+    """Requests whose outputs held a NaN or an infinity, by variant. Last: the control plane of the
+    version before reads these by their place."""

@@ -113,6 +113,35 @@ def test_a_function_of_named_inputs_is_served_over_grpc(shared_memory: bool) -> 
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_rows_are_answered_as_one_also_where_no_batch_takes_them_all(shared_memory: bool) -> None:
+    def rows(count: int) -> pb.ModelInferRequest:
+        request = pb.ModelInferRequest(model_name="fusion")
+        a = np.arange(3 * count, dtype=np.float32).reshape(count, 3)
+        add_input(request, from_array("a", a))
+        add_input(request, from_array("b", np.arange(count).reshape(count, 1)))
+        return request
+
+    async def play() -> None:
+        async with serve_here(CONFIG, 2, shared_memory) as frontend:
+            target = f"127.0.0.1:{frontend.server.grpc_port}"
+            async with grpc.aio.insecure_channel(target) as channel:
+                stub = InferenceStub(channel)
+                counts = (1, 2, 3, 8, 9, 20, 64)
+                asked = [stub.ModelInfer(rows(count)) for count in counts]
+                for count, call in zip(counts, asked, strict=True):
+                    response = await call
+                    answer = found(response)
+                    a = np.arange(3 * count, dtype=np.float32).reshape(count, 3)
+                    assert answer["twice"].tolist() == (2 * a).tolist()
+                    assert answer["sum"].tolist() == (a.sum(1) + np.arange(count)).tolist()
+                    assert response.parameters["batch_size"].int64_param <= 8
+            assert not frontend.hub.driver.parts.open_parts
+            assert not frontend.hub.driver.table.entries
+
+    asyncio.run(play())
+
+
 def post(url: str, body: bytes, head: int = 0) -> tuple[bytes, int]:
     headers = {"Inference-Header-Content-Length": str(head)} if head else {}
     with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=9) as answer:

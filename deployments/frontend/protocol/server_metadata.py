@@ -25,19 +25,19 @@ def server_metadata() -> pb.ServerMetadataResponse:
 
 
 def model_metadata(model: ServedModel) -> pb.ModelMetadataResponse:
-    """Shapes have a batch dimension of 1: each request is one item, batches are formed here."""
+    """Shapes have a batch dimension of -1: a request may hold any number of rows."""
     response = pb.ModelMetadataResponse(name=model.name, versions=model.versions, platform=PLATFORM)
     for spec in _inputs(model):
         response.inputs.add(name=spec.name, datatype=spec.datatype, shape=spec.shape)
     for spec in model.outputs:
-        response.outputs.add(name=spec.name, datatype=spec.datatype, shape=(1, *spec.shape))
+        response.outputs.add(name=spec.name, datatype=spec.datatype, shape=(-1, *spec.shape))
     return response
 
 
 def _inputs(model: ServedModel) -> list[TensorSpec]:
     if model.takes_bytes:
         return [TensorSpec(model.input.name, "BYTES", (1,))]
-    return [replace(spec, shape=(1, *spec.shape)) for spec in model.inputs]
+    return [replace(spec, shape=(-1, *spec.shape)) for spec in model.inputs]
 
 
 def model_config(model: ServedModel) -> pb.ModelConfigResponse:

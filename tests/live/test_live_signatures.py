@@ -182,3 +182,54 @@ def test_rest_serves_the_same_function() -> None:
             await asyncio.to_thread(ask, f"http://127.0.0.1:{port}/v2/models/fusion")
 
     asyncio.run(play())
+
+
+def test_rest_tells_configuration_statistics_and_repository() -> None:
+    def ask(url: str) -> None:
+        def get(path: str) -> Any:
+            with urllib.request.urlopen(f"{url}/v2/{path}", timeout=9) as answer:
+                return json.loads(answer.read())
+
+        def refused(path: str, body: bytes) -> tuple[int, str]:
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                post(f"{url}/v2/{path}", body)
+            with caught.value as error:
+                return error.code, json.loads(error.read())["error"]
+
+        config = get("models/fusion/config")
+        assert [each["name"] for each in config["input"]] == ["a", "b", "note"]
+        assert config["input"][1] == {
+            "name": "b",
+            "data_type": "TYPE_INT64",
+            "dims": [-1, 1],
+            "optional": False,
+        }
+        assert config["input"][2]["optional"] is True
+        assert config["parameters"]["slo_ms"] == {"string_value": "2000"}
+        assert get("models/fusion/versions/1/config") == config
+        for path in ("models/fusion/stats", "models/fusion/versions/1/stats"):
+            (stats,) = get(path)["model_stats"]
+            assert (stats["name"], stats["version"], stats["inference_count"]) == ("fusion", "1", 0)
+        names = [each["name"] for each in get("models/stats")["model_stats"]]
+        assert sorted(names) == ["emulated", "fusion"]
+        index = json.loads(post(f"{url}/v2/repository/index", b"")[0])
+        assert {"name": "fusion", "version": "1", "state": "READY", "reason": ""} in index
+        ready = json.loads(post(f"{url}/v2/repository/index", b'{"ready": true}')[0])
+        assert ready == index
+        assert refused("repository/index", b'{"ready": 3}') == (
+            400,
+            "ready=3 is neither true nor false",
+        )
+        assert refused("repository/index", b"{")[0] == 400
+        assert refused("repository/models/none/load", b"")[0] == 404
+        code, said = refused("repository/models/fusion/load", b'{"parameters": {"config": "{}"}}')
+        assert (code, "the configuration describes models" in said) == (400, True)
+        for verb in ("load", "unload"):
+            code, said = refused(f"repository/models/fusion/{verb}", b"")
+            assert (code, "set repository: open" in said) == (403, True)
+
+    async def play() -> None:
+        async with serve_here(CONFIG) as frontend:
+            await asyncio.to_thread(ask, f"http://127.0.0.1:{frontend.server.http_port}")
+
+    asyncio.run(play())

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.deployments.frontend.requests.outcome_counts import ApplicationCounts, OutcomeCounts
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
+from fermata.foundation.json_types import Json, JsonObject
 
 NAME = "fermata"
 VERSION = "0.1.0"
@@ -18,6 +20,29 @@ EXTENSIONS = (
     "statistics",
 )
 PLATFORM = "fermata"
+
+
+def to_json(message: Any) -> JsonObject:
+    """A message as Triton's REST protocol writes it: proto names, and numbers as numbers."""
+    found: dict[str, Json] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            found[field.name] = {key: to_json(each) for key, each in value.items()}
+        elif field.is_repeated:
+            found[field.name] = [_json_value(field, each) for each in value]
+        else:
+            found[field.name] = _json_value(field, value)
+    return found
+
+
+def _json_value(field: Any, value: Any) -> Json:
+    if field.message_type is not None:
+        return to_json(value)
+    if field.enum_type is not None:
+        return str(field.enum_type.values_by_number[value].name)
+    known: Json = value
+    return known
 
 
 def server_metadata() -> pb.ServerMetadataResponse:

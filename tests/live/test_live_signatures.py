@@ -1,11 +1,13 @@
 """Named tensors through gRPC and REST to a user's function, and back by name."""
 
 import asyncio
+import gzip
 import json
 import sys
 import types
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -180,6 +182,50 @@ def test_rest_serves_the_same_function() -> None:
         async with serve_here(CONFIG) as frontend:
             port = frontend.server.http_port
             await asyncio.to_thread(ask, f"http://127.0.0.1:{port}/v2/models/fusion")
+
+    asyncio.run(play())
+
+
+def test_rest_reads_compressed_bodies_and_refuses_what_it_does_not_serve() -> None:
+    body = json.dumps(
+        {
+            "inputs": [
+                {"name": "a", "datatype": "FP32", "shape": [3], "data": [0, 1, 2]},
+                {"name": "b", "datatype": "INT64", "shape": [1], "data": [100]},
+            ]
+        }
+    ).encode()
+    bomb = gzip.compress(bytes(64 << 20))
+
+    def ask(url: str) -> None:
+        def send(path: str, data: bytes | None, encoding: str) -> tuple[int, Any]:
+            made = urllib.request.Request(url + path, data, {"Content-Encoding": encoding})
+            try:
+                with urllib.request.urlopen(made, timeout=9) as answer:
+                    return answer.status, json.loads(answer.read())
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, json.loads(error.read())["error"]
+
+        infer = "/v2/models/fusion/infer"
+        for encoding, packed in (("gzip", gzip.compress(body)), ("deflate", zlib.compress(body))):
+            status, answer = send(infer, packed, encoding)
+            assert (status, answer["outputs"][0]["data"]) == (200, [103.0])
+            assert send(infer, packed[:-9], encoding)[0] == 400
+        for packed, encoding, said in (
+            (bomb, "gzip", "the body is larger than"),
+            (body, "gzip", "cannot be decompressed"),
+            (body, "br", "use gzip or deflate"),
+        ):
+            status, answer = send(infer, packed, encoding)
+            assert (status, said in answer) == (400, True)
+        status, said = send("/v2/systemsharedmemory/status", None, "identity")
+        assert (status, "is not served: see /v2/openapi.json" in said) == (404, True)
+        assert send("/v2/models/fusion/infer", None, "identity")[0] == 405
+
+    async def play() -> None:
+        async with serve_here(CONFIG) as frontend:
+            await asyncio.to_thread(ask, f"http://127.0.0.1:{frontend.server.http_port}")
 
     asyncio.run(play())
 

@@ -3,10 +3,12 @@
 import asyncio
 import json
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -89,7 +91,7 @@ class Rest:
                 Route(f"{path}/stats", guard(self.stats)),
                 Route(f"{path}/infer", guard(self.infer), methods=["POST"]),
             ]
-        app = Starlette(routes=routes)
+        app = Starlette(routes=routes, exception_handlers={404: _unknown, 405: _unknown})
         # Redirects would lead clients to any host that a header names.
         app.router.redirect_slashes = False
         return app
@@ -265,9 +267,19 @@ class Rest:
                         "RESOURCE_EXHAUSTED", RefusalReason.MEMORY, message, RETRY_AFTER_NS
                     )
                 parts.append(part)
-            return await self._read(request, b"".join(parts))
+            return await self._read(request, await self._unpacked(request, b"".join(parts)))
         finally:
             self.receiving_bytes -= size
+
+    async def _unpacked(self, request: Request, body: bytes) -> bytes:
+        """The body, decompressed if it says that it is compressed."""
+        encoding = request.headers.get("content-encoding", "identity")
+        if encoding == "identity":
+            return body
+        if encoding not in ("gzip", "deflate"):
+            raise BadRequestError(f"content-encoding={shown(encoding)}: use gzip or deflate")
+        most = self.body_bytes_max
+        return await self._run_off_loop(len(body), lambda: _decompress(body, most))
 
     async def _read(self, request: Request, body: bytes) -> pb.ModelInferRequest:
         header = request.headers.get(BINARY_HEADER, str(len(body)))
@@ -285,6 +297,31 @@ class Rest:
         if size <= LOOP_BYTES_MAX:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self.service.driver.pool, work)
+
+
+def _decompress(body: bytes, bytes_max: int) -> bytes:
+    """A body as it was before gzip or deflate, of which `bytes_max` are the most."""
+    # The zlib module tells gzip and zlib apart by their headers with these bits.
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        found = unpacking.decompress(body, bytes_max + 1)
+    except zlib.error as error:
+        raise BadRequestError(f"the body cannot be decompressed: {error}") from None
+    if len(found) > bytes_max:
+        raise BadRequestError(
+            f"the body is larger than {bytes_max} bytes: send less, or raise message_mb"
+        )
+    if not unpacking.eof:
+        raise BadRequestError("the body cannot be decompressed: it ends too early")
+    return found
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    """A refusal that clients of the protocol can read."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    message = f"{request.method} {shown(request.url.path)} is not served: see /v2/openapi.json"
+    body = {"error": message, "status": "UNIMPLEMENTED", "reason": RefusalReason.BAD_INPUT}
+    return JSONResponse(body, status)
 
 
 async def _while_connected(request: Request, serving: Awaitable[Outcome]) -> Outcome:

@@ -49,6 +49,8 @@ class Application(ApplicationSpec):
     """Requests whose outputs hold a NaN or an infinity fail. They are counted in any case."""
     weight: Simulated[NotNegative] = 1.0
     """Its part of the whole rate, relative to others."""
+    rows: Simulated[tuple[Count, ...]] = ()
+    """Rows of its requests, drawn evenly from these; one each where absent."""
     copies: Simulated[Count] = 1
     """So many applications like this one, named with -0, -1, and so on."""
     clients: Simulated[tuple[ClientsSpec, ...]] = ()

@@ -1,5 +1,6 @@
 """Asks a server what a model takes, so that nobody has to write it twice."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -62,7 +63,7 @@ def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription
         model,
         given.name,
         given.datatype,
-        tuple(given.shape),
+        _one_row(given.shape),
         metadata.outputs[0].name if metadata.outputs else "",
         round(float(facts.get("slo_ms", 0)) * 1e6),
         int(facts.get("labels", 0)),
@@ -70,11 +71,17 @@ def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription
         facts.get("takes", "pictures" if given.datatype == "BYTES" else "tensors"),
         facts.get("answers") == "boxes",
         tuple(
-            (each.name, each.datatype, tuple(each.shape))
+            (each.name, each.datatype, _one_row(each.shape))
             for each in others
             if each.name not in optional
         ),
     )
+
+
+def _one_row(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a request of one row, where the batch dimension is left open."""
+    first, *rest = shape or (1,)
+    return (1 if first < 0 and rest else first, *rest)
 
 
 def _wait_for(server: str, channel: grpc.Channel) -> None:

@@ -294,7 +294,7 @@ class BatchPipeline:
         """
         job.ready_at_ns = max(job.ready_at_ns, staged_at_ns)
         payloads = job.payloads()
-        size = len(payloads)
+        size = sum(payload.rows or 1 for payload in payloads)
         queue_ns = max(0, started_at_ns - job.arrived_at_ns)
         returned: list[int] = []
         error = ""

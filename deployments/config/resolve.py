@@ -1,5 +1,6 @@
 """From a configuration and measured profiles to what each process is told."""
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from fermata.foundation.units import ms
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
 from fermata.router.policies.auto import AUTO, FIXED
+from fermata.router.policies.catalog import POLICIES
 from fermata.router.policies.sneakpeek.classes import Classes
 
 EMBEDDED = "digits"
@@ -312,8 +314,23 @@ def registry(config: DeploymentConfig) -> Registry:
             str(application.version),
         )
     return Registry.of(
-        _served_model(application, name, versions[application.name]) for application, name in given
+        replace(
+            _served_model(application, name, versions[application.name]),
+            rows_max=rows_max(application, application.policy or config.router.policy),
+        )
+        for application, name in given
     )
+
+
+def rows_max(application: Application, policy: str) -> int:
+    """Rows of one request that the application's batches take, and end in half of its SLO."""
+    if not POLICIES[policy].counts_rows:
+        return 1
+    serving = _serving(application)
+    if serving.profile is None:
+        return serving.batch_size_max
+    table_ns = serving.profile.table_ns(serving.batch_size_max)
+    return max(1, bisect_right(table_ns, application.slo_ns // 2))
 
 
 def _signature(application: Application) -> Signature | None:

@@ -73,8 +73,6 @@ class ServedModel:
     input: TensorSpec
     slo_ns: int
     hard_limit_ns: int
-    more_inputs: tuple[TensorSpec, ...] = ()
-    """Inputs after the first one."""
     outputs: tuple[TensorSpec, ...] = ()
     """Empty if only the backend knows them."""
     versions: tuple[str, ...] = ("1",)
@@ -100,6 +98,10 @@ class ServedModel:
     labels: tuple[str, ...] = ()
     """Names of the classes of the first output."""
     allow_nan: bool = False
+    more_inputs: tuple[TensorSpec, ...] = ()
+    """Inputs after the first one."""
+    rows_max: int = 1
+    """Rows that one batch takes; a request with more is split here, and joined."""
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

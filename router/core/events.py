@@ -1,6 +1,6 @@
 """Events that enter the engine and effects that leave it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from fermata.foundation.units import NEVER
@@ -104,6 +104,7 @@ class Request:
         "priority",
         "retried",
         "rid",
+        "rows",
         "start_by_ns",
         "tenant",
     )
@@ -125,6 +126,8 @@ class Request:
         """The target: an answer after it counts as bad."""
         self.expires_at_ns = expires_at_ns if expires_at_ns != NEVER else deadline_ns
         """The hard limit: nothing is dispatched to end after it."""
+        self.rows = 1
+        """Places that it takes in a batch. Its rows are planned, run and answered together."""
         self.client = client
         """The client's stream; 0 when requests stand alone."""
         self.tenant = 0
@@ -148,6 +151,25 @@ class Request:
 
     def __repr__(self) -> str:
         return f"Request({self.rid}, app {self.application}, deadline {self.deadline_ns})"
+
+
+def rows_of(requests: Sequence[Request]) -> int:
+    """Places that these requests take together."""
+    rows = 0
+    for request in requests:
+        rows += request.rows
+    return rows
+
+
+def count_within(requests: Sequence[Request], rows: int, first: int = 0) -> int:
+    """How many requests from `first` on take no more than so many places together."""
+    count = 0
+    for index in range(first, len(requests)):
+        rows -= requests[index].rows
+        if rows < 0:
+            break
+        count += 1
+    return count
 
 
 class ClientReport:
@@ -229,14 +251,18 @@ class Batch:
         "ready_at_ns",
         "requests",
         "retry",
+        "size",
         "start_at_ns",
         "swap_in_ns",
         "variant",
     )
 
-    def __init__(self, variant: int, requests: list[Request]) -> None:
+    def __init__(self, variant: int, requests: list[Request], size: int = 0) -> None:
+        """`size` is the sum of the requests' rows, where some have several."""
         self.variant = variant
         self.requests = requests
+        self.size = size or len(requests)
+        """Places taken, which its run time depends on."""
         self.batch_id = 0
         self.start_at_ns = 0
         """When the rank plans it to start."""

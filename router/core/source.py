@@ -332,7 +332,8 @@ class Source:
         cost = self.costs.of(variant, kind)
         lead_ns = self.desk.lead_ns(1, request.application)
         slo_ns = until_ns - request.arrived_at_ns - lead_ns
-        if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
+        rows = min(request.rows, cost.size_max)
+        if cost.p50_ns[rows] <= slo_ns < cost.plan_ns[rows]:
             self.costs.relax_margin(variant)
         self.outbox.drop(request, DropReason.LATE)
 

@@ -104,6 +104,8 @@ class Submit(msgspec.Struct, tag=10, array_like=True, frozen=True):
     """Name of the only variant that may; empty: any."""
     tenant: int = 0
     """The tenant whose fair share it uses; 0: its client's own."""
+    rows: int = 1
+    """Places that it takes in a batch."""
 
 
 class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):
@@ -374,6 +376,8 @@ class Payload(msgspec.Struct, tag=51, array_like=True, frozen=True):
     tensors: PackedTensors = ()
     """Its tensors, where there are several: their bytes follow one another, and `dtype` and
     `shape` say nothing."""
+    rows: int = 0
+    """Rows that it holds: the first dimension of each of its tensors. 0: one row, without that."""
 
 
 class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):

@@ -1,7 +1,7 @@
 """Batches on their way: orders to backends, and the ends that these report."""
 
 from fermata.router.assembly import Assembly
-from fermata.router.core.events import Batch
+from fermata.router.core.events import Batch, rows_of
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.messages import RID_BITS, Done, FrontendAddress, Run
 from fermata.router.live.fleet.fleet import Fleet
@@ -74,7 +74,7 @@ class BatchDispatcher:
             for request in left_out:
                 request.apart = fleet.separation.apart(now_ns, request)
         # Requests that did not run teach nothing about run times.
-        size = len(batch.requests) - len(left_out) if ran else 0
+        size = batch.size - rows_of(left_out) if ran else 0
         if done.failed:
             self.supervisor.on_failed(now_ns, number, batch)
         spoilt = [each for each in batch.requests if each.rid in done.spoilt]

@@ -229,6 +229,7 @@ class LiveRouter:
             submit.priority,
         )
         request.tenant = submit.tenant
+        request.rows = max(1, submit.rows)
         wishes = self.clients.wishes
         request.allowed = wishes.allowed(application, submit.accuracy_floor, submit.pinned)
         if self.fleet.separation.active and not self._set_apart(now_ns, request):

@@ -62,6 +62,8 @@ class Policy:
     """It can take turns with others on a backend."""
     together: bool = False
     """One source serves all applications that share the policy and its options."""
+    counts_rows: bool = False
+    """Requests may have several rows; for other policies, frontends split them into single ones."""
 
 
 def _deferred(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
@@ -176,9 +178,9 @@ def _model_switching(families: Sequence[Family], options: Any, rng: random.Rando
 
 
 POLICIES: dict[str, Policy] = {
-    "deferred": Policy(DeferredOptions(), _deferred),
-    "published": Policy(PUBLISHED, _deferred),
-    "eager": Policy(EAGER, _deferred, frozenset(("hold",))),
+    "deferred": Policy(DeferredOptions(), _deferred, counts_rows=True),
+    "published": Policy(PUBLISHED, _deferred, counts_rows=True),
+    "eager": Policy(EAGER, _deferred, frozenset(("hold",)), counts_rows=True),
     "timeout": Policy(
         TimeoutOptions(), _timeout, owns_backends=True, shares_backends=False, together=True
     ),

@@ -89,7 +89,7 @@ class Meters:
     # Batches
 
     def on_dispatch(self, now_ns: int, backend: int, batch: Batch) -> None:
-        sizes, size = self.sizes[batch.variant], len(batch.requests)
+        sizes, size = self.sizes[batch.variant], batch.size
         sizes[size] = sizes.get(size, 0) + 1
 
     def on_done(

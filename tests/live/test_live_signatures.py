@@ -1,11 +1,13 @@
 """Named tensors through gRPC and REST to a user's function, and back by name."""
 
 import asyncio
+import gzip
 import json
 import sys
 import types
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -113,6 +115,35 @@ def test_a_function_of_named_inputs_is_served_over_grpc(shared_memory: bool) -> 
     asyncio.run(play())
 
 
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_rows_are_answered_as_one_also_where_no_batch_takes_them_all(shared_memory: bool) -> None:
+    def rows(count: int) -> pb.ModelInferRequest:
+        request = pb.ModelInferRequest(model_name="fusion")
+        a = np.arange(3 * count, dtype=np.float32).reshape(count, 3)
+        add_input(request, from_array("a", a))
+        add_input(request, from_array("b", np.arange(count).reshape(count, 1)))
+        return request
+
+    async def play() -> None:
+        async with serve_here(CONFIG, 2, shared_memory) as frontend:
+            target = f"127.0.0.1:{frontend.server.grpc_port}"
+            async with grpc.aio.insecure_channel(target) as channel:
+                stub = InferenceStub(channel)
+                counts = (1, 2, 3, 8, 9, 20, 64)
+                asked = [stub.ModelInfer(rows(count)) for count in counts]
+                for count, call in zip(counts, asked, strict=True):
+                    response = await call
+                    answer = found(response)
+                    a = np.arange(3 * count, dtype=np.float32).reshape(count, 3)
+                    assert answer["twice"].tolist() == (2 * a).tolist()
+                    assert answer["sum"].tolist() == (a.sum(1) + np.arange(count)).tolist()
+                    assert response.parameters["batch_size"].int64_param <= 8
+            assert not frontend.hub.driver.parts.open_parts
+            assert not frontend.hub.driver.table.entries
+
+    asyncio.run(play())
+
+
 def post(url: str, body: bytes, head: int = 0) -> tuple[bytes, int]:
     headers = {"Inference-Header-Content-Length": str(head)} if head else {}
     with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=9) as answer:
@@ -151,5 +182,100 @@ def test_rest_serves_the_same_function() -> None:
         async with serve_here(CONFIG) as frontend:
             port = frontend.server.http_port
             await asyncio.to_thread(ask, f"http://127.0.0.1:{port}/v2/models/fusion")
+
+    asyncio.run(play())
+
+
+def test_rest_reads_compressed_bodies_and_refuses_what_it_does_not_serve() -> None:
+    body = json.dumps(
+        {
+            "inputs": [
+                {"name": "a", "datatype": "FP32", "shape": [3], "data": [0, 1, 2]},
+                {"name": "b", "datatype": "INT64", "shape": [1], "data": [100]},
+            ]
+        }
+    ).encode()
+    bomb = gzip.compress(bytes(64 << 20))
+
+    def ask(url: str) -> None:
+        def send(path: str, data: bytes | None, encoding: str) -> tuple[int, Any]:
+            made = urllib.request.Request(url + path, data, {"Content-Encoding": encoding})
+            try:
+                with urllib.request.urlopen(made, timeout=9) as answer:
+                    return answer.status, json.loads(answer.read())
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, json.loads(error.read())["error"]
+
+        infer = "/v2/models/fusion/infer"
+        for encoding, packed in (("gzip", gzip.compress(body)), ("deflate", zlib.compress(body))):
+            status, answer = send(infer, packed, encoding)
+            assert (status, answer["outputs"][0]["data"]) == (200, [103.0])
+            assert send(infer, packed[:-9], encoding)[0] == 400
+        for packed, encoding, said in (
+            (bomb, "gzip", "the body is larger than"),
+            (body, "gzip", "cannot be decompressed"),
+            (body, "br", "use gzip or deflate"),
+        ):
+            status, answer = send(infer, packed, encoding)
+            assert (status, said in answer) == (400, True)
+        status, said = send("/v2/systemsharedmemory/status", None, "identity")
+        assert (status, "is not served: see /v2/openapi.json" in said) == (404, True)
+        assert send("/v2/models/fusion/infer", None, "identity")[0] == 405
+
+    async def play() -> None:
+        async with serve_here(CONFIG) as frontend:
+            await asyncio.to_thread(ask, f"http://127.0.0.1:{frontend.server.http_port}")
+
+    asyncio.run(play())
+
+
+def test_rest_tells_configuration_statistics_and_repository() -> None:
+    def ask(url: str) -> None:
+        def get(path: str) -> Any:
+            with urllib.request.urlopen(f"{url}/v2/{path}", timeout=9) as answer:
+                return json.loads(answer.read())
+
+        def refused(path: str, body: bytes) -> tuple[int, str]:
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                post(f"{url}/v2/{path}", body)
+            with caught.value as error:
+                return error.code, json.loads(error.read())["error"]
+
+        config = get("models/fusion/config")
+        assert [each["name"] for each in config["input"]] == ["a", "b", "note"]
+        assert config["input"][1] == {
+            "name": "b",
+            "data_type": "TYPE_INT64",
+            "dims": [-1, 1],
+            "optional": False,
+        }
+        assert config["input"][2]["optional"] is True
+        assert config["parameters"]["slo_ms"] == {"string_value": "2000"}
+        assert get("models/fusion/versions/1/config") == config
+        for path in ("models/fusion/stats", "models/fusion/versions/1/stats"):
+            (stats,) = get(path)["model_stats"]
+            assert (stats["name"], stats["version"], stats["inference_count"]) == ("fusion", "1", 0)
+        names = [each["name"] for each in get("models/stats")["model_stats"]]
+        assert sorted(names) == ["emulated", "fusion"]
+        index = json.loads(post(f"{url}/v2/repository/index", b"")[0])
+        assert {"name": "fusion", "version": "1", "state": "READY", "reason": ""} in index
+        ready = json.loads(post(f"{url}/v2/repository/index", b'{"ready": true}')[0])
+        assert ready == index
+        assert refused("repository/index", b'{"ready": 3}') == (
+            400,
+            "ready=3 is neither true nor false",
+        )
+        assert refused("repository/index", b"{")[0] == 400
+        assert refused("repository/models/none/load", b"")[0] == 404
+        code, said = refused("repository/models/fusion/load", b'{"parameters": {"config": "{}"}}')
+        assert (code, "the configuration describes models" in said) == (400, True)
+        for verb in ("load", "unload"):
+            code, said = refused(f"repository/models/fusion/{verb}", b"")
+            assert (code, "set repository: open" in said) == (403, True)
+
+    async def play() -> None:
+        async with serve_here(CONFIG) as frontend:
+            await asyncio.to_thread(ask, f"http://127.0.0.1:{frontend.server.http_port}")
 
     asyncio.run(play())

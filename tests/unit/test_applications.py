@@ -37,6 +37,7 @@ SET: dict[str, Any] = {
     "inputs": [{"name": "ids", "dtype": "INT64", "shape": [-1], "optional": False}],
     "outputs": [{"name": "scores", "dtype": "FP32", "shape": [4]}],
     "labels": ["cat", "dog"],
+    "rows": [1, 4],
     "clients": CLIENTS,
 }
 """Examples of options whose type alone gives none that goes with the others."""

@@ -118,7 +118,7 @@ BAD = {
     ),
     "'image' is 'FP32' \\[2, 3\\]": arrays(image=np.ones((2, 3), np.float32)),
     "'image' is 'FP32' \\[1, 1, 3, 2\\]": arrays(image=np.ones((1, 1, 3, 2), np.float32)),
-    "'ids' has no batch dimension and others have one": arrays(
+    "inputs differ in their rows: 'ids' no, 'mask' no, 'image' 1": arrays(
         image=np.ones((1, 3, 2), np.float32)
     ),
     "'ids' has shape \\[600\\]: send at most 512": arrays(ids=np.arange(600)),

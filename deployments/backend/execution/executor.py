@@ -18,7 +18,15 @@ from fermata.deployments.backend.execution.out_of_memory import (
     release_memory,
 )
 from fermata.deployments.backend.execution.runner import Runner
-from fermata.deployments.backend.execution.tensors import Item, Outputs, item_bytes, split
+from fermata.deployments.backend.execution.tensors import (
+    Item,
+    Outputs,
+    each_row,
+    first_row,
+    item_bytes,
+    rows_in,
+    split,
+)
 
 INLINE_BYTES = 1 << 18
 """Less than this is staged by the thread that runs it: another one would take longer to wake."""
@@ -102,7 +110,7 @@ class Executor:
         """Stage these inputs, given with their place in the batch, and run them in turn."""
         alike: dict[Hashable, list[tuple[int, Item]]] = {}
         for place, item in items:
-            alike.setdefault(runner.alike(item), []).append((place, item))
+            alike.setdefault(runner.alike(first_row(item)), []).append((place, item))
         groups = []
         for members in alike.values():
             arrays = [item for _, item in members]
@@ -113,7 +121,7 @@ class Executor:
     def _stage(self, runner: Runner, arrays: list[Item]) -> Callable[[], tuple[Any, int]]:
         if sum(map(item_bytes, arrays)) < INLINE_BYTES:
             # Staged as part of the run, whose time does not show when the inputs arrived.
-            return lambda: (runner.stage(arrays), 0)
+            return lambda: (runner.stage(each_row(arrays)), 0)
         return partial(take_result, [self.stager.submit(stage, runner, arrays)])
 
     def stop(self) -> None:
@@ -142,7 +150,7 @@ class Executor:
                 started_at_ns = started_at_ns or from_ns
                 parts = run_or_halve(given.runner, box, group.places, group.items, errors)
                 if len(parts) > 1:
-                    fits = max(fits, *(len(places) for places, _ in parts))
+                    fits = max(fits, *(rows_at(group, places) for places, _ in parts))
                 outputs += parts
             # A model is a user's code and may raise anything; this is the thread's outermost loop.
             except Exception as error:
@@ -168,6 +176,12 @@ class Executor:
             unusable,
             frozenset(spoilt),
         )
+
+
+def rows_at(group: Group, places: list[int]) -> int:
+    """Rows of those inputs of a group that stand at these places."""
+    items = dict(zip(group.places, group.items, strict=True))
+    return rows_in([items[place] for place in places])
 
 
 def take_result(staging: "list[Future[tuple[Any, int]]]") -> tuple[Any, int]:
@@ -261,8 +275,10 @@ def request_outputs(outcome: BatchOutcome) -> list[Tensors | str]:
     found: list[Tensors | str] = [""] * len(outcome.job.inputs)
     for place, error in outcome.errors.items():
         found[place] = error
+    payloads = outcome.job.payloads()
     for places, returned in outcome.outputs:
-        for place, tensors in zip(places, split(returned, len(places)), strict=True):
+        rows = [payloads[place].rows for place in places]
+        for place, tensors in zip(places, split(returned, rows), strict=True):
             found[place] = tensors
     return found
 
@@ -283,7 +299,7 @@ def describe(error: Exception) -> str:
 
 
 def stage(runner: Runner, arrays: list[Item]) -> tuple[Any, int]:
-    return runner.stage(arrays), time.monotonic_ns()
+    return runner.stage(each_row(arrays)), time.monotonic_ns()
 
 
 def tune() -> None:

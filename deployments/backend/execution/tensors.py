@@ -93,8 +93,61 @@ def _array(data: bytes | memoryview, datatype: str, shape: tuple[int, ...]) -> A
     return np.frombuffer(data, dtype).reshape(shape)
 
 
+class RowItems:
+    """The rows of one request, each an item."""
+
+    __slots__ = ("count", "whole")
+
+    def __init__(self, whole: Item, count: int) -> None:
+        self.whole = whole
+        """Arrays whose first dimension counts the rows."""
+        self.count = count
+
+    def row(self, index: int) -> Item:
+        """One of them, in place."""
+        if isinstance(self.whole, Mapping):
+            return {name: array[index] for name, array in self.whole.items()}
+        return self.whole[index]
+
+
+def view_rows(payload: Payload, segments: Segments) -> Item:
+    """One request's input in place, or its rows where it has several."""
+    item = view(payload, segments)
+    if not payload.rows:
+        return item
+    arrays = item.values() if isinstance(item, Mapping) else (item,)
+    if any(array.ndim == 0 or len(array) != payload.rows for array in arrays):
+        raise InputError(f"input is to hold {payload.rows} rows, and does not")
+    return RowItems(item, payload.rows)
+
+
+def each_row(items: Sequence[Item]) -> Sequence[Item]:
+    """All rows of these inputs, one after the other."""
+    if not any(isinstance(item, RowItems) for item in items):
+        return items
+    found: list[Item] = []
+    for item in items:
+        if isinstance(item, RowItems):
+            found += [item.row(index) for index in range(item.count)]
+        else:
+            found.append(item)
+    return found
+
+
+def first_row(item: Item) -> Item:
+    """An input, or the first row of one that has several."""
+    return item.row(0) if isinstance(item, RowItems) else item
+
+
+def rows_in(items: Sequence[Item]) -> int:
+    """Rows of these inputs together."""
+    return sum(item.count if isinstance(item, RowItems) else 1 for item in items)
+
+
 def item_bytes(item: Item) -> int:
     """Size of one request's input."""
+    if isinstance(item, RowItems):
+        return item_bytes(item.whole)
     if isinstance(item, Mapping):
         return sum(int(array.nbytes) for array in item.values())
     return int(item.nbytes)
@@ -124,16 +177,35 @@ def _strings(data: bytes, shape: Sequence[int]) -> Array:
     return array.reshape(tuple(shape))
 
 
-def split(outputs: Outputs, count: int) -> list[Tensors]:
-    """The outputs of each request of a batch, as they are sent."""
+def split(outputs: Outputs, rows: Sequence[int]) -> list[Tensors]:
+    """The outputs of each request of a batch, as they are sent; `rows` is 0 for a request of one
+    row, which has no dimension for it."""
     columns = outputs if isinstance(outputs, Mapping) else {OUTPUT: outputs}
+    count = sum(each or 1 for each in rows)
     for name, column in columns.items():
         if len(column) != count:
             raise OutputError(f"{name} has {len(column)} items for {count} requests")
-    return [
-        tuple(tensor(name, column[index]) for name, column in columns.items())
-        for index in range(count)
-    ]
+    found: list[Tensors] = []
+    at = 0
+    for each in rows:
+        found.append(
+            tuple(
+                tensor(name, _together(name, column[at : at + each]) if each else column[at])
+                for name, column in columns.items()
+            )
+        )
+        at += each or 1
+    return found
+
+
+def _together(name: str, rows: Any) -> Any:
+    """Rows of one request as one array."""
+    if isinstance(rows, np.ndarray):
+        return rows
+    shapes = {np.shape(row) for row in rows}
+    if len(shapes) > 1:
+        raise OutputError(f"{name} differs in shape from row to row: {sorted(shapes)[:4]}")
+    return np.stack([np.asarray(row) for row in rows])
 
 
 def tensor(name: str, value: Any) -> tuple[str, str, tuple[int, ...], bytes]:

@@ -4,10 +4,12 @@ from fermata.clients.wire.errors import BadRequestError, shown
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
 from fermata.clients.wire.tensors import RawTensor, request_tensors, shape_of, split_bytes
 from fermata.deployments.frontend.inputs.images import frame_size
-from fermata.deployments.frontend.inputs.request_input import RequestInput
+from fermata.deployments.frontend.inputs.request_input import RequestInput, pack
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 
 Declared = ModelInferRequest.InferInputTensor
+ROWS_MAX = 1024
+"""Rows of one request: more of them would keep others waiting."""
 
 
 def read_input(model: ServedModel, request: ModelInferRequest) -> RequestInput:
@@ -39,19 +41,17 @@ def _read_several(model: ServedModel, request: ModelInferRequest) -> RequestInpu
     for name, spec in specs.items():
         if name not in given and not spec.optional:
             raise BadRequestError(f"input {name!r} is missing: model {model.name!r} needs {spec}")
-    batched = {name: _is_batched(model, specs[name], each) for name, each in given.items()}
-    if len(set(batched.values())) > 1:
-        without = next(name for name, has in batched.items() if not has)
-        raise BadRequestError(
-            f"input {without!r} has no batch dimension and others have one: send all with it"
-        )
+    rows = {name: _rows_of(model, specs[name], each) for name, each in given.items()}
+    if len(set(rows.values())) > 1:
+        told = ", ".join(f"{name!r} {count or 'no'}" for name, count in rows.items())
+        raise BadRequestError(f"inputs differ in their rows: {told}; send all with the same")
     found = {tensor.name: tensor for tensor in request_tensors(request)}
     tensors = tuple(found[name] for name in specs if name in found)
     for tensor in tensors:
         if not tensor.data:
             raise BadRequestError(f"input {tensor.name!r} of shape {list(tensor.shape)} is empty")
-    packed = RawTensor("", "", (), b"".join(tensor.data for tensor in tensors))
-    return RequestInput(model, packed, False, True in batched.values(), tensors=tensors)
+    count = max(rows.values())
+    return RequestInput(model, pack(tensors), False, count > 0, tensors=tensors, rows=max(1, count))
 
 
 def _names(model: ServedModel) -> str:
@@ -60,19 +60,18 @@ def _names(model: ServedModel) -> str:
     )
 
 
-def _is_batched(model: ServedModel, spec: TensorSpec, tensor: Declared) -> bool:
-    """Whether one of several tensors has a batch dimension."""
+def _rows_of(model: ServedModel, spec: TensorSpec, tensor: Declared) -> int:
+    """Rows of one of several tensors; 0: it has no batch dimension."""
     if tensor.parameters:
         _refuse_shared_memory(tensor)
     shape = shape_of(tensor)
     if tensor.datatype == spec.datatype:
         if _matches(spec.shape, shape):
             _check_sizes(spec, shape)
-            return False
+            return 0
         if shape and _matches(spec.shape, shape[1:]):
             _check_sizes(spec, shape[1:])
-            _check_rows(tensor.name, shape[0])
-            return True
+            return _checked_rows(tensor.name, shape[0])
     raise BadRequestError(
         f"input {tensor.name!r} is {shown(tensor.datatype)} {list(shape)}: model {model.name!r} "
         f"takes {spec.datatype}{list(spec.shape)}, or the same with a batch dimension before it"
@@ -88,12 +87,10 @@ def _check_sizes(spec: TensorSpec, shape: tuple[int, ...]) -> None:
             )
 
 
-def _check_rows(name: str, rows: int) -> None:
-    if rows != 1:
-        raise BadRequestError(
-            f"input {name!r} holds {rows} items: send each as a request of its own, "
-            "batches are formed here"
-        )
+def _checked_rows(name: str, rows: int) -> int:
+    if not 1 <= rows <= ROWS_MAX:
+        raise BadRequestError(f"input {name!r} has {rows} rows: send 1 to {ROWS_MAX}")
+    return rows
 
 
 def _read_one(model: ServedModel, request: ModelInferRequest) -> RequestInput:
@@ -104,15 +101,20 @@ def _read_one(model: ServedModel, request: ModelInferRequest) -> RequestInput:
         )
     if declared.parameters:
         _refuse_shared_memory(declared)
-    encoded, batched = _check_input(model, declared)
+    encoded, rows = _check_input(model, declared)
     (tensor,) = request_tensors(request)
     if not tensor.data:
         raise BadRequestError(f"input {tensor.name!r} of shape {list(tensor.shape)} is empty")
     if model.sides and not encoded:
         raise BadRequestError(f"model {model.name!r} takes pictures: send a JPEG as BYTES[1]")
     wants_frame = model.boxes or bool(model.sides)
-    frame = _frame(tensor, batched) if encoded and wants_frame else (0, 0)
-    return RequestInput(model, tensor, encoded, batched, frame)
+    if rows > 1 and wants_frame:
+        raise BadRequestError(
+            f"input {tensor.name!r} holds {rows} pictures, whose answers differ in shape: send "
+            "each as a request of its own"
+        )
+    frame = _frame(tensor, rows > 0) if encoded and wants_frame else (0, 0)
+    return RequestInput(model, tensor, encoded, rows > 0, frame, rows=max(1, rows))
 
 
 def _frame(tensor: RawTensor, batched: bool) -> tuple[int, int]:
@@ -122,30 +124,33 @@ def _frame(tensor: RawTensor, batched: bool) -> tuple[int, int]:
     return height, width
 
 
-def _check_input(model: ServedModel, tensor: Declared) -> tuple[bool, bool]:
-    """Whether the input is still a picture, and whether it has a batch dimension."""
+def _check_input(model: ServedModel, tensor: Declared) -> tuple[bool, int]:
+    """Whether the input is still a picture, and its rows; 0: it has no batch dimension."""
     spec, shape = model.input, shape_of(tensor)
     if model.takes_bytes and tensor.datatype == "BYTES":
-        if shape not in ((), (1,), (1, 1)):
+        if shape in ((), (1,)):
+            return True, 0
+        if len(shape) != 2 or shape[1] != 1:
             raise BadRequestError(
-                f"input {tensor.name!r} has shape {list(shape)}: send one element, shape [1]"
+                f"input {tensor.name!r} has shape {list(shape)}: send one element, shape [1], or "
+                "rows of one, shape [rows, 1]"
             )
-        return True, shape == (1, 1)
+        return True, _checked_rows(tensor.name, shape[0])
     if model.image is not None:
-        frame = shape[1:] if len(shape) == 4 and shape[0] == 1 else shape
+        frame = shape[1:] if len(shape) == 4 else shape
         if tensor.datatype == "UINT8" and len(frame) == 3 and frame[2] == 3 and 0 not in frame:
             fitted = _matches(spec.shape, frame) and spec.datatype == "UINT8"
-            return not fitted, len(shape) == 4
+            rows = _checked_rows(tensor.name, shape[0]) if len(shape) == 4 else 0
+            return not fitted, rows
     if tensor.datatype != spec.datatype:
         raise BadRequestError(
             f"input {tensor.name!r} is {tensor.datatype}: model {model.name!r} takes "
             f"{_wanted(model)}"
         )
     if _matches(spec.shape, shape):
-        return False, False
+        return False, 0
     if shape and _matches(spec.shape, shape[1:]):
-        _check_rows(tensor.name, shape[0])
-        return False, True
+        return False, _checked_rows(tensor.name, shape[0])
     raise BadRequestError(
         f"input {tensor.name!r} has shape {list(shape)}: model {model.name!r} takes "
         f"{_wanted(model)}"

@@ -89,22 +89,25 @@ class Arena:
         shape: tuple[int, ...],
         data: bytes,
         tensors: PackedTensors = (),
+        rows: int = 0,
     ) -> Payload:
         """A payload with this input, in a slot if one is free."""
         slot = self.take(len(data))
         if slot is None:
-            return Payload(rid, dtype, shape, data, tensors=tensors)
+            return Payload(rid, dtype, shape, data, tensors=tensors, rows=rows)
         offset, view = slot
         view[:] = data
         view.release()
-        return Payload(rid, dtype, shape, b"", self.name, offset, len(data), False, tensors)
+        place = self.name, offset, len(data), False
+        return Payload(rid, dtype, shape, b"", *place, tensors, rows)
 
     def inline(self, payload: Payload) -> Payload:
         """The payload with its data, for a backend that does not share this memory."""
         if not payload.segment or self.segment is None:
             return payload
         data = bytes(self._view()[payload.offset : payload.offset + payload.length])
-        return Payload(payload.rid, payload.dtype, payload.shape, data, tensors=payload.tensors)
+        told = payload.tensors, payload.rows
+        return Payload(payload.rid, payload.dtype, payload.shape, data, "", 0, 0, False, *told)
 
     def free(self, payload: Payload) -> None:
         """Free the slot of a payload."""

@@ -64,6 +64,7 @@ def parse_request(
         text(given, names.PINNED),
         tenant_number(call.tenant),
         model.slo_ns,
+        read.rows,
     )
     report = None
     if names.FPS in given:

@@ -113,13 +113,14 @@ def _fill(
         if request.input.frame[0] and request.model.boxes and request.model.image is not None:
             side = request.model.sides.get(result.variant, request.model.image.height)
             data = own_pixels(data, shape, request.input.frame, side) if len(shape) == 2 else data
-        if request.input.batched:
+        rows = request.input.rows
+        if request.input.batched and rows == 1:
             shape = (1, *shape)
         if wanted.get(name):
             tensor = RawTensor(name, datatype, shape, data)
-            elements = best_classes(tensor, wanted[name], request.model.labels)
-            datatype, shape, data = "BYTES", (len(elements),), join_bytes(elements)
-            shape = (1, *shape) if request.input.batched else shape
+            elements = best_classes(tensor, wanted[name], request.model.labels, rows)
+            datatype, shape, data = "BYTES", (len(elements) // rows,), join_bytes(elements)
+            shape = (rows, *shape) if request.input.batched else shape
         response.outputs.add(name=name, datatype=datatype, shape=shape)
         response.raw_output_contents.append(data)
 
@@ -133,13 +134,16 @@ def own_pixels(data: bytes, shape: tuple[int, ...], frame: tuple[int, int], size
     return rows.tobytes()
 
 
-def best_classes(tensor: RawTensor, count: int, labels: tuple[str, ...]) -> list[bytes]:
-    """`score:index:label` of the best classes, as Triton's classification extension has it."""
-    scores = to_array(tensor).reshape(-1)
-    order = np.argsort(-scores.astype(np.float64), kind="stable")[:count]
+def best_classes(
+    tensor: RawTensor, count: int, labels: tuple[str, ...], rows: int = 1
+) -> list[bytes]:
+    """`score:index:label` of each row's best classes, as Triton's classification extension has
+    it."""
     found: list[bytes] = []
-    for index in order.tolist():
-        score = f"{scores[index]:f}" if tensor.datatype in FLOATS else str(scores[index])
-        label = f":{labels[index]}" if index < len(labels) else ""
-        found.append(f"{score}:{index}{label}".encode())
+    for scores in to_array(tensor).reshape(rows, -1):
+        order = np.argsort(-scores.astype(np.float64), kind="stable")[:count]
+        for index in order.tolist():
+            score = f"{scores[index]:f}" if tensor.datatype in FLOATS else str(scores[index])
+            label = f":{labels[index]}" if index < len(labels) else ""
+            found.append(f"{score}:{index}{label}".encode())
     return found

@@ -28,6 +28,8 @@ class RequestTerms:
     """Number of the tenant that sent it; 0 without tenants."""
     usual_slo_ns: int = 0
     """SLO of its application, which it may be held for whatever its own is."""
+    rows: int = 1
+    """Places that it takes in a batch."""
 
 
 class PendingRequest:
@@ -48,6 +50,7 @@ class PendingRequest:
         "priority",
         "readers",
         "rid",
+        "rows",
         "size_bytes",
         "tenant",
         "term",
@@ -65,6 +68,7 @@ class PendingRequest:
         self.pinned = terms.pinned
         self.tenant = terms.tenant
         self.size_bytes = terms.size_bytes
+        self.rows = terms.rows
         self.arrived_at_ns = now_ns
         self.deadline_ns = deadline_ns
         self.expires_at_ns = expires_at_ns

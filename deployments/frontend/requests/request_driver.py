@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from fermata.deployments.frontend.access.tenants import ANYBODY, ForbiddenError,
 from fermata.deployments.frontend.inputs.images import check_pixels
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal
+from fermata.deployments.frontend.requests.joined_parts import OnAnswer, SplitRequests
 from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.peeker import Peeker
@@ -47,9 +47,6 @@ from fermata.router.links.messages import (
     ShortCircuit,
     Submit,
 )
-
-OnAnswer = Callable[[int, Outcome], None]
-"""Called with a request's id and its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +95,8 @@ class RequestDriver:
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.stall_detector = StallDetector(self.loop, clock)
+        # Not at once: an answer may come while the table is being read.
+        self.parts = SplitRequests(self._begin, lambda rid: self.loop.call_soon(self.cancel, rid))
         self.waiters: dict[int, OnAnswer] = {}
         self.advice: dict[tuple[str, int], InputSizeAdvice] = {}
         """The router's last advice to each client that reports, by application and client, in the
@@ -123,6 +122,11 @@ class RequestDriver:
             terms = request.terms
             self.table.counts.refuse(terms.application, refusal.reason, terms.tenant)
             return self._refused(request, refusal)
+        if request.input.rows > 1 and request.is_split:
+            return self.parts.open(now_ns, request, on_answer)
+        return self._begin(now_ns, request, on_answer)
+
+    def _begin(self, now_ns: int, request: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
         rid = self.table.admit(now_ns, request.terms)
         if isinstance(rid, Refusal):
             return self._refused(request, rid)
@@ -188,7 +192,8 @@ class RequestDriver:
         given = request.input
         tensor, shape = given.tensor, given.shape
         packed = given.packed if given.tensors else ()
-        payload = self.arena.place(rid, tensor.datatype, shape, tensor.data, packed)
+        told = packed, given.payload_rows
+        payload = self.arena.place(rid, tensor.datatype, shape, tensor.data, *told)
         self._on_payload(now_ns, rid, payload)
         self._peek(rid, request, tensor.datatype, shape, tensor.data)
 
@@ -218,7 +223,8 @@ class RequestDriver:
 
     def cancel(self, rid: int) -> None:
         """Its client has left."""
-        self.table.on_cancel(self.clock(), rid)
+        for each in self.parts.forget(rid) or (rid,):
+            self.table.on_cancel(self.clock(), each)
         self.pump()
 
     # Links
@@ -363,10 +369,11 @@ class RequestDriver:
         self.decoding -= 1
         spec, packed = request.input.payload_spec(), request.input.packed
         dtype, shape, name = spec.datatype, spec.shape, self.arena.name
+        told = packed, request.input.payload_rows
         payload = (
-            Payload(rid, dtype, shape, b"", name, offset, len(view), tensors=packed)
+            Payload(rid, dtype, shape, b"", name, offset, len(view), False, *told)
             if offset >= 0
-            else Payload(rid, dtype, shape, bytes(view), tensors=packed)
+            else Payload(rid, dtype, shape, bytes(view), "", 0, 0, False, *told)
         )
         now_ns = self.clock()
         error = None if job.cancelled() else job.exception()

@@ -327,6 +327,7 @@ class RequestTable:
                     entry.accuracy_floor,
                     entry.pinned,
                     entry.tenant,
+                    entry.rows,
                 )
             )
         )

@@ -445,7 +445,7 @@ class RankThread(SourceContext):
         self.signals.busy_ns += run_ns
         self.pool_of(state).busy_ns += run_ns
         if size < 0:
-            size = len(batch.requests)
+            size = batch.size
         if size > 0 and batch.swap_in_ns > 0:
             # The swap-in is the less certain of the two: its time is learnt, not blamed on the run.
             self.costs.observe_swap(batch.variant, run_ns - batch.expect_ns + batch.swap_in_ns)
@@ -632,7 +632,7 @@ class RankThread(SourceContext):
         self._learn_wait(standing, now_ns - standing.ripe_since_ns)
         self.batches += 1
         batch.batch_id = self.batches
-        size = len(batch.requests)
+        size = batch.size
         assert 0 < size <= slot.size_max(batch.variant)
         batch.ready_at_ns = ready_at_ns
         batch.start_at_ns = start_at_ns

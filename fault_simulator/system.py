@@ -55,7 +55,25 @@ def drawn(rng: random.Random, given: bool | None) -> bool:
     return rng.random() < 0.5 if given is None else given
 
 
-class SimulatedDeployment:
+class Harm:
+    """Faults that are under way, and the processes that they have touched."""
+
+    def __init__(self) -> None:
+        self.poison = ""
+        """A variant that kills whatever process runs it."""
+        self.bad_inputs = 0
+        """Requests whose number this divides fail wherever they run; 0: none."""
+        self.hanging: set[int] = set()
+        """Requests that hang whatever backend runs them."""
+        self.machines: list[Machine] = []
+        """Accelerators of all backends that there ever were."""
+        self.failed: set[int] = set()
+        """Backends that have failed through a fault of their own: they may be ejected."""
+        self.excused: set[int] = set()
+        """Backends to which something has happened: they may be taken for hung."""
+
+
+class SimulatedDeployment(Harm):
     """Everything that runs, and the ledger."""
 
     def __init__(
@@ -71,6 +89,7 @@ class SimulatedDeployment:
     ) -> None:
         """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
         load; None: the seed decides. `placed`: two sub-clusters, where it does not."""
+        super().__init__()
         self.world, self.rng = world, world.rng("system")
         world.network = SimulatedNetwork(world)
         self.standby, self.scaled = drawn(self.rng, standby), drawn(self.rng, scaled)
@@ -106,18 +125,6 @@ class SimulatedDeployment:
         """In which a new router has its process."""
         self.links = links
         """Options of the links of processes that start from now on."""
-        self.poison = ""
-        """A variant that kills whatever process runs it."""
-        self.bad_inputs = 0
-        """Requests whose number this divides fail wherever they run; 0: none."""
-        self.hanging: set[int] = set()
-        """Requests that hang whatever backend runs them."""
-        self.machines: list[Machine] = []
-        """Accelerators of all backends that there ever were."""
-        self.failed: set[int] = set()
-        """Backends that have failed through a fault of their own: they may be ejected."""
-        self.excused: set[int] = set()
-        """Backends to which something has happened: they may be taken for hung."""
         self.starting = 0
         """Processes that the cluster is about to start."""
         self.on_start: list[Callable[[object], None]] = [] if plant is None else [plant]

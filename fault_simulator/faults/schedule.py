@@ -3,7 +3,7 @@
 import random
 from functools import partial
 
-from fermata.fault_simulator.deployment import POLICIES
+from fermata.fault_simulator.deployment import draw_policy
 from fermata.fault_simulator.faults.draws import Draws
 from fermata.fault_simulator.faults.kinds import FAULTS, Heal
 from fermata.fault_simulator.system import SimulatedDeployment
@@ -34,7 +34,7 @@ class FaultSchedule(Draws):
         rng = self.world.rng("policies")
         if rng.random() < POLICIES_CHANGE:
             for _ in range(rng.randint(1, 3)):
-                policy, options = rng.choice(POLICIES)
+                policy, options = draw_policy(rng, self.system.room > 0)
                 wanted = {"router": {"policy": policy, "policy_options": options}}
                 at_ns = rng.randrange(from_ns, to_ns)
                 self.world.enter(at_ns, partial(self.system.redeploy_policies, wanted))

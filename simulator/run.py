@@ -191,9 +191,8 @@ class Driver:
         arrivals, uplinks = self.arrivals, self.uplinks
         count = len(arrivals.at_ns)
         hard_limit_ns = self._begin()
-        index = events = now_ns = first = last = 0
+        index = events = now_ns = first = last = peeked = 0
         at_ns = [NEVER]
-        peeked = 0
         peek_ns, peek_rid = self._peeks()
         while True:
             if index == last and index < count:

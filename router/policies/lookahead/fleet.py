@@ -1,9 +1,13 @@
 """Backends of several kinds, counted as backends of the fastest."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 
+from fermata.router.core.deadline_queue import DeadlineQueue
+from fermata.router.core.events import Request
 from fermata.router.core.source import Slot, SourceContext
 from fermata.router.policies.central.running_work import RunningWork
+from fermata.router.policies.lookahead.values import Choice
 
 
 class Fleet:
@@ -57,3 +61,35 @@ class Fleet:
         for kind, work in self.work.items():
             left_ns += work.left_ns(now_ns) * self.speed.get(kind, 1.0)
         return left_ns
+
+
+def batch_on(
+    slot: Slot,
+    ranked: Iterable[Choice],
+    variants: Sequence[int],
+    queue: DeadlineQueue,
+    allowance: float,
+) -> tuple[int, int, int] | None:
+    """The best batch that ends in time on a slower backend: its variant, the place of its first
+    request in the queue's items, and its size. Requests with too little time are passed over."""
+    items, start_at_ns = queue.items, slot.start_at_ns
+    for _, size, variant, _, limit in ranked:
+        number = variants[variant]
+        size_max = slot.size_max(number)
+        if size > size_max:
+            continue
+        need_ns = int(slot.plan_ns(number, size) * allowance)
+        first = bisect_left(items, start_at_ns + need_ns, lo=queue.head, key=_deadline)
+        waiting = len(items) - first
+        if waiting < size:
+            continue
+        left_ns = (items[first].deadline_ns - start_at_ns) / allowance
+        most = min(limit, waiting, size_max)
+        while most > size and slot.plan_ns(number, most) > left_ns:
+            most -= 1
+        return variant, first, most
+    return None
+
+
+def _deadline(request: Request) -> int:
+    return request.deadline_ns

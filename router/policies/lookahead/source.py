@@ -5,12 +5,11 @@ backends and applications together, and with holding and the size of batches amo
 """
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
-from fermata.foundation.units import NEVER, ms
+from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, Compute, DropReason, Request
 from fermata.router.core.source import NO_LANES, Bid, Slot, SourceContext
 from fermata.router.policies.central.accuracy_hull import concave_hull
@@ -19,37 +18,16 @@ from fermata.router.policies.central.running_work import RunningWork
 from fermata.router.policies.central.source import CentralQueue
 from fermata.router.policies.family import Family
 from fermata.router.policies.lookahead.arrival_rate import ArrivalRate
-from fermata.router.policies.lookahead.fleet import Fleet
+from fermata.router.policies.lookahead.fleet import Fleet, batch_on
 from fermata.router.policies.lookahead.market import Market
-from fermata.router.policies.lookahead.values import RULES, Choice, QueueProblem, ValueTable
-
-
-@dataclass(frozen=True, slots=True)
-class LookaheadRules:
-    """How far loads may differ before a table is solved anew, and what is learnt from."""
-
-    load_step: float = 0.1
-    """Loads are told apart by this much, as a logarithm."""
-    part_step: float = 0.25
-    """So are parts of the backends."""
-    caution_step: float = 0.05
-    dispersion: tuple[float, float] = (0.5, 16.0)
-    """Bursts count as at least and at most so much."""
-    moved: float = 0.75
-    """Steps that a figure must have moved."""
-    follow: float = 0.06
-    """Change of the rate, as a logarithm, at which tables are looked at."""
-    young: float = 0.4
-    """The same while so few have come that the rate is a guess."""
-    hold_least: float = 0.01
-    """Share of the time that a request has, below which holding it is not worth a timer."""
-    silence: float = 0.5
-    """Share of the time since the newest request that the next one is awaited for, at least."""
-    yielded: float = 0.02
-    """Share of its time that a request waits for the last backends, which are left to others."""
-    caution_rise: float = 0.01
-    """The most that one late batch adds to the caution."""
-
+from fermata.router.policies.lookahead.rules import LookaheadRules
+from fermata.router.policies.lookahead.values import (
+    RULES,
+    Choice,
+    QueueProblem,
+    ValueTable,
+    told_apart,
+)
 
 Key = tuple[object, ...]
 
@@ -204,14 +182,15 @@ class LookaheadQueue(CentralQueue):
         stake.part = self.market.part_of(stake, self.backends)
         self._count_waiting()
         self._set_window()
+        low, high = rules.dispersion
         marks = (
             -math.log(self.gap_ns * stake.part) / rules.load_step,
             math.log(stake.part) / rules.part_step,
-            math.log(self._dispersion(), 4.0),
+            math.log(min(high, max(low, self.arrivals.dispersion)), 4.0),
             self.caution / rules.caution_step,
         )
-        backends, runs = round(self.backends, 1), self._runs()
-        fixed = (backends, runs)
+        backends = round(self.backends, 1)
+        fixed = (backends, told_apart(self.tables, self.accuracy, self.end_in_ns))
         if self.marks and fixed == self.fixed and self._near(marks):
             return
         rounded = tuple(float(round(each)) for each in marks)
@@ -228,22 +207,7 @@ class LookaheadQueue(CentralQueue):
             )
 
     def _near(self, marks: tuple[float, ...]) -> bool:
-        pairs = zip(marks, self.marks, strict=True)
-        return all(abs(one - other) < self.look.moved for one, other in pairs)
-
-    def _dispersion(self) -> float:
-        low, high = self.look.dispersion
-        return min(high, max(low, self.arrivals.dispersion))
-
-    def _runs(self) -> Key:
-        """Tells run times apart, as far as decisions notice."""
-        ends = tuple(
-            round(math.log(table[size]) / 0.01)
-            for table in self.tables
-            for size in {1, len(table) // 4, len(table) // 2, len(table) - 1}
-            if size > 0
-        )
-        return (*self.accuracy, round(self.end_in_ns / ms(0.05)), *ends)
+        return all(abs(a - b) < self.look.moved for a, b in zip(marks, self.marks, strict=True))
 
     def _problem(self, marks: tuple[float, ...], backends: float) -> QueueProblem:
         load, part, dispersion, caution = marks
@@ -356,33 +320,16 @@ class LookaheadQueue(CentralQueue):
         return not changed and slot.kind == self.fleet.kind and slot.factor == 1.0
 
     def _batch_on_slower(self, now_ns: int, slot: Slot, table: ValueTable) -> Batch | None:
-        """The same on a backend of a slower kind. Those who have too little time for it are passed
-        over. It stays idle where faster ones would earn more than the backlog costs meanwhile."""
-        queue = self.queue
-        run_ns = [self.costs.of(each, slot.kind).plan_ns for each in self.variants]
-        alone_ns = min([each[1] for each in run_ns])
-        first = bisect_left(
-            queue.items,
-            slot.start_at_ns + alone_ns,
-            lo=queue.head,
-            key=lambda each: each.deadline_ns,
-        )
-        if first == len(queue.items):
-            return None
-        waiting, each_ns = len(queue.items) - first, self.lead.per_request_ns
-        left_ns = (queue.items[first].deadline_ns - slot.start_at_ns) / self.allowance
+        """The same on a backend of a slower kind. It stays idle where faster ones would earn more
+        than the backlog costs."""
         state = self._state(now_ns, table)
-        for _, size, variant, _, limit in table.ranked(state):
-            times_ns = run_ns[variant]
-            if size > waiting or size >= len(times_ns) or times_ns[size] + each_ns * size > left_ns:
-                continue
-            if self.accuracy[variant] + table.slope(state) < table.accuracy:
-                break
-            most = min(limit, waiting, len(times_ns) - 1)
-            while most > size and times_ns[most] + each_ns * most > left_ns:
-                most -= 1
-            return Batch(self.variants[variant], queue.pop_from(first, most))
-        return None
+        found = batch_on(slot, table.ranked(state), self.variants, self.queue, self.allowance)
+        if found is None:
+            return None
+        variant, first, size = found
+        if self.accuracy[variant] + table.slope(state) < table.accuracy:
+            return None
+        return Batch(self.variants[variant], self.queue.pop_from(first, size))
 
     def _shed(self, now_ns: int, slot: Slot, table: ValueTable) -> None:
         """In lasting overload, drop old heads where the table would rather have one less."""

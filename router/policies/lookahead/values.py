@@ -6,11 +6,14 @@ each of its requests one more arrives meanwhile. What is best in the long run th
 every state by policy iteration, with no rule of thumb for what backend time is worth.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
+
+from fermata.foundation.units import ms
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -71,6 +74,19 @@ class QueueProblem:
 
     def __call__(self) -> "ValueTable":
         return solve(self)
+
+
+def told_apart(
+    tables: Sequence[Sequence[int]], accuracy: Sequence[float], end_in_ns: int
+) -> tuple[float, ...]:
+    """Tells the variants of two problems apart, as far as decisions notice."""
+    ends = tuple(
+        round(math.log(table[size]) / 0.01)
+        for table in tables
+        for size in {1, len(table) // 4, len(table) // 2, len(table) - 1}
+        if size > 0
+    )
+    return (*accuracy, round(end_in_ns / ms(0.05)), *ends)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,6 +169,7 @@ def load_model(path: Path, data: Path | None = None) -> SneakPeekModel:
     return SneakPeekModel(index, header.peek, header.data, tuple(header.input_shape))
 
 
-def _read_peek(confusion: Any, recall: Any, sharpness: float, hidden: Any) -> Peek:
-    """JSON knows no tuples."""
-    return Peek(tuple(map(tuple, confusion)), tuple(recall), sharpness, tuple(map(tuple, hidden)))
+def _read_peek(confusion: Any, recall: Any, sharpness: float, hidden: Any, named: Any = ()) -> Peek:
+    """JSON knows no tuples. Files of before have no `named`."""
+    shares, unseen, called = (tuple(map(tuple, each)) for each in (confusion, hidden, named))
+    return Peek(shares, tuple(recall), sharpness, unseen, called)

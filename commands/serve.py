@@ -55,6 +55,7 @@ def serve(
             ports.enter_context(held(endpoints(loaded)))
         # Missing models are reported here, in one line, and not by a process far away.
         registry(loaded)
+        peeks(loaded)
         # Ray starts its workers at niceness 15 otherwise, and they would yield to everybody.
         os.environ.setdefault("RAY_worker_niceness", "0")
         os.environ["PYTHONPATH"] = python_path(config)

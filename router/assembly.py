@@ -76,8 +76,9 @@ class Assembly:
         local = self.families[request.application].variants.index(variant)
         return sharpened(classes.recall[local], request.estimate.classes)
 
-    def on_votes(self, now_ns: int, rid: int, votes: Sequence[float]) -> bool:
-        """Evidence for a queued request has come in; false if it came too late to matter."""
+    def on_votes(self, now_ns: int, rid: int, votes: Sequence[float], answers: bool = True) -> bool:
+        """Evidence for a queued request has come in; false if it came too late to matter. Without
+        `answers` it is no answer by itself."""
         request = self.engine.outbox.queued.get(rid)
         if request is None:
             return False
@@ -85,6 +86,8 @@ class Assembly:
         if estimator is None or len(votes) != estimator.classes.count:
             return False
         estimate = estimator.on_votes(votes)
+        if not answers:
+            estimate.label = -1
         return self.engine.on_update(now_ns, rid, estimate.accuracies, estimate)
 
 

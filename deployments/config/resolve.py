@@ -1,5 +1,6 @@
 """From a configuration and measured profiles to what each process is told."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -160,13 +161,34 @@ def peek_of(application: Application) -> SneakPeekModel | None:
     if given is None or not given.sneakpeek or not isinstance(given.sneakpeek, str):
         return None
     if given.sneakpeek == EMBEDDED:
-        return build_model(*training_data())
-    return load_model(Path(given.sneakpeek), Path(given.data) if given.data else None)
+        model = build_model(*training_data())
+    else:
+        model = load_model(Path(given.sneakpeek), Path(given.data) if given.data else None)
+    spec = input_of(application)
+    _check_peek(application, spec, model.input_shape)
+    return replace(model, fit=spec.fit) if spec.sized else model
+
+
+def _check_peek(application: Application, spec: InputSpec, shape: tuple[int, ...]) -> None:
+    """Refuse a SneakPeek model that could not look at the application's inputs."""
+    if spec.sized:
+        if len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]:
+            return
+        rule = "looks at pictures of any size need a model of square ones, [3, side, side]"
+    elif math.prod(shape) == math.prod(spec.shape) or min(spec.shape, default=0) < 0:
+        return
+    else:
+        rule = f"requests of {application.name} are {list(spec.shape)}"
+    raise ConfigError(
+        f"sneakpeek of {application.name} was built from samples of {list(shape)}: {rule}; build "
+        "it again from inputs as they are sent"
+    )
 
 
 def peeks(config: DeploymentConfig) -> dict[str, SneakPeekModel]:
-    """SneakPeek models of frontends, by application."""
-    found = {each.name: peek_of(each) for each in config.applications}
+    """SneakPeek models of frontends, by the router's name of the application."""
+    names = router_names(config.applications)
+    found = {name: peek_of(each) for name, each in zip(names, config.applications, strict=True)}
     return {name: model for name, model in found.items() if model is not None}
 
 

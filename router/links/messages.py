@@ -113,6 +113,8 @@ class Evidence(msgspec.Struct, tag=12, array_like=True, frozen=True):
     rid: int
     accuracies: tuple[float, ...] = ()
     votes: tuple[float, ...] = ()
+    answers: bool = True
+    """Whether the client takes the look's answer for the model's."""
 
 
 class Place(msgspec.Struct, tag=13, array_like=True, frozen=True):

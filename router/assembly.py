@@ -67,6 +67,11 @@ class Assembly:
     estimators: tuple[Estimator | None, ...]
     """By application: makes estimates of evidence; None where there is none."""
 
+    def unused_variants(self) -> list[str]:
+        """Names of the variants that no policy will ever run."""
+        unused = {each for source in self.engine.sources for each in source.unused_variants}
+        return [self.variants[each] for each in sorted(unused)]
+
     def expected(self, request: Request, variant: int) -> float | None:
         """How likely a variant is to answer this very request right, without class weights;
         None where no evidence has come in."""

@@ -31,6 +31,7 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
+from fermata.router.policies.catalog import check_sizes
 from fermata.router.policies.sneakpeek.classes import Classes
 
 EMBEDDED = "digits"
@@ -118,10 +119,11 @@ def _application(
             f"slo_ms={application.slo_ns / 1e6:g} of {application.name} is below "
             f"{fastest.p50_ns[0] / 1e6:.3g} ms, the run time of {fastest.name} at batch 1; raise it"
         )
+    served = replace(application, variants=variants)
+    check_sizes(application.policy or config.router.policy, served)
     return replace(
-        application,
+        served,
         name=name,
-        variants=variants,
         policy_options={
             **presets(application.policy, is_scaled(config)),
             **application.policy_options,

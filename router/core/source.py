@@ -236,6 +236,8 @@ class Source:
     """True: where the pool has several kinds of backends, it bids for each of them apart."""
     maps_clients = False
     """True: it decides itself which clients are served when not all can be."""
+    unused_variants: Sequence[int] = ()
+    """Variants that it never runs, since another one is better in every way."""
     number = -1
     """Given by its rank."""
     may_run: frozenset[int] | None = None

@@ -19,7 +19,7 @@ from fermata.commands.files.scenario_server import serve_scenario
 from fermata.commands.files.workload import Profiles, is_scenario
 from fermata.deployments.config.deployment import ControlConfig, DeploymentConfig, read_config
 from fermata.deployments.config.endpoints import endpoints, with_free_ports
-from fermata.deployments.config.resolve import check_gpus, registry
+from fermata.deployments.config.resolve import check_gpus, peeks, registry
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.ports import held
 from fermata.foundation.sections import Mark, options

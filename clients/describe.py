@@ -37,6 +37,8 @@ class ModelDescription:
     """`pictures`, `text` or `tensors`."""
     boxes: bool = False
     """Answers are rows of x1, y1, x2, y2, score, class in pixels of the frame that was sent."""
+    fit: str = "whole"
+    """Fit of pictures to its input, as its configuration says."""
 
 
 def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription:
@@ -65,6 +67,7 @@ def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription
         # Other servers do not say; what they call BYTES is most often a picture.
         facts.get("takes", "pictures" if given.datatype == "BYTES" else "tensors"),
         facts.get("answers") == "boxes",
+        facts.get("fit", "whole"),
     )
 
 

@@ -139,6 +139,8 @@ class ClientNetworkReport(msgspec.Struct, tag=14, array_like=True, frozen=True):
     accuracy_floor: float = 0.0
     pinned: str = ""
     """Name of the only variant that may serve it; empty: any."""
+    source_size: int = 0
+    """The largest size that its source can fill; 0: any."""
 
 
 class Answered(msgspec.Struct, array_like=True, frozen=True):

@@ -53,6 +53,13 @@ class MappingProblem:
         fps = max(wish.fps, 1.0) * (1.0 + self.headroom)
         floor = max(self.floor, wish.accuracy_floor)
         budgets_ns = budgets(wish, self.input_sizes, self.spent_ns)
+        if pinned is None and wish.source_size:
+            # Larger inputs would show a DNN nothing more; the smallest is for everybody.
+            most = max(wish.source_size, min(self.input_sizes))
+            budgets_ns = [
+                left_ns if side <= most else 0.0
+                for side, left_ns in zip(self.input_sizes, budgets_ns, strict=True)
+            ]
         return make_client(zoo, wish.number, fps, budgets_ns, floor, pinned)
 
 

@@ -41,6 +41,8 @@ class ModelDescription:
     """Answers are rows of x1, y1, x2, y2, score, class in pixels of the frame that was sent."""
     more_inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     """Name, datatype and shape of inputs that it needs beside the first."""
+    fit: str = "whole"
+    """Fit of pictures to its input, as its configuration says."""
 
 
 def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription:
@@ -75,6 +77,7 @@ def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription
             for each in others
             if each.name not in optional
         ),
+        facts.get("fit", "whole"),
     )
 
 

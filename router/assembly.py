@@ -15,11 +15,19 @@ from fermata.router.core.shares import FairAdmission
 from fermata.router.core.source import Outbox, Source
 from fermata.router.policies.application import ApplicationSpec
 from fermata.router.policies.auto import AUTO, resolved
-from fermata.router.policies.catalog import POLICIES, build_sources, check_movable, group_of
+from fermata.router.policies.catalog import (
+    POLICIES,
+    build_sources,
+    check_movable,
+    group_of,
+    read_options,
+)
 from fermata.router.policies.family import Family
 from fermata.router.policies.ownership import Ownership
 from fermata.router.policies.sneakpeek.classes import check_classes, sharpened
 from fermata.router.policies.sneakpeek.estimator import Estimator
+from fermata.router.policies.sneakpeek.options import SneakPeekOptions
+from fermata.router.policies.sneakpeek.window import room_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,11 @@ class Assembly:
     estimators: tuple[Estimator | None, ...]
     """By application: makes estimates of evidence; None where there is none."""
 
+    def unused_variants(self) -> list[str]:
+        """Names of the variants that no policy will ever run."""
+        unused = {each for source in self.engine.sources for each in source.unused_variants}
+        return [self.variants[each] for each in sorted(unused)]
+
     def expected(self, request: Request, variant: int) -> float | None:
         """How likely a variant is to answer this very request right, without class weights;
         None where no evidence has come in."""
@@ -72,8 +85,9 @@ class Assembly:
         local = self.families[request.application].variants.index(variant)
         return sharpened(classes.recall[local], request.estimate.classes)
 
-    def on_votes(self, now_ns: int, rid: int, votes: Sequence[float]) -> bool:
-        """Evidence for a queued request has come in; false if it came too late to matter."""
+    def on_votes(self, now_ns: int, rid: int, votes: Sequence[float], answers: bool = True) -> bool:
+        """Evidence for a queued request has come in; false if it came too late to matter. Without
+        `answers` it is no answer by itself."""
         request = self.engine.outbox.queued.get(rid)
         if request is None:
             return False
@@ -81,6 +95,8 @@ class Assembly:
         if estimator is None or len(votes) != estimator.classes.count:
             return False
         estimate = estimator.on_votes(votes)
+        if not answers:
+            estimate.label = -1
         return self.engine.on_update(now_ns, rid, estimate.accuracies, estimate)
 
 
@@ -239,6 +255,7 @@ def _check_policy(config: RouterConfig, application: ApplicationSpec) -> None:
         raise ConfigError(f"policy={policy!r} is unknown; one of {', '.join(POLICIES)}")
     if config.sub_clusters > 1:
         check_movable((policy,))
+    _check_window(config, application)
     if application.classes is not None:
         where = f"application {application.name!r}: classes."
         check_classes(where, application.classes, len(application.variants))
@@ -252,6 +269,22 @@ def _check_policy(config: RouterConfig, application: ApplicationSpec) -> None:
                 f"policy {policy} chooses by it, so give one"
             )
     _check_floor(application, options)
+
+
+def _check_window(config: RouterConfig, application: ApplicationSpec) -> None:
+    """Refuse windows that leave no time to run a request that arrives as one begins."""
+    policy, given = policy_of(config, application)
+    options = read_options(policy, given)
+    if not isinstance(options, SneakPeekOptions) or not options.window_ns:
+        return
+    left_ns = room_ns(application) - config.lead_ns
+    if options.window_ns > left_ns:
+        largest_ms = max(0, left_ns) // 100_000 / 10
+        remedy = f"use {largest_ms:g} at most" if largest_ms else "raise slo_ms"
+        raise ConfigError(
+            f"application {application.name!r}: window_ms={options.window_ns / 1e6:g} leaves no "
+            f"time to run within slo_ms={application.slo_ns / 1e6:g}; {remedy}"
+        )
 
 
 def _check_serving(application: ApplicationSpec, policy: str) -> None:

@@ -1,5 +1,6 @@
 """From a configuration and measured profiles to what each process is told."""
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
@@ -34,7 +35,7 @@ from fermata.foundation.units import ms
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
 from fermata.router.policies.auto import AUTO, FIXED
-from fermata.router.policies.catalog import POLICIES
+from fermata.router.policies.catalog import POLICIES, check_sizes
 from fermata.router.policies.sneakpeek.classes import Classes
 
 EMBEDDED = "digits"
@@ -122,10 +123,11 @@ def _application(
             f"slo_ms={application.slo_ns / 1e6:g} of {application.name} is below "
             f"{fastest.p50_ns[0] / 1e6:.3g} ms, the run time of {fastest.name} at batch 1; raise it"
         )
+    served = replace(application, variants=variants)
+    check_sizes(application.policy or config.router.policy, served)
     return replace(
-        application,
+        served,
         name=name,
-        variants=variants,
         policy_options={
             **presets(application.policy, is_scaled(config)),
             **application.policy_options,
@@ -165,13 +167,34 @@ def peek_of(application: Application) -> SneakPeekModel | None:
     if given is None or not given.sneakpeek or not isinstance(given.sneakpeek, str):
         return None
     if given.sneakpeek == EMBEDDED:
-        return build_model(*training_data())
-    return load_model(Path(given.sneakpeek), Path(given.data) if given.data else None)
+        model = build_model(*training_data())
+    else:
+        model = load_model(Path(given.sneakpeek), Path(given.data) if given.data else None)
+    spec = input_of(application)
+    _check_peek(application, spec, model.input_shape)
+    return replace(model, fit=spec.fit) if spec.sized else model
+
+
+def _check_peek(application: Application, spec: InputSpec, shape: tuple[int, ...]) -> None:
+    """Refuse a SneakPeek model that could not look at the application's inputs."""
+    if spec.sized:
+        if len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]:
+            return
+        rule = "looks at pictures of any size need a model of square ones, [3, side, side]"
+    elif math.prod(shape) == math.prod(spec.shape) or min(spec.shape, default=0) < 0:
+        return
+    else:
+        rule = f"requests of {application.name} are {list(spec.shape)}"
+    raise ConfigError(
+        f"sneakpeek of {application.name} was built from samples of {list(shape)}: {rule}; build "
+        "it again from inputs as they are sent"
+    )
 
 
 def peeks(config: DeploymentConfig) -> dict[str, SneakPeekModel]:
-    """SneakPeek models of frontends, by application."""
-    found = {each.name: peek_of(each) for each in config.applications}
+    """SneakPeek models of frontends, by the router's name of the application."""
+    names = router_names(config.applications)
+    found = {name: peek_of(each) for name, each in zip(names, config.applications, strict=True)}
     return {name: model for name, model in found.items() if model is not None}
 
 

@@ -1,7 +1,9 @@
 """SneakPeek models on disk: index, calibration, and the checksum of the data they were made of."""
 
 import json
+import math
 import zipfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fermata.deployments.models.picture import centre_square, whole_frame
 from fermata.deployments.sneakpeek.calibration import calibrate
 from fermata.deployments.sneakpeek.index import (
     Floats,
@@ -25,6 +28,7 @@ from fermata.foundation.refusals import refuse
 from fermata.router.policies.sneakpeek.classes import Peek
 
 SCHEMA = 1
+FITS = {"whole": whole_frame, "centre": centre_square}
 HELD_OUT = 0.25
 """Share of each class's samples that calibrate and never enter the index."""
 
@@ -38,11 +42,27 @@ class SneakPeekModel:
     data: str
     """Checksum of the labelled data it was built from."""
     input_shape: tuple[int, ...]
+    fit: str = ""
+    """Frames come in any size and are fitted to its own: `whole` or `centre`."""
 
     @property
     def accuracy(self) -> float:
         """On held-out samples, every class counting alike."""
         return sum(self.peek.recall) / len(self.peek.recall)
+
+    def sees(self, shape: tuple[int, ...]) -> bool:
+        """Whether it can look at an input of this shape."""
+        if self.fit:
+            return len(shape) == 3 and shape[2] == 3
+        return math.prod(shape) == math.prod(self.input_shape)
+
+    def votes(self, samples: Sequence[NDArray[Any]]) -> Floats:
+        """Votes [samples, classes] on inputs as they come."""
+        if self.fit:
+            make, side = FITS[self.fit], self.input_shape[1]
+            samples = [make(each, side) for each in samples]
+        flat = np.stack([each.reshape(-1) for each in samples])
+        return self.index.votes(flat.astype(np.float32, copy=False))
 
 
 def read_data(path: Path) -> tuple[Floats, Labels]:
@@ -169,6 +189,7 @@ def load_model(path: Path, data: Path | None = None) -> SneakPeekModel:
     return SneakPeekModel(index, header.peek, header.data, tuple(header.input_shape))
 
 
-def _read_peek(confusion: Any, recall: Any, sharpness: float, hidden: Any) -> Peek:
-    """JSON knows no tuples."""
-    return Peek(tuple(map(tuple, confusion)), tuple(recall), sharpness, tuple(map(tuple, hidden)))
+def _read_peek(confusion: Any, recall: Any, sharpness: float, hidden: Any, named: Any = ()) -> Peek:
+    """JSON knows no tuples. Files of before have no `named`."""
+    shares, unseen, called = (tuple(map(tuple, each)) for each in (confusion, hidden, named))
+    return Peek(shares, tuple(recall), sharpness, unseen, called)

@@ -185,6 +185,7 @@ class ClientReport:
         "pinned",
         "round_trip_ns",
         "slo_ns",
+        "source_size",
     )
 
     def __init__(
@@ -198,6 +199,7 @@ class ClientReport:
         round_trip_ns: int = 0,
         accuracy_floor: float = 0.0,
         pinned: int = -1,
+        source_size: int = 0,
     ) -> None:
         self.client = client
         self.slo_ns = slo_ns
@@ -214,6 +216,8 @@ class ClientReport:
         """No variant below it may serve this client."""
         self.pinned = pinned
         """The only variant that may serve it; -1: any."""
+        self.source_size = source_size
+        """The largest size that its source can fill; 0: any."""
 
 
 class Retry:

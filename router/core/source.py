@@ -238,6 +238,8 @@ class Source:
     """True: it bids for all kinds together, and is told which there are."""
     maps_clients = False
     """True: it decides itself which clients are served when not all can be."""
+    unused_variants: Sequence[int] = ()
+    """Variants that it never runs, since another one is better in every way."""
     number = -1
     """Given by its rank."""
     may_run: frozenset[int] | None = None

@@ -121,6 +121,8 @@ class Evidence(msgspec.Struct, tag=12, array_like=True, frozen=True):
     rid: int
     accuracies: tuple[float, ...] = ()
     votes: tuple[float, ...] = ()
+    answers: bool = True
+    """Whether the client takes the look's answer for the model's."""
 
 
 class Place(msgspec.Struct, tag=13, array_like=True, frozen=True):
@@ -145,6 +147,8 @@ class ClientNetworkReport(msgspec.Struct, tag=14, array_like=True, frozen=True):
     accuracy_floor: float = 0.0
     pinned: str = ""
     """Name of the only variant that may serve it; empty: any."""
+    source_size: int = 0
+    """The largest size that its source can fill; 0: any."""
 
 
 class Answered(msgspec.Struct, array_like=True, frozen=True):

@@ -88,6 +88,7 @@ class ClientMapping:
                 said.round_trip_ns,
                 said.accuracy_floor,
                 pinned,
+                said.source_size,
             ),
         )
         if before is not frontend and application in self.sources:

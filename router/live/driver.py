@@ -268,7 +268,7 @@ class LiveRouter:
 
     def _on_evidence(self, now_ns: int, evidence: Evidence) -> None:
         if evidence.votes:
-            self.built.on_votes(now_ns, evidence.rid, evidence.votes)
+            self.built.on_votes(now_ns, evidence.rid, evidence.votes, evidence.answers)
         else:
             self.engine.on_update(now_ns, evidence.rid, evidence.accuracies)
 

@@ -9,6 +9,7 @@ from typing import Any
 from fermata.foundation.refusals import check_number, refuse
 from fermata.foundation.units import NEVER, ms
 from fermata.router.core.source import Source
+from fermata.router.policies.application import ApplicationSpec
 from fermata.router.policies.auto import AUTO, AutoOptions, resolved
 from fermata.router.policies.baselines.batch_queues import BatchQueues, BatchQueuesOptions
 from fermata.router.policies.baselines.load_granular import (
@@ -60,6 +61,8 @@ class Policy:
     """Its sources run backends of their own, as `Source.owns_backends`."""
     shares_backends: bool = True
     """It can take turns with others on a backend."""
+    tells_sizes: bool = False
+    """Clients are told which size of picture to send."""
     together: bool = False
     """One source serves all applications that share the policy and its options."""
     counts_rows: bool = False
@@ -198,6 +201,7 @@ POLICIES: dict[str, Policy] = {
         _jellyfish,
         frozenset(("replan_here",)),
         chooses=True,
+        tells_sizes=True,
         owns_backends=True,
     ),
     "routing": Policy(RoutingOptions(), _routing, chooses=True, owns_backends=True),
@@ -300,6 +304,14 @@ def check_movable(policies: Iterable[str]) -> None:
 def group_of(policy: str, options: Mapping[str, object]) -> str:
     """Names the applications that are built together: of one policy and one set of options."""
     return f"{policy} {sorted(options.items())}"
+
+
+def check_sizes(policy: str, application: ApplicationSpec) -> None:
+    """Refuse a zoo whose clients could not be told which size to send."""
+    unsized = [each.name for each in application.variants if each.input_size <= 0]
+    if POLICIES[policy].tells_sizes and unsized:
+        rule = "needs the side of its pictures, since clients are told what to send; give one"
+        refuse(f"input_size of {unsized[0]}", 0, rule)
 
 
 AppliedPolicy = tuple[str, str, Mapping[str, object]]

@@ -114,6 +114,7 @@ def _report(terms: RequestTerms, given: Parameters, size_bytes: int) -> ClientNe
         (_within(given, names.ROUND_TRIP_US, DURATION_US_MAX) or 0) * 1000,
         terms.accuracy_floor,
         terms.pinned,
+        _within(given, names.SOURCE_SIZE, SIDE_MAX) or 0,
     )
 
 

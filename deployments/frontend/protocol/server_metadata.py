@@ -85,6 +85,8 @@ def model_config(model: ServedModel) -> pb.ModelConfigResponse:
         "answers": "boxes" if model.boxes else "tensors",
         "labels": str(len(model.labels)),
     }
+    if model.image is not None:
+        facts["fit"] = model.image.fit
     for name, value in facts.items():
         config.parameters[name].string_value = value
     return pb.ModelConfigResponse(config=config)

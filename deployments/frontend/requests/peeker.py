@@ -7,14 +7,13 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fermata.deployments.sneakpeek.store import SneakPeekModel
 from fermata.router.links.messages import Evidence
 
-Sample = tuple[int, str, NDArray[np.float32]]
-"""Request, application, input."""
+Sample = tuple[int, str, NDArray[Any], bool]
+"""Request, application, input, and whether a look may answer it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +54,20 @@ class Peeker:
         self.cpu_ns = 0
         """CPU time of all jobs."""
 
-    def take(self, rid: int, application: str, sample: NDArray[Any]) -> None:
-        """Queue an input for a vote; it is copied, since its memory is released early."""
+    def class_counts(self) -> dict[str, int]:
+        """Number of classes by application."""
+        return {name: model.index.classes for name, model in self.models.items()}
+
+    def take(self, rid: int, application: str, sample: NDArray[Any], answers: bool = True) -> None:
+        """Queue an input for a vote; it is copied, since its memory is released early. `answers`:
+        the client takes a look's answer for its own."""
         model = self.models.get(application)
-        if model is None or sample.size != int(np.prod(model.input_shape)):
+        if model is None:
             return
-        if len(self.waiting) >= self.limits.waiting_max:
+        if len(self.waiting) >= self.limits.waiting_max or not model.sees(sample.shape):
             self.skipped += 1
             return
-        self.waiting.append((rid, application, sample.astype(np.float32).reshape(-1)))
+        self.waiting.append((rid, application, sample.copy(), answers))
         if not self.busy:
             self._vote_on_next()
 
@@ -80,9 +84,9 @@ class Peeker:
         found: list[Evidence] = []
         for application in {each[1] for each in batch}:
             mine = [each for each in batch if each[1] == application]
-            votes = self.models[application].index.votes(np.stack([each[2] for each in mine]))
-            for (rid, _, _), row in zip(mine, votes.tolist(), strict=True):
-                found.append(Evidence(rid, votes=tuple(row)))
+            votes = self.models[application].votes([each[2] for each in mine])
+            for (rid, _, _, answers), row in zip(mine, votes.tolist(), strict=True):
+                found.append(Evidence(rid, votes=tuple(row), answers=answers))
         return found, time.thread_time_ns() - began_ns
 
     def _on_votes(self, job: "asyncio.Future[tuple[list[Evidence], int]]") -> None:

@@ -17,6 +17,7 @@ from fermata.deployments.frontend.inputs.images import check_pixels
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal
 from fermata.deployments.frontend.requests.joined_parts import OnAnswer, SplitRequests
+from fermata.deployments.frontend.requests.look_answers import LookAnswers
 from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.peeker import Peeker
@@ -91,6 +92,8 @@ class RequestDriver:
         self.sender = sender
         self.limits = limits or DriverLimits()
         self.peeker = peeker
+        if peeker is not None:
+            table.looks = LookAnswers(peeker.class_counts())
         self.observer = observer
         self.clock = clock
         self.loop = asyncio.get_running_loop()
@@ -207,7 +210,9 @@ class RequestDriver:
     ) -> None:
         if self.peeker is not None and dtype in DTYPES:
             sample = np.frombuffer(data, DTYPES[dtype]).reshape(shape)
-            self.peeker.take(rid, request.terms.application, sample)
+            application = request.terms.application
+            answers = self.table.looks.takes(application, [name for name, _ in request.classes])
+            self.peeker.take(rid, application, sample, answers)
 
     async def infer(self, request: ParsedRequest, tenant: Tenant = ANYBODY) -> Outcome:
         """One request from start to end; cancelling the caller cancels it."""

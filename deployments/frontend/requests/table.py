@@ -4,7 +4,6 @@ Pure: events and a time in, effects out, so that faults can be simulated with th
 Every admitted request gets exactly one `SendAnswer`, at the latest a grace after it expires.
 """
 
-import struct
 from heapq import heapify, heappop, heappush
 
 import msgspec
@@ -16,6 +15,7 @@ from fermata.deployments.frontend.outcomes import (
     drop_refusal,
     error_refusal,
 )
+from fermata.deployments.frontend.requests.look_answers import LookAnswers
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.payload_memory import PayloadMemory
 from fermata.deployments.frontend.requests.pending_request import (
@@ -29,7 +29,6 @@ from fermata.deployments.frontend.requests.pending_request import (
 )
 from fermata.deployments.specs.frontend import TableLimits
 from fermata.deployments.specs.outcomes import RefusalReason
-from fermata.deployments.specs.served_model import OUTPUT
 from fermata.foundation.units import NEVER, ms, seconds
 from fermata.router.core.events import DropReason
 from fermata.router.links.messages import (
@@ -66,6 +65,8 @@ class RequestTable:
         self.lent: dict[int, tuple[int, PendingRequest]] = {}
         """Ended requests whose payloads a backend may still read from shared memory, with the time
         of their release, in the order of their ends."""
+        self.looks = LookAnswers()
+        """Forms of answers that looks give."""
         self._next_rid = number << RID_BITS
         self._timers: list[tuple[int, int]] = []
         self._effects: list[Effect] = []
@@ -171,8 +172,8 @@ class RequestTable:
         if entry is None:
             self.counts.stale_results += 1
             return
-        scores = struct.pack(f"<{len(answer.classes)}f", *answer.classes)
-        tensor = (OUTPUT, "FP32", (len(answer.classes),), scores)
+        application = entry.application
+        tensor = self.looks.tensor(application, answer.label, answer.classes)
         self._end(
             now_ns,
             entry,
@@ -222,6 +223,7 @@ class RequestTable:
             self._end(now_ns, entry, error_refusal(result.error, result.input_late))
         else:
             if entry.estimate >= 0.0:
+                self.looks.learn(entry.application, result.tensors)
                 result = msgspec.structs.replace(result, estimate=entry.estimate)
             self._end(now_ns, entry, result)
 

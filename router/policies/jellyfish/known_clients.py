@@ -21,6 +21,8 @@ class ClientNeeds(NamedTuple):
     """The only variant that may serve it; below 0: any."""
     bits_by_side: dict[int, float]
     """Bits of its frames."""
+    source_size: int = 0
+    """The largest size that its source can fill; 0: any."""
 
 
 class KnownClient:
@@ -50,4 +52,5 @@ class KnownClient:
             last.accuracy_floor,
             last.pinned,
             dict(self.bits.by_side),
+            last.source_size,
         )

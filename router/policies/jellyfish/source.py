@@ -12,6 +12,7 @@ from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer,
 from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.decision import SPLITS, Decider, SearchEffort
+from fermata.router.policies.jellyfish.dominance import accurate_order
 from fermata.router.policies.jellyfish.known_clients import KnownClient
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer
 from fermata.router.policies.jellyfish.placement import HitCount, assign, neighbours
@@ -86,7 +87,8 @@ class Jellyfish(Source):
         self.floor = family.accuracy_floor
         order = accurate_order(family)
         self.variants = tuple(family.variants[index] for index in order)
-        """The zoo's, the smallest first."""
+        """The zoo's, the least accurate first."""
+        self.unused_variants = tuple(each for each in family.variants if each not in self.variants)
         self.input_sizes = tuple(family.input_sizes[index] for index in order)
         self.accuracy = tuple(family.accuracy[index] for index in order)
         self.rng = rng
@@ -124,7 +126,8 @@ class Jellyfish(Source):
             known.hear(now_ns, report)
             self.clients[report.client] = known
             planned_bps = self.planned_bps.get(report.client, 0.0)
-            if report.bandwidth_bps < self.rules.collapsed * planned_bps or planned_bps <= 0.0:
+            first = report.bandwidth_bps > 0.0 >= planned_bps
+            if first or report.bandwidth_bps < self.rules.collapsed * planned_bps:
                 self._decide_by(now_ns, self.rules.soon_ns)
         return NO_LANES
 
@@ -434,17 +437,3 @@ def make_decider(options: JellyfishOptions, rng: Random) -> Decider:
     """The decider that these options ask for; its zoo comes with the first question."""
     effort = SearchEffort(options.selection, options.splits)
     return Decider(make_zoo((), ()), effort, options.turn, rng)
-
-
-def accurate_order(family: Family) -> list[int]:
-    """The zoo's variants by rising input size; one that is less accurate than a smaller one is
-    never worth its time and is left out (section III-B), and so is one that may miss a recall
-    floor, unless all may."""
-    every = range(len(family.variants))
-    strong = [index for index in every if index not in family.weak] or list(every)
-    order = sorted(strong, key=lambda index: (family.input_sizes[index], index))
-    kept: list[int] = []
-    for index in order:
-        if not kept or family.accuracy[index] > family.accuracy[kept[-1]]:
-            kept.append(index)
-    return kept

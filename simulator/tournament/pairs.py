@@ -31,7 +31,7 @@ def falls(seed: int, change: str, policies: tuple[str, ...]) -> Iterator[float]:
 
 def pair(seed: int, document: JsonObject, change: str) -> tuple[JsonObject, JsonObject]:
     """The draw made harder or easier, the easier one last."""
-    other = deepcopy(document)
+    other = dict(deepcopy(document))
     if change == "load":
         other["rate_rps"] = LESS_LOAD * float(str(document["rate_rps"]))
         for key in ("duration_s", "warmup_s"):

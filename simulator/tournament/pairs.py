@@ -9,7 +9,7 @@ from copy import deepcopy
 from dataclasses import replace
 from random import Random
 
-from fermata.foundation.json_types import Json, JsonObject
+from fermata.foundation.json_types import JsonObject
 from fermata.simulator.run import Driver
 from fermata.simulator.scenario.scenario import read_scenario
 from fermata.simulator.tournament.draw import draw
@@ -31,7 +31,7 @@ def falls(seed: int, change: str, policies: tuple[str, ...]) -> Iterator[float]:
 
 def pair(seed: int, document: JsonObject, change: str) -> tuple[JsonObject, JsonObject]:
     """The draw made harder or easier, the easier one last."""
-    other: dict[str, Json] = dict(deepcopy(document))
+    other = dict(deepcopy(document))
     if change == "load":
         other["rate_rps"] = LESS_LOAD * float(str(document["rate_rps"]))
         for key in ("duration_s", "warmup_s"):

@@ -117,16 +117,21 @@ def longer_side(frame: npt.NDArray[np.uint8], side: int, fit: str) -> int:
     With `centre`, a model sees the middle of the shorter side, less a margin."""
     if fit != "centre":
         return side
-    height, width = frame.shape[:2]
+    height, width = _sides(frame)
     return -(-(side + CROP_MARGIN) * max(height, width) // min(height, width))
 
 
 def side_of(frame: npt.NDArray[np.uint8], fit: str) -> int:
     """The side of the largest model that the frame fills as it is."""
-    height, width = frame.shape[:2]
+    height, width = _sides(frame)
     if fit != "centre":
         return max(height, width)
     return max(1, min(height, width) - CROP_MARGIN)
+
+
+def _sides(frame: npt.NDArray[np.uint8]) -> tuple[int, int]:
+    height, width = frame.shape[:2]
+    return int(height), int(width)
 
 
 def shrink(frame: npt.NDArray[np.uint8], side: int) -> tuple[npt.NDArray[np.uint8], float]:

@@ -3,7 +3,6 @@
 import json
 import math
 import zipfile
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fermata.deployments.models.picture import centre_square, whole_frame
 from fermata.deployments.sneakpeek.calibration import calibrate
 from fermata.deployments.sneakpeek.index import (
     Floats,
@@ -28,7 +26,6 @@ from fermata.foundation.refusals import refuse
 from fermata.router.policies.sneakpeek.classes import Peek
 
 SCHEMA = 1
-FITS = {"whole": whole_frame, "centre": centre_square}
 HELD_OUT = 0.25
 """Share of each class's samples that calibrate and never enter the index."""
 
@@ -55,14 +52,6 @@ class SneakPeekModel:
         if self.fit:
             return len(shape) == 3 and shape[2] == 3
         return math.prod(shape) == math.prod(self.input_shape)
-
-    def votes(self, samples: Sequence[NDArray[Any]]) -> Floats:
-        """Votes [samples, classes] on inputs as they come."""
-        if self.fit:
-            make, side = FITS[self.fit], self.input_shape[1]
-            samples = [make(each, side) for each in samples]
-        flat = np.stack([each.reshape(-1) for each in samples])
-        return self.index.votes(flat.astype(np.float32, copy=False))
 
 
 def read_data(path: Path) -> tuple[Floats, Labels]:

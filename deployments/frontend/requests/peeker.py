@@ -2,18 +2,32 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from fermata.deployments.models.picture import centre_square, whole_frame
 from fermata.deployments.sneakpeek.store import SneakPeekModel
 from fermata.router.links.messages import Evidence
 
 Sample = tuple[int, str, NDArray[Any], bool]
 """Request, application, input, and whether a look may answer it."""
+
+
+FITS = {"whole": whole_frame, "centre": centre_square}
+
+
+def look(model: SneakPeekModel, samples: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
+    """Votes [samples, classes] on inputs as they come."""
+    if model.fit:
+        make, side = FITS[model.fit], model.input_shape[1]
+        samples = [make(each, side) for each in samples]
+    flat = np.stack([each.reshape(-1) for each in samples])
+    return model.index.votes(flat.astype(np.float32, copy=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +98,7 @@ class Peeker:
         found: list[Evidence] = []
         for application in {each[1] for each in batch}:
             mine = [each for each in batch if each[1] == application]
-            votes = self.models[application].votes([each[2] for each in mine])
+            votes = look(self.models[application], [each[2] for each in mine])
             for (rid, _, _, answers), row in zip(mine, votes.tolist(), strict=True):
                 found.append(Evidence(rid, votes=tuple(row), answers=answers))
         return found, time.thread_time_ns() - began_ns

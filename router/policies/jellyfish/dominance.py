@@ -1,5 +1,6 @@
 """The variants of a zoo that are worth their place."""
 
+from fermata.router.policies.application import VariantSpec
 from fermata.router.policies.family import Family
 
 
@@ -30,13 +31,17 @@ def _makes_useless(family: Family, one: int, other: int) -> bool:
         # Larger pictures take longer; nothing else is known.
         return smaller > 0
     strictly = better > 0 or smaller > 0
-    for mine, theirs in zip(
-        (first, *first.other_kinds), (second, *second.other_kinds), strict=False
-    ):
-        if len(mine.p50_ns) < len(theirs.p50_ns):
+    kinds = zip(_tables_ns(first), _tables_ns(second), strict=False)
+    for mine, theirs in kinds:
+        if len(mine) < len(theirs):
             return False
-        pairs = list(zip(mine.p50_ns, theirs.p50_ns, strict=False))
+        pairs = list(zip(mine, theirs, strict=False))
         if any(own > other_ns for own, other_ns in pairs):
             return False
         strictly = strictly or any(own < other_ns for own, other_ns in pairs)
     return strictly or one < other
+
+
+def _tables_ns(variant: VariantSpec) -> list[tuple[int, ...]]:
+    """Median run times by batch size, on each kind of backend."""
+    return [variant.p50_ns, *(each.p50_ns for each in variant.other_kinds)]

@@ -150,13 +150,22 @@ class Jellyfish(Source):
     # Requests
 
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        known = self.clients.get(request.client)
+        if known is not None:
+            known.count(now_ns)
+        return self._enqueue(now_ns, request)
+
+    def _enqueue(self, now_ns: int, request: Request) -> Sequence[int]:
         if not self.workers:
             self.stranded.add(request, self._alone_ns(0) + self.lead.ns(1))
             return NO_LANES
         backend = self.mapped.get(request.client)
         if backend is not None and self._allows(request, self.workers[backend].dnn):
             worker = self.workers[backend]
-            worker.queue.push(request)
+            known = self.clients.get(request.client)
+            # What a client sends beyond its rate is served like frames of those left out.
+            within = known is None or known.admit(now_ns)
+            (worker.queue if within else worker.spare).push(request)
             return (worker.lane,)
         idlest = self._idlest(request)
         if idlest is None:
@@ -205,7 +214,7 @@ class Jellyfish(Source):
         return self._enqueue_again(now_ns, homeless)
 
     def _enqueue_again(self, now_ns: int, requests: Sequence[Request]) -> list[int]:
-        return [lane for request in requests for lane in self.on_request(now_ns, request)]
+        return [lane for request in requests for lane in self._enqueue(now_ns, request)]
 
     def on_time(self, now_ns: int) -> Sequence[int]:
         self.stranded.drop_hopeless(now_ns)
@@ -237,6 +246,8 @@ class Jellyfish(Source):
         self.planned_bps = {
             number: known.last.bandwidth_bps for number, known in self.clients.items()
         }
+        for known in self.clients.values():
+            known.planned_fps = max(known.fps, 1.0)
         return MappingProblem(
             self.accuracy,
             tuple(tuple(self._planned_ns(variant)) for variant in self.variants),
@@ -274,6 +285,7 @@ class Jellyfish(Source):
         homeless: list[Request] = []
         for backend, post in zip(backends, posts, strict=True):
             worker = self.workers[backend]
+            self._readmit(worker.queue)
             homeless.extend(_empty(worker))
             if post.clients:
                 self._switch(worker, post.dnn)
@@ -286,6 +298,13 @@ class Jellyfish(Source):
         homeless.sort(key=lambda request: (request.deadline_ns, request.rid))
         lanes = set(self._enqueue_again(now_ns, homeless))
         return [worker.lane for worker in self.workers.values() if worker.lane in lanes]
+
+    def _readmit(self, queue: DeadlineQueue) -> None:
+        """Frames that are queued anew were within their clients' rates once already."""
+        for request in queue.items[queue.head :]:
+            known = self.clients.get(request.client)
+            if known is not None:
+                known.allowance += 1.0
 
     def _switch(self, worker: MappedWorker, dnn: int) -> None:
         if dnn != worker.dnn:

@@ -90,7 +90,8 @@ def check_classes(where: str, classes: Classes, variants: int) -> None:
 
 def possible_shares(matrix: Matrix | npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     """A confusion matrix in which nothing is impossible."""
-    return np.maximum(np.asarray(matrix, float), TINY / len(matrix))
+    shares: npt.NDArray[np.float64] = np.maximum(np.asarray(matrix, float), TINY / len(matrix))
+    return shares
 
 
 def _check_row(where: str, row: Sequence[float], count: int) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from fermata.applications.application import Application
 from fermata.foundation.refusals import refuse
+from fermata.router.policies.auto import resolved
 from fermata.router.policies.catalog import POLICIES
 from fermata.simulator.arrivals import Arrivals
 from fermata.simulator.scenario.scenario import Scenario
@@ -32,6 +33,7 @@ def draw_rows(scenario: Scenario, arrivals: Arrivals, sizes_max: Sequence[int]) 
 def _check(application: Application, policy: str, size_max: int) -> None:
     """Refuse rows that frontends of a server would split: simulations have none."""
     most = max(application.rows)
+    policy, _ = resolved(application, policy, {})
     if most > 1 and not POLICIES[policy].counts_rows:
         refuse(f"rows of {application.name}", most, f"must be 1 with policy {policy}")
     if most > size_max:

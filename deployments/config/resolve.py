@@ -34,7 +34,7 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
-from fermata.router.policies.auto import AUTO, FIXED
+from fermata.router.policies.auto import AUTO, FIXED, resolved
 from fermata.router.policies.catalog import POLICIES, check_sizes
 from fermata.router.policies.sneakpeek.classes import Classes
 
@@ -347,7 +347,7 @@ def registry(config: DeploymentConfig) -> Registry:
 
 def rows_max(application: Application, policy: str) -> int:
     """Rows of one request that the application's batches take, and end in half of its SLO."""
-    if not POLICIES[policy].counts_rows:
+    if not POLICIES[resolved(application, policy, {})[0]].counts_rows:
         return 1
     serving = _serving(application)
     if serving.profile is None:

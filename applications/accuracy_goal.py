@@ -7,6 +7,7 @@ from fermata.applications.reader import owners_of
 from fermata.foundation.refusals import refuse
 from fermata.partitioner.accuracy_mix import RatedProfile, backends_at_accuracy
 from fermata.profiles.profile import Profile
+from fermata.router.policies.auto import AUTO, leaves_choice
 from fermata.router.policies.catalog import POLICIES
 
 WHERE = "autoscaler.accuracy"
@@ -14,8 +15,10 @@ FIXING = ("pinned", "mix")
 """Options that take the choice from a policy."""
 
 
-def chooses(policy: str, options: Mapping[str, object]) -> bool:
+def chooses(application: Application, policy: str, options: Mapping[str, object]) -> bool:
     """Whether the policy chooses variants by load, so that more backends are more accurate."""
+    if policy == AUTO:
+        return leaves_choice(application)
     return POLICIES[policy].chooses and not any(options.get(each) for each in FIXING)
 
 
@@ -34,7 +37,7 @@ def check_accuracy(
         for application, (_, own, given) in zip(
             applications, owners_of(applications, policy, options), strict=True
         )
-        if chooses(own, given)
+        if chooses(application, own, given)
     ]
     if not held:
         rule = "needs an application whose policy chooses variants by load, as central-queue does"
@@ -63,7 +66,7 @@ def rated_variants(
 
     Refuses an accuracy that no variant within the SLO has.
     """
-    if accuracy is None or not chooses(policy, options):
+    if accuracy is None or not chooses(application, policy, options):
         return ()
     rated = tuple(
         RatedProfile(profile, known, variant.batch_size_max or 0)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fermata.applications.classes import ClassesOptions
 from fermata.applications.clients import ClientsSpec
 from fermata.applications.content import ContentSpec
-from fermata.applications.server_options import CanarySpec, InputSpec
+from fermata.applications.server_options import CanarySpec, InputSpec, TensorOptions
 from fermata.applications.variant import Variant
 from fermata.foundation.sections import (
     Count,
@@ -36,12 +36,21 @@ class Application(ApplicationSpec):
     load: Served[Literal["start", "asked"]] = "start"
     """`asked`: not before a client asks for it (RepositoryModelLoad; needs `repository: open`)."""
     input: Served[InputSpec | None] = None
-    """Content of one request; an embedded model knows its own."""
+    """Content of one request, as one array; an embedded model knows its own."""
+    inputs: Served[tuple[TensorOptions, ...]] = ()
+    """Inputs by name, in place of `input`: the model gets a mapping of names to arrays. ONNX,
+    exported and TorchScript files and transformers know their own."""
+    outputs: Served[tuple[TensorOptions, ...]] = ()
+    """Outputs by name, for clients that ask; the same models know their own."""
     labels: Served[tuple[str, ...]] = ()
     """Names of the classes of the first output, for clients that ask for them; an embedded model
     knows its own."""
+    finite_outputs: Served[bool] = False
+    """Requests whose outputs hold a NaN or an infinity fail. They are counted in any case."""
     weight: Simulated[NotNegative] = 1.0
     """Its part of the whole rate, relative to others."""
+    rows: Simulated[tuple[Count, ...]] = ()
+    """Rows of its requests, drawn evenly from these; one each where absent."""
     copies: Simulated[Count] = 1
     """So many applications like this one, named with -0, -1, and so on."""
     clients: Simulated[tuple[ClientsSpec, ...]] = ()

@@ -28,6 +28,7 @@ def _read_application(row: Fields) -> Application:
     if found.hard_limit_ns and found.hard_limit_ns < found.slo_ns:
         rule = f"must be at least slo_ms, {found.slo_ns / 1e6:g}"
         refuse(row.name("hard_limit_ms"), found.hard_limit_ns / 1e6, rule)
+    _check_tensors(row, found)
     names = [variant.name for variant in variants]
     for index, group in enumerate(found.clients):
         if group.pinned and group.pinned not in names:
@@ -36,6 +37,29 @@ def _read_application(row: Fields) -> Application:
         refuse(row.name("serving"), found.serving, f"must be one of {', '.join(names)}")
     _check_policy(row, found)
     return found
+
+
+def _check_tensors(row: Fields, application: Application) -> None:
+    """Refuse a signature that no request could have."""
+    if application.input is not None and application.inputs:
+        refuse(row.name("inputs"), len(application.inputs), "goes without input; leave one out")
+    if application.input is not None:
+        _check_shape(row.name("input.shape"), application.input.shape)
+    for side in ("inputs", "outputs"):
+        tensors = application.inputs if side == "inputs" else application.outputs
+        counts = Counter(each.name for each in tensors)
+        for index, each in enumerate(tensors):
+            where = row.name(f"{side}[{index}]")
+            if counts[each.name] > 1:
+                refuse(f"{where}.name", each.name, "is there twice; give each tensor its own name")
+            _check_shape(f"{where}.shape", each.shape)
+    if application.inputs and all(each.optional for each in application.inputs):
+        refuse(row.name("inputs"), len(application.inputs), "must hold one that is not optional")
+
+
+def _check_shape(where: str, shape: tuple[int, ...]) -> None:
+    if 0 in shape:
+        refuse(where, list(shape), "must hold sizes of 1 or more, or -1 where a size varies")
 
 
 def _check_policy(row: Fields, application: Application) -> None:

@@ -5,7 +5,24 @@ from typing import Annotated, Literal
 
 from fermata.foundation.sections import Count, Fraction, Limits, Positive
 
-Dtype = Literal["FP32", "FP16", "UINT8", "INT64"]
+Dtype = Literal[
+    "FP32",
+    "FP16",
+    "BF16",
+    "FP64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "BOOL",
+    "BYTES",
+]
+Size = Annotated[int, Limits(low=-1)]
+"""Of a dimension; -1: it varies."""
 Fit = Literal["stretch", "crop", "centre", "whole"]
 
 Decode = Literal["auto", "gpu", "cpu"]
@@ -19,8 +36,8 @@ class InputSpec:
     """Tensor name in requests."""
     dtype: Dtype = "FP32"
     """As the model takes it, after preprocessing."""
-    shape: tuple[Count, ...] = (1,)
-    """Without the batch dimension."""
+    shape: tuple[Size, ...] = (1,)
+    """Without the batch dimension; -1 where it varies."""
     image: bool = False
     """Encoded JPEG in a BYTES tensor is decoded, resized to `shape` and normalised."""
     fit: Fit = "stretch"
@@ -36,6 +53,20 @@ class InputSpec:
     """Subtracted from each channel of an image, on a scale of 0 to 1."""
     std: tuple[Positive, ...] = (0.229, 0.224, 0.225)
     """Then divided by this."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorOptions:
+    """A tensor of a signature."""
+
+    name: str
+    """Tensor name in requests and answers."""
+    dtype: Dtype = "FP32"
+    """As the model takes or gives it."""
+    shape: tuple[Size, ...] = (1,)
+    """Without the batch dimension; -1 where it varies."""
+    optional: bool = False
+    """Requests may leave this input out; the model then does not get it."""
 
 
 @dataclass(frozen=True, slots=True)

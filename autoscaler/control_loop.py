@@ -64,6 +64,12 @@ class ControlLoop:
         """Term of the router that has targets and plan."""
         self.effects: list[ControlEffect] = []
 
+    def set_models(self, models: Sequence[PlacedModel]) -> None:
+        """Take the applications as their policies of now choose among variants."""
+        self.models = tuple(models)
+        if self.scaler is not None:
+            self.scaler.set_models(models)
+
     @property
     def targets(self) -> tuple[int, ...]:
         return () if self.scaler is None else self.scaler.targets

@@ -33,11 +33,15 @@ class Scaler:
         parts = floors(options.rule.minimum, len(self.targets))
         # The minimum is one of the deployment, whatever number of sub-clusters it has.
         self.rules: list[RuleOptions] = [replace(options.rule, minimum=part) for part in parts]
-        self.goals = {each.name: each for each in models if each.accuracy is not None}
-        """The applications with an accuracy to hold."""
+        self.set_models(models)
         self.states = [RuleState() for _ in self.targets]
         self.opened = [reading for _ in self.targets]
         """The reading at which the window of each sub-cluster was opened."""
+
+    def set_models(self, models: Sequence[PlacedModel]) -> None:
+        """Take the applications as their policies of now choose among variants."""
+        self.goals = {each.name: each for each in models if each.accuracy is not None}
+        """The applications with an accuracy to hold."""
 
     def on_reading(self, reading: ClusterReading) -> None:
         """Start anew the windows that a reading has cut."""

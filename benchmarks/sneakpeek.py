@@ -23,6 +23,7 @@ from benchmarks.sneakpeek_estimates import (
     profiled_errors,
     spent_us,
 )
+from benchmarks.sneakpeek_frequencies import delays, false_alarms, rare_classes
 from benchmarks.sneakpeek_plans import Window, draw_window, optimum
 from benchmarks.sneakpeek_setting import Pictures, Prepared, digits, fashion, prepare
 from benchmarks.sneakpeek_windows import Load, draw_load, play
@@ -254,8 +255,15 @@ PARTS = {
 }
 
 
+FREQUENCIES = {each.__name__: each for each in (false_alarms, delays, rare_classes)}
+"""Parts that need no pictures."""
+
+
 def measure(folder: Path, only: Sequence[str], quick: bool) -> Iterator[Figure]:
-    prepared = prepare_all(digits())
+    for name, apart in FREQUENCIES.items():
+        if name in only:
+            yield from apart(quick)
+    prepared = prepare_all(digits()) if set(only) & set(PARTS) else []
     for name, part in PARTS.items():
         if name in only:
             yield from part(prepared, quick)
@@ -266,7 +274,7 @@ def measure(folder: Path, only: Sequence[str], quick: bool) -> Iterator[Figure]:
 if __name__ == "__main__":
     given = argparse.ArgumentParser(add_help=False)
     given.add_argument("--data", type=Path, default=Path("../shared/data/fashion-mnist"))
-    every = (*PARTS, "second_set")
+    every = (*FREQUENCIES, *PARTS, "second_set")
     given.add_argument("--only", action="append", choices=every)
     own, sys.argv[1:] = given.parse_known_args()
     run(

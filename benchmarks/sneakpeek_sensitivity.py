@@ -23,10 +23,10 @@ OPTIONS: dict[str, tuple[int, int, int]] = {
 }
 """Options of the policy: less, as it is, more."""
 FREQUENCY_RULES = {
-    "gain_min": (FrequencyRules(gain_min=1 / 800), FrequencyRules(gain_min=1 / 200)),
+    "gain_min": (FrequencyRules(gain_min=1 / 40_000), FrequencyRules(gain_min=1 / 10_000)),
     "gain_fall": (FrequencyRules(gain_fall=0.6), FrequencyRules(gain_fall=0.8)),
-    "gain_fast": (FrequencyRules(gain_fast=1 / 36), FrequencyRules(gain_fast=1 / 16)),
-    "alarm": (FrequencyRules(alarm=2.5), FrequencyRules(alarm=5.0)),
+    "gain_most": (FrequencyRules(gain_most=2.5), FrequencyRules(gain_most=10.0)),
+    "prior": (FrequencyRules(prior=0.5), FrequencyRules(prior=2.0)),
 }
 """Rules of the class frequencies: less, and more."""
 KNOWN_FROM = (EstimatorRules(known_from=30), EstimatorRules(known_from=120))

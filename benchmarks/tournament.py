@@ -1,32 +1,64 @@
-"""Tournament: policies on workloads drawn at random, held out from every tuning."""
+"""Tournament: the default policy on workloads drawn at random, held out from every tuning."""
 
+import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from statistics import mean
+from time import process_time
 
-from benchmarks.figures import Figure, run
+from benchmarks.figures import Figure, parts_parser, run
+from fermata.router.policies.lookahead.source import LookaheadQueue
+from fermata.simulator.arrivals import generate
+from fermata.simulator.run import Driver
+from fermata.simulator.scenario.scenario import read_scenario
+from fermata.simulator.tournament.h200 import grid
+from fermata.simulator.tournament.pairs import CHANGES, falls
+from fermata.simulator.tournament.play import PLAYERS, Match, play
 from fermata.simulator.tournament.standings import play_all, standings
 
 FIRST = 1_000_000
 """Policies are tuned on seeds below."""
 DRAWS, QUICK_DRAWS = 500, 60
-SEVERAL = "central-queue"
-"""Default for several variants, and for a single one."""
-SINGLE = "deferred"
+DEFAULT = "auto"
+PARTS = {
+    "several": "draws with several variants",
+    "single": "draws with one variant",
+    "pairs": "less load, one variant more, one backend more",
+    "family": "families of models as measured on an H200",
+    "cpu": "processor time against deferred",
+}
+PART_OF_DRAWS = {"pairs": 5, "family": 5}
+"""These parts play one in so many; 500 draws are 100 pairs of each sort, and the whole grid."""
+CHANGE_OF = {"load": "load falls", "variant": "a variant is added", "backend": "a backend is added"}
+CPU_LOADS_RPS = (500, 4_000, 15_000, 30_000)
+CPU_REQUESTS = 20_000
 
 
-def measure(quick: bool) -> Iterator[Figure]:
-    draws = QUICK_DRAWS if quick else DRAWS
-    seeds = range(FIRST, FIRST + draws)
-    yield from _field(seeds, "several", SEVERAL, (0.1, 0.5, 0.1, 1.0))
-    yield from _field(seeds, "single", SINGLE, (0.05, 0.5, 0.1, 1.0))
+def measure(parts: Sequence[str], draws: int | None, first: int, quick: bool) -> Iterator[Figure]:
+    count = draws or (QUICK_DRAWS if quick else DRAWS)
+    with ProcessPoolExecutor(os.cpu_count() or 1) as pool:
+        for part in parts:
+            few = max(1, count // PART_OF_DRAWS.get(part, 1))
+            seeds = range(first, first + few)
+            if part == "several":
+                yield from _field(seeds, part, (0.1, 0.5, 0.1, 1.0))
+            elif part == "single":
+                yield from _field(seeds, part, (0.05, 0.5, 0.1, 1.0))
+            elif part == "pairs":
+                yield from _pairs(pool, seeds)
+            elif part == "family":
+                yield from _family(pool, few)
+            else:
+                yield from _cpu()
 
 
-def _field(
-    seeds: range, field: str, default: str, goals: tuple[float, float, float, float]
-) -> Iterator[Figure]:
+def _field(seeds: range, field: str, goals: tuple[float, float, float, float]) -> Iterator[Figure]:
     matches = list(play_all(seeds, field, processes=os.cpu_count() or 1))
-    standing = next(each for each in standings(matches) if each.policy == default)
-    name = f"{default}, {len(matches)} draws, {field} variants"
+    standing = next(each for each in standings(matches) if each.policy == DEFAULT)
+    name = f"{DEFAULT}, {len(matches)} draws, {field} variants"
     found = (
         ("mean regret", standing.regret_mean),
         ("worst regret", standing.regret_worst),
@@ -35,10 +67,75 @@ def _field(
     )
     for (figure, value), goal in zip(found, goals, strict=True):
         yield Figure(f"{name}: {figure}", value, "points", goal, at_most=True)
-    if standing.bound_mean is not None:
+    if standing.bound_mean is not None and field == "several":
         figure = f"{name}: mean regret to the fluid bound, 8 backends and more"
         yield Figure(figure, standing.bound_mean, "points", 0.5, at_most=True)
 
 
+def _pairs(pool: ProcessPoolExecutor, seeds: range) -> Iterator[Figure]:
+    for change in CHANGES:
+        one = partial(_fall, change=change)
+        found = list(pool.map(one, seeds))
+        name = f"{DEFAULT}, {len(found)} pairs: utility lost when {CHANGE_OF[change]}"
+        yield Figure(f"{name}, worst", max(found), "points", 0.1, at_most=True)
+        lost = sum(each > 0.1 for each in found)
+        yield Figure(f"{name}, pairs above 0.1", float(lost), "", 0.0, at_most=True)
+
+
+def _fall(seed: int, change: str) -> float:
+    return next(falls(seed, change, (DEFAULT,)))
+
+
+def _family(pool: ProcessPoolExecutor, count: int) -> Iterator[Figure]:
+    """The grid, or as many points as asked for, spread over it."""
+    points = list(grid())
+    points = points[:: max(1, len(points) // count)]
+    matches = list(pool.map(play, points, [PLAYERS] * len(points)))
+    yield from _regrets(matches, f"{DEFAULT}, {len(points)} points of the H200's families")
+
+
+def _regrets(matches: Iterable[Match], name: str) -> Iterator[Figure]:
+    regrets = [100.0 * match.regret(DEFAULT) for match in matches]
+    yield Figure(f"{name}: mean regret", mean(regrets), "points", 0.1, at_most=True)
+    yield Figure(f"{name}: worst regret", max(regrets), "points", 0.1, at_most=True)
+
+
+def _cpu() -> Iterator[Figure]:
+    """Router and emulated cluster together, on the same arrivals. Tables are solved in a process
+    of their own live, so their time is taken off. `deferred` serves one variant as it does live,
+    with `hold: auto`.
+    """
+    point = next(each for each in grid() if "SLO 50 ms" in each.traits)
+    for rate_rps in CPU_LOADS_RPS:
+        duration_s = CPU_REQUESTS / rate_rps
+        document = {**point.document, "rate_rps": rate_rps, "duration_s": duration_s}
+        scenario = replace(read_scenario(document), policy_options={"hold": "auto"})
+        arrivals = generate(scenario)
+        spent_s: dict[str, float] = {}
+        for policy in ("deferred", DEFAULT):
+            driver = Driver(replace(scenario, policy=policy), arrivals=arrivals)
+            begun_s = process_time()
+            driver.run()
+            spent_s[policy] = process_time() - begun_s - _solving_s(driver)
+        ratio = spent_s[DEFAULT] / spent_s["deferred"]
+        name = f"{DEFAULT}, three ResNets at {rate_rps:,} req/s: CPU time over deferred's"
+        yield Figure(name, ratio, "x", 2.0, at_most=True)
+
+
+def _solving_s(driver: Driver) -> float:
+    """What solving the run's tables takes."""
+    begun_s = process_time()
+    for source in driver.engine.sources:
+        if isinstance(source, LookaheadQueue):
+            for table in source.market.tables.values():
+                table.problem()
+    return process_time() - begun_s
+
+
 if __name__ == "__main__":
-    run("Tournament", measure)
+    parser = argparse.ArgumentParser(add_help=False, parents=[parts_parser(PARTS)])
+    parser.add_argument("--draws", type=int, help=f"workloads to draw, {DRAWS} unless given")
+    parser.add_argument("--first", type=int, default=FIRST, help="seed of the first workload")
+    given = parser.parse_known_args()[0]
+    parts = given.only or list(PARTS)
+    run("Tournament", lambda quick: measure(parts, given.draws, given.first, quick), parser)

@@ -16,7 +16,9 @@ from fermata.clients.wire.open_inference_pb2 import InferParameter
 from fermata.clients.wire.parameters import integer
 
 SIDES = tuple(range(64, 1921, 32))
-"""That frames may be sent at, unless told otherwise."""
+"""That frames may be sent at, beside the very side that is asked for."""
+CROP_MARGIN = 32
+"""With `fit: centre` a model of side s sees s / (s + 32) of the shorter side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Sized:
 
     data: bytes
     side: int
-    """Its longer side; 0 where it was sent as it came."""
+    """Its side as the model's fit counts it; 0 where it was sent as it came."""
     scale: float
     """Pixels of the frame as it was, for each pixel sent."""
 
@@ -33,9 +35,19 @@ class Sized:
 class Adaptation:
     """Sizes the frames of one stream. Frames are made in one thread and answered in another."""
 
-    def __init__(self, fps: float, slo_ns: int, sides: tuple[int, ...], quality: int) -> None:
+    def __init__(
+        self,
+        fps: float,
+        slo_ns: int,
+        sides: tuple[int, ...],
+        quality: int,
+        fit: str = "whole",
+    ) -> None:
         self.quality = quality
-        self.uplink = Uplink(fps, slo_ns, sides)
+        self.fit = fit
+        self.source_size = 0
+        """The largest side that its source fills; 0 before the first frame."""
+        self.uplink = Uplink(fps, slo_ns, sides, exact=sides is SIDES)
         self.lock = threading.Lock()
 
     def encode(self, now_ns: int, frame: Frame) -> Sized:
@@ -43,8 +55,10 @@ class Adaptation:
         if isinstance(frame, bytes):
             return Sized(frame, 0, 1.0)
         with self.lock:
+            self.source_size = side_of(frame, self.fit)
+            self.uplink.sizer.side_max = self.source_size
             side = self.uplink.choose_side(now_ns)
-        small, scale = shrink(frame, side)
+        small, scale = shrink(frame, longer_side(frame, side, self.fit))
         data = encode_jpeg(small, self.quality)
         with self.lock:
             self.uplink.on_encoded(side, 8 * len(data))
@@ -65,6 +79,8 @@ class Adaptation:
         given[names.BANDWIDTH].double_param = bandwidth_bps
         given[names.ROUND_TRIP_US].int64_param = uplink.round_trip_ns // 1000
         given[names.INPUT_SIZE].int64_param = side
+        if self.source_size:
+            given[names.SOURCE_SIZE].int64_param = self.source_size
         given[names.ACKNOWLEDGE].bool_param = True
 
     def on_probe(self, round_trip_ns: int) -> None:
@@ -93,6 +109,29 @@ class Adaptation:
         """Nobody will answer what was under way."""
         with self.lock:
             self.uplink.on_disconnect()
+
+
+def longer_side(frame: npt.NDArray[np.uint8], side: int, fit: str) -> int:
+    """The longer side of a frame that leaves a model of this side all the pixels that it takes.
+
+    With `centre`, a model sees the middle of the shorter side, less a margin."""
+    if fit != "centre":
+        return side
+    height, width = _sides(frame)
+    return -(-(side + CROP_MARGIN) * max(height, width) // min(height, width))
+
+
+def side_of(frame: npt.NDArray[np.uint8], fit: str) -> int:
+    """The side of the largest model that the frame fills as it is."""
+    height, width = _sides(frame)
+    if fit != "centre":
+        return max(height, width)
+    return max(1, min(height, width) - CROP_MARGIN)
+
+
+def _sides(frame: npt.NDArray[np.uint8]) -> tuple[int, int]:
+    height, width = frame.shape[:2]
+    return int(height), int(width)
 
 
 def shrink(frame: npt.NDArray[np.uint8], side: int) -> tuple[npt.NDArray[np.uint8], float]:

@@ -1,6 +1,8 @@
 """Asks a server what a model takes, so that nobody has to write it twice."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import grpc
 import numpy as np
@@ -37,6 +39,10 @@ class ModelDescription:
     """`pictures`, `text` or `tensors`."""
     boxes: bool = False
     """Answers are rows of x1, y1, x2, y2, score, class in pixels of the frame that was sent."""
+    more_inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
+    """Name, datatype and shape of inputs that it needs beside the first."""
+    fit: str = "whole"
+    """Fit of pictures to its input, as its configuration says."""
 
 
 def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription:
@@ -50,22 +56,35 @@ def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription
         except grpc.RpcError as error:
             said = error.details() or "no answer"
             raise RefusedError(error.code().name, f"{server}: {said}") from None
-    if len(metadata.inputs) != 1:
-        raise BadRequestError(f"model {model!r} takes {len(metadata.inputs)} inputs: one is served")
-    given = metadata.inputs[0]
+    if not metadata.inputs:
+        raise BadRequestError(f"model {model!r} has no inputs: ask for one that has")
+    given, *others = metadata.inputs
+    optional = {each.name for each in config.input if each.optional}
     facts = {name: value.string_value for name, value in config.parameters.items()}
     return ModelDescription(
         model,
         given.name,
         given.datatype,
-        tuple(given.shape),
+        _one_row(given.shape),
         metadata.outputs[0].name if metadata.outputs else "",
         round(float(facts.get("slo_ms", 0)) * 1e6),
         int(facts.get("labels", 0)),
         # Other servers do not say; what they call BYTES is most often a picture.
         facts.get("takes", "pictures" if given.datatype == "BYTES" else "tensors"),
         facts.get("answers") == "boxes",
+        tuple(
+            (each.name, each.datatype, _one_row(each.shape))
+            for each in others
+            if each.name not in optional
+        ),
+        facts.get("fit", "whole"),
     )
+
+
+def _one_row(shape: Sequence[int]) -> tuple[int, ...]:
+    """The shape of a request of one row, where the batch dimension is left open."""
+    first, *rest = shape or (1,)
+    return (1 if first < 0 and rest else first, *rest)
 
 
 def _wait_for(server: str, channel: grpc.Channel) -> None:
@@ -85,6 +104,8 @@ def sample_input(model: ModelDescription, seed: int, height: int, width: int) ->
     rng = np.random.default_rng(seed)
     if model.takes == "text":
         return RawTensor(model.input, "BYTES", (1,), join_bytes([SENTENCE]))
+    if model.datatype == "BYTES" and model.shape not in ((1,), (1, 1)):
+        return _noise(rng, model.input, model.datatype, model.shape, 100)
     if model.datatype == "BYTES":
         # Smooth, so that it compresses like a photograph rather than like noise.
         coarse = rng.integers(0, 256, (max(1, height // 40), max(1, width // 40), 3), np.uint8)
@@ -92,13 +113,27 @@ def sample_input(model: ModelDescription, seed: int, height: int, width: int) ->
         columns = np.arange(width) * coarse.shape[1] // width
         frame = np.ascontiguousarray(coarse[rows][:, columns])
         return RawTensor(model.input, "BYTES", (1,), join_bytes([encode_jpeg(frame)]))
-    shape = tuple(dim if dim >= 0 else VARYING for dim in model.shape)
-    dtype = DTYPES[model.datatype]
-    if model.datatype == "BF16":
+    return _noise(rng, model.input, model.datatype, model.shape, 100)
+
+
+def sample_more(model: ModelDescription, seed: int) -> tuple[RawTensor, ...]:
+    """The inputs that go with the first; whole numbers are 0 or 1, as masks and types have them."""
+    rng = np.random.default_rng(seed)
+    return tuple(_noise(rng, *given, 2) for given in model.more_inputs)
+
+
+def _noise(
+    rng: np.random.Generator, name: str, datatype: str, given: tuple[int, ...], below: int
+) -> RawTensor:
+    shape = tuple(dim if dim >= 0 else VARYING for dim in given)
+    if datatype == "BYTES":
+        return RawTensor(name, datatype, shape, join_bytes([SENTENCE] * prod(shape)))
+    dtype = DTYPES[datatype]
+    if datatype == "BF16":
         # Bit patterns of numbers from 0.5 to 2.
         data = rng.integers(0x3F00, 0x3FFF, shape).astype(dtype)
     elif dtype.kind == "f":
         data = rng.random(shape).astype(dtype)
     else:
-        data = rng.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)
-    return RawTensor(model.input, model.datatype, shape, data.tobytes())
+        data = rng.integers(0, 2 if dtype.kind == "b" else below, shape).astype(dtype)
+    return RawTensor(name, datatype, shape, data.tobytes())

@@ -10,9 +10,13 @@ SECOND_NS = 1_000_000_000
 class FrameSizer:
     """Chooses the next frame's side."""
 
-    def __init__(self, sides: Sequence[int]) -> None:
+    def __init__(self, sides: Sequence[int], exact: bool = False) -> None:
+        """`exact`: what is asked may be sent too, though it is none of the sides."""
         self.sides = sorted(sides)
         """That it may send, from the smallest."""
+        self.exact = exact
+        self.side_max = self.sides[-1]
+        """The largest that its source can fill."""
         self.asked = self.sides[0]
         self.network_ns = SECOND_NS
         """How long a frame of the asked side may be on its way."""
@@ -26,7 +30,7 @@ class FrameSizer:
     def choose(self, bandwidth_bps: float, backlog_bits: float, round_trip_ns: int) -> int:
         """The asked side, or the largest below it that the network carries in time."""
         if bandwidth_bps <= 0:
-            return self.sides[0]
+            return min(self.sides[0], self.side_max)
         room_bits = (self.network_ns - round_trip_ns) * bandwidth_bps / SECOND_NS - backlog_bits
         return self._largest(room_bits)
 
@@ -36,9 +40,10 @@ class FrameSizer:
         return self._largest(bandwidth_bps / fps) if bandwidth_bps > 0 else self.sides[0]
 
     def _largest(self, room_bits: float) -> int:
-        chosen = self.sides[0]
-        for side in self.sides:
+        most = min(self.asked, self.side_max)
+        chosen = min(self.sides[0], self.side_max)
+        for side in (*self.sides, most) if self.exact else self.sides:
             # A frame's bits differ from the last one's by a little: that is no reason to shrink.
-            if side <= self.asked and self.bits.of(side) <= room_bits * 1.001 + 1:
+            if chosen < side <= most and self.bits.of(side) <= room_bits * 1.001 + 1:
                 chosen = side
         return chosen

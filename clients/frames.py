@@ -1,8 +1,9 @@
 """Where frames come from: a video, a folder of pictures, a camera, RTSP, or arrays."""
 
 import io
+import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ except ImportError:
 Frame = npt.NDArray[np.uint8] | bytes
 """Rows x columns x 3 in RGB, or a picture that is encoded already."""
 Source = str | Path | Iterable[Frame]
+EARLY = 0.25
+"""Share of the time between two frames by which one may come early."""
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
 
 
@@ -41,17 +44,18 @@ def encode_jpeg(frame: Frame, quality: int = 80) -> bytes:
 def open_frames(source: Source, fps: float | None = None) -> Iterator[Frame]:
     """Frames at the pace of the source, or at `fps`; `fps=0` gives them as fast as they are taken.
 
-    Blocks between frames, so run it in a thread. A live source (camera, RTSP) sets its own pace.
+    Blocks between frames, so run it in a thread. A live source (camera, RTSP) sets its own pace;
+    what it gives beyond `fps` is left out.
     """
     if not isinstance(source, str | Path):
         return _paced(iter(source), fps)
     text = str(source)
     if text.startswith(("rtsp://", "rtsps://", "http://", "https://")):
         options = {"rtsp_transport": "tcp"} if text.startswith("rtsp") else {}
-        return _decoded(text, None, options)
+        return thinned(_decoded(text, None, options), fps)
     if text.isdecimal() or text.startswith("/dev/video"):
         device = f"/dev/video{text}" if text.isdecimal() else text
-        return _decoded(device, "v4l2", {})
+        return thinned(_decoded(device, "v4l2", {}), fps)
     check_source(text)
     path = Path(text)
     if path.is_dir():
@@ -108,6 +112,21 @@ def _decoded(address: str, kind: str | None, options: dict[str, str]) -> Iterato
         stream.thread_type = "SLICE"
         for frame in container.decode(stream):
             yield frame.to_ndarray(format="rgb24")
+
+
+def thinned(
+    frames: Iterator[Frame], fps: float | None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Frame]:
+    """Frames of a live source, no more than `fps` a second on average; all where that is 0."""
+    due_at = -math.inf
+    for frame in frames:
+        if fps:
+            now = clock()
+            # Frames come a little early or late: that alone is no reason to leave one out.
+            if now < due_at - EARLY / fps:
+                continue
+            due_at = (now if now - due_at > 1 / fps else due_at) + 1 / fps
+        yield frame
 
 
 def _paced(frames: Iterator[Frame], fps: float | None) -> Iterator[Frame]:

@@ -67,7 +67,9 @@ class StreamOptions:
     """Follow the network: send the size that the server asks for, or the largest that the uplink
     carries in time. Needs `fps`, `client` and frames that are arrays."""
     sides: tuple[int, ...] = SIDES
-    """Longer sides that frames may be sent at."""
+    """Sides that frames may be sent at; the default allows the very side that is asked for too."""
+    fit: str = "whole"
+    """The model's: `whole`, where the longer side counts, or `centre`, where the shorter does."""
     boxes: str = ""
     """The output with rows of x1, y1, x2, y2, ..., which are given back in pixels of the frame as
     it was before it was made smaller."""
@@ -109,7 +111,11 @@ class FrameStream:
             if not self.options.fps or not self.options.client:
                 raise BadRequestError("adapt needs fps above 0 and a client's name: give both")
             self.adaptation = Adaptation(
-                self.options.fps, self.options.slo_ns, self.options.sides, self.options.quality
+                self.options.fps,
+                self.options.slo_ns,
+                self.options.sides,
+                self.options.quality,
+                self.options.fit,
             )
         self._data: dict[int, Sized] = {}
         self._outbox: asyncio.Queue[int] = asyncio.Queue()

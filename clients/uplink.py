@@ -18,11 +18,11 @@ UNADVISED = 8
 class Uplink:
     """Frames of one camera on their way to a server."""
 
-    def __init__(self, fps: float, slo_ns: int, sides: Sequence[int]) -> None:
+    def __init__(self, fps: float, slo_ns: int, sides: Sequence[int], exact: bool = False) -> None:
         self.fps = fps
         self.slo_ns = slo_ns
         self.estimator = BandwidthEstimator()
-        self.sizer = FrameSizer(sides)
+        self.sizer = FrameSizer(sides, exact)
         self.unadvised = 0
         """Answers that came before any advice."""
         self.served = True

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from fermata.clients.describe import ModelDescription, describe, sample_input
+from fermata.clients.describe import ModelDescription, describe, sample_input, sample_more
 from fermata.clients.load.arrivals import SendTimes, cameras, gamma, poisson, single, trace
 from fermata.clients.load.ledger import LoadLedger
 from fermata.clients.load.report import LoadReport, report
@@ -153,7 +153,8 @@ def _target(
     slo_ns = found.slo_ns if slo_ms is None else ms(slo_ms)
     if slo_ns <= 0:
         raise ConfigError(f"slo_ms={slo_ms}: give more than 0")
-    return Target(model, sample_input(found, seed, height, width), slo_ns, priority)
+    tensor, more = sample_input(found, seed, height, width), sample_more(found, seed)
+    return Target(model, tensor, slo_ns, priority, more=more)
 
 
 def _due(
@@ -210,8 +211,8 @@ def _of_scenario(
     targets: list[Target] = []
     for index, slo_ns, priority in kinds.T.tolist():
         found = ask(loaded.applications[index].name)
-        tensor = sample_input(found, seed, height, width)
-        targets.append(Target(found.name, tensor, slo_ns, priority))
+        tensor, more = sample_input(found, seed, height, width), sample_more(found, seed)
+        targets.append(Target(found.name, tensor, slo_ns, priority, more=more))
     due = SendTimes(drawn.at_ns, target.reshape(-1), drawn.client)
     return targets, due, loaded.warmup_ns, loaded.warmup_ns + loaded.duration_ns
 

@@ -19,7 +19,7 @@ from fermata.commands.files.scenario_server import serve_scenario
 from fermata.commands.files.workload import Profiles, is_scenario
 from fermata.deployments.config.deployment import ControlConfig, DeploymentConfig, read_config
 from fermata.deployments.config.endpoints import endpoints, with_free_ports
-from fermata.deployments.config.resolve import check_gpus, registry
+from fermata.deployments.config.resolve import check_gpus, peeks, registry
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.ports import held
 from fermata.foundation.sections import Mark, options
@@ -55,6 +55,7 @@ def serve(
             ports.enter_context(held(endpoints(loaded)))
         # Missing models are reported here, in one line, and not by a process far away.
         registry(loaded)
+        peeks(loaded)
         # Ray starts its workers at niceness 15 otherwise, and they would yield to everybody.
         os.environ.setdefault("RAY_worker_niceness", "0")
         os.environ["PYTHONPATH"] = python_path(config)

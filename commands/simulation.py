@@ -20,6 +20,7 @@ from fermata.commands.files.workload import (
     load_workload,
 )
 from fermata.foundation.errors import ConfigError
+from fermata.router.policies.auto import notes
 from fermata.router.telemetry.dashboard_frames import write_frames
 from fermata.simulator.goodput import BAD_RATE_MAX, Goodput, find_goodput
 from fermata.simulator.reports.record import Recorder
@@ -77,6 +78,8 @@ def simulate(
     console.print(_summary(f"{scenario.name}: {loaded.policy}", result))
     if len(result.applications) > 1:
         console.print(_applications(result))
+    for note in notes(loaded.applications, loaded.policy):
+        console.print(note)
     if plot is not None:
         console.print(f"plot: {plot}")
     if record is not None:

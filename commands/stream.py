@@ -130,6 +130,7 @@ def stream(
             classes=top if found.labels and found.output and not found.boxes else 0,
             adapt=adapt,
             boxes=found.output if found.boxes else "",
+            fit=found.fit,
             accuracy_floor=accuracy_floor,
             variant=variant,
             access=access,

@@ -27,6 +27,7 @@ from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
 from fermata.deployments.config.link_options import link_options
+from fermata.deployments.config.policies import policies, version_of, with_policies
 from fermata.deployments.config.resolve import (
     gpus_each,
     known_profiles,
@@ -96,7 +97,12 @@ class ControlPlane:
         reader = TokenReader({"the control plane": given.control} if given.control.is_given else {})
         self.renewal = asyncio.get_running_loop().create_task(reader.keep(self._renew))
         self.backends = backends
+        self.given = given
         self.control = ControlPlaneCore(given, RayCluster(given, backends))
+
+    async def reconfigure(self, wanted: dict[str, Any]) -> None:
+        """Serve by other policies; no process is replaced."""
+        self.control.set_policies(with_policies(self.given, wanted))
 
     def _renew(self, found: Tokens) -> None:
         for tokens in found.values():
@@ -196,7 +202,8 @@ class Backend:
             settings = replace(settings, hung_ns=seconds(600))
         resolve = where_router(self.config)
         store = self.store
-        meter = BackendMeter(store.loads, store.held_bytes, find_gpu(store.device))
+        gpu = find_gpu(store.device)
+        meter = BackendMeter(store.loads, store.held_bytes, gpu, store.non_finite)
         export = BackendExport(settings.number)
         self.process = BackendProcess(
             settings,
@@ -308,12 +315,15 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     config = load_config(given) if isinstance(given, str) else read_config(given)
     config.check_backends()
     plain = config.model_dump()
+    # Serve keeps the processes of a version: where policies alone differ, it says so to them.
+    version = {"version": version_of(config), "_internal": True}
     gpus = gpus_each(config.backend, gpus_in_cluster())
     # The types of `serve.deployment` do not describe the class that it returns.
     backend: Any = Backend
     frontend: Any = Frontend
     control: Any = ControlPlane
     backends = backend.options(
+        **version,
         **_scaling_options(config),
         ray_actor_options={
             "num_cpus": config.backend.cpus,
@@ -322,6 +332,7 @@ def build(arguments: dict[str, Any]) -> serve.Application:
         },
     ).bind(plain)
     frontends = frontend.options(
+        **version,
         num_replicas=config.frontend.processes,
         max_replicas_per_node=config.frontend.per_node,
         ray_actor_options={
@@ -330,6 +341,8 @@ def build(arguments: dict[str, Any]) -> serve.Application:
         },
     ).bind(plain)
     application: serve.Application = control.options(
-        ray_actor_options={"num_cpus": 0.1, "resources": config.control.resources}
+        **version,
+        user_config=policies(config),
+        ray_actor_options={"num_cpus": 0.1, "resources": config.control.resources},
     ).bind(plain, backends, frontends)
     return application

@@ -46,12 +46,16 @@ ENCODED = ServedModel(
 )
 
 
+def draw_policy(rng: random.Random, placed: bool) -> tuple[str, dict[str, str]]:
+    """A policy with its options; one that can move where models are placed."""
+    policy, options = rng.choice(POLICIES)
+    return POLICIES[0] if placed and policy in FIXED else (policy, options)
+
+
 def deployment(
     rng: random.Random, backends: int, standby: bool, scaled: bool, placed: bool = False
 ) -> DeploymentConfig:
-    policy, options = rng.choice(POLICIES)
-    if placed and policy in FIXED:
-        policy, options = POLICIES[0]
+    policy, options = draw_policy(rng, placed)
     scaling = {
         "minimum": rng.randint(1, 2),
         "maximum": BACKENDS_MAX,

@@ -76,6 +76,7 @@ class RouterHost:
         mark: str = "",
         other: Callable[[VirtualLoop], Other] | None = None,
         record: TermRecord | None = None,
+        links: LinkOptions = LINKS,
     ) -> None:
         """`other` tells how to reach the router of the other seat; None: there is none. `record`
         is the cluster's own of terms."""
@@ -87,8 +88,8 @@ class RouterHost:
         self.address = ""
         self.process = RouterProcess(
             self._make_live,
-            VirtualHeartbeat(self.loop, LINKS.beat_ns if other is None else TIMING.beat_ns),
-            LINKS,
+            VirtualHeartbeat(self.loop, links.beat_ns if other is None else TIMING.beat_ns),
+            links,
             "world",
             mark=mark,
             other=None if other is None else other(self.loop),
@@ -371,6 +372,7 @@ class BackendHost:
         routers: Sequence[Callable[[VirtualLoop], Resolve]],
         on_crash: Callable[["BackendHost"], None],
         room: int = 0,
+        links: LinkOptions = LINKS,
     ) -> None:
         """`room`: models that fit, loaded as the router says; 0: it holds all from the start."""
         self.loop = new_process(world, name)
@@ -382,7 +384,7 @@ class BackendHost:
         }
         first, second = _both(routers, self.loop)
         self.process = BackendProcess(
-            BackendSettings(number, KIND, NODE, links=LINKS),
+            BackendSettings(number, KIND, NODE, links=links),
             runners,
             first,
             heartbeat=VirtualHeartbeat(self.loop, LINKS.beat_ns),

@@ -69,6 +69,8 @@ def run_seed(
         else:
             schedule.load(from_ns, from_ns + TROUBLE_NS, rng.uniform(20.0, 150.0))
         schedule.faults(from_ns, from_ns + TROUBLE_NS, rng.randint(0, 6))
+        if not kinds:
+            schedule.policies(from_ns, from_ns + TROUBLE_NS)
         world.run_until(from_ns + TROUBLE_NS)
         schedule.heal()
         system.settle()

@@ -1,15 +1,18 @@
 """The whole system in one world: who runs, who is gone, and who is about to come."""
 
+import random
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from fermata.deployments.backend.process import UnfitError
+from fermata.deployments.config.policies import with_policies
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
 from fermata.fault_simulator.actors import KeptTerms, RpcConditions, SimulatedActor
 from fermata.fault_simulator.clients import Sent, SimulatedClients
 from fermata.fault_simulator.control import ControlHost, Controller
-from fermata.fault_simulator.deployment import ENCODED, PLAIN, TABLES, deployment
+from fermata.fault_simulator.deployment import ENCODED, PLAIN, TABLES, Tables, deployment
 from fermata.fault_simulator.network import SimulatedNetwork
 from fermata.fault_simulator.processes import (
     LINKS,
@@ -25,7 +28,7 @@ from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.process import Other
 from fermata.router.leadership.process_ids import claim_process_id
 from fermata.router.links.session import LinkError
-from fermata.router.links.transport import Resolve
+from fermata.router.links.transport import LinkOptions, Resolve
 
 BEGIN_NS = ms(100)
 """Until the cluster has started a router, at most; below, until it has one in place of a dead one,
@@ -47,7 +50,30 @@ REST_NS = seconds(3)
 """For backends that try to reach a frontend, or have given up just now."""
 
 
-class SimulatedDeployment:
+def drawn(rng: random.Random, given: bool | None) -> bool:
+    """As given; else by lot."""
+    return rng.random() < 0.5 if given is None else given
+
+
+class Harm:
+    """Faults that are under way, and the processes that they have touched."""
+
+    def __init__(self) -> None:
+        self.poison = ""
+        """A variant that kills whatever process runs it."""
+        self.bad_inputs = 0
+        """Requests whose number this divides fail wherever they run; 0: none."""
+        self.hanging: set[int] = set()
+        """Requests that hang whatever backend runs them."""
+        self.machines: list[Machine] = []
+        """Accelerators of all backends that there ever were."""
+        self.failed: set[int] = set()
+        """Backends that have failed through a fault of their own: they may be ejected."""
+        self.excused: set[int] = set()
+        """Backends to which something has happened: they may be taken for hung."""
+
+
+class SimulatedDeployment(Harm):
     """Everything that runs, and the ledger."""
 
     def __init__(
@@ -59,19 +85,18 @@ class SimulatedDeployment:
         standby: bool | None = None,
         scaled: bool | None = None,
         placed: bool = False,
+        links: LinkOptions = LINKS,
     ) -> None:
         """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
         load; None: the seed decides. `placed`: two sub-clusters, where it does not."""
-        self.world = world
+        super().__init__()
+        self.world, self.rng = world, world.rng("system")
         world.network = SimulatedNetwork(world)
-        self.rng = world.rng("system")
-        self.standby = self.rng.random() < 0.5 if standby is None else standby
-        self.scaled = self.rng.random() < 0.5 if scaled is None else scaled
-        placed = placed and not self.scaled
-        self.room = world.rng("placement").randint(1, 2) if placed else 0
+        self.standby, self.scaled = drawn(self.rng, standby), drawn(self.rng, scaled)
+        self.room = world.rng("placement").randint(1, 2) if placed and not self.scaled else 0
         """Models that a backend has room for; 0: it holds all of them."""
+        placed = self.room > 0
         self.deployment = deployment(self.rng, backends, self.standby, self.scaled, placed)
-        self.tables = TABLES[self.scaled]
         self.mark = "first"
         """Version of the code and configuration that the cluster is to run."""
         self.weather = RpcConditions(world.rng("weather"))
@@ -96,18 +121,10 @@ class SimulatedDeployment:
         self.controls: list[ControlHost] = []
         self.controller: Controller | None = None
         self.clients = SimulatedClients(world, self._check_failed)
-        self.poison = ""
-        """A variant that kills whatever process runs it."""
-        self.bad_inputs = 0
-        """Requests whose number this divides fail wherever they run; 0: none."""
-        self.hanging: set[int] = set()
-        """Requests that hang whatever backend runs them."""
-        self.machines: list[Machine] = []
-        """Accelerators of all backends that there ever were."""
-        self.failed: set[int] = set()
-        """Backends that have failed through a fault of their own: they may be ejected."""
-        self.excused: set[int] = set()
-        """Backends to which something has happened: they may be taken for hung."""
+        self.begin_ns = BEGIN_NS
+        """In which a new router has its process."""
+        self.links = links
+        """Options of the links of processes that start from now on."""
         self.starting = 0
         """Processes that the cluster is about to start."""
         self.on_start: list[Callable[[object], None]] = [] if plant is None else [plant]
@@ -158,6 +175,11 @@ class SimulatedDeployment:
 
         return name, claim_process_id(name, claim, NUMBER_BITS)
 
+    @property
+    def tables(self) -> Tables:
+        """Run times of its models."""
+        return TABLES[self.scaled]
+
     # Processes
 
     @property
@@ -178,7 +200,7 @@ class SimulatedDeployment:
         self._started(actor)
         self.actors.append(actor)
         self.named[seat] = actor
-        self._start_later(self.rng.randrange(BEGIN_NS), partial(self.start_router, actor))
+        self._start_later(self.rng.randrange(self.begin_ns), partial(self.start_router, actor))
         return actor
 
     def end_router(self, actor: SimulatedActor) -> None:
@@ -201,6 +223,7 @@ class SimulatedDeployment:
             actor.mark,
             other,
             self.terms,
+            self.links,
         )
         self.terms.last = max(self.terms.last, host.term)
         self.routers.append(host)
@@ -223,7 +246,7 @@ class SimulatedDeployment:
     def start_frontend(self) -> None:
         name, number = self._name_and_number("frontend")
         options = FrontendOptions(
-            number, link_host="world", node="world", shared_memory=False, links=LINKS
+            number, link_host="world", node="world", shared_memory=False, links=self.links
         )
         host = FrontendHost(
             self.world, name, options, Registry.of((PLAIN, ENCODED)), self.resolvers
@@ -235,7 +258,8 @@ class SimulatedDeployment:
     def start_backend(self) -> None:
         name, number = self._name_and_number("backend")
         host = BackendHost(
-            self.world, name, number, self.tables, self.resolvers, self.lose_backend, self.room
+            *(self.world, name, number, self.tables, self.resolvers),
+            *(self.lose_backend, self.room, self.links),
         )
         host.machine.poison = self.poison
         host.machine.bad_inputs = self.bad_inputs
@@ -328,6 +352,16 @@ class SimulatedDeployment:
         if old is not None:
             self._start_later(wait_ns, self.start_control)
         return old
+
+    def redeploy_policies(self, wanted: dict[str, Any]) -> None:
+        """Serve tells its control plane of other policies, and whoever takes its place."""
+        self.world.say("policies:", wanted["router"]["policy"])
+        self.deployment = with_policies(self.deployment, wanted)
+        host = self.control
+        if host is not None:
+            host.config = self.deployment
+            if host.control is not None and host.loop.alive:
+                host.control.set_policies(self.deployment)
 
     def lose_control(self) -> None:
         old = self.follow_control(REPLACE_NS)

@@ -92,7 +92,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.name = name
         self.rng = world.rng(name)
         self.skew_ns = self.rng.randrange(1_000_000 * SECOND)
-        """Monotonic clocks of two processes have nothing in common but their pace."""
+        """Monotonic clocks of two processes have nothing in common but their pace, roughly."""
+        self.pace = 1.0
+        """Seconds of this clock in a second of the world."""
+        self.paced_from_ns = 0
+        """When the world had that pace first."""
         self.alive = True
         self.stopped = False
         self.busy = False
@@ -106,7 +110,15 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Errors that tasks may end with: someone looks at them."""
 
     def clock(self) -> int:
-        return self.world.now_ns + self.skew_ns
+        now_ns = self.world.now_ns
+        if self.pace != 1.0:
+            now_ns += round((now_ns - self.paced_from_ns) * (self.pace - 1.0))
+        return now_ns + self.skew_ns
+
+    def set_pace(self, pace: float) -> None:
+        """Have its clock go faster or slower from now on; it never goes back."""
+        self.skew_ns = self.clock() - self.world.now_ns
+        self.pace, self.paced_from_ns = pace, self.world.now_ns
 
     @property
     def held(self) -> bool:
@@ -188,7 +200,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        wait_ns = round(when * SECOND) - self.clock()
+        wait_ns = round((round(when * SECOND) - self.clock()) / self.pace)
         if wait_ns > ms(1):
             wait_ns -= self.rng.randrange(EARLY_NS)
         self.world.enter(self.world.now_ns + wait_ns, lambda: _run(handle), self)

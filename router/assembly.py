@@ -10,14 +10,24 @@ from fermata.router.core.admission import Admission, StreamAdmission
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Request
+from fermata.router.core.replacement import Successor
 from fermata.router.core.shares import FairAdmission
 from fermata.router.core.source import Outbox, Source
 from fermata.router.policies.application import ApplicationSpec
-from fermata.router.policies.catalog import POLICIES, build_sources, check_movable, group_of
+from fermata.router.policies.auto import AUTO, resolved
+from fermata.router.policies.catalog import (
+    POLICIES,
+    build_sources,
+    check_movable,
+    group_of,
+    read_options,
+)
 from fermata.router.policies.family import Family
 from fermata.router.policies.ownership import Ownership
 from fermata.router.policies.sneakpeek.classes import check_classes, sharpened
 from fermata.router.policies.sneakpeek.estimator import Estimator
+from fermata.router.policies.sneakpeek.options import SneakPeekOptions
+from fermata.router.policies.sneakpeek.window import room_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +35,7 @@ class RouterConfig:
     """Everything that a router is configured with at its start."""
 
     applications: tuple[ApplicationSpec, ...]
-    policy: str = "deferred"
+    policy: str = AUTO
     policy_options: Mapping[str, object] = field(default_factory=dict)
     """As users write them."""
     kind: str = ""
@@ -44,9 +54,11 @@ class RouterConfig:
     """RankThreads; every application starts on the first, a plan moves it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Assembly:
-    """An engine, and the names of what it counts."""
+    """An engine, and the names of what it counts. Policies may change, the rest stays."""
+
+    config: RouterConfig
 
     engine: Engine
     applications: dict[str, int]
@@ -59,6 +71,11 @@ class Assembly:
     estimators: tuple[Estimator | None, ...]
     """By application: makes estimates of evidence; None where there is none."""
 
+    def unused_variants(self) -> list[str]:
+        """Names of the variants that no policy will ever run."""
+        unused = {each for source in self.engine.sources for each in source.unused_variants}
+        return [self.variants[each] for each in sorted(unused)]
+
     def expected(self, request: Request, variant: int) -> float | None:
         """How likely a variant is to answer this very request right, without class weights;
         None where no evidence has come in."""
@@ -68,8 +85,9 @@ class Assembly:
         local = self.families[request.application].variants.index(variant)
         return sharpened(classes.recall[local], request.estimate.classes)
 
-    def on_votes(self, now_ns: int, rid: int, votes: Sequence[float]) -> bool:
-        """Evidence for a queued request has come in; false if it came too late to matter."""
+    def on_votes(self, now_ns: int, rid: int, votes: Sequence[float], answers: bool = True) -> bool:
+        """Evidence for a queued request has come in; false if it came too late to matter. Without
+        `answers` it is no answer by itself."""
         request = self.engine.outbox.queued.get(rid)
         if request is None:
             return False
@@ -77,6 +95,8 @@ class Assembly:
         if estimator is None or len(votes) != estimator.classes.count:
             return False
         estimate = estimator.on_votes(votes)
+        if not answers:
+            estimate.label = -1
         return self.engine.on_update(now_ns, rid, estimate.accuracies, estimate)
 
 
@@ -98,23 +118,31 @@ def assemble(config: RouterConfig) -> Assembly:
                 costs.add(len(names), list(times.p50_ns), p99_ns, kind)
             names.append(variant.name)
         families.append(Family(len(families), application, tuple(range(first, len(names)))))
-    sources = _build_all(config, families)
-    if config.shared_backends:
-        _share_backends(config, sources)
-    for application, source in zip(config.applications, sources, strict=True):
-        family = families[len(engine.sources)]
-        runs = _what_runs(config, application, source, family)
-        admission = _admission(config, application, source, family, engine.outbox)
-        engine.add_application(source, admission=admission, runs=runs)
+    sources = build_all(config, families)
+    for family, source in zip(families, sources, strict=True):
+        each = successor_of(config, family, source, engine)
+        engine.add_application(each.source, admission=each.admission, runs=each.runs)
     for rank in engine.ranks:
         rank.lead_start_ns = config.lead_ns
     return Assembly(
+        config,
         engine,
         {application.name: number for number, application in enumerate(config.applications)},
         tuple(names),
         tuple(families),
-        _ownership(config, sources),
+        ownership_of(config, sources),
         tuple(_estimator(family) for family in families),
+    )
+
+
+def successor_of(config: RouterConfig, family: Family, source: Source, engine: Engine) -> Successor:
+    """A source with what belongs to it."""
+    if POLICIES[policy_of(config, family.spec)[0]].chooses:
+        engine.costs.add_siblings([family.variants[place] for place in family.choices()])
+    return Successor(
+        source,
+        _admission(config, family.spec, source, family, engine.outbox),
+        _what_runs(config, family.spec, source, family),
     )
 
 
@@ -160,8 +188,8 @@ def _estimator(family: Family) -> Estimator | None:
     return Estimator(family.classes, family.accuracy, family.accuracy_floor)
 
 
-def _build_all(config: RouterConfig, families: list[Family]) -> list[Source]:
-    """Applications with the same policy and options are built together."""
+def build_all(config: RouterConfig, families: list[Family]) -> list[Source]:
+    """A source for each application; those with the same policy and options are built together."""
     groups: dict[str, list[int]] = {}
     for number, application in enumerate(config.applications):
         policy, options = policy_of(config, application)
@@ -172,7 +200,10 @@ def _build_all(config: RouterConfig, families: list[Family]) -> list[Source]:
         policy, options = policy_of(config, config.applications[numbers[0]])
         built = build_sources(policy, options, [families[number] for number in numbers], rng)
         sources.update(zip(numbers, built, strict=True))
-    return [sources[number] for number in range(len(families))]
+    found = [sources[number] for number in range(len(families))]
+    if config.shared_backends:
+        _share_backends(config, found)
+    return found
 
 
 def policy_of(
@@ -180,13 +211,13 @@ def policy_of(
 ) -> tuple[str, Mapping[str, object]]:
     """The policy that serves an application, and its options as users write them."""
     if application.policy:
-        return application.policy, application.policy_options
-    return config.policy, config.policy_options
+        return resolved(application, application.policy, application.policy_options)
+    return resolved(application, config.policy, config.policy_options)
 
 
 def _share_backends(config: RouterConfig, sources: list[Source]) -> None:
     """Give every source its part of the backends' time; those of the pool have theirs together."""
-    shares = _ownership(config, sources).shares
+    shares = ownership_of(config, sources).shares
     if len(shares) < 2:
         return
     total = sum(shares.values())
@@ -197,7 +228,7 @@ def _share_backends(config: RouterConfig, sources: list[Source]) -> None:
             source.share_backends(shares[first if lone[first] else None] / total)
 
 
-def _ownership(config: RouterConfig, sources: list[Source]) -> Ownership:
+def ownership_of(config: RouterConfig, sources: list[Source]) -> Ownership:
     shares: dict[int | None, float] = {}
     for application, source in zip(config.applications, sources, strict=True):
         owner = sources.index(source) if source.owns_backends else None
@@ -224,6 +255,7 @@ def _check_policy(config: RouterConfig, application: ApplicationSpec) -> None:
         raise ConfigError(f"policy={policy!r} is unknown; one of {', '.join(POLICIES)}")
     if config.sub_clusters > 1:
         check_movable((policy,))
+    _check_window(config, application)
     if application.classes is not None:
         where = f"application {application.name!r}: classes."
         check_classes(where, application.classes, len(application.variants))
@@ -237,6 +269,22 @@ def _check_policy(config: RouterConfig, application: ApplicationSpec) -> None:
                 f"policy {policy} chooses by it, so give one"
             )
     _check_floor(application, options)
+
+
+def _check_window(config: RouterConfig, application: ApplicationSpec) -> None:
+    """Refuse windows that leave no time to run a request that arrives as one begins."""
+    policy, given = policy_of(config, application)
+    options = read_options(policy, given)
+    if not isinstance(options, SneakPeekOptions) or not options.window_ns:
+        return
+    left_ns = room_ns(application) - config.lead_ns
+    if options.window_ns > left_ns:
+        largest_ms = max(0, left_ns) // 100_000 / 10
+        remedy = f"use {largest_ms:g} at most" if largest_ms else "raise slo_ms"
+        raise ConfigError(
+            f"application {application.name!r}: window_ms={options.window_ns / 1e6:g} leaves no "
+            f"time to run within slo_ms={application.slo_ns / 1e6:g}; {remedy}"
+        )
 
 
 def _check_serving(application: ApplicationSpec, policy: str) -> None:

@@ -108,9 +108,9 @@ class EmulatedCluster:
         at_ns = max(at_ns, state.stalled_until_ns)
         state.running = batch
         state.started_at_ns = at_ns
-        run_ns = self.costs.of(batch.variant, state.kind).p50_ns[len(batch.requests)]
+        run_ns = self.costs.of(batch.variant, state.kind).p50_ns[batch.size]
         if self.spreads is not None:
-            own = self.spreads[state.kind][batch.variant][len(batch.requests) - 1]
+            own = self.spreads[state.kind][batch.variant][batch.size - 1]
             run_ns = int(run_ns * math.exp(self.rng.gauss(0.0, own)))
         spread = self._spread(at_ns)
         if spread > 0.0:

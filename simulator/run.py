@@ -12,12 +12,22 @@ import numpy.typing as npt
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.engine import Engine
-from fermata.router.core.events import Advise, Answer, Compute, Dispatch, Drop, DropReason, Request
+from fermata.router.core.events import (
+    Advise,
+    Answer,
+    Compute,
+    Dispatch,
+    Drop,
+    DropReason,
+    Request,
+    rows_of,
+)
 from fermata.router.live.allowed_variants import AllowedVariants
 from fermata.simulator.arrivals import Arrivals, generate
 from fermata.simulator.assembly import assemble, spreads
 from fermata.simulator.cluster import COMPLETION, CONTROL, START_FAULT, EmulatedCluster
 from fermata.simulator.contents import Contents, draw_contents
+from fermata.simulator.rows import draw_rows
 from fermata.simulator.scaling import EpochLog, ScalingControl, WindowLog
 from fermata.simulator.scenario.scenario import Scenario
 from fermata.simulator.uplinks import CameraFrame, Uplinks
@@ -109,6 +119,10 @@ class Driver:
         self.answers: dict[int, int] = {}
         self.reasons: dict[int, str] = {}
         self.batches: list[tuple[int, int, int, int]] = []
+        costs, families = self.engine.costs, self.router.families
+        sizes_max = [costs.of(family.serving).size_max for family in families]
+        self.rows = draw_rows(scenario, self.arrivals, sizes_max)
+        """By request; None: all have one."""
         self.uplinks: Uplinks | None = None
         if scenario.network is not None:
             rng = random.Random(f"{scenario.seed} network")
@@ -177,9 +191,8 @@ class Driver:
         arrivals, uplinks = self.arrivals, self.uplinks
         count = len(arrivals.at_ns)
         hard_limit_ns = self._begin()
-        index = events = now_ns = first = last = 0
+        index = events = now_ns = first = last = peeked = 0
         at_ns = [NEVER]
-        peeked = 0
         peek_ns, peek_rid = self._peeks()
         while True:
             if index == last and index < count:
@@ -211,6 +224,8 @@ class Driver:
                     expires_at_ns = max(deadline_ns, now_ns + hard_limit_ns[number])
                     who = client[here], priority[here]
                     request = Request(index, number, now_ns, deadline_ns, expires_at_ns, *who)
+                    if self.rows is not None:
+                        request.rows = self.rows[index]
                     if self.allowed:
                         request.allowed = self.allowed.get(client[here])
                     engine.on_request(now_ns, request)
@@ -326,7 +341,7 @@ class Driver:
             end_ns[request.rid] = now_ns + self.reply_ns
             if self.uplinks is not None:
                 self.uplinks.answered(now_ns, request.rid)
-        self.batches.append((backend, started_at_ns, now_ns, len(requests)))
+        self.batches.append((backend, started_at_ns, now_ns, rows_of(requests)))
 
     def _carry_out(self, now_ns: int) -> None:
         for effect in self.engine.take_effects():

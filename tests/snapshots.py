@@ -29,7 +29,12 @@ def snapshot(live: LiveRouter) -> dict[str, Any]:
 def rated(live: LiveRouter, history: History, with_batches: bool = False) -> DeploymentStatus:
     """The status that the control plane makes of it."""
     taken = take_snapshot(live, with_batches=with_batches)
-    return DeploymentStatus(taken, history.bad_rates(taken), history.idle_fractions(taken))
+    return DeploymentStatus(
+        taken,
+        history.bad_rates(taken),
+        history.idle_fractions(taken),
+        promises=history.promises(taken),
+    )
 
 
 def application(**counts: Any) -> ApplicationSnapshot:

@@ -34,6 +34,8 @@ class Target:
     priority: int = 0
     timeout: bool = True
     """Tell the server the SLO."""
+    more: tuple[RawTensor, ...] = ()
+    """Inputs after the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ def shared_part(target: Target) -> bytes:
         request.parameters[names.TIMEOUT].int64_param = target.slo_ns // 1000
     if target.priority:
         request.parameters[names.PRIORITY].uint64_param = target.priority
-    add_input(request, target.tensor)
+    for tensor in (target.tensor, *target.more):
+        add_input(request, tensor)
     return request.SerializeToString()
 
 

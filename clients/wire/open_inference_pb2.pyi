@@ -274,12 +274,14 @@ class ModelInput(_Message):
     name: str
     data_type: int
     dims: list[int]
+    optional: bool
     def __init__(
         self,
         *,
         name: str = ...,
         data_type: int = ...,
         dims: Iterable[int] = ...,
+        optional: bool = ...,
     ) -> None: ...
 
 class ModelOutput(_Message):

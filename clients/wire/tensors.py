@@ -248,6 +248,31 @@ def check_finite(tensor: RawTensor) -> None:
         )
 
 
+WireTensors = tuple[tuple[str, str, tuple[int, ...], bytes], ...]
+"""(name, datatype, shape, data) of each tensor."""
+
+
+def join_rows(parts: Sequence[WireTensors], rows: Sequence[int]) -> WireTensors:
+    """Tensors of several parts, joined in their first dimension; ValueError where they differ.
+
+    A part of one row has no such dimension.
+    """
+    found: list[tuple[str, str, tuple[int, ...], bytes]] = []
+    for place, (name, datatype, _, _) in enumerate(parts[0]):
+        each = [part[place] if place < len(part) else ("", "", (), b"") for part in parts]
+        inner = {
+            shape[1:] if count > 1 else shape
+            for (_, _, shape, _), count in zip(each, rows, strict=True)
+        }
+        kinds = {(other, kind) for other, kind, _, _ in each}
+        if kinds != {(name, datatype)} or len(inner) > 1:
+            shapes = ", ".join(f"{kind}{list(shape)}" for _, kind, shape, _ in each[:4])
+            raise ValueError(f"{name} is {shapes}")
+        data = b"".join(part[3] for part in each)
+        found.append((name, datatype, (sum(rows), *inner.pop()), data))
+    return tuple(found)
+
+
 def add_input(request: ModelInferRequest, tensor: RawTensor) -> None:
     """Append an input, raw."""
     request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)

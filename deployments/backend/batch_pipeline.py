@@ -19,6 +19,7 @@ from fermata.router.links.messages import (
     Run,
     frontend_of,
 )
+from fermata.router.links.session import LIMITS
 
 INPUT_LATE = "its input was not there in time"
 Tensors = tuple[tuple[str, str, tuple[int, ...], bytes], ...]
@@ -33,6 +34,8 @@ class PipelineLimits:
     """Batches here at a time: one that runs, and the one behind it."""
     fetch_limit_ns: int = ms(100)
     """An input this much later than its batch's planned start is not waited for."""
+    outputs_bytes_max: int = LIMITS.data_bytes_max
+    """A result with more does not fit a message to its frontend."""
 
 
 def by_frontend(rids: Sequence[int]) -> dict[int, list[int]]:
@@ -295,7 +298,7 @@ class BatchPipeline:
         """
         job.ready_at_ns = max(job.ready_at_ns, staged_at_ns)
         payloads = job.payloads()
-        size = len(payloads)
+        size = sum(payload.rows or 1 for payload in payloads)
         queue_ns = max(0, started_at_ns - job.arrived_at_ns)
         returned: list[int] = []
         error = ""
@@ -305,6 +308,8 @@ class BatchPipeline:
                 # Nobody would hear of it; elsewhere it may still be in time.
                 job.left_out += (rid,)
                 continue
+            if not isinstance(output, str):
+                output = self._sendable(output)
             if isinstance(output, str):
                 if place in spoilt and not job.orphan:
                     returned.append(rid)
@@ -318,6 +323,11 @@ class BatchPipeline:
             self.effects.append(ReturnRequests(frontend, Returned(tuple(rids), self.term)))
         self._end(job, run_ns, "", tuple(returned), error)
         self._advance(now_ns)
+
+    def _sendable(self, output: Tensors) -> Tensors | str:
+        """The outputs, or why they cannot be sent."""
+        size, most = sum([len(data) for *_, data in output]), self.limits.outputs_bytes_max
+        return output if size <= most else f"its outputs take {size} bytes, a message holds {most}"
 
     def on_failed(self, now_ns: int, job: PipelineJob, run_ns: int, reason: str) -> None:
         """Return the requests of a batch that failed: its router retries them, or answers."""

@@ -1,6 +1,6 @@
 """Loads models by the names of the configuration; imports torch only where needed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
+from fermata.deployments.backend.execution.named import NamedRunner, sample_items
 from fermata.deployments.backend.execution.out_of_memory import (
     NoRoomError,
     drop_references,
@@ -15,21 +16,30 @@ from fermata.deployments.backend.execution.out_of_memory import (
     release_memory,
 )
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
-from fermata.deployments.backend.execution.tensors import Array, Outputs, numpy_dtype
+from fermata.deployments.backend.execution.tensors import Item, Outputs, held_as
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
 from fermata.deployments.models.catalog import open_model
 from fermata.deployments.models.model import Card, Model, TorchModel
+from fermata.deployments.models.named_network import NamedNetwork, Tensors
 from fermata.deployments.models.picture import centre_square, whole_frame
+from fermata.deployments.models.signatures import (
+    EXPORT_ENDS,
+    ONNX_ENDS,
+    SCRIPT_ENDS,
+    export_signature,
+    open_export,
+    open_onnx,
+    open_script,
+    script_inputs,
+    script_outputs,
+)
 from fermata.deployments.specs.backend import ModelSpec
-from fermata.deployments.specs.served_model import ImageSpec
+from fermata.deployments.specs.served_model import ImageSpec, TensorSpec
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.logs import LOG, fields
 
 EMULATED = "emulated"
-SCRIPT_ENDS = (".pt", ".ts", ".torchscript")
-EXPORT_ENDS = (".pt2",)
-ONNX_ENDS = (".onnx",)
 
 
 class MemoryBudget:
@@ -72,8 +82,11 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool =
     if spec.model == EMULATED:
         if not spec.table_ns:
             raise ConfigError(f"{spec.name}: an emulated model needs run times; give a profile")
-        model = EmulatedModel(EmulatedGpu(spec.gpu_lock), spec.table_ns)
-        plain = PlainRunner(model, min(spec.batch_size_max, len(spec.table_ns)))
+        model = EmulatedModel(EmulatedGpu(spec.gpu_lock), spec.table_ns, spec.outputs)
+        size_max = min(spec.batch_size_max, len(spec.table_ns))
+        if spec.inputs:
+            return NamedRunner(model, size_max, spec.inputs)
+        plain = PlainRunner(model, size_max)
         return _fitting(spec, plain, spec.input_shape or (3, 1, 1))
     try:
         return _load(spec, device, budget, warm)
@@ -96,7 +109,7 @@ def _load(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool) -> Run
     opened = _open(spec, device)
     runner = _make_runner(spec, opened, device)
     held = spec.static_bytes or _device_bytes(device) - before
-    if isinstance(opened, TorchModel):
+    if isinstance(opened, TorchModel | NamedNetwork):
         held = max(held, opened.static_bytes())
     try:
         budget.take(spec.name, held)
@@ -113,7 +126,7 @@ def _load(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool) -> Run
 def _decoding(
     spec: ModelSpec, picture: ImageSpec, runner: Runner, card: Card, warm: bool
 ) -> Runner:
-    dtype = numpy_dtype(spec.input_dtype) if spec.input_dtype else card.input_dtype
+    dtype = held_as(spec.input_dtype) if spec.input_dtype else card.input_dtype
     decoder = None
     if hasattr(runner, "stage_by"):
         try:
@@ -155,16 +168,19 @@ def _open(spec: ModelSpec, device: str) -> Model:
     }
     opener = openers.get(end)
     if opener is None:
-        return open_model(spec.model, device, spec.input_shape)
+        named = bool(spec.inputs)
+        return open_model(spec.model, device, spec.input_shape, named)
     if not path.is_file():
         raise ConfigError(f"{spec.name}: there is no file {path}")
     return opener(spec, path, device)
 
 
 def _card(spec: ModelSpec) -> Card:
+    if spec.inputs:
+        return Card(spec.name, spec.inputs[0].shape, "", (-1,))
     if spec.input_shape is None:
         raise ConfigError(f"{spec.name}: a file does not describe its input; give input_shape")
-    dtype = numpy_dtype(spec.input_dtype or "FP32")
+    dtype = held_as(spec.input_dtype or "FP32")
     return Card(spec.name, spec.input_shape, dtype, (-1,))
 
 
@@ -184,22 +200,53 @@ def _as_network(spec: ModelSpec, network: Any, device: str) -> TorchModel:
 
 
 def _open_script(spec: ModelSpec, path: Path, device: str) -> Model:
-    try:
-        network = _torch().jit.load(str(path), map_location=device)
-    except (RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{spec.name}: {path} is no TorchScript file: {reason}") from None
-    return _as_network(spec, network, device)
+    network = open_script(spec.name, str(path), device)
+    names, outputs = script_inputs(network), script_outputs(network)
+    if not spec.inputs and len(names) == outputs == 1:
+        return _as_network(spec, network, device)
+    inputs = _named_inputs(spec, names[0])
+    _check_names(spec, inputs, names)
+
+    def forward(given: Tensors) -> Any:
+        return network(**given)
+
+    return NamedNetwork(_card(spec), network.eval(), inputs, forward).to(device)
 
 
 def _open_export(spec: ModelSpec, path: Path, device: str) -> Model:
-    try:
-        network = _torch().export.load(path).module()
-    # The reader of exported programs has no error of its own for a broken file.
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"{spec.name}: {path} is no exported program: {reason}") from None
-    return _as_network(spec, network, device)
+    program = open_export(spec.name, str(path))
+    own = export_signature(spec.name, program)
+    network = program.module()
+    if not spec.inputs and len(own.inputs) == len(own.outputs) == 1:
+        return _as_network(spec, network, device)
+    names = [each.name for each in own.inputs]
+    inputs = _named_inputs(spec, names[0])
+    _check_names(spec, inputs, names)
+    positional = len(program.call_spec.in_spec.child(0).children())
+
+    def forward(given: Tensors) -> Any:
+        by_name = {name: given[name] for name in names[positional:]}
+        return network(*(given[name] for name in names[:positional]), **by_name)
+
+    outputs = tuple(each.name for each in own.outputs)
+    return NamedNetwork(_card(spec), network, inputs, forward, outputs).to(device)
+
+
+def _named_inputs(spec: ModelSpec, name: str) -> tuple[TensorSpec, ...]:
+    """The inputs of a network that takes them by name, also where requests give one array."""
+    if spec.inputs:
+        return spec.inputs
+    return (TensorSpec(name, spec.input_dtype or "FP32", spec.input_shape or (-1,)),)
+
+
+def _check_names(spec: ModelSpec, inputs: tuple[TensorSpec, ...], own: list[str]) -> None:
+    """Refuse inputs that the file does not have, or does without."""
+    given = [each.name for each in inputs]
+    if set(given) != set(own):
+        raise ConfigError(
+            f"{spec.name}: its inputs are {', '.join(own)}, and the file says {', '.join(given)}; "
+            "give these, or leave inputs out"
+        )
 
 
 class OnnxModel:
@@ -211,32 +258,30 @@ class OnnxModel:
         self.input = session.get_inputs()[0].name
         self.outputs = [output.name for output in session.get_outputs()]
 
-    def __call__(self, batch: Array) -> Any:
-        return dict(zip(self.outputs, self.session.run(None, {self.input: batch}), strict=True))
+    def __call__(self, batch: Item) -> Any:
+        given = batch if isinstance(batch, Mapping) else {self.input: batch}
+        return dict(zip(self.outputs, self.session.run(None, dict(given)), strict=True))
 
 
 def _open_onnx(spec: ModelSpec, path: Path, device: str) -> Model:
-    try:
-        onnxruntime: Any = import_module("onnxruntime")
-    except ImportError:
-        raise ConfigError(f"{spec.name}: ONNX files need pip install 'fermata[onnx]'") from None
     wanted = ["CPUExecutionProvider"]
     if device == "cuda":
         wanted.insert(0, "CUDAExecutionProvider")
-    providers = [each for each in wanted if each in onnxruntime.get_available_providers()]
-    try:
-        session = onnxruntime.InferenceSession(str(path), providers=providers)
-    # onnxruntime has exceptions of its own for every kind of broken file, without a common base.
-    except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(f"{spec.name}: {path} is no ONNX file: {reason}") from None
+    session = open_onnx(spec.name, str(path), wanted)
+    if spec.inputs:
+        _check_names(spec, spec.inputs, [each.name for each in session.get_inputs()])
     return OnnxModel(_card(spec), session)
 
 
 def _make_runner(spec: ModelSpec, model: Model, device: str) -> Runner:
     card = model.card
-    dtype = numpy_dtype(spec.input_dtype) if spec.input_dtype else ""
-    if device == "cuda" and isinstance(model, TorchModel):
+    if spec.inputs or isinstance(model, NamedNetwork):
+        if isinstance(model, NamedNetwork) and device == "cuda" and spec.half:
+            model.to(device, half=True)
+        inputs = model.inputs if isinstance(model, NamedNetwork) else spec.inputs
+        return NamedRunner(model, spec.batch_size_max, inputs)
+    dtype = held_as(spec.input_dtype) if spec.input_dtype else ""
+    if device == "cuda" and isinstance(model, TorchModel) and -1 not in card.input_shape:
         from fermata.deployments.backend.execution.graphs import GraphRunner
 
         if spec.half:
@@ -248,14 +293,19 @@ def _make_runner(spec: ModelSpec, model: Model, device: str) -> Runner:
 
 def _warm_up(spec: ModelSpec, card: Card, runner: Runner) -> None:
     """Run batches for warm-up: the first ones pay for allocations and kernels."""
-    dtype = numpy_dtype(spec.input_dtype) if spec.input_dtype else card.input_dtype
     for size in sorted({1, min(4, runner.batch_size_max), runner.batch_size_max}):
-        batch = card.make_batch(size).astype(np.dtype(dtype), copy=False)
         try:
-            outputs: Outputs = runner.run(runner.stage(list(batch)))
+            outputs: Outputs = runner.run(runner.stage(_sample_batch(spec, card, size)))
             del outputs
         except Exception as error:
             if size == 1 or not is_out_of_memory(error):
                 raise
             # Such batches will be halved; smaller ones fit.
             drop_references(error)
+
+
+def _sample_batch(spec: ModelSpec, card: Card, size: int) -> list[Item]:
+    if spec.inputs:
+        return list(sample_items(spec.inputs, size))
+    dtype = held_as(spec.input_dtype) if spec.input_dtype else card.input_dtype
+    return list(card.make_batch(size).astype(np.dtype(dtype), copy=False))

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 
+from fermata.deployments.backend.execution.finite import NonFiniteCounts
 from fermata.deployments.backend.gpu_meter import GpuMeter
 from fermata.deployments.metrics.process_stats import resident_bytes
 from fermata.router.links.messages import BackendStats
@@ -31,11 +32,16 @@ class BackendMeter:
     """Makes the report that a backend sends once a second."""
 
     def __init__(
-        self, loads: LoadCounts, models_bytes: Callable[[], int], gpu: GpuMeter | None = None
+        self,
+        loads: LoadCounts,
+        models_bytes: Callable[[], int],
+        gpu: GpuMeter | None = None,
+        non_finite: NonFiniteCounts | None = None,
     ) -> None:
         self.loads = loads
         self.models_bytes = models_bytes
         self.gpu = gpu
+        self.non_finite = non_finite or NonFiniteCounts()
         self.failures = 0
         """Failures since the last report."""
 
@@ -50,4 +56,5 @@ class BackendMeter:
             gpu_memory_bytes=held,
             gpu_memory_bytes_max=most,
             gpu_used=-1.0 if self.gpu is None else self.gpu.used(),
+            non_finite=self.non_finite.take(),
         )

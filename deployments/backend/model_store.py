@@ -4,6 +4,7 @@ import os
 import time
 from dataclasses import dataclass
 
+from fermata.deployments.backend.execution.finite import FiniteRunner, NonFiniteCounts
 from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.kernels.background import BackgroundTuning
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner, pick_device
@@ -34,6 +35,7 @@ class ModelStore:
         """Accelerator type; backends of one type share run times."""
         self.budget = MemoryBudget(options.memory_bytes_max)
         self.loads = LoadCounts()
+        self.non_finite = NonFiniteCounts()
         self.space = SwapSpace(self._swap_in) if options.swap else None
         """Set if the backend holds one model at a time."""
         self.specs = {spec.name: spec for spec in options.specs}
@@ -55,13 +57,17 @@ class ModelStore:
 
     def load(self, variant: str) -> Runner:
         """The variant, warm; ConfigError where it cannot be loaded or does not fit."""
+        spec = self.specs[variant]
+        return FiniteRunner(self._load(spec), variant, self.non_finite, spec.finite_outputs)
+
+    def _load(self, spec: ModelSpec) -> Runner:
         if self.space is not None:
-            return SwappingRunner(self.specs[variant], self.space)
+            return SwappingRunner(spec, self.space)
         from_ns = time.monotonic_ns()
-        runner = load_runner(self.specs[variant], self.device, self.budget)
+        runner = load_runner(spec, self.device, self.budget)
         if self.tuning is not None:
-            self.tuning.add(self.specs[variant], runner)
-        self.loads.add(variant, time.monotonic_ns() - from_ns)
+            self.tuning.add(spec, runner)
+        self.loads.add(spec.name, time.monotonic_ns() - from_ns)
         return runner
 
     def _swap_in(self, spec: ModelSpec) -> Runner:
@@ -84,4 +90,6 @@ class ModelStore:
         options = self.options
         folder = cache_folder(os.environ)
         spec = self.specs[variant]
-        return profile_runner(spec, runner, self.device, options.threads, folder, options.measure)
+        # Measured on inputs that mean nothing, so its outputs need not either.
+        inner = runner.inner if isinstance(runner, FiniteRunner) else runner
+        return profile_runner(spec, inner, self.device, options.threads, folder, options.measure)

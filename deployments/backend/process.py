@@ -25,7 +25,13 @@ from fermata.deployments.backend.execution.executor import (
 )
 from fermata.deployments.backend.execution.runner import Runner, RunnerStore
 from fermata.deployments.backend.execution.segments import Segments
-from fermata.deployments.backend.execution.tensors import Array, InputError, view
+from fermata.deployments.backend.execution.tensors import (
+    InputError,
+    Item,
+    first_row,
+    rows_in,
+    view_rows,
+)
 from fermata.deployments.backend.frontends import Frontends
 from fermata.deployments.backend.limits import BatchLimits
 from fermata.deployments.backend.meter import BackendMeter, LoadCounts
@@ -351,17 +357,18 @@ class BackendProcess:
         if runner is None:
             self.pipeline.on_failed(self.clock(), job, 0, f"{variant} is not loaded here")
             return
-        items: list[tuple[int, Array]] = []
+        items: list[tuple[int, Item]] = []
         errors: dict[int, str] = {}
         for place, payload in enumerate(job.payloads()):
             try:
-                item = view(payload, self.segments)
-                runner.check(item)
+                item = view_rows(payload, self.segments)
+                runner.check(first_row(item))
                 items.append((place, item))
             except InputError as error:
                 errors[place] = str(error)
-        if len(items) > runner.batch_size_max:
-            reason = f"{len(items)} requests in a batch, {variant} takes {runner.batch_size_max}"
+        size = rows_in([item for _, item in items])
+        if size > runner.batch_size_max:
+            reason = f"{size} rows in a batch, {variant} takes {runner.batch_size_max}"
             self.pipeline.on_failed(self.clock(), job, 0, reason)
             return
         self.executor.begin(job, runner, items, errors)

@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from fermata.deployments.backend.execution.ladder import powers_of_two
+from fermata.deployments.backend.execution.named import sample_items
 from fermata.deployments.backend.execution.out_of_memory import (
     drop_references,
     is_out_of_memory,
     release_memory,
 )
 from fermata.deployments.backend.execution.runner import Runner
-from fermata.deployments.backend.execution.tensors import numpy_dtype
+from fermata.deployments.backend.execution.tensors import Item, held_as
 from fermata.deployments.models.cache import cached
 from fermata.deployments.models.catalog import FAMILIES
 from fermata.deployments.models.model import Card
@@ -88,16 +87,13 @@ def measure_runner(
     effort: MeasureEffort = EFFORT,
 ) -> Profile:
     """The profile of a runner as it serves: same precision, same graphs, staging left out."""
-    assert spec.input_shape is not None
     # Pictures are decoded and fitted while they are staged, which is no part of the run.
     runner = getattr(runner, "inner", runner)
-    dtype = numpy_dtype(spec.input_dtype or "FP32")
-    about = Card(spec.name, spec.input_shape, dtype, (-1,))
-    inputs: dict[int, list[np.ndarray]] = {}
+    inputs: dict[int, list[Item]] = {}
 
     def stage(size: int) -> object:
         if size not in inputs:
-            inputs[size] = list(about.make_batch(size))
+            inputs[size] = _sample_batch(spec, size)
         return runner.stage(inputs[size])
 
     columns: Columns | None = None
@@ -128,7 +124,7 @@ def measure_runner(
         p99_ns=p99_ns,
         accuracy=getattr(card, "accuracy", None),
         recall=getattr(card, "recall", ()),
-        input=about.input,
+        input="" if spec.inputs else _card(spec).input,
         device=device.name,
     )
 
@@ -148,6 +144,17 @@ def stepwise(
             sizes.append(each)
             times.append(value)
     return tuple(sizes), tuple(times)
+
+
+def _card(spec: ModelSpec) -> Card:
+    assert spec.input_shape is not None
+    return Card(spec.name, spec.input_shape, held_as(spec.input_dtype or "FP32"), (-1,))
+
+
+def _sample_batch(spec: ModelSpec, size: int) -> list[Item]:
+    if spec.inputs:
+        return list(sample_items(spec.inputs, size))
+    return list(_card(spec).make_batch(size))
 
 
 def _table(profile: Profile) -> Table:

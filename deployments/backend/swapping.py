@@ -4,11 +4,9 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from fermata.deployments.backend.device import run_small_kernel
 from fermata.deployments.backend.execution.runner import Runner
-from fermata.deployments.backend.execution.tensors import Array, Outputs
+from fermata.deployments.backend.execution.tensors import Item, Outputs, copy_of
 from fermata.deployments.models.model import Card
 from fermata.deployments.specs.backend import ModelSpec
 
@@ -57,15 +55,15 @@ class SwappingRunner:
         self._check = runner.check
         self._alike = runner.alike
 
-    def check(self, item: Array) -> None:
+    def check(self, item: Item) -> None:
         self._check(item)
 
-    def alike(self, item: Array) -> Hashable:
+    def alike(self, item: Item) -> Hashable:
         return self._alike(item)
 
-    def stage(self, items: Sequence[Array]) -> list[Array]:
+    def stage(self, items: Sequence[Item]) -> list[Item]:
         """Copy the inputs alone: the model may not be loaded yet."""
-        return [np.array(item) for item in items]
+        return [copy_of(item) for item in items]
 
     def run(self, staged: Any) -> Outputs:
         runner = self.space.bring_in(self.spec)

@@ -37,6 +37,7 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import in_one_line, refuse
 from fermata.foundation.sections import Mark, write_section
 from fermata.foundation.validation import Fields, read_yaml
+from fermata.router.policies.auto import AUTO, unnamed
 from fermata.router.policies.catalog import (
     POLICIES,
     AppliedPolicy,
@@ -173,8 +174,9 @@ class BackendConfig(Section):
 class RouterSection(Section):
     """The process that decides."""
 
-    policy: str = "deferred"
-    """See docs/scenarios.md for the policies and their options."""
+    policy: str = AUTO
+    """See docs/scenarios.md for the policies and their options; `deferred` where options alone are
+    given."""
     policy_options: Mapping[str, object] = {}
     """Options of that policy; `hold` is `auto` unless set, right on a fixed fleet."""
     fair_shares: bool = True
@@ -188,6 +190,13 @@ class RouterSection(Section):
     as the head of a cluster."""
     resources: Resources = {}
     """Custom resources of Ray that it needs."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unnamed(cls, data: object) -> object:
+        if isinstance(data, dict) and "policy" not in data:
+            return {**data, "policy": unnamed(data.get("policy_options"))}
+        return data
 
     @model_validator(mode="after")
     def _policy(self) -> "RouterSection":

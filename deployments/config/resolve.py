@@ -1,5 +1,7 @@
 """From a configuration and measured profiles to what each process is told."""
 
+import math
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from fermata.applications.server_options import InputSpec
 from fermata.applications.variant import Variant
 from fermata.clients.wire.dtypes import NAMES
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
+from fermata.deployments.config.signature import check_same, named_inputs, signature_of
 from fermata.deployments.models.catalog import describe
 from fermata.deployments.models.digits import training_data
 from fermata.deployments.models.minilm import Tokens
@@ -24,12 +27,15 @@ from fermata.deployments.specs.served_model import (
     ImageSpec,
     Reader,
     ServedModel,
+    Signature,
     TensorSpec,
 )
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
+from fermata.router.policies.auto import AUTO, FIXED, resolved
+from fermata.router.policies.catalog import POLICIES, check_sizes
 from fermata.router.policies.sneakpeek.classes import Classes
 
 EMBEDDED = "digits"
@@ -103,7 +109,7 @@ def presets(policy: str, scaled: bool = False) -> dict[str, str]:
 
     A fixed fleet holds requests only while that raises goodput; a scaled one is there to be used.
     """
-    return {"hold": "deferred" if scaled else "auto"} if policy == "deferred" else {}
+    return {"hold": "deferred" if scaled else "auto"} if policy in (AUTO, FIXED) else {}
 
 
 def _application(
@@ -117,10 +123,11 @@ def _application(
             f"slo_ms={application.slo_ns / 1e6:g} of {application.name} is below "
             f"{fastest.p50_ns[0] / 1e6:.3g} ms, the run time of {fastest.name} at batch 1; raise it"
         )
+    served = replace(application, variants=variants)
+    check_sizes(application.policy or config.router.policy, served)
     return replace(
-        application,
+        served,
         name=name,
-        variants=variants,
         policy_options={
             **presets(application.policy, is_scaled(config)),
             **application.policy_options,
@@ -160,13 +167,34 @@ def peek_of(application: Application) -> SneakPeekModel | None:
     if given is None or not given.sneakpeek or not isinstance(given.sneakpeek, str):
         return None
     if given.sneakpeek == EMBEDDED:
-        return build_model(*training_data())
-    return load_model(Path(given.sneakpeek), Path(given.data) if given.data else None)
+        model = build_model(*training_data())
+    else:
+        model = load_model(Path(given.sneakpeek), Path(given.data) if given.data else None)
+    spec = input_of(application)
+    _check_peek(application, spec, model.input_shape)
+    return replace(model, fit=spec.fit) if spec.sized else model
+
+
+def _check_peek(application: Application, spec: InputSpec, shape: tuple[int, ...]) -> None:
+    """Refuse a SneakPeek model that could not look at the application's inputs."""
+    if spec.sized:
+        if len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]:
+            return
+        rule = "looks at pictures of any size need a model of square ones, [3, side, side]"
+    elif math.prod(shape) == math.prod(spec.shape) or min(spec.shape, default=0) < 0:
+        return
+    else:
+        rule = f"requests of {application.name} are {list(spec.shape)}"
+    raise ConfigError(
+        f"sneakpeek of {application.name} was built from samples of {list(shape)}: {rule}; build "
+        "it again from inputs as they are sent"
+    )
 
 
 def peeks(config: DeploymentConfig) -> dict[str, SneakPeekModel]:
-    """SneakPeek models of frontends, by application."""
-    found = {each.name: peek_of(each) for each in config.applications}
+    """SneakPeek models of frontends, by the router's name of the application."""
+    names = router_names(config.applications)
+    found = {name: peek_of(each) for name, each in zip(names, config.applications, strict=True)}
     return {name: model for name, model in found.items() if model is not None}
 
 
@@ -222,7 +250,8 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
     """Models that every backend loads."""
     specs: list[ModelSpec] = []
     for application, variant in variants(config):
-        given = input_of(application)
+        signature = signature_of(application, variant.model)
+        given = input_of(application, signature)
         if not given.sized:
             _check_input(application, variant, given)
         table_ns: tuple[int, ...] = ()
@@ -241,13 +270,19 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 static_bytes,
                 fit=given.fit if given.sized else "",
                 picture=_image(application, given) if decodes_later(config, application) else None,
+                finite_outputs=application.finite_outputs,
+                inputs=named_inputs(application, signature),
+                outputs=() if signature is None else signature.outputs,
             )
         )
     return specs
 
 
-def input_of(application: Application) -> InputSpec:
-    """The input of a request: as configured, or as the model that serves says of itself."""
+def input_of(application: Application, signature: Signature | None = None) -> InputSpec:
+    """The first input of a request: as configured, or as the model that serves says of itself."""
+    if signature is not None:
+        first = signature.inputs[0]
+        return InputSpec(first.name, first.datatype, first.shape)  # type: ignore[arg-type]
     card = describe(_serving(application).model)
     if application.input is not None or card is None:
         return application.input or InputSpec()
@@ -306,24 +341,51 @@ def registry(config: DeploymentConfig) -> Registry:
         replace(
             _served_model(application, name, versions[application.name]),
             decoded_later=decodes_later(config, application),
+            rows_max=rows_max(application, application.policy or config.router.policy),
         )
         for application, name in given
     )
 
 
+def rows_max(application: Application, policy: str) -> int:
+    """Rows of one request that the application's batches take, and end in half of its SLO."""
+    if not POLICIES[resolved(application, policy, {})[0]].counts_rows:
+        return 1
+    serving = _serving(application)
+    if serving.profile is None:
+        return serving.batch_size_max
+    table_ns = serving.profile.table_ns(serving.batch_size_max)
+    return max(1, bisect_right(table_ns, application.slo_ns // 2))
+
+
+def _signature(application: Application) -> Signature | None:
+    """The signature of an application, which all of its variants have."""
+    found = {each.name: signature_of(application, each.model) for each in application.variants}
+    known = {name: each for name, each in found.items() if each is not None}
+    if known:
+        check_same(application, known)
+    return found[_serving(application).name]
+
+
+def _first(given: InputSpec) -> TensorSpec:
+    return TensorSpec(given.name, given.dtype, given.shape)
+
+
 def _served_model(
     application: Application, router_name: str, versions: tuple[str, ...]
 ) -> ServedModel:
-    given = input_of(application)
+    signature = _signature(application)
+    given = input_of(application, signature)
     card = describe(_serving(application).model)
-    outputs: tuple[TensorSpec, ...] = ()
+    outputs = () if signature is None else signature.outputs
     labels = application.labels
     if card is not None:
         outputs = (TensorSpec(OUTPUT, "FP32", card.output_shape),)
         labels = labels or card.labels
     return ServedModel(
         name=application.name,
-        input=TensorSpec(given.name, given.dtype, given.shape),
+        input=_first(given) if signature is None else signature.inputs[0],
+        more_inputs=() if signature is None else signature.inputs[1:],
         slo_ns=application.slo_ns,
         hard_limit_ns=application.limit_ns,
         outputs=outputs,
@@ -347,7 +409,7 @@ def _served_model(
 def _image(application: Application, given: InputSpec) -> ImageSpec | None:
     if not given.image:
         return None
-    if len(given.shape) != 3:
+    if len(given.shape) != 3 or -1 in given.shape:
         raise ConfigError(
             f"input.shape={list(given.shape)} of {application.name} must be channels, height, width"
         )
@@ -362,7 +424,10 @@ def decodes_later(config: DeploymentConfig, application: Application) -> bool:
             f"input.decode=gpu of {application.name} needs backend.device: cuda, not {device}"
         )
     # Frames of other sizes, and those that a SneakPeek model looks at, are needed decoded.
-    if not given.image or given.sized or application.class_options is not None:
+    looked_at = application.class_options is not None
+    # A model that is loaded for its batch cannot say in time which pictures are broken.
+    decoded = given.sized or looked_at or config.backend.swap
+    if application.inputs or not given.image or decoded:
         return False
     return given.decode == "gpu" or (given.decode == "auto" and device == "cuda")
 

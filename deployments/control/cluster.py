@@ -8,6 +8,7 @@ from fermata.partitioner.plan import Plan, Problem
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
+from fermata.router.policy_change import PolicySet
 from fermata.router.telemetry.snapshot import RouterSnapshot
 
 
@@ -22,6 +23,7 @@ class Leader(Protocol):
     async def place(self, plan: Plan) -> list[str]: ...
     async def withdraw(self, application: str, reason: str) -> None: ...
     async def set_target(self, wanted: list[int]) -> None: ...
+    async def set_policies(self, wanted: PolicySet) -> list[str]: ...
 
 
 class Router(Leader, Protocol):
@@ -38,7 +40,7 @@ class Cluster(Protocol):
     """Starts and ends what the control plane wants, and starts again what dies by itself."""
 
     mark: str
-    """The same for one configuration run by one version of the code."""
+    """The same for one configuration, whatever its policies, run by one version of the code."""
 
     async def profiles(self) -> tuple[str, Mapping[str, Profile]]:
         """The kind of the backends, and run times of every variant, once they are known."""

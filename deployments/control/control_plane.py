@@ -2,6 +2,7 @@
 backends counted, models placed and clients mapped. Plain code; a `Cluster` does the rest."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -11,17 +12,22 @@ from fermata.deployments.control.canaries import canaries
 from fermata.deployments.control.cluster import Cluster, Router
 from fermata.deployments.control.health import cause_of, check_start
 from fermata.deployments.control.leader_client import LeaderClient, within
+from fermata.deployments.control.policy_teller import PolicyTeller
 from fermata.deployments.control.replanning import Replanner, mapping_options
 from fermata.deployments.control.router_poller import RouterPoller
 from fermata.deployments.control.scaling import ScalingLoop
 from fermata.deployments.specs.status import DeploymentStatus
 from fermata.foundation.errors import NoAnswerError
+from fermata.profiles.profile import Profile
+from fermata.router.policy_change import policies_of
 
 PATIENCE_S = 5.0
 """A router that has not said by then whose it is, is replaced; one that has not said goodbye is
 ended without."""
 START_S = 30.0
 """For a router to come up before the next one: so that the first one leads."""
+SETTLE_S = 2.0
+"""For frontends and backends to link to a new standby; they look for it once a second."""
 SEATS = 2
 
 
@@ -35,16 +41,27 @@ class ControlPlaneCore:
         self.replanner: Replanner | None = None
         self.scaling: ScalingLoop | None = None
         self.watch: RouterPoller | None = None
+        self.policies: PolicyTeller | None = None
+        self.measured: tuple[str, Mapping[str, Profile]] | None = None
+        """The kind of the backends, and run times of every variant."""
+        self.mapping: asyncio.Task[None] | None = None
         self.tasks: list[asyncio.Task[None]] = []
         self.starting = asyncio.get_running_loop().create_task(self._start())
 
     async def _start(self) -> None:
-        config, cluster = self.config, self.cluster
-        kind, profiles = await cluster.profiles()
+        cluster = self.cluster
+        kind, profiles = self.measured = await cluster.profiles()
+        config = self.config
         plan = router_config(config, profiles, kind)
         wanted = SEATS if config.router.standby else 1
-        # The standby first: it would take the place of one that is ended here.
-        found = [await self._adopt(seat, seat < wanted) for seat in reversed(range(SEATS))][::-1]
+        # The standby first: it would take the place of one that is ended here. Its successor does.
+        second = await self._adopt(1, wanted > 1)
+        if second is None and wanted > 1 and await cluster.find(0) is not None:
+            second = cluster.create(1, plan)
+            with suppress(NoAnswerError):
+                await within(START_S, second.address())
+                await asyncio.sleep(SETTLE_S)
+        found = (await self._adopt(0, wanted=True), second)
         loop, seats = asyncio.get_running_loop(), self.seats
         for seat in range(wanted):
             router = found[seat] or cluster.create(seat, plan)
@@ -53,12 +70,35 @@ class ControlPlaneCore:
             with suppress(NoAnswerError):
                 await within(START_S, router.address())
         await seats.found
-        self.replanner = Replanner(seats, mapping_options(config))
-        self.tasks.append(loop.create_task(self.replanner.run()))
+        self.policies = PolicyTeller(seats, policies_of(plan))
+        self.tasks.append(loop.create_task(self.policies.run()))
+        self._map_clients()
         self.watch = RouterPoller(seats, config.name, canaries(config))
         if config.autoscaler is not None or config.epochs is not None:
             self.scaling = self.watch.scaling = ScalingLoop(config, profiles, seats, cluster)
             await self.scaling.start()
+        if self.config is not config:
+            self.set_policies(self.config)
+
+    def _map_clients(self) -> None:
+        """Have clients mapped as the policies of now want it."""
+        if self.mapping is not None:
+            self.mapping.cancel()
+        self.replanner = Replanner(self.seats, mapping_options(self.config))
+        self.mapping = asyncio.get_running_loop().create_task(self.replanner.run())
+
+    def set_policies(self, config: DeploymentConfig) -> None:
+        """Serve by a configuration that differs from today's in policies alone."""
+        before, self.config = self.config, config
+        if self.policies is None or self.measured is None:
+            # Its start is under way, and looks for that at its end.
+            return
+        kind, profiles = self.measured
+        self.policies.wanted = policies_of(router_config(config, profiles, kind))
+        if mapping_options(config) != mapping_options(before):
+            self._map_clients()
+        if self.scaling is not None:
+            self.scaling.set_policies(config, profiles)
 
     async def _adopt(self, seat: int, wanted: bool) -> Router | None:
         """The router that a control plane killed before its time has left behind, if it is of the
@@ -101,8 +141,8 @@ class ControlPlaneCore:
         check_start(self.starting)
         if self.progress()[0] == "failed":
             return
-        for task in self.tasks:
-            if task.done() and not task.cancelled():
+        for task in (self.mapping, *self.tasks):
+            if task is not None and task.done() and not task.cancelled():
                 task.result()
         if self.watch is not None:
             self.watch.check()
@@ -112,8 +152,9 @@ class ControlPlaneCore:
     async def end(self) -> None:
         """Leave the routers to a successor, which adopts them, or ends them once its own can be
         made; where there will be none, end them."""
-        for task in (self.starting, *self.tasks):
-            task.cancel()
+        for task in (self.starting, self.mapping, *self.tasks):
+            if task is not None:
+                task.cancel()
         if self.scaling is not None:
             self.scaling.stop()
         if self.watch is not None:

@@ -1,8 +1,12 @@
 """The last minute of a router's counters, for figures that are rates: bad, idle, per second."""
 
 from collections import deque
+from collections.abc import Iterable
+from itertools import pairwise
 
+from fermata.deployments.specs.status import PromiseStatus
 from fermata.router.core.events import GOOD
+from fermata.router.core.signals import Promise
 from fermata.router.telemetry.snapshot import RouterSnapshot
 
 SPAN_S = 60
@@ -57,3 +61,38 @@ class History:
                 busy_ns -= before.ranks[rank].backend_busy_ns
             found.append(min(1.0, max(0.0, 1.0 - busy_ns / up_ns)) if up_ns > 0 else 1.0)
         return found
+
+    def promises(self, now: RouterSnapshot) -> dict[str, PromiseStatus]:
+        """Promises of the last minute beside what was observed, where policies promise anything."""
+        found: dict[str, PromiseStatus] = {}
+        for name, policy in now.policies.items():
+            if policy.promise is not None and name in now.applications:
+                seconds = list(pairwise([*self.seen, now])) if self.before(now) else []
+                found[name] = _kept(name, policy.promise, seconds)
+        return found
+
+
+def _kept(
+    name: str, latest: Promise, seconds: Iterable[tuple[RouterSnapshot, RouterSnapshot]]
+) -> PromiseStatus:
+    """One application's promise and outcome, over the seconds in which there was a promise."""
+    requests, right, rated, good, bad = 0, 0.0, 0, 0, 0
+    accuracy, violation = 0.0, 0.0
+    for before, after in seconds:
+        policy = after.policies.get(name)
+        if policy is None or policy.promise is None:
+            continue
+        old, new = before.applications[name], after.applications[name]
+        came = new.requests - old.requests
+        requests += came
+        accuracy += came * policy.promise.accuracy
+        violation += came * policy.promise.violation
+        right += new.expected_right - old.expected_right
+        rated += new.rated - old.rated
+        good += new.answered.get(GOOD, 0) - old.answered.get(GOOD, 0)
+        bad += new.answered_bad - old.answered_bad
+    return PromiseStatus(
+        Promise(accuracy / requests, violation / requests) if requests else latest,
+        right / rated if rated else None,
+        bad / (good + bad) if good + bad else None,
+    )

@@ -8,6 +8,7 @@ from fermata.deployments.control.cluster import Router
 from fermata.foundation.errors import GoneError, NoAnswerError
 from fermata.partitioner.plan import Plan
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
+from fermata.router.policy_change import PolicySet
 from fermata.router.telemetry.snapshot import RouterSnapshot
 
 ANSWER_S = 1.0
@@ -17,6 +18,9 @@ LOOK_S = 0.5
 LOST_S = 30.0
 """Until that is asked again where no answer comes: one that is away finds all of them when it is
 back."""
+
+MORE_S = 9.0
+"""For a router to build sources of other policies."""
 
 T = TypeVar("T")
 
@@ -118,3 +122,7 @@ class LeaderClient:
 
     async def set_target(self, wanted: list[int]) -> None:
         await self._ask("set_target", wanted)
+
+    async def set_policies(self, wanted: PolicySet) -> list[str]:
+        # The router may have tables and checkpoints to read.
+        return list(await self._ask("set_policies", wanted, more_s=MORE_S))

@@ -55,6 +55,7 @@ def _application(
     p99_ns = quantile(told.latency.bounds, counts, 0.99)
     served, batches = _served(status.router, minute, name)
     total = sum(served.values())
+    promise = status.promises.get(name)
     ended = {LATE: told.late, **told.dropped}
     return ApplicationFrame(
         name=name,
@@ -72,6 +73,8 @@ def _application(
         streams=told.streams.seen,
         worst_stream_bad_rate=told.streams.worst_bad_rate,
         variants={each: count / total for each, count in served.items() if total},
+        promised_accuracy=None if promise is None else promise.promised.accuracy,
+        promised_violation=None if promise is None else promise.promised.violation,
     )
 
 

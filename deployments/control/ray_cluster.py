@@ -13,6 +13,7 @@ from ray.serve.schema import ApplicationStatusOverview
 
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.link_options import link_options
+from fermata.deployments.config.policies import mark_of
 from fermata.deployments.control.cluster import Router
 from fermata.foundation.errors import GoneError, NoAnswerError
 from fermata.foundation.logs import LogOptions
@@ -83,7 +84,7 @@ class RayCluster:
         self.backends = backends
         context: Any = ray.get_runtime_context()
         code = context.get_runtime_env_string()
-        self.mark = hashlib.blake2s(f"{config.model_dump_json()}{code}".encode()).hexdigest()
+        self.mark = hashlib.blake2s(f"{mark_of(config)}{code}".encode()).hexdigest()
 
     async def profiles(self) -> tuple[str, Mapping[str, Profile]]:
         kind, found = await self.backends.profiles.remote()

@@ -48,6 +48,7 @@ class RouterPoller:
             self.history.bad_rates(snapshot),
             self.history.idle_fractions(snapshot),
             None if self.scaling is None else self.scaling.status(snapshot),
+            promises=self.history.promises(snapshot),
         )
 
     async def status(self) -> DeploymentStatus:

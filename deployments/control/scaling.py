@@ -131,6 +131,10 @@ class ScalingLoop:
         self.solving: asyncio.Task[Plan] | None = None
         self.running: asyncio.Task[None] | None = None
 
+    def set_policies(self, config: DeploymentConfig, profiles: Mapping[str, Profile]) -> None:
+        """Count with the variants that other policies choose from."""
+        self.control.set_models(placed_models(config, profiles))
+
     @property
     def targets(self) -> list[int]:
         """Backends wanted in each sub-cluster."""

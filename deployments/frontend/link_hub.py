@@ -21,6 +21,7 @@ from fermata.foundation.logs import LOG, fields
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import (
+    PLACES_FROM,
     PROTOCOL,
     Cancel,
     ClientNetworkReport,
@@ -40,6 +41,7 @@ from fermata.router.links.messages import (
     ShortCircuit,
     Submit,
     Unavailable,
+    Unread,
 )
 from fermata.router.links.router_links import RouterLinks
 from fermata.router.links.transport import Link, LinkServer, Resolve
@@ -117,7 +119,7 @@ class LinkHub:
             self.router = link
             self.repository.on_router_up()
             self.readiness.on_router_up()
-            self.driver.on_router_up(peer.term)
+            self.driver.on_router_up(peer.term, peer.protocol >= PLACES_FROM)
             LOG.info("router linked", extra=fields(term=peer.term, address=peer.address))
         else:
             before = self.backends.get(peer.number)
@@ -165,6 +167,8 @@ class LinkHub:
         for message in messages:
             if isinstance(message, Dropped):
                 driver.on_dropped(message)
+            elif isinstance(message, Unread):
+                driver.on_unread(message)
             elif isinstance(message, Unavailable):
                 self.repository.on_unavailable(message)
             elif isinstance(message, FleetStatus):
@@ -197,4 +201,11 @@ class LinkHub:
         link = self.backends.get(backend)
         if link is None:
             return
-        link.send(payload if link.peer.node == self.node else self.arena.inline(payload))
+        if not payload.segment or link.peer.node != self.node:
+            size, most = payload.length or len(payload.data), self.options.links.data_bytes_max
+            if size > most:
+                link.send(Payload(payload.rid, "", (), missing=True))
+                self.driver.on_too_large(payload.rid, size, most)
+                return
+            payload = self.arena.inline(payload)
+        link.send(payload)

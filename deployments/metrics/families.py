@@ -246,6 +246,47 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
                 ("variant",),
                 samples.loads(1, SECOND),
             ),
+            MetricFamily(
+                "non_finite_outputs_total",
+                "counter",
+                "Requests whose outputs held a NaN or an infinity; those run again count again.",
+                ("variant",),
+                samples.non_finite,
+            ),
+        ),
+    ),
+    (
+        "Promises",
+        (
+            MetricFamily(
+                "promised_accuracy",
+                "gauge",
+                "Accuracy that the policy promised for the requests of the last minute; absent "
+                "where it promises nothing.",
+                APPLICATION,
+                samples.promised("accuracy"),
+            ),
+            MetricFamily(
+                "observed_accuracy",
+                "gauge",
+                "Expected accuracy of the answers of the same time.",
+                APPLICATION,
+                samples.observed("accuracy"),
+            ),
+            MetricFamily(
+                "promised_violation",
+                "gauge",
+                "Share of late and refused requests that the policy promised for the last minute.",
+                APPLICATION,
+                samples.promised("violation"),
+            ),
+            MetricFamily(
+                "observed_violation",
+                "gauge",
+                "Share of answers of the same time that were late or refused.",
+                APPLICATION,
+                samples.observed("bad_rate"),
+            ),
         ),
     ),
     (

@@ -145,6 +145,17 @@ PANELS = (
         ),
     ),
     Panel(
+        "Promises",
+        "percentunit",
+        (
+            (f"fermata_promised_accuracy{{{OF}}}", "{{application}}: accuracy promised"),
+            (f"fermata_observed_accuracy{{{OF}}}", "{{application}}: accuracy observed"),
+            (f"fermata_promised_violation{{{OF}}}", "{{application}}: violations promised"),
+            (f"fermata_observed_violation{{{OF}}}", "{{application}}: violations observed"),
+        ),
+        "The policy's own expectation beside what was observed, over the last minute.",
+    ),
+    Panel(
         "Idle backends",
         "percentunit",
         (("fermata_idle_fraction", "sub-cluster {{subcluster}}"),),

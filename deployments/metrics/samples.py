@@ -85,6 +85,28 @@ def policy_figures(status: DeploymentStatus) -> Iterator[Sample]:
             yield {"application": name, "figure": figure}, value
 
 
+def promised(key: str) -> Reader:
+    """One figure of every promise."""
+
+    def read(status: DeploymentStatus) -> Iterator[Sample]:
+        for name, told in status.promises.items():
+            yield {"application": name}, getattr(told.promised, key)
+
+    return read
+
+
+def observed(key: str) -> Reader:
+    """One figure of what was observed beside every promise; left out while there is none."""
+
+    def read(status: DeploymentStatus) -> Iterator[Sample]:
+        for name, told in status.promises.items():
+            seen = getattr(told, key)
+            if seen is not None:
+                yield {"application": name}, seen
+
+    return read
+
+
 def replanning(key: str) -> Callable[[DeploymentStatus], Iterator[Sample]]:
     """Counter of decisions on the mapping of clients; 0 without such a policy."""
 
@@ -196,6 +218,11 @@ def loads(place: int, unit: float) -> Reader:
             yield {"variant": variant}, counts[place] / unit
 
     return read
+
+
+def non_finite(status: DeploymentStatus) -> Iterator[Sample]:
+    for variant, count in status.router.non_finite.items():
+        yield {"variant": variant}, count
 
 
 def advice(key: str) -> Reader:

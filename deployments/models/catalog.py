@@ -5,7 +5,12 @@ from dataclasses import dataclass
 
 from fermata.deployments.models import detector, digits, imagenet, text
 from fermata.deployments.models.model import Card, Model, pick
-from fermata.deployments.models.network import load_function, load_torchvision, load_transformers
+from fermata.deployments.models.network import (
+    load_function,
+    load_torchvision,
+    load_transformers,
+    load_transformers_named,
+)
 from fermata.foundation.errors import ConfigError
 
 
@@ -29,6 +34,8 @@ FAMILIES: dict[str, Loader] = {
     "torchvision": load_torchvision,
     "transformers": load_transformers,
 }
+NAMED: dict[str, Loader] = {"transformers": load_transformers_named}
+"""Families whose models take arrays by name too."""
 DESCRIPTIONS: dict[str, Callable[[str, int | None], Card]] = {
     "digits": lambda name, _size: digits.describe(name),
     "imagenet": imagenet.describe,
@@ -81,14 +88,24 @@ def describe(given: str) -> Card | None:
 
 
 def open_model(
-    given: str, device: str = "cpu", input_shape: tuple[int, ...] | None = None
+    given: str,
+    device: str = "cpu",
+    input_shape: tuple[int, ...] | None = None,
+    named: bool = False,
 ) -> Model:
-    """A model ready to run on `device`; `input_shape` is for functions whose model has no card."""
+    """A model ready to run on `device`; `input_shape` is for functions whose model has no card.
+
+    `named`: it takes its inputs by name.
+    """
     parts = parse_name(given)
     loader = FAMILIES.get(parts.family)
     if loader is None:
         return load_function(f"{parts.family}:{parts.name}", input_shape, device)
+    if named and parts.family not in NAMED:
+        raise ConfigError(f"model {given!r} takes one array: give input in place of inputs")
     try:
+        if named:
+            return NAMED[parts.family](parts.name, parts.size, device)
         return loader(parts.name, parts.size, device)
     except ModuleNotFoundError as error:
         raise ConfigError(f"model {given!r} needs {error.name}; run make models") from None

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 Answers = Array | Sequence[Array]
 """Item i answers request i of the batch."""
+VARYING = 64
+"""Size in warm-up and measurement of a dimension that varies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Card:
     @property
     def input(self) -> str:
         """As profiles write it: `3x224` for a square image, `tokens 64`, else all sides."""
+        if -1 in self.input_shape:
+            return ""
         if self.input_dtype == "int64" and len(self.input_shape) == 1:
             return f"tokens {self.input_shape[0]}"
         sides = self.input_shape
@@ -59,13 +63,18 @@ class Card:
     def make_batch(self, size: int) -> Array:
         """Inputs of the right shape and type whose content costs what real content costs."""
         rng = np.random.default_rng(size)
-        shape = (size, *self.input_shape)
+        shape = (size, *(VARYING if side < 0 else side for side in self.input_shape))
         dtype = np.dtype(self.input_dtype)
         if dtype == np.int64:
             # Token ids: none of the first thousand, which holds padding and other marks.
             return rng.integers(1000, 20000, size=shape, dtype=np.int64)
+        if dtype.kind == "O":
+            return np.full(shape, b"text", dtype=object)
         if dtype == np.uint8:
             return rng.integers(0, 256, size=shape, dtype=np.uint8)
+        if dtype.kind in "iub":
+            # Token ids, masks and flags alike.
+            return rng.integers(0, 2, size=shape).astype(dtype)
         return rng.standard_normal(shape, dtype=np.float32).astype(dtype, copy=False)
 
 
@@ -75,7 +84,8 @@ class Model(Protocol):
     @property
     def card(self) -> Card: ...
 
-    def __call__(self, batch: Array) -> Answers: ...
+    def __call__(self, batch: Any) -> Any:
+        """Answers to a batch: an array, or arrays by name for a model that takes them so."""
 
 
 class TorchModel:

@@ -1,14 +1,20 @@
 """Models by name from torchvision and transformers, and from any Python function."""
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fermata.deployments.models.model import Card, Model, TorchModel
+from fermata.deployments.models.named_network import NamedNetwork, Tensors
+from fermata.deployments.specs.served_model import Signature, TensorSpec
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.user_code import import_function
 
 SIZE = 224
 LENGTH = 128
+INPUT_IDS = "input_ids"
+LOGITS = "logits"
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -59,11 +65,45 @@ def load_transformers(name: str, length: int | None = None, device: str = "cpu")
 
     Nothing is downloaded.
     """
+    network, card = _classifier(name, LENGTH if length is None else length)
+    forward = _masked(network)
+    module = network.requires_grad_(False)
+    return TorchModel(card, module, lambda batch: forward({INPUT_IDS: batch})).to(device)
+
+
+def load_transformers_named(
+    name: str, length: int | None = None, device: str = "cpu"
+) -> NamedNetwork:
+    """The same classifier with the inputs that its tokenizer makes, of any length."""
+    network, card = _classifier(name, length)
+    inputs = _inputs_of(network, length)
+    module = network.requires_grad_(False).eval()
+    return NamedNetwork(card, module, inputs, _masked(network), (LOGITS,)).to(device)
+
+
+def transformers_signature(name: str, length: int | None = None) -> Signature:
+    """Inputs and output of a classifier of transformers, which is loaded for that."""
+    network, card = _classifier(name, length)
+    return Signature(_inputs_of(network, length), (TensorSpec(LOGITS, "FP32", card.output_shape),))
+
+
+def _inputs_of(network: Any, length: int | None) -> tuple[TensorSpec, ...]:
+    """Those of the tokenizer's outputs that the network takes; ids alone are needed."""
+    taken = inspect.signature(network.forward).parameters
+    shape = (-1,) if length is None else (length,)
+    limit = getattr(network.config, "max_position_embeddings", 0)
+    return tuple(
+        TensorSpec(each, "INT64", shape, each != INPUT_IDS, limit)
+        for each in (INPUT_IDS, "attention_mask", "token_type_ids")
+        if each in taken
+    )
+
+
+def _classifier(name: str, length: int | None) -> tuple[Any, Card]:
     try:
         import transformers
     except ImportError:
         raise ConfigError(f"transformers:{name} needs transformers; run make models") from None
-    tokens = LENGTH if length is None else length
     maker: Any = transformers.AutoModelForSequenceClassification
     # transformers reports progress and new heads on standard error.
     quiet: Any = transformers.logging
@@ -81,26 +121,33 @@ def load_transformers(name: str, length: int | None = None, device: str = "cpu")
             f"classifier: {reason}"
         ) from None
     config = network.config
-    limit = getattr(config, "max_position_embeddings", tokens)
-    if not 1 <= tokens <= limit:
-        raise ConfigError(f"transformers:{name}@{tokens}: length must be 1 to {limit} tokens")
+    limit = getattr(config, "max_position_embeddings", length or 0)
+    if length is not None and not 1 <= length <= limit:
+        raise ConfigError(f"transformers:{name}@{length}: length must be 1 to {limit} tokens")
     labels = tuple(config.id2label[index] for index in range(config.num_labels))
-    card = Card(
-        f"transformers:{name}@{tokens}",
-        (tokens,),
-        "int64",
-        (len(labels),),
-        labels=labels,
-        trained=trained,
+    size, shape = ("", (-1,)) if length is None else (f"@{length}", (length,))
+    return network, Card(
+        f"transformers:{name}{size}", shape, "int64", (len(labels),), labels=labels, trained=trained
     )
+
+
+def _masked(network: Any) -> Callable[[Tensors], Any]:
+    """The network's scores; without a mask, padding is masked."""
+    config = network.config
     padding = config.pad_token_id or 0
 
-    def forward(batch: Any) -> Any:
+    def forward(given: Tensors) -> Any:
         # An id that does not exist would end the process on a GPU, and with it the whole batch.
-        ids = batch.clamp(0, config.vocab_size - 1)
-        return network(input_ids=ids, attention_mask=(ids != padding).long()).logits
+        ids = given[INPUT_IDS].clamp(0, config.vocab_size - 1)
+        mask = given.get("attention_mask")
+        mask = (ids != padding).long() if mask is None else mask
+        rest = {name: given[name] for name in given if name not in (INPUT_IDS, "attention_mask")}
+        if "token_type_ids" in rest:
+            kinds = getattr(config, "type_vocab_size", 2)
+            rest["token_type_ids"] = rest["token_type_ids"].clamp(0, kinds - 1)
+        return network(input_ids=ids, attention_mask=mask, **rest).logits
 
-    return TorchModel(card, network.requires_grad_(False), forward).to(device)
+    return forward
 
 
 class _Pixels:
@@ -173,8 +220,6 @@ class Plain:
 
 
 def _takes_argument(function: Any) -> bool:
-    import inspect
-
     try:
         given = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -1,6 +1,7 @@
 """SneakPeek models on disk: index, calibration, and the checksum of the data they were made of."""
 
 import json
+import math
 import zipfile
 from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
@@ -38,11 +39,19 @@ class SneakPeekModel:
     data: str
     """Checksum of the labelled data it was built from."""
     input_shape: tuple[int, ...]
+    fit: str = ""
+    """Frames come in any size and are fitted to its own: `whole` or `centre`."""
 
     @property
     def accuracy(self) -> float:
         """On held-out samples, every class counting alike."""
         return sum(self.peek.recall) / len(self.peek.recall)
+
+    def sees(self, shape: tuple[int, ...]) -> bool:
+        """Whether it can look at an input of this shape."""
+        if self.fit:
+            return len(shape) == 3 and shape[2] == 3
+        return math.prod(shape) == math.prod(self.input_shape)
 
 
 def read_data(path: Path) -> tuple[Floats, Labels]:
@@ -169,6 +178,7 @@ def load_model(path: Path, data: Path | None = None) -> SneakPeekModel:
     return SneakPeekModel(index, header.peek, header.data, tuple(header.input_shape))
 
 
-def _read_peek(confusion: Any, recall: Any, sharpness: float, hidden: Any) -> Peek:
-    """JSON knows no tuples."""
-    return Peek(tuple(map(tuple, confusion)), tuple(recall), sharpness, tuple(map(tuple, hidden)))
+def _read_peek(confusion: Any, recall: Any, sharpness: float, hidden: Any, named: Any = ()) -> Peek:
+    """JSON knows no tuples. Files of before have no `named`."""
+    shares, unseen, called = (tuple(map(tuple, each)) for each in (confusion, hidden, named))
+    return Peek(shares, tuple(recall), sharpness, unseen, called)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fermata.deployments.specs.served_model import ImageSpec
+from fermata.deployments.specs.served_model import ImageSpec, TensorSpec
 
 Measure = Literal["once", "always", "never"]
 """Measurement of run times: `once` keeps those of the first start on a machine."""
@@ -35,8 +35,14 @@ class ModelSpec:
     """Pictures come in any size and are fitted to the model's: `whole` or `centre`."""
     picture: ImageSpec | None = None
     """Set if encoded pictures come here, to be decoded and fitted where they run."""
+    inputs: tuple[TensorSpec, ...] = ()
+    """Its inputs, where it takes arrays by name; empty: it takes one array."""
+    outputs: tuple[TensorSpec, ...] = ()
+    """Outputs that an emulated model answers with; empty: one number."""
     half: bool = True
     """Use 16-bit floats on a GPU."""
+    finite_outputs: bool = False
+    """A batch whose outputs hold a NaN or an infinity has failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ class RefusalReason:
     NO_ROUTER: Final = "no-router"
     DRAINING: Final = "draining"
     BAD_INPUT: Final = "bad-input"
+    TOO_LARGE: Final = "too-large"
+    """Its input does not fit a message to a backend on another machine."""
     NOT_FOUND: Final = "not-found"
     RATE: Final = "rate"
     """Its tenant is above its rate limit."""

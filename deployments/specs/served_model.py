@@ -21,6 +21,22 @@ class TensorSpec:
     name: str
     datatype: str
     shape: tuple[int, ...]
+    optional: bool = False
+    """Requests may leave this input out."""
+    size_max: int = 0
+    """The largest size of a dimension that varies; 0: any."""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.datatype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Inputs and outputs of a model, by name."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...] = ()
+    """Empty if nobody knows them before a batch has run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +100,14 @@ class ServedModel:
     labels: tuple[str, ...] = ()
     """Names of the classes of the first output."""
     allow_nan: bool = False
+    more_inputs: tuple[TensorSpec, ...] = ()
+    """Inputs after the first one."""
+    rows_max: int = 1
+    """Rows that one batch takes; a request with more is split here, and joined."""
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return (self.input, *self.more_inputs)
 
     @property
     def takes_bytes(self) -> bool:

@@ -1,10 +1,11 @@
 """The state of a deployment, as `/status`, `/metrics` and the page show it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from fermata.autoscaler.cost import CostShare
 from fermata.foundation.json_types import Json
+from fermata.router.core.signals import Promise
 from fermata.router.telemetry.snapshot import RouterSnapshot
 
 
@@ -41,6 +42,18 @@ class ReplanningStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class PromiseStatus:
+    """The promise of a policy beside what was observed meanwhile, over the last minute."""
+
+    promised: Promise
+    """The mean over the requests that came."""
+    accuracy: float | None
+    """Of the answers; None while there are none whose accuracy is known."""
+    bad_rate: float | None
+    """Share of answers that were late or refused; None while there are none."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentStatus:
     """The leading router's snapshot, and figures of the last minute that follow from it."""
 
@@ -52,6 +65,8 @@ class DeploymentStatus:
     scaling: ScalingStatus | None = None
     replanning: ReplanningStatus | None = None
     """None where no policy maps clients."""
+    promises: Mapping[str, PromiseStatus] = field(default_factory=dict)
+    """By application whose policy promises anything."""
 
     def to_json(self) -> dict[str, Json]:
         """The object that `/status` answers with."""
@@ -60,6 +75,7 @@ class DeploymentStatus:
         if told["recent"] is None:
             del told["recent"]
         told |= {"bad_rates": dict(self.bad_rates), "idle_fractions": self.idle_fractions}
+        told["promises"] = {name: asdict(each) for name, each in self.promises.items()}
         if self.scaling is not None:
             told["scaling"] = asdict(self.scaling)
         if self.replanning is not None:

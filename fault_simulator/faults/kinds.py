@@ -1,14 +1,16 @@
 """Kinds of faults: each strikes at once, and returns how to undo what does not end by itself."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from fermata.fault_simulator.control import ControlHost, Controller
 from fermata.fault_simulator.faults.draws import Draws
-from fermata.fault_simulator.processes import BackendHost, RouterHost
+from fermata.fault_simulator.processes import LINKS, BackendHost, RouterHost
 from fermata.fault_simulator.strangers import crowd
 from fermata.foundation.units import SECOND, ms
 from fermata.router.links.address import split_address
+from fermata.router.links.messages import PROTOCOLS
 
 Heal = Callable[[], None]
 
@@ -351,6 +353,27 @@ def _strangers(draws: Draws) -> Heal:
     return crowd(draws.world, draws.rng, left)
 
 
+def _older(draws: Draws) -> Heal:
+    """Processes that start now are of the version before, as in an upgrade or its withdrawal."""
+    system = draws.system
+    system.links = replace(LINKS, speaks=PROTOCOLS[1:])
+    draws.rng.choice((_drain_backend, _drain_frontend, _kill))(draws)
+
+    def heal() -> None:
+        system.links = LINKS
+
+    return heal
+
+
+def _clock_pace(draws: Draws) -> Heal | None:
+    """A monotonic clock goes faster or slower than the others, by far more than real ones do."""
+    host = draws.host()
+    if host is None:
+        return None
+    host.loop.set_pace(draws.rng.uniform(0.99, 1.01))
+    return lambda: host.loop.set_pace(1.0)
+
+
 FAULTS: dict[str, Callable[[Draws], Heal | None]] = {
     "kill": _kill,
     "stop": _hold(stopped=True),
@@ -385,4 +408,6 @@ FAULTS: dict[str, Callable[[Draws], Heal | None]] = {
     "hanging-input": _hanging_input,
     "machine": _machine,
     "no-backend": _no_backend,
+    "older": _older,
+    "clock-pace": _clock_pace,
 }

@@ -3,10 +3,14 @@
 import random
 from functools import partial
 
+from fermata.fault_simulator.deployment import draw_policy
 from fermata.fault_simulator.faults.draws import Draws
 from fermata.fault_simulator.faults.kinds import FAULTS, Heal
 from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.foundation.units import ms
+
+POLICIES_CHANGE = 0.3
+"""Share of the runs in which policies change."""
 
 
 class FaultSchedule(Draws):
@@ -24,6 +28,16 @@ class FaultSchedule(Draws):
             kind = self.rng.choice(self.kinds)
             at_ns = self.rng.randrange(from_ns, to_ns)
             self.world.enter(at_ns, partial(self._play, kind))
+
+    def policies(self, from_ns: int, to_ns: int) -> None:
+        """Other policies now and then, from a draw of their own: other draws stay as they are."""
+        rng = self.world.rng("policies")
+        if rng.random() < POLICIES_CHANGE:
+            for _ in range(rng.randint(1, 3)):
+                policy, options = draw_policy(rng, self.system.room > 0)
+                wanted = {"router": {"policy": policy, "policy_options": options}}
+                at_ns = rng.randrange(from_ns, to_ns)
+                self.world.enter(at_ns, partial(self.system.redeploy_policies, wanted))
 
     def _play(self, kind: str) -> None:
         self.world.say("fault:", kind)

@@ -1,127 +1,25 @@
 """The cost of a batch: profiled run times, and the margin that execution has taught us."""
 
-from bisect import bisect_left, insort_right
 from collections import deque
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Sequence
 
 from fermata.foundation.units import NEVER
+from fermata.router.core.margins.ratios import RULES, CostRules, Octave, RatioWindow
+from fermata.router.core.margins.seeds import seed_of
+from fermata.router.core.margins.siblings import Siblings
 
+__all__ = [
+    "NO_ROOM_NS",
+    "RULES",
+    "CostRules",
+    "Costs",
+    "RatioWindow",
+    "VariantCost",
+    "fixed_cost_ns",
+]
 
-@dataclass(frozen=True, slots=True)
-class CostRules:
-    """How fast margins and factors are learnt, and unlearnt."""
-
-    ratio_window: int = 256
-    """Batches remembered for each octave of sizes, per variant and kind of backend."""
-    ratio_window_min: int = 16
-    """Below this many samples a quantile says little, and the profile's own p99 still counts."""
-    own_min: int = 3
-    """Below this many samples an octave has no opinion: one alone may be an accident."""
-    memory: int = 2048
-    """Batches of a variant, of whatever size, after which a sample is forgotten. A margin that
-    keeps its octave from running at all would never be refuted otherwise."""
-    suspect: float = 2.0
-    """A delay weighs less on large batches than on small ones. Where large ones took so many times
-    as long as small ones do, both by their profile, that was a fault which may be over."""
-    patience: int = 32
-    """Batches of a variant, none of them that large, until it is taken to be."""
-    factor_step: float = 0.002
-    """The planned times are rewritten only when the factor has moved by this much."""
-    swap_share: int = 4
-    """One swap-in counts for a quarter, those before it for the rest."""
-    backend_window: int = 8
-    """Batches by which a backend is compared with its peers: half of them settle a median."""
-    refusals: int = 64
-    """Offers of a slow backend that nothing fits: after so many it is tried as if it were not slow,
-    or one that has recovered would never show it."""
-    backend_tolerance: float = 0.05
-    """A backend is planned with a factor of its own once it is this much slower than its peers."""
-
-
-RULES: Final = CostRules()
 NO_ROOM_NS = NEVER // 8
 """Planned for batches that do not fit: no deadline is that far away."""
-
-
-class RatioWindow:
-    """The recent ratios of actual to profiled run time, kept sorted for quantiles."""
-
-    __slots__ = ("ordered", "recent", "size")
-
-    def __init__(self, size: int = RULES.ratio_window) -> None:
-        self.size = size
-        self.recent: deque[tuple[int, float]] = deque()
-        """(batch number, ratio)."""
-        self.ordered: list[float] = []
-
-    def add(self, batch: int, ratio: float) -> None:
-        self.recent.append((batch, ratio))
-        insort_right(self.ordered, ratio)
-        if len(self.recent) > self.size:
-            self._forget_oldest()
-
-    def forget_before(self, batch: int) -> bool:
-        """Drop what is older than that batch; whether anything was."""
-        dropped = False
-        while self.recent and self.recent[0][0] < batch:
-            self._forget_oldest()
-            dropped = True
-        return dropped
-
-    def forget_above(self, ratio: float) -> None:
-        self.recent = deque(each for each in self.recent if each[1] <= ratio)
-        self.ordered = sorted(each for _, each in self.recent)
-
-    def forget_largest(self) -> None:
-        largest = self.ordered.pop()
-        for index, (_, ratio) in enumerate(self.recent):
-            if ratio == largest:
-                del self.recent[index]
-                return
-
-    def _forget_oldest(self) -> None:
-        _, ratio = self.recent.popleft()
-        del self.ordered[bisect_left(self.ordered, ratio)]
-        assert len(self.ordered) == len(self.recent)
-
-    def quantile(self, share: float) -> float:
-        count = len(self.ordered)
-        return self.ordered[min(count - 1, int(share * count))]
-
-
-class Octave:
-    """Batch sizes from 2^n to 2^(n+1) - 1, which share a margin."""
-
-    __slots__ = (
-        "borrowed_ns",
-        "factor",
-        "first",
-        "last",
-        "patience",
-        "ran",
-        "ratios",
-        "raw",
-        "waits_since",
-    )
-
-    def __init__(self, first: int, last: int, factor: float, rules: CostRules) -> None:
-        self.first = first
-        self.last = last
-        self.ratios = RatioWindow(rules.ratio_window)
-        """With the backends' own factors taken out."""
-        self.raw = RatioWindow(rules.ratio_window)
-        """As they were: what backends are compared by. Compared by the others, a factor would
-        lower the very median that it is measured against, and rise without end."""
-        self.factor = factor
-        """Times the profile's median; what the plan is."""
-        self.borrowed_ns = 0
-        """On top of that: a delay seen on other sizes."""
-        self.waits_since = 0
-        """The number of the last batch of these sizes, or of that at which they were forgiven."""
-        self.ran = 0
-        """Batches since they were."""
-        self.patience = rules.patience
 
 
 class VariantCost:
@@ -133,14 +31,16 @@ class VariantCost:
     """
 
     __slots__ = (
+        "awaited",
         "batches",
         "beta_ns",
         "octaves",
+        "on_trial",
         "p50_ns",
         "plan_ns",
+        "proven",
         "room",
         "rules",
-        "seed",
         "size_max",
     )
 
@@ -151,19 +51,28 @@ class VariantCost:
         self.size_max = len(p50_ns)
         self.room = 0
         """The largest batch that memory suffices for, where it does not for all; 0: it does."""
-        self.seed = seed
-        """From the profile; what counts until batches have run."""
         self.batches = 0
         self.octaves: list[Octave] = []
         first = 1
         while first <= self.size_max:
             self.octaves.append(Octave(first, min(2 * first - 1, self.size_max), seed, rules))
             first *= 2
+        self.on_trial = False
+        """It is planned without a margin, for one batch."""
+        self.awaited = False
+        """That batch runs."""
+        self.proven = 0
+        """Such batches in a row that belied the margin."""
         self.plan_ns = list(self.p50_ns)
         """Planned run times, never falling; rewritten in place, so that sources may hold on to
         the list."""
         self.beta_ns = fixed_cost_ns(p50_ns)
         self._rewrite()
+
+    @property
+    def seed(self) -> float:
+        """The profile's margin of a request alone."""
+        return self.octaves[0].seed
 
     @property
     def factor(self) -> float:
@@ -190,11 +99,12 @@ class VariantCost:
         rules = self.rules
         self.batches += 1
         octave = self.octaves[size.bit_length() - 1]
+        forgiven = self.awaited and self._judge(octave, size, ratio / backend_factor)
         octave.raw.add(self.batches, ratio)
         octave.ratios.add(self.batches, ratio / backend_factor)
         octave.waits_since = self.batches
         octave.ran += 1
-        changed = len(octave.ratios.ordered) <= rules.ratio_window_min
+        changed = forgiven or len(octave.ratios.ordered) <= rules.ratio_window_min
         if self._forgive_larger_than(octave):
             changed = True
         oldest = self.batches - rules.memory
@@ -228,6 +138,54 @@ class VariantCost:
                     forgiven = True
         return forgiven
 
+    # Trials
+
+    def begin_trial(self) -> bool:
+        """Plan the next batch without a margin, where nothing but an unproven one is in its way;
+        whether it is. What has run often is believed, unless its margin is that of a fault."""
+        rules, taught = self.rules, self._taught()
+        if taught:
+            unproven = any(self._claim(each.first) > self._fault(each) for each in taught)
+        else:
+            usual = [rules.trial_worth * each.usual(rules.own_min) for each in self.octaves]
+            claims = [self._claim(each.first) for each in self.octaves]
+            unproven = any(claim > most for claim, most in zip(claims, usual, strict=True))
+        if unproven:
+            self.on_trial = True
+            self._rewrite()
+        return unproven
+
+    def end_trial(self) -> None:
+        """A batch has been granted on trial: plan with the margin again until it has ended."""
+        if self.on_trial:
+            self.on_trial, self.awaited = False, True
+            self._rewrite()
+
+    def _fault(self, octave: Octave) -> float:
+        """A ratio that no tail of such run times has: a fault's."""
+        rules, count = self.rules, len(octave.ratios.ordered)
+        if count < rules.ratio_window_min:
+            return rules.suspect * octave.usual(1)
+        return rules.suspect * octave.ratios.quantile(rules.common)
+
+    def _claim(self, size: int) -> float:
+        return self.plan_ns[size] / self.p50_ns[size]
+
+    def _judge(self, octave: Octave, size: int, ratio: float) -> bool:
+        """Compare a trial with the margin. Some in a row that are nearer to what is usual have it
+        forgotten; whether it was."""
+        self.awaited = False
+        rules, usual = self.rules, octave.usual(self.rules.own_min)
+        belied = 2.0 * ratio <= usual + self._claim(size) and ratio <= rules.suspect * usual
+        self.proven = self.proven + 1 if belied else 0
+        if self.proven < rules.own_min:
+            return False
+        self.proven = 0
+        for each in self.octaves:
+            each.seed = 1.0
+            each.ratios.forget_above(self._fault(each))
+        return True
+
     def relax_margin(self, share: float) -> None:
         """Make the margin of the smallest batch a little smaller."""
         smallest = self.octaves[0]
@@ -236,8 +194,8 @@ class VariantCost:
         elif smallest.ratios.ordered:
             smallest.ratios.forget_largest()
         else:
-            self.seed = max(1.0, 0.9 * self.seed)
             for octave in self.octaves:
+                octave.seed = max(1.0, 0.9 * octave.seed)
                 if octave.ratios.ordered:
                     octave.ratios.forget_largest()
         self.plan(share)
@@ -259,11 +217,11 @@ class VariantCost:
     def _borrow(self, octave: Octave, taught: list[Octave]) -> None:
         """The margin of sizes that have hardly run."""
         ordered = octave.ratios.ordered
-        own = ordered[len(ordered) // 2] if len(ordered) >= self.rules.own_min else 1.0
-        octave.factor, octave.borrowed_ns = max(own, self.seed), 0
+        own = octave.usual(self.rules.own_min)
+        octave.factor, octave.borrowed_ns = max(own, octave.seed), 0
         if not taught:
             if ordered:
-                octave.factor = max(ordered[-1], self.seed)
+                octave.factor = max(ordered[-1], octave.seed)
             return
         nearest = min(taught, key=lambda other: abs(other.first - octave.first))
         octave.factor = own
@@ -274,6 +232,8 @@ class VariantCost:
         highest_ns = 0
         for octave in self.octaves:
             factor, more_ns = octave.factor, octave.borrowed_ns
+            if self.on_trial:
+                factor, more_ns = max(1.0, octave.usual(self.rules.own_min)), 0
             for size in range(octave.first, octave.last + 1):
                 highest_ns = max(highest_ns, int(self.p50_ns[size] * factor) + more_ns)
                 self.plan_ns[size] = highest_ns
@@ -308,7 +268,9 @@ class Costs:
         "margin_quantile",
         "refusals",
         "rules",
+        "siblings",
         "swap_in_ns",
+        "trials",
     )
 
     def __init__(self, margin_quantile: float = 0.98, rules: CostRules = RULES) -> None:
@@ -324,6 +286,10 @@ class Costs:
         """For backends that are short of memory, by variant: the largest batch that fits there."""
         self.refusals: dict[int, int] = {}
         """Refusals of those, since the last batch that ran there."""
+        self.siblings: dict[int, Siblings] = {}
+        """By variant: those that a policy may run in its place."""
+        self.trials: set[int] = set()
+        """Variants that are planned without a margin until one batch of them is granted."""
 
     def add(
         self,
@@ -336,9 +302,7 @@ class Costs:
         """Make a variant known on a kind of backend; times by batch size, from 1 up."""
         while len(self.by_kind) <= kind:
             self.by_kind.append({})
-        seed = 1.0
-        if p99_ns is not None:
-            seed = max(high / low for high, low in zip(p99_ns, p50_ns, strict=True))
+        seed = seed_of(p50_ns, p99_ns, self.rules)
         self.by_kind[kind][variant] = VariantCost(p50_ns, seed, self.rules)
         if swap_in_ns:
             self.swap_in_ns[variant] = swap_in_ns
@@ -358,6 +322,35 @@ class Costs:
             self._compare(backend, ratio / usual)
         factor = self.backend_factor.get(backend, 1.0)
         cost.learn(size, ratio, factor, self.margin_quantile)
+        if self.siblings and variant in self.siblings:
+            self._doubt_sibling(variant)
+
+    # Trials
+
+    def add_siblings(self, variants: Sequence[int]) -> None:
+        """A policy chooses among these: one that the others keep from running is tried at times."""
+        if len(variants) > 1:
+            self.siblings.update(dict.fromkeys(variants, Siblings(variants, self.rules)))
+
+    def _doubt_sibling(self, variant: int) -> None:
+        """A variant has run; try one of its siblings that has not for long. A margin that keeps a
+        variant from running would never be refuted otherwise."""
+        siblings = self.siblings[variant]
+        other = siblings.passed_over(variant)
+        if other < 0 or other in self.trials:
+            return
+        tried = [costs[other].begin_trial() for costs in self.by_kind if other in costs]
+        if any(tried):
+            self.trials.add(other)
+            siblings.on_trial(other)
+
+    def end_trial(self, variant: int) -> None:
+        """A batch of this variant has been granted."""
+        if variant in self.trials:
+            self.trials.discard(variant)
+            for costs in self.by_kind:
+                if variant in costs:
+                    costs[variant].end_trial()
 
     def observe_swap(self, variant: int, swap_ns: int) -> None:
         """Bringing a variant in took that long: move a quarter of the way there, or all of it

@@ -2,7 +2,7 @@
 
 from bisect import insort_right
 
-from fermata.router.core.events import Request
+from fermata.router.core.events import Request, count_within, rows_of
 
 COMPACT_AFTER = 512
 """Slots in front of the head are freed in one go, so that a pop costs O(1) amortised."""
@@ -15,14 +15,26 @@ def _deadline(request: Request) -> int:
 class DeadlineQueue:
     """Requests by deadline, ties in order of arrival; O(1) at both ends."""
 
-    __slots__ = ("head", "items")
+    __slots__ = ("extra", "head", "items")
 
     def __init__(self) -> None:
         self.items: list[Request] = []
         self.head = 0
+        self.extra = 0
+        """Rows of those that wait, beyond one for each; 0: places and requests are the same."""
 
     def __len__(self) -> int:
         return len(self.items) - self.head
+
+    @property
+    def rows(self) -> int:
+        """Places that all of them take together."""
+        return len(self.items) - self.head + self.extra
+
+    def fill(self, rows: int, first: int) -> int:
+        """Places taken by as many requests from an index of `items` on as fit so many."""
+        items = self.items
+        return rows_of(items[first : first + count_within(items, rows, first)])
 
     def first(self) -> Request:
         return self.items[self.head]
@@ -30,6 +42,8 @@ class DeadlineQueue:
     def push(self, request: Request) -> bool:
         """Queue a request; true if it became the first."""
         items = self.items
+        if request.rows > 1:
+            self.extra += request.rows - 1
         if len(items) == self.head:
             items.append(request)
             return True
@@ -43,6 +57,7 @@ class DeadlineQueue:
     def pop(self) -> Request:
         request = self.items[self.head]
         self.head += 1
+        self.extra -= request.rows - 1
         self._compact()
         return request
 
@@ -50,8 +65,15 @@ class DeadlineQueue:
         assert 0 <= count <= len(self.items) - self.head
         taken = self.items[self.head : self.head + count]
         self.head += count
+        if self.extra:
+            self.extra -= rows_of(taken) - count
         self._compact()
         return taken
+
+    def pop_rows(self, first: int, rows: int) -> list[Request]:
+        """Take the requests out that fill so many places from an index of `items` on."""
+        count = count_within(self.items, rows, first) if self.extra else rows
+        return self.pop_from(first, count)
 
     def pop_from(self, first: int, count: int) -> list[Request]:
         """Take so many out from an index of `items` on."""
@@ -60,6 +82,8 @@ class DeadlineQueue:
         assert self.head < first <= first + count <= len(self.items)
         taken = self.items[first : first + count]
         del self.items[first : first + count]
+        if self.extra:
+            self.extra -= rows_of(taken) - count
         return taken
 
     def take(self, chosen: list[Request]) -> None:
@@ -87,6 +111,7 @@ class DeadlineQueue:
         while low < len(items) and items[low].deadline_ns == request.deadline_ns:
             if items[low] is request:
                 del items[low]
+                self.extra -= request.rows - 1
                 return True
             low += 1
         return False

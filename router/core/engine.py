@@ -22,7 +22,7 @@ from fermata.router.core.events import (
 from fermata.router.core.lead import Lead
 from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.core.matching.rank import RankThread
-from fermata.router.core.source import POOL_ONLY, Outbox, Source
+from fermata.router.core.source import NO_LANES, POOL_ONLY, Outbox, Source
 from fermata.router.core.timers import Timers
 
 
@@ -53,6 +53,8 @@ class Engine:
         """By application: variants that any of its requests may meet with; None: its source runs
         each request only on what that request allows."""
         self.backend_rank: dict[int, RankThread] = {}
+        self.foreign: list[Batch] = []
+        """Batches of sources that were replaced since; see `fermata.router.core.replacement`."""
 
     def add_application(
         self,
@@ -117,7 +119,7 @@ class Engine:
 
     def _queue_apart(self, now_ns: int, request: Request, apart: Apart) -> None:
         source = self.sources[request.application]
-        rank = self._home(source)
+        rank = self.home(source)
         owner = source if source.owns_backends else None
         rank.refresh(now_ns, rank.retries, rank.retries.add_apart(owner, request, apart))
 
@@ -296,11 +298,12 @@ class Engine:
 
     def _retry(self, now_ns: int, retry: Retry) -> None:
         source = self.sources[retry.requests[0].application]
-        rank = self._home(source)
+        rank = self.home(source)
         lanes = rank.retries.add(source if source.owns_backends else None, retry)
         rank.refresh(now_ns, rank.retries, lanes)
 
-    def _home(self, source: Source) -> RankThread:
+    def home(self, source: Source) -> RankThread:
+        """The sub-cluster that a source is in."""
         return next(rank for rank in self.ranks if rank is source.desk)
 
     def _try_elsewhere(
@@ -312,7 +315,7 @@ class Engine:
         again: list[Request] = []
         # Those that are kept apart come from the retries the first time too.
         if batch.retry is None or batch.retry.first:
-            rank, blame = self._home(source), Blame.UNKNOWN
+            rank, blame = self.home(source), Blame.UNKNOWN
             owner = source if source.owns_backends else None
             if not rank.retries.worth_it(owner, application):
                 blame = Blame.INPUT
@@ -369,9 +372,14 @@ class Engine:
         if failed:
             for request in ran:
                 self.ledger.on_drop(request, DropReason.FAILED)
-            lanes = source.on_failed(now_ns, backend, batch)
         else:
             self.ledger.on_done(now_ns, ran)
+        lanes: Sequence[int] = NO_LANES
+        if self.foreign and any(each is batch for each in self.foreign):
+            self.foreign = [each for each in self.foreign if each is not batch]
+        elif failed:
+            lanes = source.on_failed(now_ns, backend, batch)
+        else:
             lanes = source.on_done(now_ns, backend, batch, run_ns)
         rank.start_next(now_ns, backend)
         if lanes:
@@ -389,7 +397,7 @@ class Engine:
         """Run each of these once more by itself, where that is worth it: only one may be bad."""
         source = self.sources[batch.requests[0].application]
         owner = source if source.owns_backends else None
-        retries = self._home(source).retries
+        retries = self.home(source).retries
         for request in spoilt:
             request.error = error
             if not retries.worth_it(owner, request.application):

@@ -1,6 +1,6 @@
 """Events that enter the engine and effects that leave it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from fermata.foundation.units import NEVER
@@ -104,6 +104,7 @@ class Request:
         "priority",
         "retried",
         "rid",
+        "rows",
         "start_by_ns",
         "tenant",
         "ticket",
@@ -126,6 +127,8 @@ class Request:
         """The target: an answer after it counts as bad."""
         self.expires_at_ns = expires_at_ns if expires_at_ns != NEVER else deadline_ns
         """The hard limit: nothing is dispatched to end after it."""
+        self.rows = 1
+        """Places that it takes in a batch. Its rows are planned, run and answered together."""
         self.client = client
         """The client's stream; 0 when requests stand alone."""
         self.tenant = 0
@@ -153,6 +156,25 @@ class Request:
         return f"Request({self.rid}, app {self.application}, deadline {self.deadline_ns})"
 
 
+def rows_of(requests: Sequence[Request]) -> int:
+    """Places that these requests take together."""
+    rows = 0
+    for request in requests:
+        rows += request.rows
+    return rows
+
+
+def count_within(requests: Sequence[Request], rows: int, first: int = 0) -> int:
+    """How many requests from `first` on take no more than so many places together."""
+    count = 0
+    for index in range(first, len(requests)):
+        rows -= requests[index].rows
+        if rows < 0:
+            break
+        count += 1
+    return count
+
+
 class ClientReport:
     """A client's report of itself and its network, sent with its frames."""
 
@@ -166,6 +188,7 @@ class ClientReport:
         "pinned",
         "round_trip_ns",
         "slo_ns",
+        "source_size",
     )
 
     def __init__(
@@ -179,6 +202,7 @@ class ClientReport:
         round_trip_ns: int = 0,
         accuracy_floor: float = 0.0,
         pinned: int = -1,
+        source_size: int = 0,
     ) -> None:
         self.client = client
         self.slo_ns = slo_ns
@@ -195,6 +219,8 @@ class ClientReport:
         """No variant below it may serve this client."""
         self.pinned = pinned
         """The only variant that may serve it; -1: any."""
+        self.source_size = source_size
+        """The largest size that its source can fill; 0: any."""
 
 
 class Retry:
@@ -232,14 +258,18 @@ class Batch:
         "ready_at_ns",
         "requests",
         "retry",
+        "size",
         "start_at_ns",
         "swap_in_ns",
         "variant",
     )
 
-    def __init__(self, variant: int, requests: list[Request]) -> None:
+    def __init__(self, variant: int, requests: list[Request], size: int = 0) -> None:
+        """`size` is the sum of the requests' rows, where some have several."""
         self.variant = variant
         self.requests = requests
+        self.size = size or len(requests)
+        """Places taken, which its run time depends on."""
         self.batch_id = 0
         self.start_at_ns = 0
         """When the rank plans it to start."""

@@ -6,12 +6,22 @@ kept apart run from here the first time too, each kind of them together.
 """
 
 from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from fermata.foundation.units import NEVER
-from fermata.router.core.events import Apart, Batch, Blame, DropReason, Request, Retry, Verdict
+from fermata.router.core.events import (
+    Apart,
+    Batch,
+    Blame,
+    DropReason,
+    Request,
+    Retry,
+    Verdict,
+    count_within,
+    rows_of,
+)
 from fermata.router.core.source import NO_LANES, POOL, Bid, Slot, Source, SourceTimer, own_lane
 
 
@@ -85,6 +95,24 @@ class Retries(Source):
         self._arm(_first_deadline(group))
         return self.desk.lanes_of(owner)
 
+    def take(self, applications: Container[int]) -> list[Retry]:
+        """Take out those that wait for these applications: another source serves them."""
+        taken: list[Retry] = []
+        for waiting in self.waiting.values():
+            taken += [each for each in waiting if each.requests[0].application in applications]
+            waiting[:] = [each for each in waiting if each not in taken]
+        for retry in taken:
+            self._forget(retry)
+            for request in retry.requests:
+                del self.of_request[request.rid]
+        return taken
+
+    def put_back(self, owner: Source | None, retry: Retry) -> Sequence[int]:
+        """Have one wait again that was taken out; returns the lanes to be asked again."""
+        if retry.first and retry.apart is not None:
+            self.groups[retry.apart] = retry
+        return self.add(owner, retry)
+
     # Source
 
     def on_cancel(self, now_ns: int, request: Request) -> Sequence[int]:
@@ -118,7 +146,7 @@ class Retries(Source):
         cost = self.costs.of(first.variant)
         bid = self.bids.setdefault(lane, Bid())
         bid.application = application
-        bid.size = min(len(first.requests), cost.size_max)
+        bid.size = min(rows_of(first.requests), cost.size_max)
         bid.ripe_at_ns = now_ns
         bid.key = latest_ns - cost.plan_ns[1]
         bid.expires_at_ns = latest_ns - 1
@@ -140,7 +168,7 @@ class Retries(Source):
                     insort(waiting, retry, key=_first_deadline)
                 else:
                     self._forget(retry)
-                batch = Batch(retry.variant, taken)
+                batch = Batch(retry.variant, taken, rows_of(taken))
                 batch.retry = retry
                 return batch
         return None
@@ -182,7 +210,7 @@ class Retries(Source):
         if judges and desk.runs_elsewhere(owner, retry.backend, variant, True):
             return 0
         fits = slot.size_that_fits(variant, _first_deadline(retry) - slot.start_at_ns)
-        return min(len(retry.requests), fits)
+        return count_within(retry.requests, fits)
 
     def _drop_hopeless(self, now_ns: int, owner: Source | None, waiting: list[Retry]) -> None:
         """End those that have no time left, or nowhere to run."""

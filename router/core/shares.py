@@ -88,7 +88,7 @@ class FairAdmission(Admission):
         pool.at(now_ns)
         if self.began_at_ns != pool.began_at_ns:
             self._rescale(pool)
-        given = self.cost_ns / pool.rules.memory_ns * pool.scale
+        given = request.rows * self.cost_ns / pool.rules.memory_ns * pool.scale
         if pool.backends > 0 and not self._fits(pool, request):
             pool.refused += 1
             pool.missed += given
@@ -131,7 +131,8 @@ class FairAdmission(Admission):
 
     def _hurry(self, request: Request) -> float:
         """A request with less time than the SLO is not hurried: that would be at others' cost."""
-        return min(1.0, self.slo_ns / max(1, request.deadline_ns - request.arrived_at_ns))
+        hurry = min(1.0, self.slo_ns / max(1, request.deadline_ns - request.arrived_at_ns))
+        return request.rows * hurry
 
     def _had_a_chance(self, request: Request) -> bool:
         """Whether its loss says that too many were let in, not that it asked for too much."""

@@ -1,6 +1,7 @@
-"""Signals of the core: how idle, how bad, how long ripe bids waited."""
+"""Signals of the core: how idle, how bad, how long ripe bids waited, what is promised."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fermata.router.core.events import Request, is_bad
 
@@ -49,6 +50,16 @@ class Ledger:
                 applications[request.application].good += 1
             else:
                 applications[request.application].late += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The outcome that a policy expects for the load and the backends there are."""
+
+    accuracy: float
+    """Mean accuracy of the answers."""
+    violation: float
+    """Share of requests that are late or refused."""
 
 
 class Signals:

@@ -16,7 +16,7 @@ from fermata.router.core.events import (
 )
 from fermata.router.core.lead import Lead
 from fermata.router.core.pool import Pool
-from fermata.router.core.signals import Ledger, Signals
+from fermata.router.core.signals import Ledger, Promise, Signals
 from fermata.router.core.timers import Timer, Timers
 
 POOL: Final = 0
@@ -234,8 +234,12 @@ class Source:
     """True: it tells how many backends it needs at the least (`SourceDemand`)."""
     by_kind = False
     """True: where the pool has several kinds of backends, it bids for each of them apart."""
+    hears_kinds = False
+    """True: it bids for all kinds together, and is told which there are."""
     maps_clients = False
     """True: it decides itself which clients are served when not all can be."""
+    unused_variants: Sequence[int] = ()
+    """Variants that it never runs, since another one is better in every way."""
     number = -1
     """Given by its rank."""
     may_run: frozenset[int] | None = None
@@ -292,7 +296,8 @@ class Source:
         return NO_LANES
 
     def on_kinds(self, now_ns: int, kinds: tuple[int, ...]) -> Sequence[int]:
-        """The pool has backends of these kinds from now on; told to sources that are `by_kind`."""
+        """The pool has backends of these kinds from now on; told to sources that are `by_kind`
+        or `hears_kinds`."""
         return NO_LANES
 
     def on_plan(self, now_ns: int) -> Sequence[int]:
@@ -311,6 +316,10 @@ class Source:
         """Figures for an operator."""
         return {}
 
+    def promise(self, application: int) -> Promise | None:
+        """The outcome that it expects for one of its applications; None where it cannot tell."""
+        return None
+
     def on_time(self, now_ns: int) -> Sequence[int]:
         """A `SourceTimer` of this source is due."""
         return NO_LANES
@@ -325,7 +334,8 @@ class Source:
         cost = self.costs.of(variant, kind)
         lead_ns = self.desk.lead_ns(1, request.application)
         slo_ns = until_ns - request.arrived_at_ns - lead_ns
-        if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
+        rows = min(request.rows, cost.size_max)
+        if cost.p50_ns[rows] <= slo_ns < cost.plan_ns[rows]:
             self.costs.relax_margin(variant)
         self.outbox.drop(request, DropReason.LATE)
 

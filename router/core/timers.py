@@ -1,5 +1,6 @@
 """One timer heap for everything in the engine; stale entries never wake the driver."""
 
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
 from fermata.foundation.units import NEVER
@@ -47,6 +48,12 @@ class Timers:
 
     def disarm(self, timer: Timer) -> None:
         timer.stamp = 0
+
+    def disarm_all(self, belongs: Callable[[Timer], bool]) -> None:
+        """Disarm those of somebody who goes."""
+        for _, _, timer in self.heap:
+            if belongs(timer):
+                timer.stamp = 0
 
     def next_ns(self) -> int:
         """When the earliest valid timer is due; `NEVER` when none is armed."""

@@ -83,7 +83,7 @@ class RouterActor(RouterProcess):
 
     def _make_live(self) -> LiveRouter:
         loop = asyncio.get_running_loop()
-        return LiveRouter(
+        live = LiveRouter(
             self.config,
             self.term,
             time.monotonic_ns,
@@ -94,6 +94,12 @@ class RouterActor(RouterProcess):
             LoggedMeters if debugging() else Meters,
             self.terms.confirm,
         )
+        for name in live.built.unused_variants():
+            LOG.warning(
+                "this variant never runs: another one is as accurate, as fast and as small",
+                extra=fields(variant=name),
+            )
+        return live
 
     async def _start(self) -> str:
         address = await super()._start()

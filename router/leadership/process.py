@@ -17,6 +17,7 @@ from fermata.router.links.transport import LinkOptions, LinkServer, Resolve
 from fermata.router.live.client_mapping import Assignments, MappingProblems
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.snapshot import Slices, snapshot_in_slices
+from fermata.router.policy_change import PolicySet
 from fermata.router.telemetry.snapshot import RouterSnapshot
 
 T = TypeVar("T")
@@ -157,6 +158,11 @@ class RouterProcess:
     async def withdraw(self, application: str, reason: str) -> None:
         """Serve an application no more; see `LiveRouter.withdraw`."""
         self.live.withdraw(application, reason)
+
+    @led
+    async def set_policies(self, wanted: PolicySet) -> list[str]:
+        """Serve by these policies; returns the applications that are served otherwise."""
+        return self.live.set_policies(wanted)
 
     @led
     async def set_target(self, wanted: list[int]) -> None:

@@ -3,6 +3,9 @@
 import asyncio
 import logging
 import secrets
+from contextlib import suppress
+
+import msgspec
 
 from fermata.foundation.errors import ConfigError
 from fermata.router.links.address import split_address
@@ -20,11 +23,32 @@ class NobodyListensError(LinkError):
     """The host has answered that nobody listens there."""
 
 
+class PeerRefusedError(LinkError):
+    """The peer has said that it does not take the link."""
+
+
 async def connect(
     address: str, me: Me, events: LinkEvents, heartbeat: HeartbeatThread, options: LinkOptions
 ) -> Link:
     """A link that is up, or a LinkError that says why not; NobodyListensError where the port is
     closed."""
+    *newer, oldest = options.speaks
+    for version in newer:
+        # A peer of an older version refuses this one. Nothing that a stranger gives as its reason
+        # counts, so every refusal is worth another attempt.
+        with suppress(PeerRefusedError):
+            return await _connect(address, me, version, events, heartbeat, options)
+    return await _connect(address, me, oldest, events, heartbeat, options)
+
+
+async def _connect(
+    address: str,
+    me: Me,
+    version: int,
+    events: LinkEvents,
+    heartbeat: HeartbeatThread,
+    options: LinkOptions,
+) -> Link:
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
     greeted: asyncio.Future[Closed | None] = loop.create_future()
@@ -32,7 +56,8 @@ async def connect(
 
     def make() -> Link:
         nonce = secrets.token_bytes(NONCE_BYTES)
-        gate.link = Link(Connector(me(), options.secret, nonce, address), gate, heartbeat, options)
+        hello = msgspec.structs.replace(me(), protocol=version)
+        gate.link = Link(Connector(hello, options.secret, nonce, address), gate, heartbeat, options)
         return gate.link
 
     try:
@@ -48,7 +73,8 @@ async def connect(
         if not greeted.done() or greeted.cancelled():
             gate.give_up()
     if refusal is not None:
-        raise LinkError(f"{address} did not take the link: {refusal}")
+        kind = PeerRefusedError if refusal.by_peer else LinkError
+        raise kind(f"{address} did not take the link: {refusal}")
     assert gate.link is not None
     return gate.link
 

@@ -7,6 +7,9 @@
 
 The acceptor speaks second, and tells a stranger nothing but a nonce. A proof covers everything that
 both have said, and which end gives it: it fits no other link, and not the other direction.
+
+The acceptor answers in the connector's version if it knows that. A connector that is refused tries
+again in the version before its own (`connecting.py`).
 """
 
 import hmac
@@ -15,7 +18,15 @@ from typing import Protocol
 import msgspec
 
 from fermata.router.links.closing import CloseCode
-from fermata.router.links.messages import PROTOCOL, STANDBY, Challenge, Hello, Message, Proof
+from fermata.router.links.messages import (
+    PROTOCOL,
+    PROTOCOLS,
+    STANDBY,
+    Challenge,
+    Hello,
+    Message,
+    Proof,
+)
 
 NONCE_BYTES = 16
 NONCE_BYTES_MAX = 64
@@ -76,7 +87,7 @@ class Connector:
 
     def on_message(self, message: Message) -> list[Message]:
         if isinstance(message, Hello):
-            check_protocol(self.me, message)
+            check_protocol(self.me, message, (self.me.protocol,))
             if self.challenge is not None and self.claimed is None:
                 self.claimed = message
                 return []
@@ -100,9 +111,17 @@ class Acceptor:
 
     accepts = True
 
-    def __init__(self, me: Hello, secret: bytes, nonce: bytes, address: str = "") -> None:
+    def __init__(
+        self,
+        me: Hello,
+        secret: bytes,
+        nonce: bytes,
+        address: str = "",
+        speaks: tuple[int, ...] = PROTOCOLS,
+    ) -> None:
         """`address` is where it listens, as others dial it."""
         self.me = me
+        self.speaks = speaks
         self.secret = secret
         self.address = address
         self.peer: Hello | None = None
@@ -116,10 +135,11 @@ class Acceptor:
     def on_message(self, message: Message) -> list[Message]:
         claimed = self.claimed
         if isinstance(message, Hello):
-            check_protocol(self.me, message)
+            check_protocol(self.me, message, self.speaks)
             if claimed is None:
                 check_nonce(message.nonce)
                 self.claimed = message
+                self.me = msgspec.structs.replace(self.me, protocol=message.protocol)
                 return [self.challenge]
         elif isinstance(message, Proof) and claimed is not None:
             check_proof(message, prove(self.secret, CONNECTOR, claimed, self.challenge))
@@ -150,8 +170,9 @@ def check_nonce(nonce: bytes) -> None:
         raise RefusedError(CloseCode.MALFORMED, f"a nonce of {len(nonce)} bytes")
 
 
-def check_protocol(me: Hello, peer: Hello) -> None:
-    if peer.protocol != PROTOCOL:
+def check_protocol(me: Hello, peer: Hello, known: tuple[int, ...]) -> None:
+    """Check that the peer speaks one of the `known` versions."""
+    if peer.protocol not in known:
         raise RefusedError(
             CloseCode.PROTOCOL,
             f"{named(peer)} speaks protocol {peer.protocol}, this {me.role} speaks {PROTOCOL}; "

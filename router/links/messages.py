@@ -9,8 +9,15 @@ import msgspec
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.unavailability import Unavailability
 
-PROTOCOL = 8
-"""Raised when a message changes its meaning; peers of another number are refused by name."""
+PROTOCOL = 9
+"""Raised when a message changes; peers of other numbers than these two are refused by name."""
+PROTOCOLS = (PROTOCOL, 8)
+"""Versions that a process speaks, the newest first: a deployment is upgraded process by process.
+A field that a reader does not know is ignored, and one that it misses has its default, so new ones
+come last and have one."""
+PLACES_FROM = 9
+"""Version that tells where inputs lie, in `Submit` and `Run`. Peers of an earlier one would not say
+that nobody has read them, so they are told nothing, and fetch."""
 RID_BITS = 40
 """A frontend's own counter; its number stands above."""
 
@@ -19,6 +26,8 @@ def frontend_of(rid: int) -> int:
     return rid >> RID_BITS
 
 
+PackedTensors = tuple[tuple[str, str, tuple[int, ...], int], ...]
+"""(name, dtype, shape, length) of each tensor of a payload."""
 STANDBY = "standby"
 """The role of a router that waits to lead."""
 
@@ -98,8 +107,11 @@ class Submit(msgspec.Struct, tag=10, array_like=True, frozen=True):
     """Name of the only variant that may; empty: any."""
     tenant: int = 0
     """The tenant whose fair share it uses; 0: its client's own."""
+    rows: int = 1
+    """Places that it takes in a batch."""
     payload: "Payload | None" = None
-    """Where its input lies, for the first backend of the frontend's node that runs it."""
+    """Where its input lies, for the first backend that runs it, if that is on the frontend's
+    node."""
 
 
 class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):
@@ -115,6 +127,8 @@ class Evidence(msgspec.Struct, tag=12, array_like=True, frozen=True):
     rid: int
     accuracies: tuple[float, ...] = ()
     votes: tuple[float, ...] = ()
+    answers: bool = True
+    """Whether the client takes the look's answer for the model's."""
 
 
 class Place(msgspec.Struct, tag=13, array_like=True, frozen=True):
@@ -139,6 +153,8 @@ class ClientNetworkReport(msgspec.Struct, tag=14, array_like=True, frozen=True):
     accuracy_floor: float = 0.0
     pinned: str = ""
     """Name of the only variant that may serve it; empty: any."""
+    source_size: int = 0
+    """The largest size that its source can fill; 0: any."""
 
 
 class Answered(msgspec.Struct, array_like=True, frozen=True):
@@ -240,6 +256,13 @@ class Shares(msgspec.Struct, tag=26, array_like=True, frozen=True):
     tenants: dict[str, float]
 
 
+class Unread(msgspec.Struct, tag=27, array_like=True, frozen=True):
+    """These requests went to a backend that was not told where their inputs lie: it fetches
+    them."""
+
+    rids: tuple[int, ...]
+
+
 # Router -> backend
 
 
@@ -338,6 +361,8 @@ class BackendStats(msgspec.Struct, tag=42, array_like=True, frozen=True):
     gpu_memory_bytes_max: int = -1
     gpu_used: float = -1.0
     """Share of the last second that the GPU was at work, as its driver says."""
+    non_finite: tuple[tuple[str, int], ...] = ()
+    """(variant, requests whose outputs held a NaN or an infinity)."""
 
 
 # Backend -> frontend, and back
@@ -371,6 +396,11 @@ class Payload(msgspec.Struct, tag=51, array_like=True, frozen=True):
     length: int = 0
     missing: bool = False
     """The request has ended meanwhile: leave it out of the batch."""
+    tensors: PackedTensors = ()
+    """Its tensors, where there are several: their bytes follow one another, and `dtype` and
+    `shape` say nothing."""
+    rows: int = 0
+    """Rows that it holds: the first dimension of each of its tensors. 0: one row, without that."""
 
 
 class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):
@@ -397,7 +427,14 @@ class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):
 OfLinks = Hello | Challenge | Proof | Heartbeat | Goodbye
 FrontendToRouter = Submit | Cancel | Evidence | Place | ClientNetworkReport | FrontendStats
 RouterToFrontend = (
-    Dropped | Unavailable | InputSizeAdvice | ShortCircuit | Estimated | FleetStatus | Shares
+    Dropped
+    | Unavailable
+    | InputSizeAdvice
+    | ShortCircuit
+    | Estimated
+    | FleetStatus
+    | Shares
+    | Unread
 )
 RouterToBackend = Run | FrontendAddress | LoadVariant | UnloadVariant | Drained | Retire
 BackendToRouter = Ready | Done | BackendStats

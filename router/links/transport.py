@@ -17,7 +17,7 @@ from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.handshake import NONCE_BYTES, Acceptor, Handshake
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.lobby import Lobby
-from fermata.router.links.messages import Heartbeat, Hello, Message
+from fermata.router.links.messages import PROTOCOLS, Heartbeat, Hello, Message
 from fermata.router.links.session import Session, SessionLimits, encode, encode_valid
 from fermata.router.links.tls import LinkTls, TlsChannel, TlsChannelError
 from fermata.router.links.wire import SocketWire, Wire
@@ -41,6 +41,8 @@ class LinkOptions(SessionLimits):
     backoff_ns_max: int = ms(1000)
     tls: LinkTls | None = None
     """None: plain TCP."""
+    speaks: tuple[int, ...] = PROTOCOLS
+    """Versions of the protocol, the newest first."""
     secret: bytes = field(default=b"", repr=False)
     """Secret of the deployment: no proof of it, no link. Never logged or sent."""
     unproven_each_max: int = 128
@@ -348,7 +350,7 @@ class LinkServer:
 
     def _take(self) -> Link:
         secret, nonce = self.options.secret, secrets.token_bytes(NONCE_BYTES)
-        handshake = Acceptor(self.me(), secret, nonce, self.address)
+        handshake = Acceptor(self.me(), secret, nonce, self.address, self.options.speaks)
         link = Link(handshake, self.events, self.heartbeat, self.options, self.lobby)
         self.links[link] = None
         link.ended.add_done_callback(lambda _: self.links.pop(link))

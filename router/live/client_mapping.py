@@ -35,13 +35,20 @@ class ClientMapping:
         """By application and client: the link of its last report, in the order of those."""
         self.on_urgent: Callable[[], None] = nothing
         """Called when the last decision holds no more, and another one is due soon."""
+        self.sources: dict[int, Jellyfish] = {}
+        self.renew()
+
+    def renew(self) -> None:
+        """Find the sources that map clients; policies have changed."""
+        known = self.sources
         self.sources = {
             number: source
-            for number, source in enumerate(built.engine.sources)
+            for number, source in enumerate(self.built.engine.sources)
             if isinstance(source, Jellyfish)
         }
-        for source in self.sources.values():
-            source.plan_elsewhere()
+        for number, source in self.sources.items():
+            if known.get(number) is not source:
+                source.plan_elsewhere()
 
     def advice(self, advise: Advise) -> tuple[LinkPeer | None, InputSizeAdvice]:
         """The message, and the link that the client last reported on; None where it never did."""
@@ -81,6 +88,7 @@ class ClientMapping:
                 said.round_trip_ns,
                 said.accuracy_floor,
                 pinned,
+                said.source_size,
             ),
         )
         if before is not frontend and application in self.sources:

@@ -1,9 +1,17 @@
 """Batches on their way: orders to backends, and the ends that these report."""
 
 from fermata.router.assembly import Assembly
-from fermata.router.core.events import Batch
+from fermata.router.core.events import Batch, rows_of
 from fermata.router.links.closing import CloseCode
-from fermata.router.links.messages import RID_BITS, Done, FrontendAddress, Payload, Run
+from fermata.router.links.messages import (
+    PLACES_FROM,
+    RID_BITS,
+    Done,
+    FrontendAddress,
+    Payload,
+    Run,
+    Unread,
+)
 from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer, SentBatch
 from fermata.router.live.lead.lead_time import LeadTimeEstimator
@@ -52,24 +60,33 @@ class BatchDispatcher:
             self.supervisor.expect(now_ns, number, batch)
         self.meters.on_dispatch(now_ns, number, batch)
         name = self.built.variants[batch.variant]
-        inputs = self._take_inputs(batch, backend.link.peer.node)
+        inputs = self._take_inputs(batch, backend.link)
         order = Run(batch.batch_id, name, rids, start_in_ns, batch.plan_ns, inputs)
         fleet.send(backend.link, order)
         if self.built.estimators[application] is not None:
             self.notifier.send_estimates(batch)
 
-    def _take_inputs(self, batch: Batch, node: str) -> tuple[Payload, ...]:
-        """Inputs that lie in memory of that node. Each is given to one backend alone, whose answer
-        says that it has been read: any other one has to fetch it."""
-        frontends = self.fleet.frontends
+    def _take_inputs(self, batch: Batch, backend: LinkPeer) -> tuple[Payload, ...]:
+        """Inputs that lie in memory of the backend's node. Each is given to one backend alone,
+        whose answer says that it has been read: any other one has to fetch it."""
+        frontends, peer = self.fleet.frontends, backend.peer
         found: list[Payload] = []
+        unread: dict[int, list[int]] = {}
         for request in batch.requests:
-            payload = request.ticket
+            payload, request.ticket = request.ticket, None
             if isinstance(payload, Payload):
-                link = frontends.get(request.rid >> RID_BITS)
-                if link is not None and link.peer.node == node:
-                    request.ticket = None
+                number = request.rid >> RID_BITS
+                link = frontends.get(number)
+                if (
+                    link is not None
+                    and link.peer.node == peer.node
+                    and peer.protocol >= PLACES_FROM
+                ):
                     found.append(payload)
+                elif link is not None:
+                    unread.setdefault(number, []).append(request.rid)
+        for number, rids in unread.items():
+            self.fleet.send(frontends[number], Unread(tuple(rids)))
         return tuple(found)
 
     def on_done(self, now_ns: int, link: LinkPeer, done: Done) -> bool:
@@ -90,7 +107,7 @@ class BatchDispatcher:
             for request in left_out:
                 request.apart = fleet.separation.apart(now_ns, request)
         # Requests that did not run teach nothing about run times.
-        size = len(batch.requests) - len(left_out) if ran else 0
+        size = batch.size - rows_of(left_out) if ran else 0
         if done.failed:
             self.supervisor.on_failed(now_ns, number, batch)
         spoilt = [each for each in batch.requests if each.rid in done.spoilt]

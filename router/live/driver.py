@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from fermata.foundation.logs import LOG
 from fermata.foundation.units import ms
 from fermata.partitioner.plan import Plan
 from fermata.router.assembly import Assembly, RouterConfig, assemble
@@ -20,6 +21,7 @@ from fermata.router.core.events import (
     Unload,
     Verdict,
 )
+from fermata.router.core.source import Source
 from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.messages import (
     PROTOCOL,
@@ -49,6 +51,8 @@ from fermata.router.live.notifier import FrontendNotifier
 from fermata.router.live.precise_timer import PreciseTimer
 from fermata.router.live.subprocess_worker import Failed, Then, Work, run_now
 from fermata.router.live.supervisor import BackendSupervisor
+from fermata.router.policies.auto import notes
+from fermata.router.policy_change import PolicySet, change_policies
 from fermata.router.telemetry.meters import Meters
 
 REPLY_NS = ms(2)
@@ -86,6 +90,8 @@ class LiveRouter:
         self.stand_down = stand_down
         self.confirm = confirm
         built = self.built = assemble(config)
+        for note in notes(config.applications, config.policy):
+            LOG.info(note)
         self.engine: Engine = built.engine
         self.fleet = Fleet(config, built)
         self.lead = LeadTimeEstimator(config, built)
@@ -224,6 +230,7 @@ class LiveRouter:
             submit.priority,
         )
         request.tenant = submit.tenant
+        request.rows = max(1, submit.rows)
         request.ticket = submit.payload
         wishes = self.clients.wishes
         request.allowed = wishes.allowed(application, submit.accuracy_floor, submit.pinned)
@@ -263,7 +270,7 @@ class LiveRouter:
 
     def _on_evidence(self, now_ns: int, evidence: Evidence) -> None:
         if evidence.votes:
-            self.built.on_votes(now_ns, evidence.rid, evidence.votes)
+            self.built.on_votes(now_ns, evidence.rid, evidence.votes, evidence.answers)
         else:
             self.engine.on_update(now_ns, evidence.rid, evidence.accuracies)
 
@@ -322,6 +329,21 @@ class LiveRouter:
         self.clients.take_plans(self.clock(), plans)
         self._settle_soon()
 
+    def set_policies(self, wanted: PolicySet) -> list[str]:
+        """Serve by these policies from now on; returns the applications that are served otherwise.
+        Queued requests stay queued, and batches that run end as they would have."""
+        # What has been decided so far is carried out: it belongs to the policies that were.
+        self._settle()
+        now_ns = self.clock()
+        changed = change_policies(now_ns, self.built, wanted)
+        self.config = self.built.config
+        for name in changed:
+            self.trouble.pop(self.built.applications[name], None)
+        self.clients.renew()
+        self.fleet.even_out(now_ns)
+        self._settle_soon()
+        return changed
+
     # Time and effects
 
     def _settle_soon(self) -> None:
@@ -375,13 +397,17 @@ class LiveRouter:
             elif isinstance(effect, Advise):
                 self.notifier.advise(effect)
             elif isinstance(effect, Compute):
-                self.submit_work(effect.work, partial(self._on_computed, effect))
+                source = self.engine.sources[effect.application]
+                self.submit_work(effect.work, partial(self._on_computed, effect, source))
             elif isinstance(effect, Load | Unload) and effect.backend in self.fleet.backends:
                 name = self.built.variants[effect.variant]
                 order = LoadVariant(name) if isinstance(effect, Load) else UnloadVariant(name)
                 self.fleet.send(self.fleet.backends[effect.backend].link, order)
 
-    def _on_computed(self, asked: Compute, result: object) -> None:
+    def _on_computed(self, asked: Compute, source: Source, result: object) -> None:
+        if self.engine.sources[asked.application] is not source:
+            # Another policy serves meanwhile.
+            return
         now_ns = self.clock()
         if isinstance(result, Failed):
             self.trouble[asked.application] = result.reason

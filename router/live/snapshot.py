@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import NamedTuple, TypeVar
 
 from fermata.foundation.units import NEVER
+from fermata.router.assembly import policy_of
 from fermata.router.live.driver import LiveRouter
 from fermata.router.policies.pool_signals import read_pools
 from fermata.router.telemetry.snapshot import (
@@ -60,8 +61,6 @@ def snapshot_in_slices(
     Whoever comes or goes between two slices may be in one part and not in another.
     """
     engine, now_ns = live.engine, live.clock()
-    for rank in engine.ranks:
-        rank.settle(now_ns)
     wake_ns = engine.wake_at_ns()
     up_ns, sub_clusters = now_ns - live.started_at_ns, _sub_clusters(live, now_ns)
     yield
@@ -90,6 +89,7 @@ def snapshot_in_slices(
         link_round_trip=live.meters.round_trip.snapshot(),
         loads={name: list(counts) for name, counts in sorted(live.meters.loads.items())},
         failures=live.meters.failures,
+        non_finite=dict(sorted(live.meters.non_finite.items())),
         applications=parts.applications,
         tenants={name: dict(told) for name, told in sorted(live.meters.tenants.items())},
         absent=dict(live.fleet.availability.unavailable),
@@ -174,8 +174,10 @@ def _application(live: LiveRouter, number: int, now_ns: int) -> ApplicationSnaps
 
 
 def _policy(live: LiveRouter, number: int) -> PolicySnapshot:
-    figures = live.engine.sources[number].figures()
-    return PolicySnapshot(figures, live.trouble.get(number, ""))
+    source = live.engine.sources[number]
+    name, _ = policy_of(live.config, live.config.applications[number])
+    trouble = live.trouble.get(number, "")
+    return PolicySnapshot(source.figures(), trouble, source.promise(number), name)
 
 
 def _variants(live: LiveRouter) -> Slices[list[VariantSnapshot]]:
@@ -230,6 +232,8 @@ def _processes(live: LiveRouter) -> Slices[ProcessesSnapshot]:
 
 
 def _sub_clusters(live: LiveRouter, now_ns: int) -> list[SubClusterSnapshot]:
+    for rank in live.engine.ranks:
+        rank.settle(now_ns)
     return [
         SubClusterSnapshot(
             backends=rank.signals.backends,

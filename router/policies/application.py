@@ -54,7 +54,8 @@ class ApplicationSpec:
     variants: tuple[VariantSpec, ...]
     """The models that can serve it."""
     serving: str = ""
-    """The variant that serves unless the policy chooses; the first where absent."""
+    """The variant that serves unless the policy chooses; the first where absent. The policy `auto`
+    runs no other where it is set."""
     newest: bool = False
     """A new frame of a stream replaces the queued one; in simulations, streams are `clients`."""
     policy: str = ""

@@ -9,6 +9,8 @@ from typing import Any
 from fermata.foundation.refusals import check_number, refuse
 from fermata.foundation.units import NEVER, ms
 from fermata.router.core.source import Source
+from fermata.router.policies.application import ApplicationSpec
+from fermata.router.policies.auto import AUTO, AutoOptions, resolved
 from fermata.router.policies.baselines.batch_queues import BatchQueues, BatchQueuesOptions
 from fermata.router.policies.baselines.load_granular import (
     JellyfishPlusOptions,
@@ -25,6 +27,8 @@ from fermata.router.policies.deferred_options import EAGER, HOLDS, PUBLISHED, De
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.decision import SELECTIONS
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from fermata.router.policies.lookahead.market import Market
+from fermata.router.policies.lookahead.source import LookaheadQueue
 from fermata.router.policies.ramsis.chain.problem import BALANCINGS, REWARDS
 from fermata.router.policies.ramsis.laws import check_ramsis
 from fermata.router.policies.ramsis.options import RamsisOptions
@@ -57,8 +61,12 @@ class Policy:
     """Its sources run backends of their own, as `Source.owns_backends`."""
     shares_backends: bool = True
     """It can take turns with others on a backend."""
+    tells_sizes: bool = False
+    """Clients are told which size of picture to send."""
     together: bool = False
     """One source serves all applications that share the policy and its options."""
+    counts_rows: bool = False
+    """Requests may have several rows; for other policies, frontends split them into single ones."""
 
 
 def _deferred(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
@@ -137,6 +145,24 @@ def _central(families: Sequence[Family], options: Any, rng: random.Random) -> li
     return [CentralQueue(family, options) for family in families]
 
 
+def _lookahead(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    markets: dict[object, Market] = {}
+    return [LookaheadQueue(family, options, markets) for family in families]
+
+
+def _auto(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    groups: dict[str, list[Family]] = {}
+    for family in families:
+        groups.setdefault(resolved(family.spec, AUTO, {})[0], []).append(family)
+    built: dict[int, Source] = {}
+    for policy, group in groups.items():
+        entry = POLICIES[policy]
+        own = replace(entry.defaults, hold=options.hold, hold_ns_max=options.hold_ns_max)
+        sources = entry.build(group, own, rng)
+        built.update(zip((family.application for family in group), sources, strict=True))
+    return [built[family.application] for family in families]
+
+
 def _ramsis(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
     return [classes_of(family, options) for family in families]
 
@@ -155,9 +181,9 @@ def _model_switching(families: Sequence[Family], options: Any, rng: random.Rando
 
 
 POLICIES: dict[str, Policy] = {
-    "deferred": Policy(DeferredOptions(), _deferred),
-    "published": Policy(PUBLISHED, _deferred),
-    "eager": Policy(EAGER, _deferred, frozenset(("hold",))),
+    "deferred": Policy(DeferredOptions(), _deferred, counts_rows=True),
+    "published": Policy(PUBLISHED, _deferred, counts_rows=True),
+    "eager": Policy(EAGER, _deferred, frozenset(("hold",)), counts_rows=True),
     "timeout": Policy(
         TimeoutOptions(), _timeout, owns_backends=True, shares_backends=False, together=True
     ),
@@ -175,6 +201,7 @@ POLICIES: dict[str, Policy] = {
         _jellyfish,
         frozenset(("replan_here",)),
         chooses=True,
+        tells_sizes=True,
         owns_backends=True,
     ),
     "routing": Policy(RoutingOptions(), _routing, chooses=True, owns_backends=True),
@@ -188,11 +215,15 @@ POLICIES: dict[str, Policy] = {
     ),
     "single-queue": Policy(SingleQueueOptions(), _single_queue, chooses=True, owns_backends=True),
     "central-queue": Policy(CentralOptions(), _central, chooses=True),
+    "lookahead": Policy(
+        CentralOptions(), _lookahead, frozenset(("calm", "strained")), chooses=True
+    ),
     "ramsis": Policy(
         RamsisOptions(), _ramsis, chooses=True, check=check_ramsis, owns_backends=True
     ),
     "jellyfish-plus": Policy(JellyfishPlusOptions(), _load_granular, chooses=True),
     "model-switching": Policy(ModelSwitchingOptions(), _model_switching, chooses=True),
+    AUTO: Policy(AutoOptions(), _auto),
 }
 
 
@@ -273,6 +304,14 @@ def check_movable(policies: Iterable[str]) -> None:
 def group_of(policy: str, options: Mapping[str, object]) -> str:
     """Names the applications that are built together: of one policy and one set of options."""
     return f"{policy} {sorted(options.items())}"
+
+
+def check_sizes(policy: str, application: ApplicationSpec) -> None:
+    """Refuse a zoo whose clients could not be told which size to send."""
+    unsized = [each.name for each in application.variants if each.input_size <= 0]
+    if POLICIES[policy].tells_sizes and unsized:
+        rule = "needs the side of its pictures, since clients are told what to send; give one"
+        refuse(f"input_size of {unsized[0]}", 0, rule)
 
 
 AppliedPolicy = tuple[str, str, Mapping[str, object]]

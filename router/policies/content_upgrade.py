@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fermata.router.core.events import Request
+from fermata.router.core.events import Request, rows_of
 from fermata.router.core.source import Slot
 from fermata.router.policies.family import Family
 
@@ -18,15 +18,16 @@ def suited(family: Family, slot: Slot, chosen: int, requests: Sequence[Request])
     place = family.variants.index(chosen)
     if place not in family.weak and all(request.accuracies is None for request in requests):
         return chosen
-    limit_ns = slot.plan_ns(chosen, len(requests))
+    size = rows_of(requests)
+    limit_ns = slot.plan_ns(chosen, size)
     best, most = chosen, _expected(family, place, requests) + GAIN
     for local, variant in enumerate(family.variants):
         if variant == chosen or not _admitted(family, local, place, requests):
             continue
-        if not slot.runs(variant) or len(requests) > slot.size_max(variant):
+        if not slot.runs(variant) or size > slot.size_max(variant):
             continue
         expected = _expected(family, local, requests)
-        if expected > most and slot.plan_ns(variant, len(requests)) <= limit_ns:
+        if expected > most and slot.plan_ns(variant, size) <= limit_ns:
             best, most = variant, expected + GAIN
     return best
 

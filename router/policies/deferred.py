@@ -116,15 +116,17 @@ class ModelThread(Source):
         if self.rate.on_arrival(now_ns):
             self._aim(request.deadline_ns - request.arrived_at_ns)
             self.timers.arm(self.silence, now_ns + self.rules.silent_ns)
+        if request.rows > 1:
+            self.rate.count += request.rows - 1
         if request.start_by_ns != NEVER and not self.framed:
             self.framed = True
         queue = self.queue
         if queue.push(request):
             return self._anew(now_ns)
         # The common case: the candidate was the whole queue, and has room for one more.
-        size = self.size + 1
+        size = self.size + request.rows
         items, head = queue.items, queue.head
-        if size == len(items) - head and size <= self.cost.size_max:
+        if size == len(items) - head + queue.extra and size <= self.cost.size_max:
             lead = self.lead
             lead_ns = lead.start_ns + lead.per_request_ns * size
             end_by_ns = items[head].deadline_ns - lead_ns
@@ -202,14 +204,14 @@ class ModelThread(Source):
         size = self._prune(slot.start_at_ns, spare=self.desk.free_backends(self) > 1)
         if size > 0 and not slot.plain(self.variant):
             budget_ns = self.queue.first().deadline_ns - slot.start_at_ns
-            size = min(size, slot.size_that_fits(self.variant, budget_ns))
+            size = self._whole(min(size, slot.size_that_fits(self.variant, budget_ns)))
         batch = None
         if size > 0:
-            taken = self.queue.pop_many(size)
+            taken = self.queue.pop_rows(self.queue.head, size)
             variant = self.variant
             if self.family is not None:
                 variant = suited(self.family, slot, variant, taken)
-            batch = Batch(variant, taken)
+            batch = Batch(variant, taken, size)
         if len(self.queue) != waiting:
             # A bid that has only been offered the wrong backend stands as it is.
             self._rebuild(now_ns)
@@ -220,13 +222,30 @@ class ModelThread(Source):
         lead = self.lead
         size = self._prune(now_ns + lead.ns(1), spare=self.desk.free_backends(self) > 0)
         self.size = 0
+        while size > 0 and self.queue.extra and self._leaves_late(now_ns):
+            first = self.queue.pop()
+            self.drop_late(first, self.variant, first.deadline_ns, self.kind)
+            size = self._prune(now_ns + lead.ns(1), spare=self.desk.free_backends(self) > 0)
         if size == 0:
             return
         end_by_ns = self.queue.first().deadline_ns
         while size > 1 and now_ns + lead.ns(size) + self.plan_ns[size] > end_by_ns:
             size -= 1
+        if self.queue.extra:
+            size = self._whole(size)
         self.hold_until_ns = self._hold_until_ns(self.queue.head, size)
         self._stand(now_ns, size, end_by_ns - lead.ns(size))
+
+    def _whole(self, size: int, first: int = -1) -> int:
+        """The most places up to that size that whole requests fill, from the first one on."""
+        queue = self.queue
+        return queue.fill(size, queue.head if first < 0 else first) if queue.extra else size
+
+    def _leaves_late(self, now_ns: int) -> bool:
+        """Whether all rows of the first request take longer to fetch and run than it has."""
+        first = self.queue.first()
+        ready_at_ns = now_ns + self.lead.ns(first.rows)
+        return ready_at_ns + self.plan_ns[first.rows] > first.deadline_ns
 
     def _form(self, candidate: KindCandidate, start_at_ns: int, offered: int) -> int:
         """Choose the candidate of a kind anew, where so many backends of it are offered; returns
@@ -250,6 +269,9 @@ class ModelThread(Source):
             now_ns + lead.ns(candidate.size) + plan_ns[candidate.size] > end_by_ns
         ):
             candidate.size -= 1
+        candidate.size = self._whole(candidate.size, first)
+        if candidate.size == 0:
+            return None
         end_by_ns -= lead.ns(candidate.size)
         hold_until_ns = self._hold_until_ns(first, candidate.size)
         early_ns = int(self.options.wait_margin * self.desk.wait_ns(candidate.kind))
@@ -263,12 +285,13 @@ class ModelThread(Source):
         if size > 0:
             budget_ns = self.queue.items[candidate.first].deadline_ns - start_at_ns
             size = min(size, slot.size_that_fits(self.variant, budget_ns))
+            size = self._whole(size, candidate.first)
         if size == 0:
             return None
-        taken, variant = self.queue.pop_from(candidate.first, size), self.variant
+        taken, variant = self.queue.pop_rows(candidate.first, size), self.variant
         if self.family is not None:
             variant = suited(self.family, slot, variant, taken)
-        return Batch(variant, taken)
+        return Batch(variant, taken, size)
 
     def _hold_until_ns(self, first: int, size: int) -> int:
         """The earliest of what these requests allow: the user's limit, their successors."""
@@ -288,7 +311,8 @@ class ModelThread(Source):
         bid = self.standing_bid
         bid.size = size
         bid.expires_at_ns = bid.key = end_by_ns - plan_ns[size]
-        if size >= self.at_once or size == self.cost.size_max:
+        full = size == self.cost.size_max or (self.queue.extra and size < self.queue.rows)
+        if full or size >= self.at_once:
             # Not before everything of this instant has arrived: frames of cameras come together.
             if before == 0 or bid.ripe_at_ns > now_ns:
                 bid.ripe_at_ns = min(now_ns + 1, bid.expires_at_ns)
@@ -314,9 +338,10 @@ class ModelThread(Source):
         while len(queue) > 0:
             # Index 0 of the table is a batch of nobody, which fits any budget from 0 up.
             first = queue.first()
-            fits = bisect_right(self.plan_ns, first.deadline_ns - start_at_ns) - 1
-            if fits >= self.window or (fits > 0 and (spare or len(queue) < self.window)):
-                return min(fits, len(queue))
+            room = bisect_right(self.plan_ns, first.deadline_ns - start_at_ns) - 1
+            fits = queue.fill(room, queue.head) if queue.extra else min(room, len(queue))
+            if fits > 0 and (room >= self.window or spare or queue.rows < self.window):
+                return fits
             if fits > 0:
                 self.outbox.drop(queue.pop(), DropReason.WINDOW)
                 continue

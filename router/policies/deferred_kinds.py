@@ -100,7 +100,7 @@ class KindCandidate:
         self.first, self.size = first, 0
         if first < len(items):
             fits = bisect_right(plan_ns, items[first].deadline_ns - start_at_ns) - 1
-            self.size = min(fits, len(items) - first)
+            self.size = queue.fill(fits, first) if queue.extra else min(fits, len(items) - first)
         return self.size
 
     def aim(

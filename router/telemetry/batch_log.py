@@ -16,7 +16,7 @@ class LoggedMeters(Meters):
                 batch=batch.batch_id,
                 backend=backend,
                 variant=self.built.variants[batch.variant],
-                size=len(batch.requests),
+                size=batch.size,
                 start_in_ms=in_ms(batch.start_at_ns - now_ns),
                 plan_ms=in_ms(batch.plan_ns),
                 requests=[str(request.rid) for request in batch.requests],

@@ -33,6 +33,9 @@ class ApplicationFrame:
     worst_stream_bad_rate: float
     variants: Mapping[str, float]
     """Share of requests that each serves."""
+    promised_accuracy: float | None = None
+    """None where the policy promises nothing."""
+    promised_violation: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,11 +83,13 @@ class Meters:
         """By variant: loads and the time they took, over all backends."""
         self.failures = 0
         """Batches and loads that failed on backends."""
+        self.non_finite: dict[str, int] = {}
+        """By variant: requests whose outputs held a NaN or an infinity."""
 
     # Batches
 
     def on_dispatch(self, now_ns: int, backend: int, batch: Batch) -> None:
-        sizes, size = self.sizes[batch.variant], len(batch.requests)
+        sizes, size = self.sizes[batch.variant], batch.size
         sizes[size] = sizes.get(size, 0) + 1
 
     def on_done(
@@ -153,6 +155,7 @@ class Meters:
     def on_backend(self, number: int, stats: BackendStats) -> None:
         self.backends[number] = stats
         self.failures += stats.failures
+        add_counts(self.non_finite, dict(stats.non_finite))
         for variant, count, took_ns in stats.loads:
             known = self.loads.setdefault(variant, [0, 0])
             known[0] += count

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fermata.router.core.events import is_bad
+from fermata.router.core.signals import Promise
 from fermata.router.links.unavailability import Unavailability
 from fermata.router.telemetry.histogram import HistogramSnapshot
 from fermata.router.telemetry.meters import RecentBatch
@@ -67,6 +68,9 @@ class PolicySnapshot:
     figures: Mapping[str, float]
     trouble: str
     """The failure of its last computation, until one succeeds."""
+    promise: Promise | None = None
+    """The outcome that it expects now, where it can tell."""
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,3 +228,6 @@ class RouterSnapshot:
     """Connections that did not prove in time that they belong to the deployment."""
     recent: Mapping[str, list[RecentBatch]] | None = None
     """Batches of the last seconds on each backend, where they were asked for."""
+    non_finite: Mapping[str, int] = field(default_factory=dict)
+    """Requests whose outputs held a NaN or an infinity, by variant. Last: the control plane of the
+    version before reads these by their place."""

@@ -19,6 +19,7 @@ from fermata.foundation.refusals import check_positive, refuse
 from fermata.foundation.units import NEVER, SECOND, ms, seconds
 from fermata.foundation.validation import Fields, fields, read_yaml
 from fermata.profiles.reference import find_table
+from fermata.router.policies.auto import AUTO, unnamed
 from fermata.router.policies.catalog import (
     POLICIES,
     check_backends,
@@ -81,7 +82,7 @@ class Scenario:
     seed: int = 0
     duration_ns: int = seconds(30)
     warmup_ns: int = seconds(2)
-    policy: str = "deferred"
+    policy: str = AUTO
     policy_options: Mapping[str, object] = field(default_factory=dict)
     jitter: tuple[tuple[int, float], ...] = ((0, 0.0),)
     """(from, relative spread) of run times, by time from the end of the warm-up."""
@@ -177,8 +178,8 @@ def build_scenario(
     applications = _simulated(given)
     groups = read_backends(top, "backends")
     backends = sum(group.count for group in groups)
-    policy = top.choice("policy", POLICIES, "deferred")
     options = top.mapping("policy_options")
+    policy = top.choice("policy", POLICIES, unnamed(options))
     read_options(policy, options)
     arrivals = read_arrivals(top)
     for name in arrivals.rps_of:

@@ -41,6 +41,7 @@ from fermata.partitioner.plan_file import by_name, load_plan
 from fermata.profiles.profile import Profile, linear
 from fermata.profiles.store import load_file, load_table, tables
 from fermata.router.assembly import assemble
+from fermata.router.policies.auto import resolved
 from fermata.router.policies.catalog import POLICIES, read_options
 from fermata.router.policies.rl.checkpoint import load_checkpoint
 from fermata.router.telemetry.snapshot import PlacementSnapshot, RouterSnapshot
@@ -144,6 +145,15 @@ def _written(path: Path) -> Any:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def _serves(file: Any) -> tuple[str, Mapping[str, object]]:
+    """What serves applications that name no policy, and its options: `auto` by what it stands for
+    where they agree."""
+    unnamed = [each for each in file.applications if not each.policy]
+    found = [resolved(each, file.policy, file.policy_options) for each in unnamed]
+    alike = found and all(each == found[0] for each in found)
+    return found[0] if alike else (file.policy, file.policy_options)
+
+
 def _options(policy: str, given: Mapping[str, object]) -> Meaning:
     """Every option that a user may set, by the name and in the unit of files."""
     options, fixed = read_options(policy, given), POLICIES[policy].fixed
@@ -227,11 +237,13 @@ def _trace(path: str) -> Meaning:
 
 def _scenario(path: str) -> Meaning:
     scenario = load_scenario(path)
+    policy, options = _serves(scenario)
     network, autoscaler, epochs = scenario.network, scenario.autoscaler, scenario.epochs
     read: Meaning = {
-        **_pick(scenario, "backends rate_rps seed duration_ns warmup_ns policy jitter variation"),
+        **_pick(scenario, "backends rate_rps seed duration_ns warmup_ns jitter variation"),
+        "policy": policy,
         **_pick(scenario, "draw dispatch_ns shares swap fair_shares"),
-        "policy_options": _options(scenario.policy, scenario.policy_options),
+        "policy_options": _options(policy, options),
         "arrivals": _pick(scenario.arrivals, "process shape d0 d1 rps step_ns rps_of phase"),
         "faults": [_pick(each, "at_ns backend kind factor for_ns") for each in scenario.faults],
         "applications": [_simulated(each) for each in scenario.applications],
@@ -318,9 +330,11 @@ def _at_sizes(table: Sequence[int]) -> dict[int, int]:
 
 
 def _router(config: Any) -> Meaning:
+    policy, options = _serves(config)
     return {
-        **_pick(config, "policy swap sub_clusters fair_shares"),
-        "policy_options": _options(config.policy, config.policy_options),
+        **_pick(config, "swap sub_clusters fair_shares"),
+        "policy": policy,
+        "policy_options": _options(policy, options),
         "applications": [_served(each) for each in config.applications],
         "variants": assemble(config).variants,
     }

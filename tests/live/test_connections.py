@@ -229,6 +229,8 @@ def is_cut(one: socket.socket) -> bool:
         return True
     except BlockingIOError:
         return False
+    except ConnectionResetError:
+        return True
 
 
 def is_served(running: Running) -> bool:

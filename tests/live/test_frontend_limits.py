@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -12,12 +13,12 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
-from stand_in import Running, ask, numbers, options
+from stand_in import LINKS, Running, ask, numbers, options
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import from_array
-from fermata.deployments.specs.frontend import StreamLimits, TableLimits
+from fermata.deployments.specs.frontend import ServerOptions, StreamLimits, TableLimits
 from fermata.foundation.units import ms, seconds
 
 pytestmark = pytest.mark.live
@@ -33,6 +34,27 @@ def test_payload_memory_is_bounded() -> None:
     assert len(refused) == 3
     assert "payload_bytes_max=100000" in refused[0].error_message
     assert refused[0].infer_response.parameters["retry_after_us"].int64_param > 0
+    system.close()
+
+
+def test_an_input_that_no_message_to_another_machine_holds_is_refused_by_name() -> None:
+    links = replace(LINKS, frame_bytes_max=1 << 20)
+    server = ServerOptions(grpc_port=0, http_port=0, drain_ns=ms(500))
+    system = Running(lambda: options(node="elsewhere", links=links, server=server))
+    with grpc.insecure_channel(system.target) as channel:
+        stub = InferenceStub(channel)
+        fits, too_large = (
+            from_array("input", np.ones(size, np.float32)) for size in (1000, 400_000)
+        )
+        for _ in range(2):
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.ModelInfer(ask("large", too_large), timeout=10)
+            assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert "too-large: its input of 1600000 bytes" in caught.value.details()
+            assert dict(caught.value.trailing_metadata())["fermata-reason"] == "too-large"
+            assert numbers(stub.ModelInfer(ask("large", fits), timeout=10)) == [1000, 1, 1]
+    assert system.frontend.hub.table.payload_bytes == 0
+    assert not system.frontend.hub.table.lent
     system.close()
 
 

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import grpc
 import numpy as np
@@ -20,6 +20,7 @@ pytest.importorskip("uvicorn")
 
 from stand_in import Running, ask, numbers, options, picture, wait_for
 
+from benchmarks.attacks.attacker import Aim, Http2, source
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import from_array
@@ -246,3 +247,28 @@ def test_every_call_of_a_burst_is_answered_with_a_reason(running: Running) -> No
         )
     assert None not in ends, ends
     assert ends["OK"] > 1000
+
+
+def test_the_address_of_a_flood_may_not_connect_for_a_while(running: Running) -> None:
+    """Others are served meanwhile, and what the flood had sent is not worked on."""
+    port = running.frontend.server.grpc_port
+    aim = Aim(port, running.frontend.server.http_port, "sum", (4,))
+    flood = Http2(aim, number=7)
+    with suppress(OSError):
+        for _ in range(20_000):
+            flood.reset(flood.begin("ModelInfer"))
+    flood.close()
+    wait_for(lambda: source(7) in running.frontend.server.connections.penalties)
+    with pytest.raises(TimeoutError):
+        socket.create_connection(("127.0.0.1", port), 0.2, (source(7), 0))
+    with grpc.insecure_channel(running.target) as channel:
+        assert numbers(InferenceStub(channel).ModelInfer(ask("sum"), timeout=10)) == [6, 0, 3]
+    running.frontend.server.connections.penalties.clear()
+    wait_for(lambda: connects(port))
+
+
+def connects(port: int) -> bool:
+    with suppress(TimeoutError):
+        socket.create_connection(("127.0.0.1", port), 0.1, (source(7), 0)).close()
+        return True
+    return False

@@ -122,10 +122,9 @@ def test_peer_that_does_not_read_is_cut_and_others_are_refused_in_words() -> Non
             await asyncio.sleep(0)
         assert events.down[0].code is CloseCode.CONGESTED
         refused = Recorder()
-        with pytest.raises(LinkError, match="backend 1 speaks protocol 9"):
-            await connect(
-                f"{HOST}:{port}", lambda: Hello(9, "backend", 1, 0), refused, heartbeat, options
-            )
+        later = replace(options, speaks=(PROTOCOL + 1,))
+        with pytest.raises(LinkError, match=f"backend 1 speaks protocol {PROTOCOL + 1}"):
+            await connect(f"{HOST}:{port}", greet("backend"), refused, heartbeat, later)
         with pytest.raises(LinkError, match="cannot be reached"):
             await connect(f"{HOST}:1", greet("backend"), refused, heartbeat, options)
         link.transport.resume_reading()

@@ -76,6 +76,7 @@ SOURCES: dict[str, Build] = {
     "rl, trained": trained,
     "central-queue, any variant": choosing("central-queue"),
     "central-queue, deferred": choosing("central-queue", hold="deferred"),
+    "lookahead, any variant": choosing("lookahead"),
     "ramsis, any variant": choosing("ramsis", bins=10, queue_max=4, load_rps=200.0),
     "ramsis, shortest queue": choosing(
         "ramsis", bins=10, queue_max=4, load_rps=200.0, balancing="shortest-queue"
@@ -91,6 +92,7 @@ POOLED = [
 ]
 """Policies that share all backends."""
 CHOOSING = {
+    "lookahead, any variant",
     "central-queue, any variant",
     "central-queue, deferred",
     "ramsis, any variant",

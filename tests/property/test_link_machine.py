@@ -11,6 +11,7 @@ from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.handshake import ACCEPTOR, CONNECTOR, ROLES, prove
 from fermata.router.links.messages import (
     PROTOCOL,
+    PROTOCOLS,
     Cancel,
     Challenge,
     Goodbye,
@@ -60,12 +61,12 @@ class LinkMachine(RuleBasedStateMachine):
     @initialize(
         backend_term=st.integers(0, 3),
         router_term=st.integers(0, 3),
-        protocol=st.sampled_from([PROTOCOL] * 5 + [PROTOCOL + 1]),
+        protocol=st.sampled_from([*PROTOCOLS] * 3 + [PROTOCOL + 1]),
         secret=st.sampled_from([SECRET] * 5 + [b""]),
     )
     def meet(self, backend_term: int, router_term: int, protocol: int, secret: bytes) -> None:
         self.now_ns = 0
-        same = protocol == PROTOCOL and secret == SECRET
+        same = protocol in PROTOCOLS and secret == SECRET
         self.may = same and backend_term <= router_term
         me = Hello(protocol, "backend", 3, backend_term)
         backend = connector(me, secret, frame_bytes_max=FRAME_BYTES_MAX)

@@ -23,6 +23,7 @@ from fermata.router.links.messages import (
     Result,
     ShortCircuit,
     Submit,
+    Unread,
 )
 
 LIMITS = TableLimits(payload_bytes_max=1000, requests_max=6, router_wait_ns=ms(30))
@@ -173,6 +174,13 @@ class TableMachine(RuleBasedStateMachine):
         else:
             self.table.on_dropped(self.now_ns, Dropped(rid, "late", unread=unread))
         self.carry_out()
+
+    @rule(data=st.data())
+    def router_gives_it_to_one_that_fetches(self, data: st.DataObject) -> None:
+        rid = self.some(data)
+        if self.reading.pop((PLACED, rid), None) is not None:
+            self.table.on_unread(Unread((rid,)))
+            self.carry_out()
 
     # Backends
 

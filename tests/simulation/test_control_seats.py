@@ -2,17 +2,22 @@
 become of the other, in the simulated world."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from fermata.deployments.specs.status import DeploymentStatus
+from fermata.fault_simulator.deployment import ENCODED
 from fermata.fault_simulator.invariants import Invariants
-from fermata.fault_simulator.processes import RouterHost
+from fermata.fault_simulator.processes import LINKS, RouterHost
 from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import World
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.units import ms, seconds
 from fermata.partitioner.plan import Plan
+from fermata.router.links.messages import PROTOCOLS, Result
+from fermata.router.links.transport import LinkOptions
 
 UP_NS = seconds(5)
 """Until the autoscaler has told what it wants."""
@@ -23,9 +28,12 @@ NOTICED_NS = seconds(3)
 class Play:
     """A system that has come up, with a router in each seat and the first of them in the lead."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, links: LinkOptions = LINKS) -> None:
+        """`links` of all processes that start meanwhile."""
         self.world = world = World(seed)
-        self.system = SimulatedDeployment(world, backends=2, frontends=1, standby=True, scaled=True)
+        self.system = SimulatedDeployment(
+            world, backends=2, frontends=1, standby=True, scaled=True, links=links
+        )
         self.invariants = Invariants(self.system)
         self.run(UP_NS)
         assert self.router(0).leads
@@ -103,3 +111,23 @@ def test_a_router_that_waits_does_not_answer_for_an_empty_one() -> None:
     play.router(1).loop.start(ask)
     play.run(ms(100))
     assert len(refused) == 3
+
+
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_upgrade_with_a_standby_refuses_nothing(seed: int, older: bool) -> None:
+    """Its routers are replaced in turn, the leader last; they may be of the version before."""
+    play = Play(seed, LINKS if not older else replace(LINKS, speaks=PROTOCOLS[1:]))
+    system, world = play.system, play.world
+    system.links, system.begin_ns = LINKS, seconds(2)
+    old = {play.router(0), play.router(1)}
+    for number in range(600):
+        (frontend,) = system.frontends
+        world.after(number * ms(20), partial(system.clients.send, ENCODED, frontend))
+    system.mark += "+"
+    system.replace_control(linger_ns=seconds(1))
+    play.run(seconds(15))
+    assert not old & {play.router(0), play.router(1)}
+    outcomes = [sent.outcomes for sent in system.clients.ledger]
+    assert len(outcomes) == 600
+    assert [each for each in outcomes if not isinstance(each[0], Result)] == []

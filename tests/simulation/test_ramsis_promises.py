@@ -78,10 +78,10 @@ def test_promise_is_what_the_solver_says_and_what_is_seen(
         promised = made.ladder.promise(came_rps)
         solved = solve(made.job.problem.at_rate(came_rps))
         where = f"{rate_rps} req/s"
-        assert promised[0] == pytest.approx(solved.accuracy, abs=TOLERANCE), where
-        assert promised[1] == pytest.approx(solved.violation, abs=TOLERANCE), where
-        assert promised[0] == pytest.approx(seen.accuracy, abs=TOLERANCE), where
-        assert promised[1] == pytest.approx(seen.bad_rate, abs=TOLERANCE), where
+        assert promised.accuracy == pytest.approx(solved.accuracy, abs=TOLERANCE), where
+        assert promised.violation == pytest.approx(solved.violation, abs=TOLERANCE), where
+        assert promised.accuracy == pytest.approx(seen.accuracy, abs=TOLERANCE), where
+        assert promised.violation == pytest.approx(seen.bad_rate, abs=TOLERANCE), where
 
 
 @pytest.mark.parametrize("reward", ["query", "decision"])

@@ -11,16 +11,18 @@ from told import Told, advance, make, send
 
 from fermata.foundation.units import NEVER, ms
 from fermata.router.core.admission import Stream, StreamAdmission
-from fermata.router.core.costs import Costs, RatioWindow
+from fermata.router.core.costs import Costs
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.engine import Engine
-from fermata.router.core.events import Batch, DropReason, Request, Retry
+from fermata.router.core.events import Batch, Drop, DropReason, Request, Retry
 from fermata.router.core.lead import Lead
+from fermata.router.core.margins.ratios import RatioWindow
 from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.core.matching.lane import Lane
 from fermata.router.core.matching.standing import Standing
 from fermata.router.core.matching.time_share import TimeParty
 from fermata.router.core.pool import Pool
+from fermata.router.core.replacement import Successor, replace_sources
 from fermata.router.core.shares import FairAdmission
 from fermata.router.core.source import POOL, Outbox, Slot, own_lane
 
@@ -573,3 +575,21 @@ def application_has_no_variant() -> None:
 @breaks("TimeParty.__init__", "0.0 < share <= 1.0")
 def party_has_more_than_all_the_time() -> None:
     TimeParty(1, 2.0)
+
+
+# Replacement
+
+
+@breaks("replace_sources", "not engine.outbox.effects")
+def source_goes_before_its_effects_are_carried_out() -> None:
+    engine = make(Told())
+    engine.outbox.effects.append(Drop(request(), DropReason.LATE))
+    replace_sources(engine, 0, {0: Successor(Told(), None, None)}, {})
+
+
+@breaks("replace_sources", "all((number in successors for number, each in enumerate(engine.sour")
+def source_goes_that_still_serves_another() -> None:
+    source = Told()
+    engine = make(source)
+    engine.add_application(source)
+    replace_sources(engine, 0, {0: Successor(Told(), None, None)}, {})

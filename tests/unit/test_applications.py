@@ -34,7 +34,10 @@ SET: dict[str, Any] = {
     "canary": {"share": 0.2, "requests_min": 5},
     "load": "asked",
     "input": {"dtype": "UINT8", "shape": [3, 8, 8], "image": True, "fit": "whole"},
+    "inputs": [{"name": "ids", "dtype": "INT64", "shape": [-1], "optional": False}],
+    "outputs": [{"name": "scores", "dtype": "FP32", "shape": [4]}],
     "labels": ["cat", "dog"],
+    "rows": [1, 4],
     "clients": CLIENTS,
 }
 """Examples of options whose type alone gives none that goes with the others."""

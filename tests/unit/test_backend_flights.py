@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from fermata.deployments.backend.execution.executor import BatchOutcome, Executor
+from fermata.deployments.backend.execution.executor import BatchOutcome, Executor, refusals
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner
-from fermata.deployments.backend.execution.tensors import Array
+from fermata.deployments.backend.execution.tensors import Array, RowItems
+from fermata.deployments.backend.pictures.picture_runner import StagedPictures
 from fermata.foundation.units import ms
 
 
@@ -125,6 +126,14 @@ def test_a_batch_that_cannot_be_launched_ahead_waits_for_the_flights() -> None:
     outcomes = [bench.take().job, bench.take().job]
     bench.executor.stop()
     assert outcomes == ["flying", "own"]
+
+
+def test_an_input_that_could_not_be_staged_is_named_behind_one_of_several_rows() -> None:
+    rows = RowItems(np.zeros((3, 1)), 3)
+    single = np.zeros(1)
+    box = [StagedPictures(None, {1: "of the first", 3: "of the second"})]
+    found = refusals(box, [4, 6, 7], [rows, single, single])
+    assert found == {4: "of the first", 6: "of the second"}
 
 
 def test_fitted_pictures_are_launched_ahead_too() -> None:

@@ -14,6 +14,7 @@ pytest.importorskip("torchvision")
 
 import torch
 
+from fermata.deployments.backend.batch_pipeline import PipelineJob
 from fermata.deployments.backend.execution.executor import (
     BatchOutcome,
     Executor,
@@ -21,12 +22,13 @@ from fermata.deployments.backend.execution.executor import (
 )
 from fermata.deployments.backend.execution.graphs import Staged
 from fermata.deployments.backend.execution.runner import PlainRunner
-from fermata.deployments.backend.execution.tensors import Array, InputError
+from fermata.deployments.backend.execution.tensors import Array, InputError, Item, RowItems
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.device_fitting import fit_all, fits_on_device, normalise
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
 from fermata.deployments.models.picture_decoding import decode, fit, write
 from fermata.deployments.specs.served_model import ImageSpec
+from fermata.router.links.messages import Payload, Run
 
 SIDE = 32
 SPEC = ImageSpec(SIDE, SIDE)
@@ -130,17 +132,19 @@ def on_cpu() -> PictureRunner:
     return PictureRunner(plain, SPEC, (3, SIDE, SIDE), "uint8")
 
 
-class Job:
-    def __init__(self, count: int) -> None:
-        self.inputs = dict.fromkeys(range(count))
+def job_of(items: list[Item]) -> PipelineJob:
+    job = PipelineJob(0, Run(1, "v", tuple(range(len(items))), 0, 0))
+    for rid, given in enumerate(items):
+        rows = given.count if isinstance(given, RowItems) else 0
+        job.inputs[rid] = Payload(rid, "", (), rows=rows)
+    return job
 
 
-def served(runner: PictureRunner, items: list[Array]) -> list[Any]:
+def served(runner: PictureRunner, items: list[Item]) -> list[Any]:
     """What becomes of each request of one batch."""
     heard: queue.SimpleQueue[BatchOutcome] = queue.SimpleQueue()
     executor = Executor(heard.put)
-    job: Any = Job(len(items))
-    executor.begin(job, runner, list(enumerate(items)), {})
+    executor.begin(job_of(items), runner, list(enumerate(items)), {})
     outcome = heard.get(timeout=10)
     executor.stop()
     assert outcome.failed == ""
@@ -175,6 +179,15 @@ def test_pictures_and_tensors_run_in_one_batch(runner: PictureRunner) -> None:
     assert "cannot decode" in found[2]
     assert found[3] == pytest.approx(wanted[2], abs=0.5)
     assert served(runner, [items[1]]) == [wanted[1]]
+
+
+@pytest.mark.parametrize("runner", [on_device(), on_cpu()])
+def test_a_broken_picture_is_named_beside_a_request_of_several_rows(runner: PictureRunner) -> None:
+    rows = np.full((2, 3, SIDE, SIDE), 7, np.uint8)
+    found = served(runner, [RowItems(rows, 2), item(BROKEN), pixels_of(jpeg())])
+    assert found[0] == 7
+    assert "cannot decode" in found[1]
+    assert found[2] == pixels_of(jpeg()).mean()
 
 
 def test_an_item_is_checked_as_what_it_is() -> None:

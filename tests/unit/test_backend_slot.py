@@ -143,6 +143,20 @@ def test_what_fails_after_its_router_went_is_given_back() -> None:
     ]
 
 
+def test_outputs_that_no_message_holds_are_refused_with_their_size() -> None:
+    pipeline = ready()
+    pipeline.limits = PipelineLimits(outputs_bytes_max=8)
+    order(pipeline, 1, 5, 6)
+    (job,) = begun(give(pipeline, 5, 6))
+    outputs = [OUTPUT * 2, OUTPUT * 3]
+    pipeline.on_finished(ms(5), job, 0, 0, ms(5), outputs)
+    sent = [each.result for each in pipeline.take_effects() if isinstance(each, SendResults)]
+    assert [(each.rid, each.error) for each in sent] == [
+        (5, ""),
+        (6, "its outputs take 12 bytes, a message holds 8"),
+    ]
+
+
 def test_input_that_never_comes_is_given_up_with_a_word() -> None:
     pipeline = ready()
     order(pipeline, 1, 1, 2, start_in_ns=ms(3))

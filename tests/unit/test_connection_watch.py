@@ -142,6 +142,8 @@ def test_half_sent_messages_are_counted_and_their_connection_is_cut() -> None:
     assert world.watch.is_pressed
     assert world.look() == [greedy]
     assert world.sockets == [honest]
+    # Its address is kept out for a while: it would hold as much again.
+    assert list(world.watch.penalties) == ["10.0.0.1"]
     # One that holds much more is cut without a word.
     another = world.connect("10.0.0.3")
     world.call("ipv4:10.0.0.3:4000")
@@ -222,6 +224,50 @@ def test_connections_that_leave_their_calls_behind_cost_their_address_the_next()
     world.look()
     again = world.connect(port=4001)
     assert world.look() == [again]
+
+
+def test_calls_that_are_wrong_end_their_connection_if_there_is_no_end_of_them() -> None:
+    world = World()
+    honest, wrong = world.connect("10.0.0.2"), world.connect()
+    for count, peer in ((100, "ipv4:10.0.0.2:4000"), (101, ONE)):
+        for _ in range(count):
+            call = world.call(peer)
+            call.since_ns = NEVER
+            world.gate.leave(call, wrong=True)
+    assert world.look() == [wrong]
+    assert world.sockets == [honest]
+    assert list(world.watch.penalties) == ["10.0.0.1"]
+
+
+@pytest.mark.parametrize(("address", "cut"), [("10.0.0.1", 5), ("10.0.0.99", 0)])
+def test_vain_calls_are_counted_by_address_too(address: str, cut: int) -> None:
+    """Five connections, each within its limits; those of a proxy may be five clients."""
+    world = World()
+    world.gate.limits = replace(LIMITS, per_address_max=6)
+    world.connect(address, port=9)
+    for port in range(5):
+        world.connect(address, port)
+        for _ in range(45):
+            world.gate.leave(world.call(f"ipv4:{address}:{port}"))
+    assert len(world.look()) == cut
+    assert list(world.watch.penalties) == [address][: min(cut, 1)]
+
+
+def test_a_flood_is_looked_at_without_delay() -> None:
+    world = World()
+    world.connect()
+    for count in range(1, 200):
+        world.gate.leave(world.call())
+        assert world.gate.alarm.is_set() == (count % 51 == 0)
+        world.gate.alarm.clear()
+
+
+def test_calls_of_connections_that_are_gone_punish_nobody() -> None:
+    world = World()
+    for _ in range(60):
+        world.gate.leave(world.call(""))
+    world.look()
+    assert world.watch.penalties == {}
 
 
 def test_health_checks_that_are_not_read_are_refused_and_end_their_connection() -> None:

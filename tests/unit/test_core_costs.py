@@ -6,7 +6,8 @@ import random
 import pytest
 
 from fermata.foundation.units import ms
-from fermata.router.core.costs import RULES, Costs, RatioWindow, fixed_cost_ns
+from fermata.router.core.costs import Costs, fixed_cost_ns
+from fermata.router.core.margins.ratios import RULES, RatioWindow
 from fermata.router.core.source import Slot
 
 

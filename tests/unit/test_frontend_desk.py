@@ -3,18 +3,22 @@
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
+import numpy as np
 import pytest
 
-from fermata.clients.wire.tensors import RawTensor
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.tensors import RawTensor, add_input, from_array
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.frontend.requests.request_driver import DriverLimits, RequestDriver
 from fermata.deployments.frontend.requests.table import RequestTable
+from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.units import ms, seconds
 from fermata.router.links.messages import (
@@ -31,6 +35,9 @@ BYTES = ServedModel("bytes", TensorSpec("input", "UINT8", (4,)), seconds(1), sec
 SIZED = ServedModel(
     "sized", TensorSpec("input", "UINT8", (8, 8, 3)), seconds(1), seconds(1), sides={"small": 8}
 )
+
+
+PAIRS = ServedModel("pairs", TensorSpec("input", "FP32", (2,)), seconds(1), seconds(1), rows_max=2)
 
 
 class Watch:
@@ -50,6 +57,17 @@ class Nowhere:
 
     def to_backend(self, backend: int, payload: Payload) -> None:
         pass
+
+
+class Recorder(Nowhere):
+    """Keeps what the router is told."""
+
+    def __init__(self) -> None:
+        self.submitted: list[Submit] = []
+
+    def to_router(self, message: Submit | Cancel | Evidence | ClientNetworkReport) -> None:
+        if isinstance(message, Submit):
+            self.submitted.append(message)
 
 
 @contextmanager
@@ -98,6 +116,42 @@ def test_an_answer_without_words_costs_nobody_else_theirs(
     assert refused.status == "INTERNAL"
     assert "no words for it" in refused.message
     assert isinstance(served, Result)
+
+
+def rows(*values: float) -> ParsedRequest:
+    request = pb.ModelInferRequest(model_name="pairs")
+    add_input(request, from_array("input", np.array([[each, each] for each in values], np.float32)))
+    return parse_request(request, Registry.of([PAIRS]))
+
+
+async def _open_rows(*values: float) -> tuple[int | Refusal, list[Submit], int]:
+    told = Recorder()
+    with ThreadPoolExecutor(1) as pool, closing(Arena(1 << 20)) as arena:
+        # A part is small enough to be handled at once, all of them together are not.
+        limits = DriverLimits(inline_bytes_max=16)
+        driver = RequestDriver(RequestTable(1), arena, pool, told, limits)
+        driver.on_router_up(1)
+        found = driver.open(rows(*values), lambda *_: None)
+        await asyncio.sleep(0)
+        left = len(driver.table.entries)
+        driver.close()
+    return found, told.submitted, left
+
+
+def test_each_part_of_a_split_request_has_a_place_of_its_own() -> None:
+    found, submitted, _ = asyncio.run(_open_rows(1, 2, 3, 4, 5))
+    assert isinstance(found, int)
+    assert [each.rows for each in submitted] == [2, 2, 1]
+    places = [each.payload for each in submitted if each.payload is not None]
+    assert [(each.rows, each.length) for each in places] == [(2, 16), (2, 16), (0, 8)]
+    assert len({each.offset for each in places}) == 3
+
+
+def test_a_number_that_is_not_finite_is_found_in_any_part() -> None:
+    found, _, left = asyncio.run(_open_rows(1, 2, 3, 4, float("nan")))
+    assert isinstance(found, Refusal)
+    assert found.status == "INVALID_ARGUMENT"
+    assert left == 0
 
 
 async def _open_huge() -> int | Refusal:

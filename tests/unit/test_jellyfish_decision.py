@@ -57,9 +57,10 @@ def test_rates_are_rounded_up_to_a_unit() -> None:
     assert load_of(14.9) == 60
 
 
-def test_tails_that_fall_are_raised_to_those_of_smaller_dnns() -> None:
+def test_tails_that_fall_are_raised_to_those_of_smaller_batches() -> None:
+    # A more accurate DNN may be faster: it takes larger pictures, or is just better made.
     raised = make_zoo((0.5, 0.8), [[ms(10), ms(9)], [ms(8), ms(20)]])
-    assert raised.latency_ns == ((ms(10), ms(10)), (ms(10), ms(20)))
+    assert raised.latency_ns == ((ms(10), ms(10)), (ms(8), ms(20)))
 
 
 def test_floor_and_pin_shut_the_other_dnns_out() -> None:

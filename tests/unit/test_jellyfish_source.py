@@ -7,7 +7,8 @@ from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Advise, ClientReport, Dispatch, Drop, DropReason, Request
 from fermata.router.policies.family import Family, family_of
-from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions, accurate_order
+from fermata.router.policies.jellyfish.dominance import accurate_order
+from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
 
 SIZES = (128, 224, 320)
 TABLES = ([10.0, 14.0, 18.0], [15.0, 22.0, 29.0], [25.0, 40.0, 55.0])

@@ -19,7 +19,7 @@ from fermata.simulator.scenario.scenario import read_scenario
 
 FAST: dict[str, Any] = {"count": 4, "kind": "fast"}
 SLOW: dict[str, Any] = {"count": 4, "kind": "slow", "slower": 3}
-NET: dict[str, Any] = {"name": "net", "alpha_ms": 1.053, "beta_ms": 5.072}
+NET: dict[str, Any] = {"name": "net", "alpha_ms": 1.053, "beta_ms": 5.072, "accuracy": 0.8}
 
 
 def scenario_of(backends: object, slo_ms: float = 100, copies: int = 1, **top: Any) -> Any:
@@ -147,3 +147,38 @@ def test_tight_requests_are_left_to_the_fast_kind() -> None:
             if isinstance(effect, Dispatch):
                 given[effect.backend] = [each.rid for each in effect.batch.requests]
     assert given == {0: [0, 2, 1]} or given == {0: [0, 2], 1: [1]}
+
+
+# Policies with one queue for all kinds
+
+ONE_QUEUE = ["central-queue", "batch-queues", "jellyfish-plus"]
+
+
+@pytest.mark.parametrize("policy", ONE_QUEUE)
+def test_what_only_another_kind_serves_in_time_is_not_given_up(policy: str) -> None:
+    # The first kind takes 18.4 ms for one request alone, the second 6.1 ms.
+    served = played(scenario_of([SLOW, FAST], 15, rate_rps=200, policy=policy))
+    assert served.bad_rate < 0.01
+
+
+@pytest.mark.parametrize("policy", ONE_QUEUE)
+def test_the_kinds_that_are_left_are_planned_with(policy: str) -> None:
+    fast = {"count": 1, "kind": "fast"}
+    left = {"count": 8, "kind": "slow", "slower": 3}
+    top = {"policy": policy, "rate_rps": 500, "duration_s": 8, "warmup_s": 2}
+    faults = [{"at_s": 1, "backend": 0, "kind": "crash"}]
+    served = played(scenario_of([fast, left], 100, faults=faults, **top))
+    assert served.bad_rate <= played(scenario_of([left], 100, **top)).bad_rate + 0.002
+
+
+@pytest.mark.parametrize("policy", ["central-queue", "jellyfish-plus"])
+def test_variants_are_chosen_by_what_the_kinds_together_can_do(policy: str) -> None:
+    small = {"name": "small", "alpha_ms": 1.0, "beta_ms": 5.0, "accuracy": 0.7}
+    large = {"name": "large", "alpha_ms": 3.0, "beta_ms": 15.0, "accuracy": 0.8}
+    found = []
+    for groups in ([FAST, SLOW], [SLOW, FAST]):
+        given = scenario_of(groups, 200, rate_rps=600, policy=policy, duration_s=8, warmup_s=2)
+        given["applications"][0]["variants"] = [small, large]
+        found.append(played(given))
+    assert found[0].accuracy == pytest.approx(found[1].accuracy, abs=0.005)
+    assert max(each.bad_rate for each in found) < 0.01

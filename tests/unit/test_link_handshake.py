@@ -13,6 +13,7 @@ from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.handshake import ACCEPTOR, CONNECTOR, LINKS_TO, ROLES, Acceptor, prove
 from fermata.router.links.messages import (
     PROTOCOL,
+    PROTOCOLS,
     Cancel,
     Challenge,
     Goodbye,
@@ -349,6 +350,23 @@ def test_a_peer_of_protocol_5_that_connects_is_told_by_name() -> None:
     assert goodbye.reason == (
         f"backend 3 speaks protocol 5, this router speaks {PROTOCOL}; deploy one version"
     )
+
+
+@pytest.mark.parametrize("version", PROTOCOLS)
+def test_an_acceptor_answers_in_the_version_of_the_connector(version: int) -> None:
+    router, backend = acceptor(hello("router", 5)), connector(hello("backend", 0, version))
+    shake(router, backend)
+    assert router.peer is not None
+    assert backend.peer is not None
+    assert (router.peer.protocol, backend.peer.protocol) == (version, version)
+
+
+def test_an_answer_in_another_version_than_ones_own_is_refused() -> None:
+    router, backend = acceptor(hello("router", 5)), connector(hello("backend", 0, PROTOCOLS[1]))
+    backend.receive(0, frame(Challenge(nonce(1)), hello("router", 5, PROTOCOLS[0])))
+    assert router.peer is backend.peer is None
+    assert backend.closed is not None
+    assert backend.closed.code is CloseCode.PROTOCOL
 
 
 def test_a_router_of_protocol_5_is_told_by_name_and_tells() -> None:

@@ -105,11 +105,13 @@ def test_a_frontend_with_other_buckets_is_cut() -> None:
 
 def test_backends_loads_and_failures_are_added() -> None:
     world = World()
+    stats = BackendStats((("v", 1, ms(30)),), 2, models_bytes=9, non_finite=(("v", 3),))
     for _ in range(2):
-        world.hear(world.backend, BackendStats((("v", 1, ms(30)),), failures=2, models_bytes=9))
+        world.hear(world.backend, stats)
     found = snapshot(world.router)
     assert found["loads"] == {"v": [2, ms(60)]}
     assert found["failures"] == 4
+    assert found["non_finite"] == {"v": 6}
     assert found["processes"]["backends"][5]["models_bytes"] == 9
 
 

@@ -11,8 +11,14 @@ from snapshots import rated
 from fermata.deployments.control.history import History
 from fermata.deployments.metrics.families import FAMILIES, prometheus_text
 from fermata.deployments.metrics.reference_page import page
-from fermata.deployments.specs.status import AdviceStatus, DeploymentStatus, ScalingStatus
+from fermata.deployments.specs.status import (
+    AdviceStatus,
+    DeploymentStatus,
+    PromiseStatus,
+    ScalingStatus,
+)
 from fermata.foundation.units import ms, seconds
+from fermata.router.core.signals import Promise
 from fermata.router.links.messages import Answered, BackendStats, Done, FrontendStats
 from fermata.router.telemetry.histogram import LATENCY_NS
 from fermata.router.telemetry.snapshot import PolicySnapshot
@@ -36,7 +42,7 @@ def busy_world() -> World:
     stats = FrontendStats((answered,), memory_bytes=123, tenants=tenants)
     world.hear(world.frontend, stats)
     world.hear(world.frontend, FrontendStats((), memory_bytes=123, tenants=tenants))
-    gpu = BackendStats((("v", 1, ms(30)),), 1, 10, 20, 30, 40, 0.5)
+    gpu = BackendStats((("v", 1, ms(30)),), 1, 10, 20, 30, 40, 0.5, (("v", 2),))
     world.hear(world.backend, gpu)
     return world
 
@@ -54,7 +60,9 @@ def test_prometheus_reads_every_family() -> None:
     scaling = ScalingStatus(False, [AdviceStatus(3, 1, "", 2.0)], {}, 2, [])
     policies = {"cats": PolicySnapshot({"table_failures": 1.0}, "ended with status 1")}
     status = told(busy_world())
-    status = replace(status, router=replace(status.router, policies=policies), scaling=scaling)
+    promises = {"cats": PromiseStatus(Promise(0.8, 0.01), 0.79, 0.02)}
+    status = replace(status, router=replace(status.router, policies=policies))
+    status = replace(status, scaling=scaling, promises=promises)
     text = prometheus_text(status)
     families = {family.name: family for family in parser.text_string_to_metric_families(text)}
     for family in FAMILIES:

@@ -193,9 +193,9 @@ def test_a_floor_above_the_one_variant_that_runs_is_refused() -> None:
     )
     one = ApplicationSpec("a", ms(50), variants, accuracy_floor=0.8)
     with pytest.raises(ConfigError, match=r"'a': accuracy_floor=0.8, but 'small' has 0.7 and pol"):
-        assemble(RouterConfig((one,)))
-    assemble(RouterConfig((replace(one, serving="large"),)))
-    assemble(RouterConfig((replace(one, policy="central-queue"),)))
+        assemble(RouterConfig((one,), "deferred"))
+    assemble(RouterConfig((replace(one, serving="large"),), "deferred"))
+    assemble(RouterConfig((replace(one, policy="central-queue"),), "deferred"))
 
 
 def test_a_floor_that_nobody_can_judge_is_refused() -> None:

@@ -19,6 +19,7 @@ from fermata.deployments.config.frontend_options import decoders_of
 from fermata.deployments.config.resolve import model_specs, registry
 from fermata.deployments.frontend.inputs.request_input import DEVICE_PIXELS_MAX, RequestInput
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
+from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ImageSpec, ServedModel, TensorSpec
 from fermata.foundation.errors import ConfigError
@@ -41,10 +42,14 @@ def jpeg(width: int = 20, height: int = 10, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def read(data: bytes, model: ServedModel = MODEL, shape: tuple[int, ...] = (1,)) -> RequestInput:
+def parsed(model: ServedModel, shape: tuple[int, ...], *data: bytes) -> ParsedRequest:
     request = pb.ModelInferRequest(model_name="resnet")
-    add_input(request, RawTensor("input", "BYTES", shape, join_bytes([data])))
-    return parse_request(request, Registry.of([model]), CallContext(stream=1)).input
+    add_input(request, RawTensor("input", "BYTES", shape, join_bytes(data)))
+    return parse_request(request, Registry.of([model]), CallContext(stream=1))
+
+
+def read(data: bytes, model: ServedModel = MODEL, shape: tuple[int, ...] = (1,)) -> RequestInput:
+    return parsed(model, shape, data).input
 
 
 @pytest.mark.parametrize("shape", [(1,), (1, 1)])
@@ -74,15 +79,26 @@ def test_other_pictures_are_decoded_in_the_frontend(data: bytes) -> None:
     assert given.payload_spec() == MODEL.input
 
 
+def test_pictures_that_come_as_rows_are_passed_on_each_by_itself() -> None:
+    whole = parsed(MODEL, (3, 1), jpeg(), jpeg(kind="PNG"), jpeg(30, 10))
+    assert whole.is_split
+    parts = [part.input for part in whole.split()]
+    assert [part.encoded for part in parts] == [False, True, False]
+    assert [part.frame for part in parts] == [(10, 20), (0, 0), (10, 30)]
+    spec = parts[2].payload_spec()
+    assert (spec.datatype, spec.shape) == ("BYTES", (1,))
+
+
 def test_nothing_is_passed_on_unless_backends_decode() -> None:
     assert read(jpeg(), replace(MODEL, decoded_later=False)).encoded
 
 
-def deployment(device: str = "cuda", **more: Any) -> DeploymentConfig:
+def deployment(device: str = "cuda", swap: bool = False, **more: Any) -> DeploymentConfig:
     given = {"dtype": "UINT8", "shape": [3, 224, 224], "image": True, **more}
     variant = {"name": "v", "model": "torchvision:resnet50", "alpha_ms": 1, "beta_ms": 1}
     application = {"name": "a", "slo_ms": 50, "input": given, "variants": [variant]}
-    return read_config({"applications": [application], "backend": {"device": device}})
+    backend = {"device": device, "swap": swap}
+    return read_config({"applications": [application], "backend": backend})
 
 
 def decoded_later(config: DeploymentConfig) -> bool:
@@ -99,6 +115,7 @@ def test_pictures_are_decoded_on_the_gpu_where_there_is_one() -> None:
     assert not decoded_later(deployment("auto"))
     assert not decoded_later(deployment("cpu"))
     assert not decoded_later(deployment(image=False))
+    assert not decoded_later(deployment(swap=True))
 
 
 def test_a_gpu_that_there_is_not_is_refused() -> None:

@@ -1,5 +1,6 @@
 """Inputs whose place is known at submission: who reads them, and when their memory is free."""
 
+import msgspec
 from router_world import FakeLink, World, rid
 
 from fermata.deployments.backend.batch_pipeline import (
@@ -16,6 +17,7 @@ from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.specs.frontend import TableLimits
 from fermata.foundation.units import ms
 from fermata.router.links.messages import (
+    PLACES_FROM,
     RID_BITS,
     Cancel,
     Dropped,
@@ -25,6 +27,7 @@ from fermata.router.links.messages import (
     Returned,
     Run,
     Submit,
+    Unread,
 )
 
 TERMS = RequestTerms("resnet", ms(50), ms(50), 4)
@@ -94,6 +97,41 @@ def test_a_drop_frees_an_input_only_where_no_backend_was_given_it() -> None:
     assert released(found) == [lost]
 
 
+def test_an_input_that_is_fetched_elsewhere_is_free_with_its_answer() -> None:
+    found = table()
+    one, other = placed(found), placed(found)
+    found.on_unread(Unread((one,)))
+    found.on_fetch(ms(1), 1, Fetch(1, (one, other)))
+    found.on_result(ms(5), 1, answer(one))
+    found.on_result(ms(5), 1, answer(other))
+    assert released(found) == [one]
+    # The word may come last, and counts once.
+    found.on_unread(Unread((one, other)))
+    found.on_unread(Unread((other,)))
+    assert released(found) == [other]
+
+
+def test_a_place_is_not_told_again_though_nobody_has_read_it() -> None:
+    found = table()
+    one = placed(found)
+    found.on_unread(Unread((one,)))
+    found.on_fetch(ms(1), 1, Fetch(1, (one,)))
+    found.on_backend_down(ms(2), 1)
+    assert submitted(found) == [None]
+
+
+def test_a_router_of_the_version_before_is_told_no_place() -> None:
+    found = table()
+    found.tells_places = False
+    found.admit(0, TERMS, shared)
+    assert submitted(found) == [None]
+    # Its successor speaks this version.
+    found.tells_places = True
+    found.on_router_up(ms(1), 2)
+    (told,) = submitted(found)
+    assert told is not None
+
+
 def test_a_second_router_is_not_told_the_place_and_both_readers_are_waited_for() -> None:
     found = table()
     one = placed(found)
@@ -160,6 +198,19 @@ def test_a_router_hands_the_place_to_one_backend_of_that_node() -> None:
     orders = world.backend.take(Run)
     assert sorted(one for order in orders for one in order.rids) == [rid(1), rid(1, 3)]
     assert [given for order in orders for given in order.inputs] == [shared(rid(1))]
+    assert far.take(Unread) == [Unread((rid(1, 3),))]
+    assert world.frontend.take(Unread) == []
+
+
+def test_a_backend_of_the_version_before_is_given_no_place() -> None:
+    world = World()
+    older = msgspec.structs.replace(world.backend.peer, protocol=PLACES_FROM - 1)
+    world.backend.peer = older
+    submit(world, world.frontend, rid(1))
+    world.advance(ms(20))
+    (order,) = world.backend.take(Run)
+    assert (order.rids, order.inputs) == ((rid(1),), ())
+    assert world.frontend.take(Unread) == [Unread((rid(1),))]
 
 
 def test_a_router_tells_that_nobody_was_given_the_place_of_a_cancelled_request() -> None:

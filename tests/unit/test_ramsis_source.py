@@ -12,7 +12,7 @@ from fermata.router.policies.family import family_of
 from fermata.router.policies.load_monitor import LoadMonitor
 from fermata.router.policies.ramsis.counts import poisson
 from fermata.router.policies.ramsis.options import RamsisOptions
-from fermata.router.policies.ramsis.source import Ramsis, promised
+from fermata.router.policies.ramsis.source import Ramsis
 from fermata.router.policies.ramsis.tables import Made
 
 FAST, GOOD = 0, 1
@@ -105,9 +105,10 @@ def test_lulls_get_the_good_variant() -> None:
     bench.ready()
     bench.send(SECOND)
     assert bench.sent_to()[-1][1:] == (GOOD, 1)
-    accuracy, violation = promised(bench.source)[0]
-    assert accuracy > 0.85
-    assert violation < 0.01
+    told = bench.source.promise(0)
+    assert told is not None
+    assert told.accuracy > 0.85
+    assert told.violation < 0.01
 
 
 def test_requests_go_round_and_queues_leave_whole() -> None:
@@ -329,14 +330,14 @@ def test_one_more_table_is_not_put_among_those_of_other_variants() -> None:
 
 
 def test_promises_count_the_lead_of_dispatch() -> None:
-    promises: list[tuple[float, float]] = []
+    promises: list[float] = []
     for lead_ns in (0, ms(10)):
         bench = Bench(load_rps=120.0)
         bench.engine.ranks[0].lead_start_ns = lead_ns
         bench.ready()
         assert bench.source.made[0].job.problem.slo_ns == SLO_NS - lead_ns
-        promises.append(promised(bench.source)[0])
-    assert promises[1][0] < promises[0][0]
+        promises.append(bench.source.figures()["promised_accuracy"])
+    assert promises[1] < promises[0]
     # A lead that grows while it runs has tables made anew.
     bench = Bench()
     bench.ready()

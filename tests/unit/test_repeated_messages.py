@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import TEXT_MAX, BadRequestError
-from fermata.clients.wire.tensors import RawTensor, add_input, from_array, request_tensors
+from fermata.clients.wire.tensors import RawTensor, add_input, from_array
+from fermata.deployments.frontend.inputs.reading import read_input
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request, read_head
 from fermata.deployments.frontend.protocol.repeats import HEADS_MAX, Repeats, split_message
 from fermata.deployments.frontend.protocol.replies import ReplyTemplates, stream_response_of
@@ -28,6 +29,7 @@ def registry() -> Registry:
         [
             ServedModel("resnet", pixels, ms(50), ms(80), versions=("1", "2")),
             ServedModel("words", words, ms(50), ms(50)),
+            ServedModel("pair", pixels, ms(50), ms(50), more_inputs=(words,)),
         ]
     )
 
@@ -45,10 +47,9 @@ def message(
 def learn(repeats: Repeats, raw: bytes) -> ParsedRequest:
     request = pb.ModelInferRequest.FromString(raw)
     head = read_head(request, repeats.registry, CALL)
-    (tensor,) = request_tensors(request)
-    parsed = head.request(request.id, tensor)
-    repeats.learn(raw, head, tensor)
-    return parsed
+    read = read_input(head.model, head.form, request)
+    repeats.learn(raw, head, read.tensor)
+    return head.request(request.id, read)
 
 
 def as_parsed(raw: bytes, known: Registry) -> ParsedRequest:
@@ -180,6 +181,28 @@ def test_answers_from_templates_are_what_protobuf_writes(
         assert written is not None
         found = pb.ModelStreamInferResponse.FromString(written)
         assert found == stream_response_of(request, result, queue_ns)
+
+
+def test_an_answer_to_several_rows_keeps_their_dimension() -> None:
+    request = as_parsed(message(shape=(2, 3, 4)), registry())
+    result = Result(1, "v", 2, 0, 1000, (("output", "UINT8", (2, 5), bytes(10)),))
+    written = ReplyTemplates().reply(request, result, 0)
+    assert written is not None
+    found = pb.ModelStreamInferResponse.FromString(written)
+    assert found == stream_response_of(request, result, 0)
+    assert list(found.infer_response.outputs[0].shape) == [2, 5]
+
+
+def test_requests_of_several_rows_or_inputs_are_read_each_time() -> None:
+    repeats = Repeats(registry())
+    raw = message(shape=(2, 3, 4))
+    assert learn(repeats, raw).terms.rows == 2
+    assert repeats.find(raw) is None
+    request = pb.ModelInferRequest(model_name="pair")
+    add_input(request, from_array("input", np.zeros((3, 4), np.uint8)))
+    add_input(request, RawTensor("text", "INT64", (1,), bytes(8)))
+    assert len(learn(repeats, request.SerializeToString()).input.tensors) == 2
+    assert not repeats.known
 
 
 def test_answers_that_need_more_are_left_to_protobuf() -> None:

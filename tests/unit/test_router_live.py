@@ -1,5 +1,7 @@
 """The live router, as frontends and backends see it; l(b) = 4 + b ms."""
 
+from dataclasses import replace
+
 import pytest
 from router_world import LEFT, LOST, STALE, TABLE, FakeWake, World, rid
 from snapshots import snapshot
@@ -30,6 +32,7 @@ from fermata.router.links.unavailability import LOADING, UNLOADED
 from fermata.router.live.driver import UNKNOWN, LiveRouter
 from fermata.router.live.subprocess_worker import Failed, Then, Work
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
+from fermata.router.policy_change import policies_of
 
 
 def test_who_pins_another_variant_is_refused_by_name() -> None:
@@ -133,7 +136,12 @@ def test_tables_that_cannot_be_made_are_told_of_and_tried_again() -> None:
     asked.pop()[1](Failed("ended with status 1"))
     world.settle()
     told = snapshot(world.router)["policies"]["cats"]
-    assert told == {"figures": {"table_failures": 1.0}, "trouble": "ended with status 1"}
+    assert told == {
+        "figures": {"table_failures": 1.0},
+        "trouble": "ended with status 1",
+        "promise": None,
+        "name": "ramsis",
+    }
     world.advance(ms(1100))
     work, then = asked.pop()
     then(work())
@@ -379,3 +387,46 @@ def test_configuration_that_cannot_work_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=word):
         LiveRouter(RouterConfig(applications), 1, lambda: 0, print, FakeWake)
+
+
+def test_policies_change_while_requests_wait_and_run() -> None:
+    world = World()
+    world.submit(1, 2)
+    world.advance(ms(13))
+    (run,) = world.backend.take(Run)
+    world.submit(3, 4)
+    eager = policies_of(RouterConfig(world.router.config.applications, "eager"))
+    assert world.router.set_policies(eager) == ["cats"]
+    world.advance(ms(1))
+    world.hear(world.backend, Done(run.batch, ms(6), 0))
+    # Those who wait are held no longer, and the batch before has ended as ever.
+    (run,) = world.backend.take(Run)
+    assert run.rids == (rid(3), rid(4))
+    world.hear(world.backend, Done(run.batch, ms(6), 0))
+    told = snapshot(world.router)["applications"]["cats"]
+    assert (told["good"], told["late"], told["dropped"]) == (4, 0, {})
+
+
+def test_tables_that_come_after_their_policy_has_gone_are_left_aside() -> None:
+    asked: list[tuple[Work, Then]] = []
+    variants = (VariantSpec("v", TABLE, accuracy=0.7), VariantSpec("w", TABLE, accuracy=0.8))
+    config = RouterConfig((ApplicationSpec("cats", ms(20), variants),), "ramsis", lead_ns=0)
+    world = World()
+    world.router = LiveRouter(
+        config,
+        3,
+        lambda: world.now_ns,
+        world.soon.append,
+        world._wake,
+        lambda work, then: asked.append((work, then)),
+    )
+    world.wakes[0] = world.wakes[1]
+    world.frontend, world.backend = world.link("frontend", 2), world.link("backend", 5)
+    world.hear(world.backend, Ready("emulated", ("v", "w")))
+    world.advance(ms(60))
+    work, then = asked.pop()
+    assert world.router.set_policies(policies_of(replace(config, policy="routing"))) == ["cats"]
+    then(work())
+    world.submit(1)
+    world.settle()
+    assert len(world.backend.take(Run)) == 1

@@ -351,7 +351,8 @@ def test_a_sneakpeek_file_votes_in_simulations(tmp_path: Path) -> None:
     recall = [0.9, 0.7, 0.65]
     variant = {**VARIANT, "accuracy": 0.7, "recall": recall}
     classes = {"sneakpeek": str(files / "sneakpeek/three-classes.npz")}
-    row = {**APPLICATION, "classes": classes, "variants": [variant]}
+    given = {"dtype": "FP32", "shape": [4]}
+    row = {**APPLICATION, "classes": classes, "variants": [variant], "input": given}
     (found,) = load_workload(
         write(tmp_path / "x.yaml", {"applications": [row]}), RATED
     ).applications

@@ -128,3 +128,24 @@ def test_ramsis_solves_for_its_share() -> None:
     (job,) = [effect.work for effect in engine.take_effects()]  # type: ignore[union-attr]
     assert job.share == 0.75  # type: ignore[union-attr]
     assert job.problem.latency_ns == ((int(ms(5) / 0.75), int(ms(6) / 0.75)),)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("backends", [1, 2])
+def test_the_central_queue_leaves_others_their_share(backends: int) -> None:
+    # 60 % of what the backends serve with every request alone on the smallest variant.
+    policies = ("routing", "jellyfish", "sneakpeek", "central-queue", "deferred")
+    top = {"duration_s": 8, "warmup_s": 2}
+    assert max(bad_rates(scenario_of(policies, backends, 300.0 * backends, **top))) <= 0.005
+
+
+def test_a_policy_of_the_pool_chooses_by_its_share() -> None:
+    alone, beside = (
+        simulate(scenario_of(policies, 1, 120.0 * len(policies), duration_s=6, warmup_s=1))
+        for policies in (("jellyfish-plus",), ("jellyfish-plus", "routing"))
+    )
+    means = []
+    for log in (alone, beside):
+        mine = (log.arrivals.application == 0) & (log.end_ns > 0)
+        accuracy = np.array([each or 0.0 for each in log.accuracy])
+        means.append(float(accuracy[log.variant[mine]].mean()))
+    assert 0.70 < means[1] < means[0]

@@ -17,7 +17,6 @@ from fermata.router.policies.sneakpeek.classes import (
     sharpened,
 )
 from fermata.router.policies.sneakpeek.estimator import Estimator, dirichlet
-from fermata.router.policies.sneakpeek.frequencies import Frequencies
 from fermata.router.policies.sneakpeek.penalty import linear, load_penalty, sigmoid, step
 
 GOOD = Peek(((0.9, 0.1), (0.2, 0.8)), (0.9, 0.8))
@@ -100,39 +99,13 @@ def test_frequencies_follow_a_change_and_settle_again() -> None:
     assert estimator.frequencies.settled[1] == pytest.approx(0.9, abs=0.07)
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.floats(1e-6, 1), st.floats(1e-6, 1)), max_size=60))
-def test_frequencies_stay_a_distribution(evidence: list[tuple[float, float]]) -> None:
-    found = Frequencies((0.5, 0.5))
-    for likelihoods in evidence:
-        found.observe(likelihoods)
-    assert sum(found.settled) == pytest.approx(1)
-    assert min(found.settled) >= 0
-
-
-def test_one_request_moves_frequencies_towards_its_posterior() -> None:
-    found = Frequencies((0.5, 0.3, 0.2))
-    for likelihoods in ((1.0, 0.2, 0.1), (0.1, 0.4, 1.0)):
-        before, fast = found.settled.tolist(), found.fast.tolist()
-        rules = found.rules
-        gain = max(rules.gain_min, found.seen**-rules.gain_fall)
-        found.observe(likelihoods)
-        for shares, moved, by in (
-            (before, found.settled, gain),
-            (fast, found.fast, rules.gain_fast),
-        ):
-            joint = [share * each for share, each in zip(shares, likelihoods, strict=True)]
-            for share, each, now in zip(shares, joint, moved, strict=True):
-                assert now == pytest.approx(share + by * (each / sum(joint) - share))
-
-
 def plain(classes: Classes, shares: list[float], votes: list[int]) -> tuple[list[float], ...]:
     """The same estimate as sums over classes, one after another: posterior and worths."""
     assert classes.peek is not None
     count, sharpness = classes.count, classes.peek.sharpness
     likelihoods = [
         prod(
-            ((1 - TINY) * share + TINY / count) ** (sharpness * each)
+            max(share, TINY / count) ** (sharpness * each)
             for share, each in zip(row, votes, strict=True)
         )
         for row in classes.peek.confusion

@@ -10,18 +10,19 @@ import pytest
 from router_world import FakeLink, World, rid
 
 from fermata.clients.wire import parameters as names
-from fermata.clients.wire.tensors import RawTensor
+from fermata.clients.wire.tensors import DTYPES, RawTensor
 from fermata.deployments.backend.execution.runner import PlainRunner, Runner
 from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
 from fermata.deployments.config.deployment import load_config, read_config
 from fermata.deployments.config.resolve import peeks, router_config
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.protocol.replies import response_of
+from fermata.deployments.frontend.requests.look_answers import LookAnswers
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
-from fermata.deployments.frontend.requests.peeker import Peeker
+from fermata.deployments.frontend.requests.peeker import Peeker, look
 from fermata.deployments.frontend.requests.pending_request import RequestTerms, SendAnswer
 from fermata.deployments.frontend.requests.table import RequestTable
-from fermata.deployments.sneakpeek.store import build_model
+from fermata.deployments.sneakpeek.store import build_model, save_model
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.errors import ConfigError
@@ -231,3 +232,103 @@ def test_classes_without_recalls_are_refused() -> None:
     )
     with pytest.raises(ConfigError, match="'v' of cats has no recall by class"):
         router_config(config, {"v": from_table_ms("v", [5.0], accuracy=0.9)})
+
+
+def digits_config(**changes: object) -> dict[str, object]:
+    row = {"name": "digits", "slo_ms": 200, "classes": {"sneakpeek": "digits"}, **changes}
+    row.setdefault("variants", [{"name": "nano", "model": "digits:nano"}])
+    row.setdefault("input", {"name": "input", "dtype": "FP32", "shape": [64]})
+    return row
+
+
+def test_every_version_of_an_application_is_looked_at() -> None:
+    second = digits_config(version=2, variants=[{"name": "xl", "model": "digits:xl"}])
+    config = read_config({"applications": [digits_config(version=1), second]})
+    assert sorted(peeks(config)) == ["digits@1", "digits@2"]
+
+
+def test_look_of_another_shape_is_refused_at_the_start() -> None:
+    row = digits_config(input={"name": "input", "dtype": "FP32", "shape": [3, 32, 32]})
+    row["variants"] = [{"name": "own", "model": "own:load"}]
+    with pytest.raises(ConfigError, match=r"samples of \[.*\]: requests of digits are \[3, 32, 32"):
+        peeks(read_config({"applications": [row]}))
+
+
+def pictures_model(tmp_path: Path, side: int) -> Path:
+    labels = np.arange(40) % 2
+    samples = np.broadcast_to(200.0 * labels[:, None, None, None], (40, 3, side, side))
+    path = tmp_path / f"{side}.npz"
+    save_model(path, build_model(samples.astype(np.float32), labels, dimensions=2))
+    return path
+
+
+def test_frames_of_any_size_are_looked_at(tmp_path: Path) -> None:
+    sized = {"dtype": "UINT8", "shape": [3, 64, 64], "image": True, "fit": "whole", "sized": True}
+    row = digits_config(input=sized, classes={"sneakpeek": str(pictures_model(tmp_path, 8))})
+    row["variants"] = [{"name": "own", "model": "own:load", "input_size": 64}]
+    model = peeks(read_config({"applications": [row]}))["digits"]
+    for shape in ((30, 40, 3), (8, 8, 3), (64, 64, 3)):
+        assert model.sees(shape)
+        frame = np.full(shape, 200, np.uint8)
+        assert look(model, [frame, 0 * frame]).argmax(axis=1).tolist() == [1, 0]
+    assert not model.sees((64,))
+    row["classes"] = {"sneakpeek": "digits"}
+    with pytest.raises(ConfigError, match=r"need a model of square ones"):
+        peeks(read_config({"applications": [row]}))
+
+
+# Answers in the model's own form
+
+
+Tensors = tuple[tuple[str, str, tuple[int, ...], bytes], ...]
+
+
+def short_circuited(tensors: Tensors) -> tuple[str, str, tuple[int, ...], list[float]]:
+    """The answer of a look after a backend has answered with these."""
+    table = RequestTable(7)
+    table.looks = LookAnswers({"cats": 2})
+    table.on_router_up(0, 1)
+    ran, looked_at = (table.admit(0, RequestTerms("cats", ms(50), ms(50), 10)) for _ in range(2))
+    assert isinstance(ran, int)
+    assert isinstance(looked_at, int)
+    table.on_estimated(Estimated(ran, 0.875))
+    table.on_result(ms(9), 1, Result(ran, "large", 1, 0, ms(2), tensors))
+    table.take_effects()
+    table.on_short_circuit(ms(10), ShortCircuit(looked_at, 1, 0.75, (0.25, 0.75)))
+    (answer,) = [each for each in table.take_effects() if isinstance(each, SendAnswer)]
+    assert isinstance(answer.outcome, Result)
+    ((name, dtype, shape, data),) = answer.outcome.tensors
+    return name, dtype, shape, np.frombuffer(data, DTYPES[dtype]).tolist()
+
+
+def tensor(name: str, dtype: str, shape: tuple[int, ...], *values: float) -> Tensors:
+    return ((name, dtype, shape, np.array(values, DTYPES[dtype]).tobytes()),)
+
+
+def test_look_answers_as_the_model_does() -> None:
+    given = short_circuited(tensor("scores", "FP64", (1, 2), 0.9, 0.1))
+    assert given == ("scores", "FP64", (1, 2), [0.25, 0.75])
+    name, _, _, logits = short_circuited(tensor("logits", "FP32", (2,), -3.0, 4.5))
+    assert name == "logits"
+    assert np.exp(logits) == pytest.approx([0.25, 0.75])
+    assert short_circuited(tensor("class", "INT64", (1,), 0)) == ("class", "INT64", (1,), [1])
+
+
+def test_look_is_no_answer_for_outputs_that_it_does_not_have() -> None:
+    looks = LookAnswers({"cats": 2})
+    both = tensor("logits", "FP32", (2,), 1, 2) + tensor("features", "FP32", (3,), 1, 2, 3)
+    looks.learn("cats", both)
+    assert looks.takes("cats", ["logits"])
+    assert not looks.takes("cats", [])
+    assert not looks.takes("cats", ["logits", "features"])
+    looks.learn("cats", tensor("features", "FP32", (3,), 1, 2, 3))
+    assert not looks.takes("cats", [])
+
+
+def test_request_that_no_look_may_answer_is_estimated_all_the_same() -> None:
+    world = PeekingWorld()
+    world.hear(world.frontend, Submit(rid(1), "cats", ms(100), ms(200)))
+    world.hear(world.frontend, Evidence(rid(1), votes=(0, 5), answers=False))
+    world.advance(ms(11))
+    assert [run.variant for run in world.backend.take(Run)] == ["large"]
+    assert world.frontend.take(ShortCircuit) == []

@@ -140,3 +140,27 @@ def test_classes_need_recalls() -> None:
     del data["applications"][0]["variants"][0]["recall"]
     with pytest.raises(ConfigError, match="needs recall"):
         read_scenario(data)
+
+
+@pytest.mark.parametrize("window_ms", [500, 150, 147])
+def test_window_that_leaves_no_time_to_run_is_refused_with_the_largest_that_works(
+    window_ms: float,
+) -> None:
+    data = scenario()
+    data.update(rate_rps=3, duration_s=40, swap=False, policy_options={"window_ms": window_ms})
+    with pytest.raises(ConfigError, match=r"window_ms=.* leaves no time .*; use ") as refused:
+        Driver(read_scenario(data))
+    largest = float(str(refused.value).split("use ")[1].split()[0])
+    assert largest == 146
+    data["policy_options"] = {"window_ms": largest}
+    read = read_scenario(data)
+    assert report(read, simulate(read)).bad_rate == 0
+
+
+@pytest.mark.parametrize("slo_ms", [20, 60, 100, 101])
+def test_window_fits_a_short_slo_where_none_is_set(slo_ms: float) -> None:
+    data = scenario()
+    data["applications"][0]["slo_ms"] = slo_ms
+    data.update(rate_rps=3, duration_s=40, swap=False)
+    read = read_scenario(data)
+    assert report(read, simulate(read)).bad_rate == 0

@@ -13,6 +13,8 @@ from fermata.simulator.arrivals import generate
 from fermata.simulator.scenario.scenario import read_scenario
 from fermata.simulator.tournament.bound import fluid_bound
 from fermata.simulator.tournament.draw import draw
+from fermata.simulator.tournament.h200 import grid
+from fermata.simulator.tournament.pairs import pair
 from fermata.simulator.tournament.play import Match, Outcome, play
 from fermata.simulator.tournament.standings import standings
 
@@ -117,3 +119,27 @@ def test_the_command_refuses_what_it_does_not_know(wrong: list[str]) -> None:
     done = CliRunner().invoke(app, ["tournament", *wrong])
     assert done.exit_code != 0
     assert wrong[1] in str(done.exception)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_easier_of_a_pair_has_less_load_one_variant_or_one_backend_more(seed: int) -> None:
+    document = draw(seed, (3, 12)).document
+    same, stretched = (read_scenario(each) for each in pair(seed, document, "load"))
+    assert stretched.rate_rps == pytest.approx(0.8 * (same.rate_rps or 0.0))
+    assert stretched.duration_ns == pytest.approx(same.duration_ns / 0.8, rel=1e-6)
+    fewer, more = (read_scenario(each) for each in pair(seed, document, "backend"))
+    assert more.backends == fewer.backends + 1
+    without, whole = (read_scenario(each) for each in pair(seed, document, "variant"))
+    for one, other in zip(without.applications, whole.applications, strict=True):
+        assert len(one.variants) == len(other.variants) - 1
+        assert one.variants[0].profile == other.variants[0].profile
+    assert read_scenario(document) == same == fewer == whole
+
+
+def test_the_grid_has_twelve_loads_of_each_family_at_each_slo() -> None:
+    points = list(grid())
+    assert len(points) == 2 * 4 * 12
+    for point in points:
+        scenario = read_scenario(point.document)
+        assert len(scenario.applications[0].variants) == 3
+        assert 0.02 < point.load < 1.2

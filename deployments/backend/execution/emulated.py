@@ -5,13 +5,14 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
 import numpy as np
 
-from fermata.deployments.backend.execution.tensors import Array
+from fermata.deployments.backend.execution.tensors import Array, Item, Outputs, held_as
+from fermata.deployments.specs.served_model import TensorSpec
 
 PR_SET_TIMERSLACK = 29
 SPIN_NS = 60_000
@@ -85,14 +86,29 @@ class EmulatedGpu:
 class EmulatedModel:
     """A model that takes its profiled time and answers zeros."""
 
-    def __init__(self, gpu: EmulatedGpu, table_ns: Sequence[int]) -> None:
+    def __init__(
+        self, gpu: EmulatedGpu, table_ns: Sequence[int], outputs: tuple[TensorSpec, ...] = ()
+    ) -> None:
         self.gpu = gpu
+        self.outputs = outputs
+        """Outputs to answer with, each size that varies being 1; empty: one number."""
         self.table_ns = tuple(table_ns)
         """Run time of batches of 1, 2, 3 and so on."""
 
-    def __call__(self, batch: Array) -> Array:
-        self.gpu.run(self.table_ns[len(batch) - 1])
-        return np.zeros((len(batch), 1), np.float32)
+    def __call__(self, batch: Item) -> Outputs:
+        size = len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
+        self.gpu.run(self.table_ns[size - 1])
+        if not self.outputs:
+            return np.zeros((size, 1), np.float32)
+        return {spec.name: _zeros(spec, size) for spec in self.outputs}
 
     def check_device(self) -> None:
         self.gpu.check()
+
+
+def _zeros(spec: TensorSpec, size: int) -> Array:
+    shape = (size, *(1 if side < 0 else side for side in spec.shape))
+    if spec.datatype == "BYTES":
+        texts: Array = np.full(shape, b"", dtype=object)
+        return texts
+    return np.zeros(shape, held_as(spec.datatype))

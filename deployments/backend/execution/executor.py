@@ -22,7 +22,15 @@ from fermata.deployments.backend.execution.out_of_memory import (
     release_memory,
 )
 from fermata.deployments.backend.execution.runner import Runner
-from fermata.deployments.backend.execution.tensors import Array, Outputs, split
+from fermata.deployments.backend.execution.tensors import (
+    Item,
+    Outputs,
+    each_row,
+    first_row,
+    item_bytes,
+    rows_in,
+    split,
+)
 
 INLINE_BYTES = 1 << 18
 """Less than this is staged by the thread that runs it: another one would take longer to wake."""
@@ -34,7 +42,7 @@ class Group:
     """Inputs of a batch that run together, with their positions in it."""
 
     places: list[int]
-    items: list[Array]
+    items: list[Item]
     staged: Callable[[], tuple[Any, int]]
     """Returns the staged inputs and the time of their staging; may be called once."""
 
@@ -90,7 +98,7 @@ class BatchExecutor(Protocol):
         self,
         job: PipelineJob,
         runner: Runner,
-        items: Sequence[tuple[int, Array]],
+        items: Sequence[tuple[int, Item]],
         errors: dict[int, str],
     ) -> None:
         """Stage these inputs, given with their place in the batch, and run them in turn."""
@@ -116,13 +124,13 @@ class Executor:
         self,
         job: PipelineJob,
         runner: Runner,
-        items: Sequence[tuple[int, Array]],
+        items: Sequence[tuple[int, Item]],
         errors: dict[int, str],
     ) -> None:
         """Stage these inputs, given with their place in the batch, and run them in turn."""
-        alike: dict[Hashable, list[tuple[int, Array]]] = {}
+        alike: dict[Hashable, list[tuple[int, Item]]] = {}
         for place, item in items:
-            alike.setdefault(runner.alike(item), []).append((place, item))
+            alike.setdefault(runner.alike(first_row(item)), []).append((place, item))
         groups = []
         for members in alike.values():
             arrays = [item for _, item in members]
@@ -130,11 +138,11 @@ class Executor:
             groups.append(Group(places, arrays, self._stage(runner, arrays)))
         self.jobs.put(ExecutorJob(job, runner, groups, errors))
 
-    def _stage(self, runner: Runner, arrays: list[Array]) -> Callable[[], tuple[Any, int]]:
+    def _stage(self, runner: Runner, arrays: list[Item]) -> Callable[[], tuple[Any, int]]:
         long = getattr(runner, "stages_long", False)
-        if not long and sum(array.nbytes for array in arrays) < INLINE_BYTES:
+        if not long and sum(map(item_bytes, arrays)) < INLINE_BYTES:
             # Staged as part of the run, whose time does not show when the inputs arrived.
-            return lambda: (runner.stage(arrays), 0)
+            return lambda: (runner.stage(each_row(arrays)), 0)
         return partial(take_result, [self.stager.submit(stage, runner, arrays)])
 
     def stop(self) -> None:
@@ -183,7 +191,7 @@ class Executor:
                     given.runner, on_its_way.box, places, items, errors, take_outputs
                 )
                 if len(parts) > 1:
-                    fits = max(fits, *(len(places) for places, _ in parts))
+                    fits = max(fits, *(rows_at(group, places) for places, _ in parts))
                 elif flight is not None:
                     flown_ns = flight.run_ns
                 outputs += parts
@@ -222,7 +230,7 @@ def launch(runner: Runner, group: Group) -> LaunchedGroup:
     try:
         box, staged_at_ns = stage_or_not(group.staged, len(group.places))
         start: Callable[[Any], Flight] = getattr(runner, "launch", partial(OwnRun, runner.run))
-        refused = refusals(box, group.places)
+        refused = refusals(box, group.places, group.items)
         return LaunchedGroup(
             group, [start(box.pop())] if box else [], staged_at_ns, refused=refused
         )
@@ -234,14 +242,26 @@ def launch(runner: Runner, group: Group) -> LaunchedGroup:
         return LaunchedGroup(group, [], 0, error)
 
 
-def refusals(box: list[Any], places: list[int]) -> dict[int, str]:
+def refusals(box: list[Any], places: list[int], items: list[Item]) -> dict[int, str]:
     """Reasons why inputs in the box could not be staged, by position in the batch."""
     refused: Mapping[int, str] = getattr(box[0], "refused", {}) if box else {}
-    return {places[index]: reason for index, reason in refused.items()}
+    if not refused:
+        return {}
+    # An input of several rows has been staged as so many.
+    each = [
+        place for place, item in zip(places, items, strict=True) for _ in range(rows_in([item]))
+    ]
+    return {each[row]: reason for row, reason in refused.items()}
 
 
 def take_outputs(flight: Flight) -> Outputs:
     return flight.outputs()
+
+
+def rows_at(group: Group, places: list[int]) -> int:
+    """Rows of those inputs of a group that stand at these places."""
+    items = dict(zip(group.places, group.items, strict=True))
+    return rows_in([items[place] for place in places])
 
 
 def take_result(staging: "list[Future[tuple[Any, int]]]") -> tuple[Any, int]:
@@ -271,7 +291,7 @@ def run_or_halve(
     runner: Runner,
     box: list[Any],
     places: list[int],
-    items: list[Array],
+    items: list[Item],
     errors: dict[int, str],
     run: Callable[[Any], Outputs] | None = None,
 ) -> list[tuple[list[int], Outputs]]:
@@ -296,7 +316,7 @@ def run_or_halve(
         half = items[part]
         try:
             staged, _ = stage_or_not(partial(stage, runner, half), len(half))
-            errors.update(refusals(staged, places[part]))
+            errors.update(refusals(staged, places[part], half))
             found += run_or_halve(runner, staged, places[part], half, errors)
         except Exception as error:
             # The first half's answers are not lost with the second.
@@ -323,7 +343,7 @@ def run_halves(
             del errors[place]
         try:
             box, _ = stage_or_not(partial(stage, runner, items), len(items))
-            errors.update(refusals(box, places))
+            errors.update(refusals(box, places, items))
             found += run_or_halve(runner, box, places, items, errors)
         # A model may raise anything, as above.
         except Exception as error:
@@ -337,8 +357,10 @@ def run_halves(
 def request_outputs(outcome: BatchOutcome) -> list[Tensors | str]:
     """Outputs of each request of a batch in its order, with the error in place of missing ones."""
     found: list[Tensors | str] = [""] * len(outcome.job.inputs)
+    payloads = outcome.job.payloads()
     for places, returned in outcome.outputs:
-        for place, tensors in zip(places, split(returned, len(places)), strict=True):
+        rows = [payloads[place].rows for place in places]
+        for place, tensors in zip(places, split(returned, rows), strict=True):
             found[place] = tensors
     # An input that could not be staged ran as something else beside the others.
     for place, error in outcome.errors.items():
@@ -361,8 +383,8 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def stage(runner: Runner, arrays: list[Array]) -> tuple[Any, int]:
-    return runner.stage(arrays), time.monotonic_ns()
+def stage(runner: Runner, arrays: list[Item]) -> tuple[Any, int]:
+    return runner.stage(each_row(arrays)), time.monotonic_ns()
 
 
 def tune() -> None:

@@ -10,8 +10,9 @@ from fermata.deployments.backend.execution.tensors import Array, Outputs
 class Flight(Protocol):
     """A batch that was launched, or is about to run."""
 
-    run_ns: int
-    """Time on the device; known once its outputs are."""
+    @property
+    def run_ns(self) -> int:
+        """Time on the device; known once its outputs are."""
 
     def outputs(self) -> Outputs:
         """Wait for the answers; raises what the batch failed with. Called once."""

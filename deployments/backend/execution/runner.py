@@ -1,12 +1,12 @@
 """Runners of loaded models: inputs are staged while the batch before runs, and then run."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from fermata.deployments.backend.device import run_small_kernel
-from fermata.deployments.backend.execution.tensors import Array, InputError, Outputs
+from fermata.deployments.backend.execution.tensors import Array, InputError, Item, Outputs
 
 Model = Callable[[Array], Outputs]
 
@@ -45,11 +45,13 @@ class RunnerStore(Protocol):
         """Free the memory budget of a variant whose runner has been closed."""
 
 
-def check_item(item: Array, shape: tuple[int, ...] | None, dtype: str) -> None:
+def check_item(item: Item, shape: tuple[int, ...] | None, dtype: str) -> None:
     """Refuse an input that the model would misread or crash on.
 
     Any shape fits None, and any type an empty `dtype`.
     """
+    if isinstance(item, Mapping):
+        raise InputError(f"inputs {', '.join(item)} came, the model takes one")
     if shape is not None and item.shape != shape:
         raise InputError(f"input has shape {list(item.shape)}, the model takes {list(shape)}")
     # Not by its name: numpy takes 4 us to find that, a comparison 0.2.
@@ -108,7 +110,9 @@ class FittingRunner:
         if hasattr(inner, "launch"):
             self.launch = inner.launch
 
-    def check(self, item: Array) -> None:
+    def check(self, item: Item) -> None:
+        if isinstance(item, Mapping):
+            raise InputError(f"inputs {', '.join(item)} came, the model takes a picture")
         if item.ndim != 3 or item.shape[2] != 3 or item.dtype != np.uint8:
             raise InputError(f"input is {item.dtype.name}{list(item.shape)}, not a picture")
 

@@ -18,6 +18,8 @@ from fermata.foundation.errors import ServingError
 from fermata.router.links.messages import Payload
 
 Array = NDArray[Any]
+Item = Any
+"""One request's input: an array, or a mapping of names to arrays where there are several."""
 Outputs = Any
 """A model's outputs: an array with a row for each request, a sequence with an array for each, or
 a mapping of names to either."""
@@ -45,7 +47,12 @@ def numpy_dtype(name: str) -> str:
     return found
 
 
-def view(payload: Payload, segments: Segments) -> Array:
+def held_as(datatype: str) -> str:
+    """numpy's name of the type that `view` gives."""
+    return {"BYTES": "object", "BF16": "float32"}.get(datatype) or numpy_dtype(datatype)
+
+
+def view(payload: Payload, segments: Segments) -> Item:
     """One request's input in place, without a copy; InputError if its size is wrong."""
     data: bytes | memoryview = payload.data
     if payload.segment:
@@ -57,15 +64,100 @@ def view(payload: Payload, segments: Segments) -> Array:
         if payload.offset < 0 or payload.length < 0 or end > len(whole):
             raise InputError(f"input ends at {end} in a segment of {len(whole)} bytes")
         data = whole[payload.offset : end]
-    if payload.dtype == "BYTES":
-        return _strings(bytes(data), payload.shape)
-    dtype = np.dtype(numpy_dtype(payload.dtype))
-    if any(side < 0 for side in payload.shape):
-        raise InputError(f"shape {payload.shape} has a negative side")
-    needed = prod(payload.shape) * dtype.itemsize
+    if not payload.tensors:
+        return _array(data, payload.dtype, payload.shape)
+    found: dict[str, Array] = {}
+    at = 0
+    for name, dtype, shape, length in payload.tensors:
+        found[name] = _array(data[at : at + length], dtype, shape)
+        at += length
+    if at != len(data):
+        raise InputError(f"inputs {', '.join(found)} take {at} bytes, not {len(data)}")
+    return found
+
+
+def _array(data: bytes | memoryview, datatype: str, shape: tuple[int, ...]) -> Array:
+    """One tensor in place."""
+    if datatype == "BYTES":
+        return _strings(bytes(data), shape)
+    if datatype == "BF16":
+        # numpy has no such type; its bits are the upper half of a 32-bit float's.
+        bits = _array(data, "UINT16", shape).astype(np.uint32) << 16
+        return bits.view(np.float32)
+    dtype = np.dtype(numpy_dtype(datatype))
+    if any(side < 0 for side in shape):
+        raise InputError(f"shape {shape} has a negative side")
+    needed = prod(shape) * dtype.itemsize
     if needed != len(data):
-        raise InputError(f"{payload.dtype} {payload.shape} takes {needed} bytes, not {len(data)}")
-    return np.frombuffer(data, dtype).reshape(payload.shape)
+        raise InputError(f"{datatype} {shape} takes {needed} bytes, not {len(data)}")
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+class RowItems:
+    """The rows of one request, each an item."""
+
+    __slots__ = ("count", "whole")
+
+    def __init__(self, whole: Item, count: int) -> None:
+        self.whole = whole
+        """Arrays whose first dimension counts the rows."""
+        self.count = count
+
+    def row(self, index: int) -> Item:
+        """One of them, in place."""
+        if isinstance(self.whole, Mapping):
+            return {name: array[index] for name, array in self.whole.items()}
+        return self.whole[index]
+
+
+def view_rows(payload: Payload, segments: Segments) -> Item:
+    """One request's input in place, or its rows where it has several."""
+    item = view(payload, segments)
+    if not payload.rows:
+        return item
+    arrays = item.values() if isinstance(item, Mapping) else (item,)
+    if any(array.ndim == 0 or len(array) != payload.rows for array in arrays):
+        raise InputError(f"input is to hold {payload.rows} rows, and does not")
+    return RowItems(item, payload.rows)
+
+
+def each_row(items: Sequence[Item]) -> Sequence[Item]:
+    """All rows of these inputs, one after the other."""
+    if not any(isinstance(item, RowItems) for item in items):
+        return items
+    found: list[Item] = []
+    for item in items:
+        if isinstance(item, RowItems):
+            found += [item.row(index) for index in range(item.count)]
+        else:
+            found.append(item)
+    return found
+
+
+def first_row(item: Item) -> Item:
+    """An input, or the first row of one that has several."""
+    return item.row(0) if isinstance(item, RowItems) else item
+
+
+def rows_in(items: Sequence[Item]) -> int:
+    """Rows of these inputs together."""
+    return sum(item.count if isinstance(item, RowItems) else 1 for item in items)
+
+
+def item_bytes(item: Item) -> int:
+    """Size of one request's input."""
+    if isinstance(item, RowItems):
+        return item_bytes(item.whole)
+    if isinstance(item, Mapping):
+        return sum(int(array.nbytes) for array in item.values())
+    return int(item.nbytes)
+
+
+def copy_of(item: Item) -> Item:
+    """One request's input in memory of its own."""
+    if isinstance(item, Mapping):
+        return {name: np.array(array) for name, array in item.items()}
+    return np.array(item)
 
 
 def _strings(data: bytes, shape: Sequence[int]) -> Array:
@@ -85,16 +177,35 @@ def _strings(data: bytes, shape: Sequence[int]) -> Array:
     return array.reshape(tuple(shape))
 
 
-def split(outputs: Outputs, count: int) -> list[Tensors]:
-    """The outputs of each request of a batch, as they are sent."""
+def split(outputs: Outputs, rows: Sequence[int]) -> list[Tensors]:
+    """The outputs of each request of a batch, as they are sent; `rows` is 0 for a request of one
+    row, which has no dimension for it."""
     columns = outputs if isinstance(outputs, Mapping) else {OUTPUT: outputs}
+    count = sum(each or 1 for each in rows)
     for name, column in columns.items():
         if len(column) != count:
             raise OutputError(f"{name} has {len(column)} items for {count} requests")
-    return [
-        tuple(tensor(name, column[index]) for name, column in columns.items())
-        for index in range(count)
-    ]
+    found: list[Tensors] = []
+    at = 0
+    for each in rows:
+        found.append(
+            tuple(
+                tensor(name, _together(name, column[at : at + each]) if each else column[at])
+                for name, column in columns.items()
+            )
+        )
+        at += each or 1
+    return found
+
+
+def _together(name: str, rows: Any) -> Any:
+    """Rows of one request as one array."""
+    if isinstance(rows, np.ndarray):
+        return rows
+    shapes = {np.shape(row) for row in rows}
+    if len(shapes) > 1:
+        raise OutputError(f"{name} differs in shape from row to row: {sorted(shapes)[:4]}")
+    return np.stack([np.asarray(row) for row in rows])
 
 
 def tensor(name: str, value: Any) -> tuple[str, str, tuple[int, ...], bytes]:

@@ -1,16 +1,18 @@
 """A runner whose inputs may be encoded pictures, beside tensors in the same batch."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from fermata.clients.frames import encode_jpeg
+from fermata.deployments.backend.execution.flights import Flight
 from fermata.deployments.backend.execution.graphs import Staged
 from fermata.deployments.backend.execution.out_of_memory import drop_references, is_out_of_memory
 from fermata.deployments.backend.execution.runner import Runner
-from fermata.deployments.backend.execution.tensors import Array, InputError, Outputs
+from fermata.deployments.backend.execution.tensors import Array, InputError, Item, Outputs
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder, fit_or_refuse
 from fermata.deployments.backend.pictures.device_fitting import normalise
 from fermata.deployments.models.picture_decoding import write
@@ -49,7 +51,7 @@ class PictureRunner:
         self.batch_size_max = inner.batch_size_max
         self.decoder = decoder
         if hasattr(inner, "launch"):
-            self.launch = inner.launch
+            self.launch = partial(self._launch, inner.launch)
 
     def warm_up(self) -> None:
         """Decode pictures once, a single one and a full batch: the first ones take a second."""
@@ -64,7 +66,9 @@ class PictureRunner:
                 # Such batches will be halved.
                 drop_references(error)
 
-    def check(self, item: Array) -> None:
+    def check(self, item: Item) -> None:
+        if isinstance(item, Mapping):
+            raise InputError(f"inputs {', '.join(item)} came, the model takes a picture")
         if item.dtype != object:
             self.inner.check(item)
         elif item.size != 1:
@@ -118,10 +122,18 @@ class PictureRunner:
         return StagedPictures(self.inner.stage(made), refused)
 
     def run(self, staged: Any) -> Outputs:
-        return self.inner.run(staged.staged if isinstance(staged, StagedPictures) else staged)
+        return self.inner.run(inner_staged(staged))
+
+    def _launch(self, launch: Callable[[Any], Flight], staged: Any) -> Flight:
+        return launch(inner_staged(staged))
 
     def check_device(self) -> None:
         self.inner.check_device()
 
     def close(self) -> None:
         self.inner.close()
+
+
+def inner_staged(staged: Any) -> Any:
+    """Staged inputs as the inner runner takes them."""
+    return staged.staged if isinstance(staged, StagedPictures) else staged

@@ -21,7 +21,7 @@ HEALTH_MAX = 32
 class Caller:
     """One connection, as far as its calls tell."""
 
-    __slots__ = ("address", "calls", "health", "misuses", "port", "taken_bytes")
+    __slots__ = ("address", "calls", "health", "misuses", "port", "taken_bytes", "wrong")
 
     def __init__(self, peer: str) -> None:
         self.address, self.port = address_of(peer)
@@ -34,6 +34,8 @@ class Caller:
         self.misuses = 0
         """Calls of the last moment that were refused at a limit, or that the client cancelled
         before their message had come."""
+        self.wrong = 0
+        """Calls of the last moment that were refused for what their client had sent."""
 
     def unread(self, until_ns: int) -> list[int]:
         """When answers were given that have not left since `until_ns`."""
@@ -76,6 +78,10 @@ class CallGate:
         self.addresses: Counter[str] = Counter()
         self.refused = 0
         """Calls refused at a limit."""
+        self.alarm_at = NEVER
+        """So many calls in vain of one connection set `alarm`, and again as many."""
+        self.alarm = asyncio.Event()
+        """Set where the connections should be looked at without delay."""
 
     def enter(self, peer: str, health: bool = False) -> OpenCall | Refusal:
         """Admit a call of a peer. Health checks are limited by their address alone, so that the
@@ -86,7 +92,7 @@ class CallGate:
         refusal = self._refusal(caller, health)
         if refusal is not None:
             self.refused += 1
-            caller.misuses += 1
+            self._count(caller, misuses=1)
             return refusal
         call = OpenCall(caller, self.clock(), health)
         caller.calls[call] = None
@@ -113,16 +119,25 @@ class CallGate:
             "RESOURCE_EXHAUSTED", RefusalReason.TOO_MANY, message, retry_after_ns=RETRY_AFTER_NS
         )
 
-    def leave(self, call: OpenCall) -> None:
-        """The call has ended, and its answer has left."""
+    def leave(self, call: OpenCall, wrong: bool = False) -> None:
+        """The call has ended, and its answer has left; `wrong`: its client's error."""
         caller = call.caller
         del caller.calls[call]
-        caller.misuses += call.since_ns != NEVER and call.refusal is None
+        misused = call.since_ns != NEVER and call.refusal is None
+        if misused or wrong:
+            self._count(caller, misused, wrong)
         caller.health -= call.health
         self.total -= not call.health
         self.addresses[caller.address] -= 1
         if not self.addresses[caller.address]:
             del self.addresses[caller.address]
+
+    def _count(self, caller: Caller, misuses: int = 0, wrong: int = 0) -> None:
+        """Count a call that came to nothing, by a fault of its client."""
+        caller.misuses += misuses
+        caller.wrong += wrong
+        if (caller.misuses + caller.wrong) % self.alarm_at == 0:
+            self.alarm.set()
 
     def forget_gone(self, is_open: Callable[[Caller], bool]) -> None:
         """Forget connections that have ended; `is_open` says which have not."""

@@ -5,6 +5,7 @@ shake hands. The kernel knows them: each connection is a descriptor of this proc
 TCP counts what came in on it.
 """
 
+import ctypes
 import os
 import socket
 import stat
@@ -18,6 +19,9 @@ TCP_INFO_BYTES = 136
 RECEIVED = struct.Struct("<Q")
 RECEIVED_AT = 128
 """Offset of `tcpi_bytes_received` in the kernel's `tcp_info`."""
+UNSPECIFIED = bytes(16)
+"""An address of no family: a TCP socket that is connected to it is reset, and forgets its bytes."""
+_libc = ctypes.CDLL(None)
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
@@ -35,7 +39,10 @@ class ClientSocket:
         """End the connection, for the server and for its client."""
         # A descriptor of our own stays that socket's, whatever the server does meanwhile.
         with suppress(OSError), socket.socket(fileno=os.dup(self.fd)) as one:
-            if os.fstat(one.fileno()).st_ino == self.inode:
+            if os.fstat(one.fileno()).st_ino != self.inode:
+                return
+            # A shutdown would leave what has come in to be read: thousands of calls, in a flood.
+            if _libc.connect(one.fileno(), UNSPECIFIED, len(UNSPECIFIED)) != 0:
                 one.shutdown(socket.SHUT_RDWR)
 
 

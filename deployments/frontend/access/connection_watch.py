@@ -22,11 +22,15 @@ class WatchLimits:
     """Calls of a connection within `misuses_ns` that may be refused at a limit, or cancelled
     before their message has come."""
     misuses_ns: int = ms(250)
+    wrong_max: int = 100
+    """Calls of a connection within `misuses_ns` that may be its client's errors."""
+    address_share: int = 4
+    """All connections of one address together may have so many times as many of both."""
     unread_max: int = 128
     """Answers of a connection that may have waited for `unread_ns_min` to be read."""
     unread_ns_min: int = ms(1000)
     penalty_ns: int = seconds(5)
-    """New connections of an address are cut for this long after one did not keep to that."""
+    """An address may not connect for this long after one did not keep to that, or to memory."""
 
 
 class Watched:
@@ -53,14 +57,17 @@ class ConnectionWatch:
     ) -> None:
         """All connections together may hold `held_bytes_max`, those of one address a quarter."""
         self.gate = gate
+        gate.alarm_at = limits.misuses_max + 1
         self.limits = limits
         self.held_bytes_max = held_bytes_max
         self.held_each_max = min(held_bytes_max, max(held_bytes_max // 4, 2 * message_bytes_max))
         self.watched: dict[int, Watched] = {}
         """By inode."""
         self.penalties: dict[str, int] = {}
-        """Until when new connections of an address are cut."""
+        """Until when an address may not connect."""
         self.held_bytes = 0
+        self.floods: set[str] = set()
+        """Addresses that have lately begun too many calls in vain on all of their connections."""
         self.counted_from_ns = 0
         """Since when misuses are counted."""
         self.cut: Counter[str] = Counter()
@@ -70,6 +77,7 @@ class ConnectionWatch:
         """Refuse calls that hold too much or come too slowly; return connections to cut."""
         callers = {(each.address, each.port): each for each in self.gate.callers.values()}
         self.penalties = {who: until for who, until in self.penalties.items() if until > now_ns}
+        self.floods = self._floods()
         known = self.watched
         self.watched = {each.inode: known.get(each.inode) or Watched(now_ns) for each in sockets}
         verdicts = dict(self._crowded(sockets, known))
@@ -82,6 +90,7 @@ class ConnectionWatch:
             watched = self.watched[each.inode]
             if watched.warned or watched.held_bytes > 2 * self.held_each_max or caller is None:
                 verdicts[each.inode] = RefusalReason.MEMORY
+                self._punish(now_ns, each.address)
             else:
                 self._warn(each, caller)
         for call in self.gate.slow_calls(now_ns):
@@ -100,15 +109,36 @@ class ConnectionWatch:
         if now_ns - self.counted_from_ns >= self.limits.misuses_ns:
             self.counted_from_ns = now_ns
             for caller in self.gate.callers.values():
-                caller.misuses = 0
+                caller.misuses = caller.wrong = 0
 
     def _is_flood(self, now_ns: int, caller: Caller) -> bool:
         """Whether a connection has begun too many calls in vain; its address gets a penalty."""
-        if caller.misuses <= self.limits.misuses_max:
-            return False
-        if caller.address not in self.gate.limits.proxies:
-            self.penalties[caller.address] = now_ns + self.limits.penalty_ns
+        limits = self.limits
+        if caller.misuses <= limits.misuses_max and caller.wrong <= limits.wrong_max:
+            vain = caller.misuses + caller.wrong > 0
+            if not vain or caller.address not in self.floods:
+                return False
+        self._punish(now_ns, caller.address)
         return True
+
+    def _floods(self) -> set[str]:
+        """Addresses whose connections are each within the limits, and too many together."""
+        misuses, wrong = Counter[str](), Counter[str]()
+        for each in self.gate.callers.values():
+            misuses[each.address] += each.misuses
+            wrong[each.address] += each.wrong
+        limits, share = self.limits, self.limits.address_share
+        return {
+            address
+            for address in misuses
+            if misuses[address] > share * limits.misuses_max
+            or wrong[address] > share * limits.wrong_max
+        } - self.gate.limits.proxies
+
+    def _punish(self, now_ns: int, address: str) -> None:
+        # A call whose connection was gone before it was taken has no address.
+        if address and address not in self.gate.limits.proxies:
+            self.penalties[address] = now_ns + self.limits.penalty_ns
 
     @property
     def is_pressed(self) -> bool:

@@ -1,6 +1,6 @@
 """The input of a request: from the client's tensor to the payload that a backend fetches."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,12 +10,14 @@ from fermata.clients.wire.tensors import (
     Array,
     RawTensor,
     check_finite,
+    join_bytes,
     split_bytes,
     to_array,
 )
 from fermata.deployments.models.jpeg_header import baseline_size
 from fermata.deployments.models.picture_decoding import Pixels, check_pixels, decode, fit, write
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
+from fermata.router.links.messages import PackedTensors
 
 DEVICE_PIXELS_MAX = 4_200_000
 """Larger pictures are decoded here: a batch of them would take gigabytes of a device."""
@@ -35,17 +37,56 @@ class RequestInput:
 
     model: ServedModel
     tensor: RawTensor
+    """The client's tensor; of several, their data one after the other."""
     encoded: bool
     """The input is still to be decoded or scaled."""
     batched: bool
-    """The client counts a batch dimension of 1, and gets one back."""
+    """The client counts a batch dimension, and gets one back."""
     frame: tuple[int, int] = (0, 0)
     """Height and width of the client's picture, if answers are given in its pixels."""
+    tensors: tuple[RawTensor, ...] = ()
+    """The client's tensors, where the model has several inputs."""
+    rows: int = 1
+    """Items in the batch dimension."""
+
+    def left_encoded(self) -> "RequestInput":
+        """The same, and not to be decoded here where a backend does that on its device."""
+        if not (self.encoded and self.model.decoded_later and self.rows == 1):
+            return self
+        size = device_size(self.tensor)
+        if size is None:
+            return self
+        return RequestInput(self.model, self.tensor, False, self.batched, size)
+
+    @property
+    def packed(self) -> PackedTensors:
+        """The several tensors as the payload lists them, without a batch dimension."""
+        skip = int(self.batched and self.rows == 1)
+        return tuple(
+            (each.name, each.datatype, each.shape[skip:], len(each.data)) for each in self.tensors
+        )
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the client's tensor, without a batch dimension."""
-        return self.tensor.shape[1:] if self.batched else self.tensor.shape
+        """Shape of the client's tensor, without a batch dimension of one row."""
+        return self.tensor.shape[1:] if self.batched and self.rows == 1 else self.tensor.shape
+
+    @property
+    def payload_rows(self) -> int:
+        """Rows as the payload tells them: 0 for one."""
+        return self.rows if self.rows > 1 else 0
+
+    def split(self, rows_max: int) -> "list[RequestInput]":
+        """Inputs of at most so many rows each; encoded ones have one."""
+        step = 1 if self.encoded else rows_max
+        found: list[RequestInput] = []
+        for first in range(0, self.rows, step):
+            count = min(step, self.rows - first)
+            tensors = tuple(_rows(each, self.rows, first, count) for each in self.tensors)
+            tensor = pack(tensors) if tensors else _rows(self.tensor, self.rows, first, count)
+            part = replace(self, tensor=tensor, tensors=tensors, rows=count)
+            found.append(part.left_encoded())
+        return found
 
     def payload_spec(self) -> TensorSpec:
         """The model's input, or the picture in the size that it came with."""
@@ -69,12 +110,18 @@ class RequestInput:
         """Size of the payload, and of the encoded picture beside it until that is decoded."""
         return len(self.tensor.data) + (self.payload_bytes() if self.encoded else 0)
 
+    def check_finite(self) -> None:
+        """Raise BadRequestError for a number that is not finite, where the model takes none."""
+        if self.model.allow_nan:
+            return
+        for tensor in self.tensors or (self.tensor,):
+            check_finite(tensor)
+
     def write_payload(self, view: memoryview, pixels_max: int) -> None:
         """Fill `view` with the payload, in a thread; BadRequestError for a broken input."""
         model, tensor = self.model, self.tensor
         if not self.encoded:
-            if not model.allow_nan:
-                check_finite(tensor)
+            self.check_finite()
             view[:] = tensor.data
             return
         spec = self.payload_spec()
@@ -100,3 +147,21 @@ class RequestInput:
         height, width, _ = pixels.shape
         check_pixels(height, width, pixels_max)
         return pixels
+
+
+def pack(tensors: tuple[RawTensor, ...]) -> RawTensor:
+    """Several tensors as one: their data one after the other."""
+    return RawTensor("", "", (), b"".join(tensor.data for tensor in tensors))
+
+
+def _rows(tensor: RawTensor, rows: int, first: int, count: int) -> RawTensor:
+    """A part of a tensor of so many rows."""
+    shape = (count, *tensor.shape[1:])
+    if tensor.datatype == "BYTES":
+        elements = split_bytes(tensor.data)
+        each = len(elements) // rows
+        data: bytes | memoryview = join_bytes(elements[first * each : (first + count) * each])
+    else:
+        size = len(tensor.data) // rows
+        data = tensor.data[first * size : (first + count) * size]
+    return RawTensor(tensor.name, tensor.datatype, shape, data)

@@ -9,7 +9,7 @@ from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 from fermata.deployments.frontend.memory.extents import Extents
-from fermata.router.links.messages import Payload
+from fermata.router.links.messages import PackedTensors, Payload
 
 PREFIX = "fermata-"
 STEP_BYTES = 4 << 20
@@ -83,23 +83,48 @@ class Arena:
         return True
 
     def place(
-        self, rid: int, dtype: str, shape: tuple[int, ...], data: bytes | memoryview
+        self,
+        rid: int,
+        dtype: str,
+        shape: tuple[int, ...],
+        data: bytes | memoryview,
+        tensors: PackedTensors = (),
+        rows: int = 0,
     ) -> Payload:
         """A payload with this input, in a slot if one is free."""
         slot = self.take(len(data))
         if slot is None:
-            return Payload(rid, dtype, shape, bytes(data))
+            return Payload(rid, dtype, shape, bytes(data), tensors=tensors, rows=rows)
         offset, view = slot
         view[:] = data
         view.release()
-        return Payload(rid, dtype, shape, b"", self.name, offset, len(data))
+        place = self.name, offset, len(data), False
+        return Payload(rid, dtype, shape, b"", *place, tensors, rows)
+
+    def written(
+        self,
+        rid: int,
+        dtype: str,
+        shape: tuple[int, ...],
+        offset: int,
+        view: memoryview,
+        tensors: PackedTensors = (),
+        rows: int = 0,
+    ) -> Payload:
+        """The payload that a thread has written: into this slot, or, where `offset` is negative,
+        into memory of its own."""
+        if offset < 0:
+            return Payload(rid, dtype, shape, bytes(view), tensors=tensors, rows=rows)
+        place = self.name, offset, len(view), False
+        return Payload(rid, dtype, shape, b"", *place, tensors, rows)
 
     def inline(self, payload: Payload) -> Payload:
         """The payload with its data, for a backend that does not share this memory."""
         if not payload.segment or self.segment is None:
             return payload
         data = bytes(self._view()[payload.offset : payload.offset + payload.length])
-        return Payload(payload.rid, payload.dtype, payload.shape, data)
+        told = payload.tensors, payload.rows
+        return Payload(payload.rid, payload.dtype, payload.shape, data, "", 0, 0, False, *told)
 
     def free(self, payload: Payload) -> None:
         """Free the slot of a payload."""

@@ -25,6 +25,12 @@ from fermata.foundation.units import NEVER
 
 HEALTH = ("ServerLive", "ServerReady")
 """Methods that need neither a token nor a message."""
+WRONG = (
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.PERMISSION_DENIED,
+)
+"""Statuses of calls that are refused for what their client has sent."""
 CALL_BYTES = 1024
 """Allowance for the headers and frames of one call or message, beside the message itself."""
 
@@ -67,7 +73,7 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
         if isinstance(call, Refusal):
             await refuse(context, call)
             raise AssertionError("a refused call goes on")
-        context.add_done_callback(lambda _: self.gate.leave(call))
+        context.add_done_callback(lambda _: self.gate.leave(call, context.code() in WRONG))
         return call
 
     async def _read(self, call: OpenCall, context: Any) -> bytes:

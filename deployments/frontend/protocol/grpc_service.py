@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from fermata.clients.wire import open_inference_pb2 as pb
-from fermata.clients.wire.errors import shown
+from fermata.clients.wire.errors import BadRequestError, shown
 from fermata.clients.wire.parameters import TRACEPARENT
 from fermata.deployments.frontend.access.client_ids import CLIENT_BITS, tenant_number
 from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant, Tenants
@@ -87,7 +87,11 @@ class InferenceService:
             await refuse(context, outcome)
             return None
         queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
-        return response_of(parsed, outcome, queue_ns)
+        try:
+            return response_of(parsed, outcome, queue_ns)
+        except BadRequestError as error:
+            await refuse(context, refusal_of(error))
+            return None
 
     def _trace(self, context: Any) -> str:
         """The caller's trace from the headers, which are not read if nothing is traced."""

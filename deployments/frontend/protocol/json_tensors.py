@@ -3,14 +3,14 @@
 import base64
 import binascii
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError, shown
-from fermata.clients.wire.parameters import parameter, value_of
+from fermata.clients.wire.parameters import parameter, truth, value_of
 from fermata.clients.wire.tensors import (
     DTYPES,
     RawTensor,
@@ -24,6 +24,8 @@ from fermata.clients.wire.tensors import (
 from fermata.foundation.json_types import Json, JsonObject
 
 TENSORS_MAX = 64
+BINARY, BINARY_OUTPUT, BINARY_SIZE = "binary_data", "binary_data_output", "binary_data_size"
+"""Parameters of an output, of a request, and of a tensor whose bytes follow the JSON."""
 NUMBERS = {bool, int, float}
 
 
@@ -99,7 +101,7 @@ def _read_input(given: object, rest: memoryview) -> tuple[RawTensor, int]:
     count = check_shape(name, datatype, shape)
     options = given.get("parameters")
     options = options if isinstance(options, dict) else {}
-    size = options.get("binary_data_size")
+    size = options.get(BINARY_SIZE)
     if size is not None:
         if type(size) is not int or not 0 <= size <= len(rest):
             raise BadRequestError(f"input {name!r}: binary_data_size={size}, {len(rest)} are left")
@@ -140,9 +142,33 @@ def _read_data(name: str, datatype: str, data: object, base64_text: bool) -> byt
         raise BadRequestError(f"input {name!r} has data that are not {datatype}: {error}") from None
 
 
-def write_response(response: pb.ModelInferResponse) -> JsonObject:
+def wants_binary(request: pb.ModelInferRequest) -> Callable[[str], bool]:
+    """Tell for each output whether its bytes are to follow the JSON, as Triton's binary extension
+    has it."""
+    asked = {each.name: truth(each.parameters, BINARY) for each in request.outputs}
+    usual = truth(request.parameters, BINARY_OUTPUT)
+    own = {each.name for each in request.outputs if BINARY in each.parameters}
+    return lambda name: asked[name] if name in own else usual
+
+
+def write_body(
+    response: pb.ModelInferResponse, is_binary: Callable[[str], bool]
+) -> tuple[bytes, int]:
+    """The body of a response, and the size of its JSON; outputs that `is_binary` follow that."""
+    binary = [each for each in response_tensors(response) if is_binary(each.name)]
+    told = write_response(response, is_binary)
+    head = json.dumps(told, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return b"".join((head, *(each.data for each in binary))), len(head)
+
+
+def write_response(
+    response: pb.ModelInferResponse, is_binary: Callable[[str], bool] = lambda name: False
+) -> JsonObject:
     """A response as JSON; BYTES that are not text become base64, with a parameter that marks it."""
-    outputs = [_write_tensor(tensor) for tensor in response_tensors(response)]
+    outputs = [
+        _describe_binary(tensor) if is_binary(tensor.name) else _write_tensor(tensor)
+        for tensor in response_tensors(response)
+    ]
     return {
         "model_name": response.model_name,
         "model_version": response.model_version,
@@ -154,6 +180,15 @@ def write_response(response: pb.ModelInferResponse) -> JsonObject:
 
 def _write_parameters(given: Mapping[str, pb.InferParameter]) -> JsonObject:
     return {name: value_of(each) for name, each in given.items()}
+
+
+def _describe_binary(tensor: RawTensor) -> JsonObject:
+    return {
+        "name": tensor.name,
+        "datatype": tensor.datatype,
+        "shape": list(tensor.shape),
+        "parameters": {BINARY_SIZE: len(tensor.data)},
+    }
 
 
 def _write_tensor(tensor: RawTensor) -> JsonObject:

@@ -70,12 +70,14 @@ class MessageReader:
     async def read(self, raw: bytes) -> ModelInferRequest:
         if len(raw) <= SMALL_BYTES:
             return parse_request_bytes(raw)
-        request, contents = cut_out(raw)
-        if contents is not None:
-            tensor = request.inputs[0]
-            given = tensor.name, tensor.datatype, tuple(tensor.shape), contents, self.bytes_max
-            loop = asyncio.get_running_loop()
-            request.raw_input_contents.append(await loop.run_in_executor(self.pool, unpack, *given))
+        request, typed = cut_out(raw)
+        loop = asyncio.get_running_loop()
+        left = self.bytes_max
+        for tensor, contents in zip(request.inputs, typed or (), strict=False):
+            given = tensor.name, tensor.datatype, tuple(tensor.shape), contents, left
+            unpacked = await loop.run_in_executor(self.pool, unpack, *given)
+            left -= len(unpacked)
+            request.raw_input_contents.append(unpacked)
         return request
 
 
@@ -84,8 +86,8 @@ def parse_request_bytes(raw: bytes) -> ModelInferRequest:
     return parse_bytes(raw, ModelInferRequest.FromString)  # type: ignore[no-any-return]
 
 
-def cut_out(raw: bytes) -> tuple[ModelInferRequest, memoryview | None]:
-    """The request with its raw contents, and the typed contents of its input if it has any."""
+def cut_out(raw: bytes) -> tuple[ModelInferRequest, list[memoryview] | None]:
+    """The request with its raw contents, and the typed contents of its inputs if it has any."""
     rest: list[bytes | memoryview] = []
     data: list[memoryview] = []
     typed: list[memoryview] = []
@@ -105,13 +107,11 @@ def cut_out(raw: bytes) -> tuple[ModelInferRequest, memoryview | None]:
             f"the message has {size} bytes beside its tensors: send at most {SMALL_BYTES}"
         )
     request = parse_request_bytes(b"".join(rest))
-    given = [each for each in typed if len(each)]
-    if data and given:
+    has_typed = any(len(each) for each in typed)
+    if data and has_typed:
         raise BadRequestError("inputs have contents and raw_input_contents: send one of the two")
-    if len(typed) > 1 and given:
-        raise BadRequestError(f"the message has {len(typed)} inputs: send one")
     request.raw_input_contents.extend(map(bytes, data))
-    return request, given[0] if given else None
+    return request, typed if has_typed else None
 
 
 def _split_input(value: memoryview, left: list[int]) -> tuple[bytes, memoryview]:

@@ -10,7 +10,14 @@ def document() -> JsonObject:
         "/v2": {"get": _get("Name and version of this server", "server", "Server")},
         "/v2/health/live": {"get": _health("Whether the process runs", "live")},
         "/v2/health/ready": {"get": _health("Whether requests can be served", "ready")},
+        "/v2/models/stats": {"get": _get("Counts of all models", "stats", "Statistics")},
+        "/v2/repository/index": {"post": _get("Every model and its state", "index", "Index")},
     }
+    for verb in ("load", "unload"):
+        done: JsonObject = {"description": "It is done"}
+        paths[f"/v2/repository/models/{{model}}/{verb}"] = {
+            "post": _operation(f"Wait until a model is {verb}ed", verb, ("model",), done)
+        }
     for path, parts in (
         ("/v2/models/{model}", ("model",)),
         ("/v2/models/{model}/versions/{version}", ("model", "version")),
@@ -18,6 +25,10 @@ def document() -> JsonObject:
         name = "version" if len(parts) > 1 else "model"
         paths[path] = {"get": _get("Inputs and outputs of a model", name, "Model", parts)}
         paths[f"{path}/ready"] = {"get": _health("Whether it is served", f"{name}_ready", parts)}
+        paths[f"{path}/config"] = {
+            "get": _get("Its configuration", f"{name}_config", "Configuration", parts)
+        }
+        paths[f"{path}/stats"] = {"get": _get("Its counts", f"{name}_stats", "Statistics", parts)}
         paths[f"{path}/infer"] = {"post": _infer(f"{name}_infer", parts)}
     return {
         "openapi": "3.1.0",
@@ -63,7 +74,10 @@ def _health(summary: str, name: str, parts: tuple[str, ...] = ()) -> JsonObject:
 
 
 def _infer(name: str, parts: tuple[str, ...]) -> JsonObject:
-    found = _operation("One request", name, parts, _json("Its answer", "Answer"))
+    answer = _json("Its answer", "Answer")
+    binary: JsonObject = {"schema": {"type": "string", "format": "binary"}}
+    content = {**answer["content"], "application/octet-stream": binary}  # type: ignore[dict-item]
+    found = _operation("One request", name, parts, {**answer, "content": content})
     body = {"application/json": {"schema": _named("Request")}}
     return {**found, "requestBody": {"required": True, "content": body}}
 
@@ -133,5 +147,18 @@ SCHEMAS: JsonObject = {
         parameters=PARAMETERS,
         outputs={"type": "array", "items": TENSOR},
     ),
+    "Configuration": _object(
+        ["name", "input", "output"],
+        name=TEXT,
+        input={"type": "array", "items": {"type": "object"}},
+        output={"type": "array", "items": {"type": "object"}},
+    ),
+    "Statistics": _object(
+        ["model_stats"], model_stats={"type": "array", "items": {"type": "object"}}
+    ),
+    "Index": {
+        "type": "array",
+        "items": _object(["name", "state"], name=TEXT, version=TEXT, state=TEXT, reason=TEXT),
+    },
     "Refusal": _object(["error", "status", "reason"], error=TEXT, status=TEXT, reason=TEXT),
 }

@@ -7,12 +7,12 @@ from fermata.clients.wire import parameters as names
 from fermata.clients.wire.errors import TEXT_MAX, BadRequestError, shown
 from fermata.clients.wire.open_inference_pb2 import InferParameter, ModelInferRequest
 from fermata.clients.wire.parameters import integer, number, text, truth
-from fermata.clients.wire.tensors import RawTensor, request_tensors, shape_of, split_bytes
 from fermata.deployments.frontend.access.client_ids import client_number, tenant_number
-from fermata.deployments.frontend.inputs.request_input import RequestInput, device_size
+from fermata.deployments.frontend.inputs.reading import InputForm, input_form, read_input
+from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
-from fermata.deployments.models.picture_decoding import SIDE_MAX, frame_size
+from fermata.deployments.models.picture_decoding import SIDE_MAX
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.units import NEVER
@@ -48,24 +48,22 @@ class RequestHead:
 
     model: ServedModel
     version: str
+    form: InputForm | None
+    """The form of its only input; None: the model has several."""
     terms: RequestTerms
-    """With the size of the last input read."""
-    encoded: bool
-    """The input is a picture still, or other bytes to be read."""
-    batched: bool
+    """With the size and rows of the last input read."""
     given: Parameters
     traceparent: str = ""
     classes: tuple[tuple[str, int], ...] = ()
 
-    def request(self, request_id: str, tensor: RawTensor) -> ParsedRequest:
+    def request(self, request_id: str, read: RequestInput) -> ParsedRequest:
         """The request with this id and input. Raises BadRequestError."""
-        read = _read_input(self.model, tensor, self.encoded, self.batched)
-        size_bytes = read.memory_bytes()
-        if size_bytes != self.terms.size_bytes:
-            self.terms = replace(self.terms, size_bytes=size_bytes)
+        size_bytes, rows = read.memory_bytes(), read.rows
+        if size_bytes != self.terms.size_bytes or rows != self.terms.rows:
+            self.terms = replace(self.terms, size_bytes=size_bytes, rows=rows)
         report = None
         if names.FPS in self.given:
-            report = _report(self.terms, self.given, len(tensor.data))
+            report = _report(self.terms, self.given, len(read.tensor.data))
         return ParsedRequest(
             self.version,
             request_id,
@@ -83,8 +81,7 @@ def parse_request(
 ) -> ParsedRequest:
     """The request in this message. Raises BadRequestError or UnknownModelError."""
     head = read_head(request, registry, call)
-    (tensor,) = request_tensors(request)
-    return head.request(request.id, tensor)
+    return head.request(request.id, read_input(head.model, head.form, request))
 
 
 def read_head(
@@ -92,15 +89,8 @@ def read_head(
 ) -> RequestHead:
     """The message without its id and data. Raises BadRequestError or UnknownModelError."""
     model, version = registry.find(request.model_name, request.model_version)
-    _check_counts(model, request)
-    declared = request.inputs[0]
-    if declared.name != model.input.name:
-        raise BadRequestError(
-            f"model {model.name!r} has no input {shown(declared.name)}: send {model.input.name!r}"
-        )
-    if declared.parameters:
-        _refuse_shared_memory(declared)
-    encoded, batched = _check_input(model, declared)
+    _check_counts(request)
+    form = input_form(model, request)
     # Looking into an empty protobuf map costs more than into a dict.
     given: Parameters = request.parameters or {}
     slo_ns, hard_limit_ns = _time_limits(model, given)
@@ -121,39 +111,20 @@ def read_head(
     return RequestHead(
         model,
         version,
+        form,
         terms,
-        encoded,
-        batched,
         given,
         text(given, names.TRACEPARENT) or call.traceparent,
         _classes(model, request) if request.outputs else (),
     )
 
 
-def _check_counts(model: ServedModel, request: ModelInferRequest) -> None:
+def _check_counts(request: ModelInferRequest) -> None:
     """Refuse a message with too many parts before any is read: a million take seconds."""
-    if len(request.inputs) != 1:
-        raise BadRequestError(
-            f"model {model.name!r} takes one input, {model.input.name!r}, not {len(request.inputs)}"
-        )
     if len(request.outputs) > OUTPUTS_MAX:
         raise BadRequestError(f"{len(request.outputs)} outputs: ask for at most {OUTPUTS_MAX}")
     if len(request.id) > TEXT_MAX:
         raise BadRequestError(f"the id has {len(request.id)} characters: use up to {TEXT_MAX}")
-
-
-def _read_input(
-    model: ServedModel, tensor: RawTensor, encoded: bool, batched: bool
-) -> RequestInput:
-    if not tensor.data:
-        raise BadRequestError(f"input {tensor.name!r} of shape {list(tensor.shape)} is empty")
-    if model.sides and not encoded:
-        raise BadRequestError(f"model {model.name!r} takes pictures: send a JPEG as BYTES[1]")
-    if encoded and model.decoded_later and (size := device_size(tensor)) is not None:
-        return RequestInput(model, tensor, False, batched, size)
-    wants_frame = model.boxes or bool(model.sides)
-    frame = _frame(tensor, batched) if encoded and wants_frame else (0, 0)
-    return RequestInput(model, tensor, encoded, batched, frame)
 
 
 def _time_limits(model: ServedModel, given: Parameters) -> tuple[int, int]:
@@ -181,6 +152,7 @@ def _report(terms: RequestTerms, given: Parameters, size_bytes: int) -> ClientNe
         (_within(given, names.ROUND_TRIP_US, DURATION_US_MAX) or 0) * 1000,
         terms.accuracy_floor,
         terms.pinned,
+        _within(given, names.SOURCE_SIZE, SIDE_MAX) or 0,
     )
 
 
@@ -189,67 +161,6 @@ def _within(given: Parameters, name: str, most: int) -> int | None:
     if value is not None and not 0 <= value <= most:
         raise BadRequestError(f"parameter {name}={value}: must be from 0 to {most}")
     return value
-
-
-def _frame(tensor: RawTensor, batched: bool) -> tuple[int, int]:
-    if tensor.datatype == "BYTES":
-        return frame_size(split_bytes(tensor.data)[0])
-    height, width = tensor.shape[1:3] if batched else tensor.shape[:2]
-    return height, width
-
-
-def _check_input(
-    model: ServedModel, tensor: ModelInferRequest.InferInputTensor
-) -> tuple[bool, bool]:
-    """Whether the input is still a picture, and whether it has a batch dimension."""
-    spec, shape = model.input, shape_of(tensor)
-    if model.takes_bytes and tensor.datatype == "BYTES":
-        if shape not in ((), (1,), (1, 1)):
-            raise BadRequestError(
-                f"input {tensor.name!r} has shape {list(shape)}: send one element, shape [1]"
-            )
-        return True, shape == (1, 1)
-    if model.image is not None:
-        frame = shape[1:] if len(shape) == 4 and shape[0] == 1 else shape
-        if tensor.datatype == "UINT8" and len(frame) == 3 and frame[2] == 3 and 0 not in frame:
-            fitted = _matches(spec.shape, frame) and spec.datatype == "UINT8"
-            return not fitted, len(shape) == 4
-    if tensor.datatype != spec.datatype:
-        raise BadRequestError(
-            f"input {tensor.name!r} is {tensor.datatype}: model {model.name!r} takes "
-            f"{_wanted(model)}"
-        )
-    if _matches(spec.shape, shape):
-        return False, False
-    if shape and shape[0] == 1 and _matches(spec.shape, shape[1:]):
-        return False, True
-    if shape and shape[0] != 1 and _matches(spec.shape, shape[1:]):
-        raise BadRequestError(
-            f"input {tensor.name!r} holds {shape[0]} items: send each as a request of its own, "
-            "batches are formed here"
-        )
-    raise BadRequestError(
-        f"input {tensor.name!r} has shape {list(shape)}: model {model.name!r} takes "
-        f"{_wanted(model)}"
-    )
-
-
-def _wanted(model: ServedModel) -> str:
-    spec = model.input
-    wanted = f"{spec.datatype}{list(spec.shape)}"
-    if model.image is not None:
-        wanted += ", or a picture: BYTES[1] with a JPEG or UINT8[height, width, 3]"
-    elif model.read is not None:
-        wanted += ", or BYTES[1]"
-    return wanted
-
-
-def _matches(wanted: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    if wanted == shape:
-        return True
-    return len(wanted) == len(shape) and all(
-        want in (-1, got) for want, got in zip(wanted, shape, strict=True)
-    )
 
 
 def _priority(given: Parameters) -> int:
@@ -279,10 +190,3 @@ def _classes(model: ServedModel, request: ModelInferRequest) -> tuple[tuple[str,
             )
         found.append((output.name, count))
     return tuple(found)
-
-
-def _refuse_shared_memory(given: ModelInferRequest.InferInputTensor) -> None:
-    if "shared_memory_region" in given.parameters:
-        raise BadRequestError(
-            f"input {given.name!r} names shared memory, which is not supported: send its data"
-        )

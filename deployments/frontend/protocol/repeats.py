@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.errors import TEXT_MAX
 from fermata.clients.wire.tensors import RawTensor, check_data
+from fermata.deployments.frontend.inputs.reading import InputForm
 from fermata.deployments.frontend.protocol.parsing import RequestHead
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.specs.registry import Registry
@@ -77,6 +78,7 @@ class KnownHead:
     changes: int
     """Of the registry when the head was read."""
     head: RequestHead
+    form: InputForm
     name: str
     datatype: str
     shape: tuple[int, ...]
@@ -86,7 +88,7 @@ class KnownHead:
         """The request with this id and these data. Raises BadRequestError."""
         check_data(self.name, self.datatype, self.shape, self.count, data)
         tensor = RawTensor(self.name, self.datatype, self.shape, data)
-        return self.head.request(request_id, tensor)
+        return self.head.request(request_id, self.form.read(tensor))
 
 
 class Repeats:
@@ -107,7 +109,10 @@ class Repeats:
         return known, found[1], found[2]
 
     def learn(self, raw: bytes, head: RequestHead, tensor: RawTensor) -> None:
-        """Know this message's head from now on."""
+        """Know this message's head from now on, if it has one input of at most one row."""
+        form = head.form
+        if form is None or form.rows > 1:
+            return
         found = split_message(raw)
         # A client that reports is heard each time. Where a new version is tried out, chance
         # decides for each request.
@@ -122,6 +127,7 @@ class Repeats:
         self.known[found[0]] = KnownHead(
             self.registry.changes,
             head,
+            form,
             tensor.name,
             tensor.datatype,
             tensor.shape,

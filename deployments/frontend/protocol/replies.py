@@ -3,7 +3,7 @@
 import numpy as np
 
 from fermata.clients.wire import parameters as names
-from fermata.clients.wire.errors import TEXT_MAX
+from fermata.clients.wire.errors import TEXT_MAX, BadRequestError, shown
 from fermata.clients.wire.open_inference_pb2 import (
     InferParameter,
     ModelInferResponse,
@@ -11,6 +11,7 @@ from fermata.clients.wire.open_inference_pb2 import (
 )
 from fermata.clients.wire.tensors import FLOATS, RawTensor, join_bytes, to_array
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.protocol.client_errors import refusal_of
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.models.picture import reduction
 from fermata.router.links.messages import InputSizeAdvice, Result
@@ -28,7 +29,8 @@ Key = tuple[str, str, str, bool, tuple[tuple[str, str, tuple[int, ...]], ...]]
 
 
 def response_of(request: ParsedRequest, result: Result, queue_ns: int) -> ModelInferResponse:
-    """The answer of a unary call."""
+    """The answer of a unary call; BadRequestError for an output that the model did not give."""
+    _check_outputs(request, result)
     response = ModelInferResponse(
         model_name=request.model.name, model_version=request.version, id=request.request_id
     )
@@ -43,6 +45,10 @@ def stream_response_of(
     if isinstance(outcome, Refusal):
         return stream_refusal(request.model.name, request.request_id, outcome)
     message = ModelStreamInferResponse()
+    try:
+        _check_outputs(request, outcome)
+    except BadRequestError as error:
+        return stream_refusal(request.model.name, request.request_id, refusal_of(error))
     response = message.infer_response
     response.model_name = request.model.name
     response.model_version = request.version
@@ -89,6 +95,17 @@ def advise(
         given[names.SERVED].bool_param = advice.served
 
 
+def _check_outputs(request: ParsedRequest, result: Result) -> None:
+    """Refuse an output that was asked for by a name that the model does not have."""
+    given = {name for name, *_ in result.tensors} if request.classes else set()
+    for name, _ in request.classes:
+        if name not in given:
+            raise BadRequestError(
+                f"model {request.model.name!r} gave no output {shown(name)}: "
+                f"ask for one of {', '.join(sorted(given))}"
+            )
+
+
 def _fill(
     response: ModelInferResponse, request: ParsedRequest, result: Result, queue_ns: int
 ) -> None:
@@ -107,13 +124,14 @@ def _fill(
         if request.input.frame[0] and request.model.boxes and request.model.image is not None:
             side = request.model.sides.get(result.variant, request.model.image.height)
             data = own_pixels(data, shape, request.input.frame, side) if len(shape) == 2 else data
-        if request.input.batched:
+        rows = request.input.rows
+        if request.input.batched and rows == 1:
             shape = (1, *shape)
         if wanted.get(name):
             tensor = RawTensor(name, datatype, shape, data)
-            elements = best_classes(tensor, wanted[name], request.model.labels)
-            datatype, shape, data = "BYTES", (len(elements),), join_bytes(elements)
-            shape = (1, *shape) if request.input.batched else shape
+            elements = best_classes(tensor, wanted[name], request.model.labels, rows)
+            datatype, shape, data = "BYTES", (len(elements) // rows,), join_bytes(elements)
+            shape = (rows, *shape) if request.input.batched else shape
         response.outputs.add(name=name, datatype=datatype, shape=shape)
         response.raw_output_contents.append(data)
 
@@ -127,15 +145,18 @@ def own_pixels(data: bytes, shape: tuple[int, ...], frame: tuple[int, int], size
     return rows.tobytes()
 
 
-def best_classes(tensor: RawTensor, count: int, labels: tuple[str, ...]) -> list[bytes]:
-    """`score:index:label` of the best classes, as Triton's classification extension has it."""
-    scores = to_array(tensor).reshape(-1)
-    order = np.argsort(-scores.astype(np.float64), kind="stable")[:count]
+def best_classes(
+    tensor: RawTensor, count: int, labels: tuple[str, ...], rows: int = 1
+) -> list[bytes]:
+    """`score:index:label` of each row's best classes, as Triton's classification extension has
+    it."""
     found: list[bytes] = []
-    for index in order.tolist():
-        score = f"{scores[index]:f}" if tensor.datatype in FLOATS else str(scores[index])
-        label = f":{labels[index]}" if index < len(labels) else ""
-        found.append(f"{score}:{index}{label}".encode())
+    for scores in to_array(tensor).reshape(rows, -1):
+        order = np.argsort(-scores.astype(np.float64), kind="stable")[:count]
+        for index in order.tolist():
+            score = f"{scores[index]:f}" if tensor.datatype in FLOATS else str(scores[index])
+            label = f":{labels[index]}" if index < len(labels) else ""
+            found.append(f"{score}:{index}{label}".encode())
     return found
 
 
@@ -195,7 +216,9 @@ class ReplyTemplates:
         if request.classes or result.estimate >= 0.0 or (model.boxes and request.input.frame[0]):
             return None
         outputs = tuple([tensor[:3] for tensor in result.tensors])
-        key = model.name, request.version, result.variant, request.input.batched, outputs
+        # An answer to several rows has their dimension already.
+        lone_row = request.input.batched and request.input.rows == 1
+        key = model.name, request.version, result.variant, lone_row, outputs
         shared = self.known.get(key)
         if shared is None:
             if len(self.known) >= TEMPLATES_MAX:
@@ -216,11 +239,11 @@ class ReplyTemplates:
 
 
 def _shared_part(key: Key) -> bytes:
-    name, version, variant, batched, outputs = key
+    name, version, variant, lone_row, outputs = key
     response = ModelInferResponse(model_name=name, model_version=version)
     response.parameters[names.VARIANT].string_param = variant
     for output, datatype, shape in outputs:
         response.outputs.add(
-            name=output, datatype=datatype, shape=(1, *shape) if batched else shape
+            name=output, datatype=datatype, shape=(1, *shape) if lone_row else shape
         )
     return response.SerializeToString()

@@ -1,17 +1,20 @@
 """The Open Inference Protocol over HTTP, and health for load balancers."""
 
 import asyncio
+import json
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from fermata.clients.wire import open_inference_pb2 as pb
-from fermata.clients.wire.errors import BadRequestError
+from fermata.clients.wire.errors import BadRequestError, shown
 from fermata.clients.wire.parameters import TRACEPARENT
 from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant
 from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal
@@ -19,11 +22,16 @@ from fermata.deployments.frontend.protocol import server_metadata
 from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.json_process import JsonProcess, JsonProcessError
-from fermata.deployments.frontend.protocol.json_tensors import read_request, write_response
+from fermata.deployments.frontend.protocol.json_tensors import (
+    read_request,
+    wants_binary,
+    write_body,
+)
 from fermata.deployments.frontend.protocol.openapi import document
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
 from fermata.deployments.specs.outcomes import RefusalReason
+from fermata.foundation.errors import ServingError
 from fermata.foundation.json_types import JsonObject
 
 STATUSES = {
@@ -33,6 +41,7 @@ STATUSES = {
     "NOT_FOUND": 404,
     "CANCELLED": 499,
     "RESOURCE_EXHAUSTED": 429,
+    "FAILED_PRECONDITION": 412,
     "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
@@ -68,13 +77,21 @@ class Rest:
             Route("/v2/health/ready", self.ready),
             *extra,
         ]
+        routes += [
+            Route("/v2/models/stats", guard(self.stats)),
+            Route("/v2/repository/index", guard(self.index), methods=["POST"]),
+            Route("/v2/repository/models/{model}/load", guard(self.load), methods=["POST"]),
+            Route("/v2/repository/models/{model}/unload", guard(self.unload), methods=["POST"]),
+        ]
         for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             routes += [
                 Route(path, guard(self.model)),
                 Route(f"{path}/ready", guard(self.model_ready)),
+                Route(f"{path}/config", guard(self.config)),
+                Route(f"{path}/stats", guard(self.stats)),
                 Route(f"{path}/infer", guard(self.infer), methods=["POST"]),
             ]
-        app = Starlette(routes=routes)
+        app = Starlette(routes=routes, exception_handlers={404: _unknown, 405: _unknown})
         # Redirects would lead clients to any host that a header names.
         app.router.redirect_slashes = False
         return app
@@ -122,10 +139,76 @@ class Rest:
             }
         )
 
+    async def config(self, request: Request) -> Response:
+        version = request.path_params.get("version", "")
+        model, _ = self.service.registry.find(request.path_params["model"], version)
+        return JSONResponse(server_metadata.to_json(server_metadata.model_config(model).config))
+
+    async def stats(self, request: Request) -> Response:
+        """Counts of one model, or of all that the caller may use."""
+        registry, tenant = self.service.registry, request.state.tenant
+        models = [each for each in registry.every() if tenant.may_use(each[0].name)]
+        if name := request.path_params.get("model"):
+            models = [registry.find(name, request.path_params.get("version", ""))]
+        counts = self.service.driver.table.counts
+        return JSONResponse(server_metadata.to_json(server_metadata.statistics(models, counts)))
+
+    async def index(self, request: Request) -> Response:
+        given = await self._options(request)
+        ready = given.get("ready", False)
+        if not isinstance(ready, bool):
+            raise BadRequestError(f"ready={shown(ready)} is neither true nor false")
+        service = self.service
+        found = server_metadata.repository_index(
+            service.registry, service.readiness.trouble, ready, request.state.tenant.may_use
+        )
+        return JSONResponse([server_metadata.to_json(each) for each in found.models])
+
+    async def load(self, request: Request) -> Response:
+        given = await self._options(request)
+        if parameters := given.get("parameters"):
+            raise BadRequestError(
+                f"parameters={shown(parameters)} are not supported: the configuration describes "
+                "models"
+            )
+        return await self._place(request, True)
+
+    async def unload(self, request: Request) -> Response:
+        await self._options(request)
+        return await self._place(request, False)
+
+    async def _place(self, request: Request, load: bool) -> Response:
+        name = request.path_params["model"]
+        try:
+            request.state.tenant.check_operator()
+            await self.service.repository.place(name, load)
+        except ServingError as error:
+            return _refusal(Refusal(error.grpc_status, RefusalReason.FAILED, str(error)))
+        except TimeoutError:
+            message = f"{name} is still being loaded: try again"
+            return _refusal(Refusal("DEADLINE_EXCEEDED", RefusalReason.FAILED, message))
+        return Response(status_code=200)
+
+    async def _options(self, request: Request) -> JsonObject:
+        """The small JSON object in a body; empty where there is none."""
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > LOOP_BYTES_MAX:
+                raise BadRequestError(f"the body is larger than {LOOP_BYTES_MAX} bytes: send less")
+        try:
+            given = json.loads(body or b"{}")
+        except (ValueError, RecursionError) as error:
+            raise BadRequestError(f"the body is not JSON: {error}") from None
+        if not isinstance(given, dict):
+            raise BadRequestError(f"the body is {shown(given)}: send an object")
+        return given
+
     async def infer(self, request: Request) -> Response:
         message = await self._message(request)
         if isinstance(message, Refusal):
             return _refusal(message)
+        is_binary = wants_binary(message)
         tenant: Tenant = request.state.tenant
         call = CallContext(traceparent=request.headers.get(TRACEPARENT, ""), tenant=tenant.name)
         parsed = parse_request(message, self.service.registry, call)
@@ -136,7 +219,11 @@ class Rest:
         queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
         response = response_of(parsed, outcome, queue_ns)
         size = sum(len(each) for each in response.raw_output_contents)
-        return await self._run_off_loop(size, lambda: JSONResponse(write_response(response)))
+        body, head_bytes = await self._run_off_loop(size, lambda: write_body(response, is_binary))
+        if head_bytes == len(body):
+            return Response(body, media_type="application/json")
+        headers = {BINARY_HEADER: str(head_bytes)}
+        return Response(body, headers=headers, media_type="application/octet-stream")
 
     def _guard(self, handler: Handler) -> Handler:
         """Check the token and the right to the model before a byte of the body is read."""
@@ -180,9 +267,19 @@ class Rest:
                         "RESOURCE_EXHAUSTED", RefusalReason.MEMORY, message, RETRY_AFTER_NS
                     )
                 parts.append(part)
-            return await self._read(request, b"".join(parts))
+            return await self._read(request, await self._unpacked(request, b"".join(parts)))
         finally:
             self.receiving_bytes -= size
+
+    async def _unpacked(self, request: Request, body: bytes) -> bytes:
+        """The body, decompressed if it says that it is compressed."""
+        encoding = request.headers.get("content-encoding", "identity")
+        if encoding == "identity":
+            return body
+        if encoding not in ("gzip", "deflate"):
+            raise BadRequestError(f"content-encoding={shown(encoding)}: use gzip or deflate")
+        most = self.body_bytes_max
+        return await self._run_off_loop(len(body), lambda: _decompress(body, most))
 
     async def _read(self, request: Request, body: bytes) -> pb.ModelInferRequest:
         header = request.headers.get(BINARY_HEADER, str(len(body)))
@@ -200,6 +297,31 @@ class Rest:
         if size <= LOOP_BYTES_MAX:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self.service.driver.pool, work)
+
+
+def _decompress(body: bytes, bytes_max: int) -> bytes:
+    """A body as it was before gzip or deflate, of which `bytes_max` are the most."""
+    # The zlib module tells gzip and zlib apart by their headers with these bits.
+    unpacking = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        found = unpacking.decompress(body, bytes_max + 1)
+    except zlib.error as error:
+        raise BadRequestError(f"the body cannot be decompressed: {error}") from None
+    if len(found) > bytes_max:
+        raise BadRequestError(
+            f"the body is larger than {bytes_max} bytes: send less, or raise message_mb"
+        )
+    if not unpacking.eof:
+        raise BadRequestError("the body cannot be decompressed: it ends too early")
+    return found
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    """A refusal that clients of the protocol can read."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    message = f"{request.method} {shown(request.url.path)} is not served: see /v2/openapi.json"
+    body = {"error": message, "status": "UNIMPLEMENTED", "reason": RefusalReason.BAD_INPUT}
+    return JSONResponse(body, status)
 
 
 async def _while_connected(request: Request, serving: Awaitable[Outcome]) -> Outcome:

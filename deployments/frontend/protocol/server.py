@@ -2,7 +2,9 @@
 
 import asyncio
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 
 import grpc
@@ -10,8 +12,9 @@ import uvicorn
 from starlette.routing import Route
 
 from fermata.clients.wire.service import SERVICE
+from fermata.deployments.frontend.access.address_filter import AddressFilter
 from fermata.deployments.frontend.access.callers import CallGate
-from fermata.deployments.frontend.access.client_sockets import ClientSockets
+from fermata.deployments.frontend.access.client_sockets import ClientSocket, ClientSockets
 from fermata.deployments.frontend.access.connection_watch import (
     ConnectionWatch,
     WatchLimits,
@@ -33,10 +36,16 @@ from fermata.foundation.ports import (
     listeners,
     refusal,
 )
+from fermata.foundation.units import ms
 
 BACKLOG = 1024
 LOOK_REST = 20
-"""Looks at connections take at most one in so many moments."""
+"""Looks at connections take at most one in so many moments of CPU time."""
+
+
+LOOK_NS_MAX = ms(2)
+"""A look that took less goes on in the loop. Beside a busy loop, a thread gets Python's lock late
+after each system call, just when a flood should be seen soon."""
 
 
 class FrontendServer:
@@ -97,21 +106,29 @@ class FrontendServer:
         # Over TLS a connection is counted by its gate only once hands were shaken.
         shaking = ClientSockets(self.http_port) if self.options.tls is not None else None
         limits, clock, spent_ns = self.options.connections, self.calls.clock, 0
+        kept_out, loop = AddressFilter(), asyncio.get_running_loop()
         # A thread of its own: those that decode may be busy for long.
         with ThreadPoolExecutor(1, thread_name_prefix="sockets") as thread:
             while True:
                 wait_ns = limits.look_soon_ns if self.connections.is_pressed else limits.look_ns
-                await asyncio.sleep(max(wait_ns, LOOK_REST * spent_ns) / 1e9)
-                began_at_ns = clock()
-                found = await asyncio.get_running_loop().run_in_executor(thread, sockets.look)
+                with suppress(TimeoutError):
+                    wait_s = max(wait_ns, LOOK_REST * spent_ns) / 1e9
+                    await asyncio.wait_for(self.calls.alarm.wait(), wait_s)
+                self.calls.alarm.clear()
+                found, spent_ns = (
+                    _timed(sockets)
+                    if spent_ns <= LOOK_NS_MAX
+                    else await loop.run_in_executor(thread, _timed, sockets)
+                )
                 for each in self.connections.judge(clock(), found):
                     each.cut()
+                kept_out.keep_out(self.connections.penalties, self.listening.sockets)
                 if shaking is not None:
-                    found = await asyncio.get_running_loop().run_in_executor(thread, shaking.look)
+                    found, more_ns = await loop.run_in_executor(thread, _timed, shaking)
+                    spent_ns += more_ns
                     for each in crowded(found, limits):
                         self.gate.refused += 1
                         each.cut()
-                spent_ns = clock() - began_at_ns
 
     def _bind_grpc(self, endpoint: Endpoint) -> int:
         tls = self.options.tls
@@ -172,6 +189,13 @@ class FrontendServer:
         self.listening.close()
 
 
+def _timed(sockets: ClientSockets) -> tuple[list[ClientSocket], int]:
+    """A look, and its CPU time: on a crowded machine the next look must not come later for it."""
+    began_ns = time.thread_time_ns()
+    found = sockets.look()
+    return found, time.thread_time_ns() - began_ns
+
+
 def grpc_options(options: ServerOptions) -> list[tuple[str, int]]:
     """Channel arguments of the gRPC server."""
     limits = options.connections
@@ -193,7 +217,7 @@ def grpc_options(options: ServerOptions) -> list[tuple[str, int]]:
         ("grpc.max_concurrent_streams", limits.calls_per_connection_max),
         # Answered calls are released a little later, and count meanwhile. At the limit gRPC resets
         # streams that its client was free to begin.
-        ("grpc.http2.max_deallocating_streams", 8 * limits.calls_per_connection_max),
+        ("grpc.http2.max_deallocating_streams", limits.calls_per_connection_max),
         # By default gRPC cancels calls at random once a thousand wait to be taken, without a
         # reason, and whoever sent them. Ours are taken, and refused by name.
         ("grpc.server.max_pending_requests", limits.calls_waiting_max),

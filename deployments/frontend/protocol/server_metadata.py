@@ -1,11 +1,14 @@
 """Metadata, configuration and statistics of the server and its models."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.deployments.frontend.requests.outcome_counts import ApplicationCounts, OutcomeCounts
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
+from fermata.foundation.json_types import Json, JsonObject
 
 NAME = "fermata"
 VERSION = "0.1.0"
@@ -19,30 +22,58 @@ EXTENSIONS = (
 PLATFORM = "fermata"
 
 
+def to_json(message: Any) -> JsonObject:
+    """A message as Triton's REST protocol writes it: proto names, and numbers as numbers."""
+    found: dict[str, Json] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            found[field.name] = {key: to_json(each) for key, each in value.items()}
+        elif field.is_repeated:
+            found[field.name] = [_json_value(field, each) for each in value]
+        else:
+            found[field.name] = _json_value(field, value)
+    return found
+
+
+def _json_value(field: Any, value: Any) -> Json:
+    if field.message_type is not None:
+        return to_json(value)
+    if field.enum_type is not None:
+        return str(field.enum_type.values_by_number[value].name)
+    known: Json = value
+    return known
+
+
 def server_metadata() -> pb.ServerMetadataResponse:
     return pb.ServerMetadataResponse(name=NAME, version=VERSION, extensions=EXTENSIONS)
 
 
 def model_metadata(model: ServedModel) -> pb.ModelMetadataResponse:
-    """Shapes have a batch dimension of 1: each request is one item, batches are formed here."""
+    """Shapes have a batch dimension of -1: a request may hold any number of rows."""
     response = pb.ModelMetadataResponse(name=model.name, versions=model.versions, platform=PLATFORM)
     for spec in _inputs(model):
         response.inputs.add(name=spec.name, datatype=spec.datatype, shape=spec.shape)
     for spec in model.outputs:
-        response.outputs.add(name=spec.name, datatype=spec.datatype, shape=(1, *spec.shape))
+        response.outputs.add(name=spec.name, datatype=spec.datatype, shape=(-1, *spec.shape))
     return response
 
 
 def _inputs(model: ServedModel) -> list[TensorSpec]:
     if model.takes_bytes:
         return [TensorSpec(model.input.name, "BYTES", (1,))]
-    return [TensorSpec(model.input.name, model.input.datatype, (1, *model.input.shape))]
+    return [replace(spec, shape=(-1, *spec.shape)) for spec in model.inputs]
 
 
 def model_config(model: ServedModel) -> pb.ModelConfigResponse:
     config = pb.ModelConfig(name=model.name, platform=PLATFORM, backend=PLATFORM)
     for spec in _inputs(model):
-        config.input.add(name=spec.name, data_type=_data_type(spec.datatype), dims=spec.shape)
+        config.input.add(
+            name=spec.name,
+            data_type=_data_type(spec.datatype),
+            dims=spec.shape,
+            optional=spec.optional,
+        )
     for spec in model.outputs:
         data_type = _data_type(spec.datatype)
         config.output.add(name=spec.name, data_type=data_type, dims=(1, *spec.shape))
@@ -54,6 +85,8 @@ def model_config(model: ServedModel) -> pb.ModelConfigResponse:
         "answers": "boxes" if model.boxes else "tensors",
         "labels": str(len(model.labels)),
     }
+    if model.image is not None:
+        facts["fit"] = model.image.fit
     for name, value in facts.items():
         config.parameters[name].string_value = value
     return pb.ModelConfigResponse(config=config)

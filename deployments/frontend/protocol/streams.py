@@ -11,8 +11,8 @@ import grpc
 
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest, ModelStreamInferResponse
-from fermata.clients.wire.tensors import request_tensors
 from fermata.deployments.frontend.access.tenants import ANYBODY, Tenant
+from fermata.deployments.frontend.inputs.reading import read_input
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
 from fermata.deployments.frontend.protocol.messages import (
@@ -141,12 +141,12 @@ class ClientStream:
         try:
             self.driver.check(self.tenant, self.registry, message.model_name)
             head = read_head(message, self.registry, self.call)
-            (tensor,) = request_tensors(message)
-            parsed = head.request(message.id, tensor)
+            read = read_input(head.model, head.form, message)
+            parsed = head.request(message.id, read)
         except CLIENT_ERRORS as error:
             self._answer(stream_refusal(message.model_name, message.id, refusal_of(error)))
             return
-        self.repeats.learn(raw, head, tensor)
+        self.repeats.learn(raw, head, read.tensor)
         self._begin(parsed)
 
     def _begin(self, parsed: ParsedRequest) -> None:

@@ -1,6 +1,6 @@
 """A request as parsed from its message."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
@@ -24,6 +24,23 @@ class ParsedRequest:
     """The caller's trace, if it named one."""
     classes: tuple[tuple[str, int], ...] = ()
     """Wanted outputs, each with the number of best classes to name; 0 for the tensor itself."""
+
+    @property
+    def is_split(self) -> bool:
+        """Whether it has more rows than a batch takes, or rows that are still to be decoded."""
+        return self.input.encoded or self.input.rows > self.input.model.rows_max
+
+    def split(self) -> "list[ParsedRequest]":
+        """The request in parts, each with its rows and its memory."""
+        return [
+            replace(
+                self,
+                input=part,
+                terms=replace(self.terms, size_bytes=part.memory_bytes(), rows=part.rows),
+                report=None,
+            )
+            for part in self.input.split(self.input.model.rows_max)
+        ]
 
     @property
     def model(self) -> ServedModel:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
@@ -10,11 +10,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fermata.deployments.models.picture import centre_square, whole_frame
 from fermata.deployments.sneakpeek.store import SneakPeekModel
 from fermata.router.links.messages import Evidence
 
-Sample = tuple[int, str, NDArray[np.float32]]
-"""Request, application, input."""
+Sample = tuple[int, str, NDArray[Any], bool]
+"""Request, application, input, and whether a look may answer it."""
+
+
+FITS = {"whole": whole_frame, "centre": centre_square}
+
+
+def look(model: SneakPeekModel, samples: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
+    """Votes [samples, classes] on inputs as they come."""
+    if model.fit:
+        make, side = FITS[model.fit], model.input_shape[1]
+        samples = [make(each, side) for each in samples]
+    flat = np.stack([each.reshape(-1) for each in samples])
+    return model.index.votes(flat.astype(np.float32, copy=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +68,20 @@ class Peeker:
         self.cpu_ns = 0
         """CPU time of all jobs."""
 
-    def take(self, rid: int, application: str, sample: NDArray[Any]) -> None:
-        """Queue an input for a vote; it is copied, since its memory is released early."""
+    def class_counts(self) -> dict[str, int]:
+        """Number of classes by application."""
+        return {name: model.index.classes for name, model in self.models.items()}
+
+    def take(self, rid: int, application: str, sample: NDArray[Any], answers: bool = True) -> None:
+        """Queue an input for a vote; it is copied, since its memory is released early. `answers`:
+        the client takes a look's answer for its own."""
         model = self.models.get(application)
-        if model is None or sample.size != int(np.prod(model.input_shape)):
+        if model is None:
             return
-        if len(self.waiting) >= self.limits.waiting_max:
+        if len(self.waiting) >= self.limits.waiting_max or not model.sees(sample.shape):
             self.skipped += 1
             return
-        self.waiting.append((rid, application, sample.astype(np.float32).reshape(-1)))
+        self.waiting.append((rid, application, sample.copy(), answers))
         if not self.busy:
             self._vote_on_next()
 
@@ -80,9 +98,9 @@ class Peeker:
         found: list[Evidence] = []
         for application in {each[1] for each in batch}:
             mine = [each for each in batch if each[1] == application]
-            votes = self.models[application].index.votes(np.stack([each[2] for each in mine]))
-            for (rid, _, _), row in zip(mine, votes.tolist(), strict=True):
-                found.append(Evidence(rid, votes=tuple(row)))
+            votes = look(self.models[application], [each[2] for each in mine])
+            for (rid, _, _, answers), row in zip(mine, votes.tolist(), strict=True):
+                found.append(Evidence(rid, votes=tuple(row), answers=answers))
         return found, time.thread_time_ns() - began_ns
 
     def _on_votes(self, job: "asyncio.Future[tuple[list[Evidence], int]]") -> None:

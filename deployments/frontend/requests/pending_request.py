@@ -28,6 +28,8 @@ class RequestTerms:
     """Number of the tenant that sent it; 0 without tenants."""
     usual_slo_ns: int = 0
     """SLO of its application, which it may be held for whatever its own is."""
+    rows: int = 1
+    """Places that it takes in a batch."""
 
 
 class PendingRequest:
@@ -49,9 +51,11 @@ class PendingRequest:
         "priority",
         "readers",
         "rid",
+        "rows",
         "size_bytes",
         "tenant",
         "term",
+        "unread",
         "waiting",
     )
 
@@ -66,6 +70,7 @@ class PendingRequest:
         self.pinned = terms.pinned
         self.tenant = terms.tenant
         self.size_bytes = terms.size_bytes
+        self.rows = terms.rows
         self.arrived_at_ns = now_ns
         self.deadline_ns = deadline_ns
         self.expires_at_ns = expires_at_ns
@@ -84,8 +89,37 @@ class PendingRequest:
         """The backend that has it in a batch; -1: none."""
         self.placed = False
         """A router was told where its payload lies, for one backend. That counts as a reader."""
+        self.unread = False
+        """That router has told no backend, and will not."""
         self.readers = 0
         """Backends that have its payload, or may have it, and have not answered."""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a backend may know the place of its payload without having asked."""
+        return self.placed and not self.unread
+
+    @property
+    def progress(self) -> str:
+        """How far it has come, for a client that is told that it expired."""
+        if self.payload is None:
+            return "its input was still being decoded"
+        if self.fetched_by >= 0:
+            return "its batch was still running"
+        # A backend that knows the place does not say that it has begun.
+        return "it was still queued or running" if self.is_told else "it was still queued"
+
+    def tell_place(self) -> Payload | None:
+        """The place of its payload for a router; None where it has none, or was told before.
+
+        A second backend has to ask, or nobody would know when both have read it.
+        """
+        payload = self.payload
+        if self.placed or payload is None or not payload.segment:
+            return None
+        self.placed = True
+        self.readers += 1
+        return payload
 
 
 @dataclass(slots=True)

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -11,12 +10,14 @@ from typing import Protocol
 import numpy as np
 
 from fermata.clients.wire.errors import BadRequestError
-from fermata.clients.wire.tensors import DTYPES, check_finite
+from fermata.clients.wire.tensors import DTYPES
 from fermata.deployments.frontend.access.client_ids import tenant_number
 from fermata.deployments.frontend.access.tenants import ANYBODY, ForbiddenError, Tenant
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.memory.arena import Arena
-from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal
+from fermata.deployments.frontend.outcomes import Outcome, Refusal
+from fermata.deployments.frontend.requests.joined_parts import OnAnswer, SplitRequests
+from fermata.deployments.frontend.requests.look_answers import LookAnswers
 from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.peeker import Peeker
@@ -28,6 +29,7 @@ from fermata.deployments.frontend.requests.pending_request import (
 )
 from fermata.deployments.frontend.requests.stall_detector import StallDetector
 from fermata.deployments.frontend.requests.table import RequestTable
+from fermata.deployments.frontend.size_advice import SizeAdvice
 from fermata.deployments.models.picture_decoding import check_pixels
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.registry import Registry
@@ -47,10 +49,8 @@ from fermata.router.links.messages import (
     Returned,
     ShortCircuit,
     Submit,
+    Unread,
 )
-
-OnAnswer = Callable[[int, Outcome], None]
-"""Called with a request's id and its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +95,18 @@ class RequestDriver:
         self.sender = sender
         self.limits = limits or DriverLimits()
         self.peeker = peeker
+        if peeker is not None:
+            table.looks = LookAnswers(peeker.class_counts())
         self.observer = observer
-        # Observers hear of a batch by what its backend asks for.
-        table.tells_places = observer is None
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.stall_detector = StallDetector(self.loop, clock)
+        # Not at once: an answer may come while the table is being read.
+        self.parts = SplitRequests(
+            self._begin_part, lambda rid: self.loop.call_soon(self.cancel, rid)
+        )
         self.waiters: dict[int, OnAnswer] = {}
-        self.advice: dict[tuple[str, int], InputSizeAdvice] = {}
-        """The router's last advice to each client that reports, by application and client, in the
-        order of their last requests."""
+        self.advice = SizeAdvice(self.limits.advice_max)
         self.decoding = 0
         """Inputs that threads decode, or will."""
         self._timer: asyncio.TimerHandle | None = None
@@ -119,13 +121,23 @@ class RequestDriver:
         now_ns = self.clock()
         refusal = (
             tenant.admit(now_ns)
-            or self._stall_refusal(now_ns, request.terms)
+            or self.stall_detector.refusal(now_ns, request.terms)
             or self._input_refusal(request)
         )
         if refusal is not None:
-            terms = request.terms
-            self.table.counts.refuse(terms.application, refusal.reason, terms.tenant)
-            return self._refused(request, refusal)
+            return self._refuse(request, refusal)
+        if request.input.rows > 1 and request.is_split:
+            return self.parts.open(now_ns, request, on_answer)
+        return self._begin(now_ns, request, on_answer)
+
+    def _begin_part(self, now_ns: int, part: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
+        # A part may be small enough to be looked at, where all of them together were not.
+        refusal = self._input_refusal(part)
+        if refusal is not None:
+            return self._refuse(part, refusal)
+        return self._begin(now_ns, part, on_answer)
+
+    def _begin(self, now_ns: int, request: ParsedRequest, on_answer: OnAnswer) -> int | Refusal:
         inline = self._is_inline(request)
         place = partial(self._place, request.input) if inline else None
         rid = self.table.admit(now_ns, request.terms, place)
@@ -152,14 +164,6 @@ class RequestDriver:
         given = request.input
         return not given.encoded and len(given.tensor.data) <= self.limits.inline_bytes_max
 
-    def _stall_refusal(self, now_ns: int, terms: RequestTerms) -> Refusal | None:
-        """A refusal for a request that may have lain unread for all the time that it has."""
-        unread_ns = self.stall_detector.unread_ns(now_ns)
-        if not unread_ns or unread_ns < min(terms.hard_limit_ns, terms.left_ns):
-            return None
-        message = f"stalled: the frontend did not run for {unread_ns / 1e6:.0f} ms"
-        return Refusal("UNAVAILABLE", RefusalReason.STALLED, message, RETRY_AFTER_NS)
-
     def _input_refusal(self, request: ParsedRequest) -> Refusal | None:
         """A refusal for an input that is broken, as far as that shows at once.
 
@@ -168,8 +172,8 @@ class RequestDriver:
         given = request.input
         try:
             check_pixels(*given.frame, self.limits.pixels_max)
-            if self._is_inline(request) and not given.model.allow_nan:
-                check_finite(given.tensor)
+            if self._is_inline(request):
+                given.check_finite()
         except BadRequestError as error:
             return Refusal("INVALID_ARGUMENT", RefusalReason.BAD_INPUT, str(error))
         return None
@@ -182,6 +186,11 @@ class RequestDriver:
             self.table.counts.count_tenant(tenant_number(tenant.name), RefusalReason.DENIED)
             raise
 
+    def _refuse(self, request: ParsedRequest, refusal: Refusal) -> Refusal:
+        terms = request.terms
+        self.table.counts.refuse(terms.application, refusal.reason, terms.tenant)
+        return self._refused(request, refusal)
+
     def _refused(self, request: ParsedRequest, refusal: Refusal) -> Refusal:
         if self.observer is not None:
             self.observer.refuse(request.terms.application, refusal)
@@ -193,7 +202,8 @@ class RequestDriver:
             self.observer.on_payload(now_ns, rid)
 
     def _place(self, given: RequestInput, rid: int) -> Payload:
-        return self.arena.place(rid, given.tensor.datatype, given.shape, given.tensor.data)
+        tensor, told = given.tensor, (given.packed, given.payload_rows)
+        return self.arena.place(rid, tensor.datatype, given.shape, tensor.data, *told)
 
     def _peek(
         self,
@@ -203,10 +213,12 @@ class RequestDriver:
         shape: tuple[int, ...],
         data: bytes | memoryview,
     ) -> None:
-        # A picture that is decoded later cannot be looked at here.
+        # Neither words nor a picture that is decoded later can be looked at here.
         if self.peeker is not None and dtype in DTYPES:
             sample = np.frombuffer(data, DTYPES[dtype]).reshape(shape)
-            self.peeker.take(rid, request.terms.application, sample)
+            application = request.terms.application
+            answers = self.table.looks.takes(application, [name for name, _ in request.classes])
+            self.peeker.take(rid, application, sample, answers)
 
     async def infer(self, request: ParsedRequest, tenant: Tenant = ANYBODY) -> Outcome:
         """One request from start to end; cancelling the caller cancels it."""
@@ -222,12 +234,16 @@ class RequestDriver:
 
     def cancel(self, rid: int) -> None:
         """Its client has left."""
-        self.table.on_cancel(self.clock(), rid)
+        for each in self.parts.forget(rid) or (rid,):
+            self.table.on_cancel(self.clock(), each)
         self.pump()
 
     # Links
 
-    def on_router_up(self, term: int) -> None:
+    def on_router_up(self, term: int, takes_places: bool = True) -> None:
+        """`takes_places`: the router passes on where inputs lie."""
+        # Observers hear of a batch by what its backend asks for.
+        self.table.tells_places = takes_places and self.observer is None
         self.table.on_router_up(self.clock(), term)
         self.pump()
 
@@ -240,22 +256,17 @@ class RequestDriver:
         self.pump()
 
     def on_advice(self, advice: InputSizeAdvice) -> None:
-        """Keep advice for the client's next answers."""
-        key = (advice.application, advice.client)
-        if len(self.advice) >= self.limits.advice_max and key not in self.advice:
-            self.advice.pop(next(iter(self.advice)))
-        self.advice[key] = advice
+        self.advice.keep(advice)
 
     def advice_for(self, terms: RequestTerms) -> InputSizeAdvice | None:
         """Advice for the client of this request, if the router gave any."""
-        key = (terms.application, terms.client)
-        advice = self.advice.pop(key, None)
-        if advice is not None:
-            self.advice[key] = advice
-        return advice
+        return self.advice.of((terms.application, terms.client))
 
     def on_dropped(self, dropped: Dropped) -> None:
         self.table.on_dropped(self.clock(), dropped)
+
+    def on_unread(self, unread: Unread) -> None:
+        self.table.on_unread(unread)
 
     def on_estimated(self, estimated: Estimated) -> None:
         self.table.on_estimated(estimated)
@@ -268,6 +279,16 @@ class RequestDriver:
         self.table.on_fetch(now_ns, backend, fetch)
         if self.observer is not None:
             self.observer.on_fetch(now_ns, backend, fetch)
+
+    def on_too_large(self, rid: int, size: int, limit: int) -> None:
+        """The backend that fetches an input is elsewhere, and no message there may hold it."""
+        message = (
+            f"too-large: its input of {size} bytes goes to another machine, "
+            f"and a message there holds {limit}: send a smaller one"
+        )
+        self.table.on_too_large(self.clock(), rid, message)
+        # The effects that are carried out now were taken before.
+        self.loop.call_soon(self.pump)
 
     def on_returned(self, backend: int, returned: Returned) -> None:
         self.table.on_returned(self.clock(), backend, returned)
@@ -355,12 +376,9 @@ class RequestDriver:
         job: asyncio.Future[bool],
     ) -> None:
         self.decoding -= 1
-        spec = request.input.payload_spec()
-        payload = (
-            Payload(rid, spec.datatype, spec.shape, b"", self.arena.name, offset, len(view))
-            if offset >= 0
-            else Payload(rid, spec.datatype, spec.shape, bytes(view))
-        )
+        given, spec = request.input, request.input.payload_spec()
+        told = given.packed, given.payload_rows
+        payload = self.arena.written(rid, spec.datatype, spec.shape, offset, view, *told)
         now_ns = self.clock()
         error = None if job.cancelled() else job.exception()
         if error is None and not job.cancelled() and job.result():

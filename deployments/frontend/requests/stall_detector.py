@@ -7,6 +7,9 @@ would take them for new. Most of their clients have given up; serving them would
 import asyncio
 from dataclasses import dataclass
 
+from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Refusal
+from fermata.deployments.frontend.requests.pending_request import RequestTerms
+from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.foundation.units import NEVER, ms
 from fermata.router.links.heartbeat import Clock
 
@@ -66,6 +69,14 @@ class StallDetector:
         if away_ns > self.options.stall_ns:
             return away_ns
         return self.away_ns if now_ns < self.drained_at_ns else 0
+
+    def refusal(self, now_ns: int, terms: RequestTerms) -> Refusal | None:
+        """A refusal for a request that may have lain unread for all the time that it has."""
+        unread_ns = self.unread_ns(now_ns)
+        if not unread_ns or unread_ns < min(terms.hard_limit_ns, terms.left_ns):
+            return None
+        message = f"stalled: the frontend did not run for {unread_ns / 1e6:.0f} ms"
+        return Refusal("UNAVAILABLE", RefusalReason.STALLED, message, RETRY_AFTER_NS)
 
     def close(self) -> None:
         if self._timer is not None:

@@ -4,7 +4,6 @@ Pure: events and a time in, effects out, so that faults can be simulated with th
 Every admitted request gets exactly one `SendAnswer`, at the latest a grace after it expires.
 """
 
-import struct
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 
@@ -17,6 +16,8 @@ from fermata.deployments.frontend.outcomes import (
     drop_refusal,
     error_refusal,
 )
+from fermata.deployments.frontend.requests.lent_payloads import LentPayloads
+from fermata.deployments.frontend.requests.look_answers import LookAnswers
 from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.frontend.requests.payload_memory import PayloadMemory
 from fermata.deployments.frontend.requests.pending_request import (
@@ -30,7 +31,6 @@ from fermata.deployments.frontend.requests.pending_request import (
 )
 from fermata.deployments.specs.frontend import TableLimits
 from fermata.deployments.specs.outcomes import RefusalReason
-from fermata.deployments.specs.served_model import OUTPUT
 from fermata.foundation.units import NEVER, ms, seconds
 from fermata.router.core.events import DropReason
 from fermata.router.links.messages import (
@@ -44,6 +44,7 @@ from fermata.router.links.messages import (
     Returned,
     ShortCircuit,
     Submit,
+    Unread,
 )
 
 SNEAKPEEK = "sneakpeek"
@@ -66,9 +67,9 @@ class RequestTable:
         self.term = -1
         """Term of the linked router; -1 while there is none."""
         self.router_lost_at_ns = -NEVER
-        self.lent: dict[int, tuple[int, PendingRequest]] = {}
-        """Ended requests whose payloads a backend may still read from shared memory, with the time
-        of their release, in the order of their ends."""
+        self.lent = LentPayloads(self.limits.lent_ns)
+        self.looks = LookAnswers()
+        """Forms of answers that looks give."""
         self._next_rid = number << RID_BITS
         self._timers: list[tuple[int, int]] = []
         self._effects: list[Effect] = []
@@ -130,6 +131,14 @@ class RequestTable:
         if entry is not None:
             self._give_up(now_ns, entry, Refusal(status, RefusalReason.BAD_INPUT, message))
 
+    def on_too_large(self, now_ns: int, rid: int, message: str) -> None:
+        """The input cannot be sent to the backend that fetches it."""
+        entry = self.entries.get(rid)
+        if entry is not None:
+            self._release(self.lent.on_read(rid, entry))
+            refusal = Refusal("INVALID_ARGUMENT", RefusalReason.TOO_LARGE, message)
+            self._give_up(now_ns, entry, refusal)
+
     def on_cancel(self, now_ns: int, rid: int) -> None:
         """The client has left, or cancelled the request."""
         entry = self.entries.get(rid)
@@ -159,10 +168,15 @@ class RequestTable:
     def on_dropped(self, now_ns: int, dropped: Dropped) -> None:
         entry = self.entries.get(dropped.rid)
         if dropped.unread:
-            self._is_unread(dropped.rid, entry)
+            self._release(self.lent.on_unread(dropped.rid, entry))
         if entry is not None:
             refusal = drop_refusal(dropped.reason, dropped.retry_after_ns, dropped.detail)
             self._end(now_ns, entry, refusal)
+
+    def on_unread(self, unread: Unread) -> None:
+        """Backends fetch these, and were not told where they lie."""
+        for rid in unread.rids:
+            self._release(self.lent.on_unread(rid, self.entries.get(rid)))
 
     def on_estimated(self, estimated: Estimated) -> None:
         entry = self.entries.get(estimated.rid)
@@ -173,12 +187,12 @@ class RequestTable:
         """Answer from evidence, with the probability of each class in place of scores."""
         entry = self.entries.get(answer.rid)
         if answer.unread:
-            self._is_unread(answer.rid, entry)
+            self._release(self.lent.on_unread(answer.rid, entry))
         if entry is None:
             self.counts.stale_results += 1
             return
-        scores = struct.pack(f"<{len(answer.classes)}f", *answer.classes)
-        tensor = (OUTPUT, "FP32", (len(answer.classes),), scores)
+        application = entry.application
+        tensor = self.looks.tensor(application, answer.label, answer.classes)
         self._end(
             now_ns,
             entry,
@@ -214,13 +228,13 @@ class RequestTable:
         own does not know of them: submit them again."""
         for rid in returned.rids:
             entry = self.entries.get(rid)
-            self._has_read(rid, entry)
+            self._release(self.lent.on_read(rid, entry))
             if entry is not None and entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend, returned.term)
 
     def on_result(self, now_ns: int, backend: int, result: Result) -> None:
         entry = self.entries.get(result.rid)
-        self._has_read(result.rid, entry)
+        self._release(self.lent.on_read(result.rid, entry))
         # An error of a backend that had to give the request up is ignored: another one runs it.
         if entry is None or (result.error and entry.fetched_by not in (backend, -1)):
             self.counts.stale_results += 1
@@ -228,6 +242,7 @@ class RequestTable:
             self._end(now_ns, entry, error_refusal(result.error, result.input_late))
         else:
             if entry.estimate >= 0.0:
+                self.looks.learn(entry.application, result.tensors)
                 result = msgspec.structs.replace(result, estimate=entry.estimate)
             self._end(now_ns, entry, result)
 
@@ -239,7 +254,7 @@ class RequestTable:
         for entry in list(self.entries.values()):
             if backend in entry.waiting or entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend)
-            elif entry.placed and entry.fetched_by < 0 and self.term >= 0:
+            elif entry.is_told and entry.fetched_by < 0 and self.term >= 0:
                 # It may have been there.
                 self._resubmit(now_ns, entry)
 
@@ -261,8 +276,8 @@ class RequestTable:
             entry = self.entries.get(heappop(timers)[1])
             if entry is not None:
                 self._give_up(now_ns, entry, self._expired(now_ns, entry))
-        while self.lent and self._lent_until_ns() <= now_ns:
-            self._release(next(iter(self.lent)))
+        for payload in self.lent.take_due(now_ns):
+            self._release(payload)
 
     def wake_at_ns(self) -> int:
         """The time of the next call to `on_time`; `NEVER` if nothing is open."""
@@ -273,7 +288,7 @@ class RequestTable:
             self._timers = timers = [each for each in timers if each[1] in self.entries]
             heapify(timers)
         wake_at_ns = timers[0][0] if timers else NEVER
-        return min(wake_at_ns, self._lent_until_ns()) if self.lent else wake_at_ns
+        return min(wake_at_ns, self.lent.wake_at_ns())
 
     def take_effects(self) -> list[Effect]:
         """Effects for the driver to carry out, in order."""
@@ -324,12 +339,6 @@ class RequestTable:
         # After its deadline, but before its hard limit, a request is still served soon.
         slo_ns = max(1, entry.plan_by_ns - now_ns - self.reply_ns)
         hard_ns = max(1, entry.expires_at_ns - now_ns - self.reply_ns)
-        payload = None
-        ready = entry.payload is not None and entry.payload.segment
-        if ready and self.tells_places and not entry.placed:
-            # Once: a second backend has to ask, or nobody would know when both have read it.
-            payload, entry.placed = entry.payload, True
-            entry.readers += 1
         self._effects.append(
             ToRouter(
                 Submit(
@@ -342,7 +351,8 @@ class RequestTable:
                     entry.accuracy_floor,
                     entry.pinned,
                     entry.tenant,
-                    payload,
+                    entry.rows,
+                    entry.tell_place() if self.tells_places else None,
                 )
             )
         )
@@ -356,40 +366,12 @@ class RequestTable:
         if self.term < 0 and entry.fetched_by < 0:
             message = f"no-router: no router was linked for the {waited_ms:.0f} ms it could wait"
             return Refusal("UNAVAILABLE", RefusalReason.NO_ROUTER, message, RETRY_AFTER_NS)
-        if entry.payload is None:
-            why = "its input was still being decoded"
-        elif entry.fetched_by >= 0:
-            why = "its batch was still running"
-        else:
-            why = "it was still queued"
-        return Refusal(
-            "DEADLINE_EXCEEDED", RefusalReason.EXPIRED, f"expired: {why} after {waited_ms:.0f} ms"
-        )
+        message = f"expired: {entry.progress} after {waited_ms:.0f} ms"
+        return Refusal("DEADLINE_EXCEEDED", RefusalReason.EXPIRED, message)
 
-    def _has_read(self, rid: int, entry: PendingRequest | None) -> None:
-        """Note that a backend reads a payload no more, if it ever did."""
-        if entry is None and rid in self.lent:
-            entry = self.lent[rid][1]
-        if entry is not None and entry.readers:
-            entry.readers -= 1
-            if not entry.readers and rid in self.lent:
-                self._release(rid)
-
-    def _is_unread(self, rid: int, entry: PendingRequest | None) -> None:
-        """Note that no backend was told where a payload lies."""
-        if entry is None and rid in self.lent:
-            entry = self.lent[rid][1]
-        if entry is not None and entry.placed:
-            entry.placed = False
-            self._has_read(rid, entry)
-
-    def _lent_until_ns(self) -> int:
-        return next(iter(self.lent.values()))[0]
-
-    def _release(self, rid: int) -> None:
-        payload = self.lent.pop(rid)[1].payload
-        assert payload is not None
-        self._effects.append(Release(payload))
+    def _release(self, payload: Payload | None) -> None:
+        if payload is not None:
+            self._effects.append(Release(payload))
 
     def _give_up(self, now_ns: int, entry: PendingRequest, refusal: Refusal) -> None:
         """End a request that the router may still have."""
@@ -404,11 +386,7 @@ class RequestTable:
         for backend in entry.waiting:
             self._effects.append(ToBackend(backend, Payload(entry.rid, "", (), missing=True)))
         self._effects.append(SendAnswer(entry.rid, outcome))
-        if entry.payload is not None:
-            if entry.readers and entry.payload.segment:
-                self.lent[entry.rid] = now_ns + self.limits.lent_ns, entry
-            else:
-                self._effects.append(Release(entry.payload))
+        self._release(self.lent.lend(now_ns, entry))
         if isinstance(outcome, Refusal):
             self.counts.refuse(entry.application, outcome.reason, entry.tenant)
         else:

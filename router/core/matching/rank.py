@@ -21,6 +21,7 @@ from fermata.router.core.source import (
     Slot,
     Source,
     SourceContext,
+    SourceTimer,
     kind_lane,
     own_lane,
 )
@@ -186,8 +187,8 @@ class RankThread(SourceContext):
             for backend in (each.backend for each in pool.members):
                 self._join(source, pool, own_lane(backend))
         source.attach(self)
-        if source.by_kind and self.kinds:
-            self._part(self.settled_at_ns, source)
+        if self.kinds:
+            self._tell_kinds(self.settled_at_ns, source)
 
     def remove_source(self, source: Source) -> None:
         """Forget a source of the pool, with its bid; its queue stays with it."""
@@ -195,6 +196,19 @@ class RankThread(SourceContext):
         for index in list(self.standings[source.number]):
             self._quit(source, index)
         self.vacant.append(source.number)
+
+    def retire(self, source: Source) -> None:
+        """Forget a source for good, with its bids and timers; who waits there is taken over."""
+        for index in list(self.standings[source.number]):
+            self._quit(source, index)
+        # Its number is not given again: whatever of it is still known must reach nobody else.
+        number = source.number
+        self.timers.disarm_all(
+            lambda timer: isinstance(timer, SourceTimer) and timer.source.number == number
+        )
+        self.sharers = [each for each in self.sharers if each is not source]
+        self.parties.pop(source, None)
+        source.on_leave()
 
     def _join(self, source: Source, lane: Lane, index: int | None = None) -> None:
         standing = Standing(self.ask, source, lane, index)
@@ -210,7 +224,14 @@ class RankThread(SourceContext):
         standing.lane.leave(standing)
         standing.bid = None
 
-    def _part(self, now_ns: int, source: Source) -> None:
+    def _tell_kinds(self, now_ns: int, source: Source) -> None:
+        """Tell a source of the pool's kinds of backends, where it plans with them."""
+        if source.by_kind:
+            self._part(source)
+        if source.by_kind or source.hears_kinds:
+            self.refresh(now_ns, source, source.on_kinds(now_ns, self.kinds))
+
+    def _part(self, source: Source) -> None:
         """Have a source bid for each kind of the pool apart, if there are several."""
         kinds = self.kinds if len(self.kinds) > 1 else ()
         wanted, standings = [kind_lane(kind) for kind in kinds], self.standings[source.number]
@@ -219,7 +240,6 @@ class RankThread(SourceContext):
         for index in wanted:
             if index not in standings:
                 self._join(source, self.lanes[POOL], index)
-        self.refresh(now_ns, source, source.on_kinds(now_ns, self.kinds))
 
     def _leave(self, source: Source, lane: Lane) -> None:
         assert not lane.members
@@ -282,6 +302,17 @@ class RankThread(SourceContext):
         owner: Source | None = None,
         resident: frozenset[int] | None = None,
     ) -> None:
+        lane = self._lane_for(backend, owner)
+        state = BackendState(self.offer, backend, kind, lane, owner)
+        lane.add(state)
+        lane.hold(state, resident)
+        self.backends[backend] = state
+        self._count(now_ns, state, 1)
+        self._tell(now_ns, state, up=True)
+        self.offer(now_ns, state)
+
+    def _lane_for(self, backend: int, owner: Source | None) -> Lane:
+        """The lane of a backend that comes, with those who bid in it."""
         index = POOL if owner is None else own_lane(backend)
         lane = self.lanes.get(index)
         if lane is None:
@@ -291,13 +322,7 @@ class RankThread(SourceContext):
             self._join(self.retries, lane)
         for sharer in self.sharers if owner is None else ():
             self._join(sharer, lane, own_lane(backend))
-        state = BackendState(self.offer, backend, kind, lane, owner)
-        lane.add(state)
-        lane.hold(state, resident)
-        self.backends[backend] = state
-        self._count(now_ns, state, 1)
-        self._tell(now_ns, state, up=True)
-        self.offer(now_ns, state)
+        return lane
 
     def remove_backend(self, now_ns: int, backend: int) -> list[Batch]:
         """Forget a backend; the batches it never ended come back."""
@@ -311,6 +336,40 @@ class RankThread(SourceContext):
         for sharer in self.sharers if state.owner is None else ():
             self._quit(sharer, own_lane(backend))
         return [batch for batch in (state.running, state.queued) if batch is not None]
+
+    def release(self, now_ns: int, state: BackendState) -> None:
+        """Take a backend from its owner, or from the pool; what it has it finishes."""
+        if not state.draining:
+            state.lane.drain(state)
+            self._count(now_ns, state, -1)
+        self.timers.disarm(state)
+        state.lane.remove(state)
+        if state.owner is not None:
+            self._leave(state.owner, state.lane)
+        for sharer in self.sharers if state.owner is None else ():
+            self._quit(sharer, own_lane(state.backend))
+
+    def adopt(
+        self,
+        now_ns: int,
+        state: BackendState,
+        owner: Source | None,
+        resident: frozenset[int] | None,
+    ) -> None:
+        """Give a backend that was released to another owner; None: to the pool."""
+        lane = self._lane_for(state.backend, owner)
+        state.lane, state.owner = lane, owner
+        lane.add(state)
+        lane.hold(state, resident)
+        if state.draining:
+            lane.drain(state)
+            return
+        self._count(now_ns, state, 1)
+        self._tell(now_ns, state, up=True)
+        if state.running is None:
+            self.offer(now_ns, state)
+        else:
+            self._offer_ahead(now_ns, state, state.running)
 
     def drain(self, now_ns: int, backend: int) -> None:
         """Give this backend nothing more; what it has it finishes."""
@@ -368,8 +427,8 @@ class RankThread(SourceContext):
             return
         self.kinds = kinds
         for standings in self.standings:
-            if POOL in standings and standings[POOL].source.by_kind:
-                self._part(now_ns, standings[POOL].source)
+            if POOL in standings:
+                self._tell_kinds(now_ns, standings[POOL].source)
 
     def settle(self, now_ns: int) -> None:
         """Bring the backends' uptime up to now."""
@@ -386,7 +445,7 @@ class RankThread(SourceContext):
         self.signals.busy_ns += run_ns
         self.pool_of(state).busy_ns += run_ns
         if size < 0:
-            size = len(batch.requests)
+            size = batch.size
         if size > 0 and batch.swap_in_ns > 0:
             # The swap-in is the less certain of the two: its time is learnt, not blamed on the run.
             self.costs.observe_swap(batch.variant, run_ns - batch.expect_ns + batch.swap_in_ns)
@@ -573,7 +632,7 @@ class RankThread(SourceContext):
         self._learn_wait(standing, now_ns - standing.ripe_since_ns)
         self.batches += 1
         batch.batch_id = self.batches
-        size = len(batch.requests)
+        size = batch.size
         assert 0 < size <= slot.size_max(batch.variant)
         batch.ready_at_ns = ready_at_ns
         batch.start_at_ns = start_at_ns
@@ -586,6 +645,8 @@ class RankThread(SourceContext):
         batch.expect_ns = slot.expect_ns(batch.variant, size)
         if standing.party is not None and state.lane.shares is not None:
             state.lane.shares.charge(standing.party, batch.expect_ns)
+        if self.costs.trials:
+            self.costs.end_trial(batch.variant)
         batch.swap_in_ns = slot.swap_in_ns(batch.variant)
         if state.resident is not None and batch.variant not in state.resident:
             # The next grant will find it there.

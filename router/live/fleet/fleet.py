@@ -159,6 +159,11 @@ class Fleet:
         if self.uneven:
             self._even_out(now_ns, (backend,))
 
+    def even_out(self, now_ns: int) -> None:
+        """Owners have changed: give each its part, of busy backends as they end what they run."""
+        self.changed = True
+        self._even_out(now_ns, self.backends)
+
     def _even_out(self, now_ns: int, candidates: Iterable[int]) -> None:
         """Give idle backends of the owner that has too many to the one that has too few: nobody
         asks the router which one of them is to go."""

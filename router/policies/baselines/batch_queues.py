@@ -28,8 +28,11 @@ class BatchQueues(Source):
     There is one EDF queue per batch size, with every request in each that it can still be on time
     in. All of them are views of one queue: that of size b is its tail from the first deadline that
     a batch of b would meet, and it is full if b-th from the end would meet it. A larger batch is
-    never full where a smaller one is not, so a binary search finds the largest.
+    never full where a smaller one is not, so a binary search finds the largest. It bids with the
+    run times of the quickest kind of backends; a batch is formed with those of its own.
     """
+
+    hears_kinds = True
 
     def __init__(self, variant: int, options: BatchQueuesOptions) -> None:
         self.variant = variant
@@ -44,6 +47,16 @@ class BatchQueues(Source):
         super().attach(desk)
         self.cost = desk.costs.of(self.variant)
         self.plan_ns = self.cost.plan_ns
+
+    def on_kinds(self, now_ns: int, kinds: tuple[int, ...]) -> Sequence[int]:
+        """Bid with the run times of the quickest kind that is there."""
+        known = [self.costs.of(self.variant, kind) for kind in kinds]
+        quickest = min(known, key=lambda each: each.plan_ns[1])
+        if quickest is self.cost:
+            return NO_LANES
+        self.cost, self.plan_ns = quickest, quickest.plan_ns
+        self._rebuild(now_ns)
+        return POOL_ONLY
 
     # Events
 

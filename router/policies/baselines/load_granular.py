@@ -11,6 +11,7 @@ from fermata.foundation.units import SECOND
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, DropReason, Request
 from fermata.router.core.source import NO_LANES, POOL_ONLY, Bid, Slot, Source, SourceContext
+from fermata.router.policies.central.pool_tables import PoolTables
 from fermata.router.policies.family import Family
 from fermata.router.policies.hard_limit import size_within_limits, who_allow
 from fermata.router.policies.load_monitor import LoadMonitor
@@ -46,6 +47,7 @@ class LoadGranular(Source):
     """The source of one application whose variant follows the load."""
 
     respects_client_limits = True
+    hears_kinds = True
 
     def __init__(
         self, family: Family, options: JellyfishPlusOptions | ModelSwitchingOptions
@@ -63,16 +65,24 @@ class LoadGranular(Source):
 
     def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
-        tables = [desk.costs.of(variant).plan_ns for variant in self.family.variants]
-        self.tables = tables
-        self.fastest = min(self.order, key=lambda each: tables[each][1])
-        self.index = self.fastest
+        self.pool_tables = PoolTables(desk, self.family.variants)
         self._follow_load(0)
+
+    def on_kinds(self, now_ns: int, kinds: tuple[int, ...]) -> Sequence[int]:
+        """Choose by the run times of the backends that are there."""
+        if not self.pool_tables.on_kinds(kinds):
+            return NO_LANES
+        self._follow_load(now_ns)
+        return POOL_ONLY
 
     # The choice
 
     def _follow_load(self, now_ns: int) -> None:
         """The most accurate variant that sustains the load, or the fastest."""
+        self.pool_tables.renew()
+        self.tables = self.pool_tables.mean
+        quickest = self.pool_tables.quickest
+        self.fastest = min(self.order, key=lambda each: quickest[each][1])
         self.load_rps = self.options.load_rps or self.monitor.rps(now_ns)
         self.index = self._choice(self.order)
         self.size_max = size_for_half(self.tables[self.index], self.family.slo_ns)
@@ -96,7 +106,8 @@ class LoadGranular(Source):
         if 2 * table[1] > slo_ns:
             return False
         size = size_for_half(table, slo_ns)
-        throughput_rps = self.desk.backends_for(self) * size * SECOND / table[size]
+        backends = self.share * self.desk.backends_for(self)
+        throughput_rps = backends * size * SECOND / table[size]
         return throughput_rps >= options.throughput_factor * load_rps
 
     # Events
@@ -117,7 +128,7 @@ class LoadGranular(Source):
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         queue = self.queue
-        alone_ns = self.lead.ns(1) + self.tables[self.fastest][1]
+        alone_ns = self.lead.ns(1) + self.pool_tables.quickest[self.fastest][1]
         while len(queue) > 0 and queue.first().expires_at_ns < now_ns + alone_ns:
             self._drop_late(queue.pop())
         if len(queue) == 0:
@@ -146,7 +157,11 @@ class LoadGranular(Source):
                 bid.again = False
                 queue.take(batch.requests)
                 return batch
-            if slot.kind != 0 or slot.factor != 1.0 or slot.resident is not None:
+            if (
+                slot.kind != self.pool_tables.only
+                or slot.factor != 1.0
+                or slot.resident is not None
+            ):
                 # Another backend may still be fast enough.
                 return None
             queue.remove(first)
@@ -173,8 +188,6 @@ class LoadGranular(Source):
         return None
 
     def _drop_late(self, first: Request) -> None:
-        cost = self.costs.of(self.family.variants[self.fastest])
         slo_ns = first.expires_at_ns - first.arrived_at_ns - self.lead.ns(1)
-        if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
-            self.costs.relax_margin(self.family.variants[self.fastest])
+        self.pool_tables.relax_margins(self.family.variants[self.fastest], slo_ns)
         self.outbox.drop(first, DropReason.LATE)

@@ -11,8 +11,8 @@ class CentralOptions:
 
     hold: str = "auto"
     """`auto`: hold a batch while one more request would save more backend time than waiting for it
-    costs. `deferred`: as long as the deadline allows, right when backends are scaled. `eager`:
-    never."""
+    costs; where backends' time is shared, as `deferred`. `deferred`: as long as the deadline
+    allows, right when backends are scaled. `eager`: never."""
     hold_ns_max: int = NEVER
     """Never hold a request longer than this."""
     pinned: bool = False

@@ -24,6 +24,7 @@ from fermata.router.policies.central.accuracy_hull import Point, concave_hull, r
 from fermata.router.policies.central.constrained_queue import ConstrainedQueue
 from fermata.router.policies.central.load_filter import LoadFilter
 from fermata.router.policies.central.options import CentralOptions
+from fermata.router.policies.central.pool_tables import PoolTables
 from fermata.router.policies.central.prices import PriceCurve
 from fermata.router.policies.central.running_work import RunningWork
 from fermata.router.policies.family import Family
@@ -54,6 +55,7 @@ class CentralQueue(Source):
     """
 
     respects_client_limits = True
+    hears_kinds = True
     rules: ClassVar[CentralRules] = CentralRules()
 
     def __init__(self, family: Family, options: CentralOptions) -> None:
@@ -95,8 +97,7 @@ class CentralQueue(Source):
 
     def attach(self, desk: SourceContext) -> None:
         super().attach(desk)
-        self.tables = [desk.costs.of(variant).plan_ns for variant in self.variants]
-        self.constrained.tables = self.tables
+        self.pool_tables = PoolTables(desk, self.variants)
         # Behaviour of others elsewhere says nothing of their behaviour here.
         self.others = 0.0
         self.seen = (self.seen[0], self.pool.busy_ns, self.own_busy_ns)
@@ -104,6 +105,13 @@ class CentralQueue(Source):
 
     def on_leave(self) -> None:
         self.demand.set(self.signals, 0.0)
+
+    def on_kinds(self, now_ns: int, kinds: tuple[int, ...]) -> Sequence[int]:
+        """Plan with the run times of the backends that are there."""
+        if not self.pool_tables.on_kinds(kinds):
+            return NO_LANES
+        self._aim(now_ns)
+        return POOL_ONLY
 
     # Events
 
@@ -162,7 +170,10 @@ class CentralQueue(Source):
         if rps > 0.0:
             self.gap_ns = SECOND / rps
         self._count_others(now_ns)
-        backends = max(1.0, self.desk.backends_for(self) - self.others)
+        self.pool_tables.renew()
+        self.tables = self.pool_tables.mean
+        self.constrained.tables = self.pool_tables.known
+        backends = self._backends()
         self.each_ns = backends * self.gap_ns
         slo_ns = self.family.slo_ns or 2 * max(table[-1] for table in self.tables)
         self.end_in_ns = slo_ns - self.lead.ns(1)
@@ -182,6 +193,12 @@ class CentralQueue(Source):
                 point = Point(variant, size, table[size], self.accuracy[variant])
                 by_size[size].append(point)
         self.by_size = [concave_hull(each) for each in by_size]
+
+    def _backends(self) -> float:
+        """The backends that it may count on: its share of them, or what others leave."""
+        able = self.desk.backends_for(self)
+        least = 1.0 if self.share == 1.0 else max(1, able) * self.share
+        return max(least, able - self.others)
 
     def _points(self, end_in_ns: int) -> list[Point]:
         points = reachable(self.tables, self.accuracy, end_in_ns, SECOND / self.gap_ns)
@@ -265,11 +282,15 @@ class CentralQueue(Source):
         if batch is None:
             return None
         run_ns = slot.expect_ns(batch.variant, len(batch.requests))
-        self.under_way.add(slot.start_at_ns + run_ns, run_ns)
+        self._work_on(slot.kind).add(slot.start_at_ns + run_ns, run_ns)
         if self.evidence:
             self.evidence -= sum(request.accuracies is not None for request in batch.requests)
             self.evidence = max(0, self.evidence) if len(self.queue) + len(self.constrained) else 0
         return batch
+
+    def _work_on(self, kind: int) -> RunningWork:
+        """Where to count a batch that runs on such a backend."""
+        return self.under_way
 
     def _first_fitting(self, slot: Slot) -> Request | None:
         """The first constrained request for which some variant here is in time.
@@ -380,7 +401,7 @@ class CentralQueue(Source):
     def _plain(self, slot: Slot) -> bool:
         """Whether the tables hold on this backend as they stand."""
         changed = slot.resident is not None or slot.room is not None
-        return not changed and slot.kind == 0 and slot.factor == 1.0
+        return not changed and slot.kind == self.pool_tables.only and slot.factor == 1.0
 
     # Holding and dropping
 
@@ -389,6 +410,9 @@ class CentralQueue(Source):
         hold = self.options.hold
         if hold == "eager":
             return 0
+        if hold == "auto" and self.share < 1.0:
+            # While it waits, those who share the backends use them.
+            hold = "deferred"
         first = self.queue.first()
         latest_ns = first.arrived_at_ns + self.options.hold_ns_max
         for each in self.queue.items[self.queue.head : self.queue.head + len(self.by_size)]:
@@ -424,7 +448,7 @@ class CentralQueue(Source):
         return max(1, bisect_right(table, self.end_in_ns - self.gap_ns) - 1)
 
     def _alone_ns(self) -> int:
-        return min(table[1] for table in self.tables)
+        return min([table[1] for table in self.pool_tables.quickest])
 
     def _drop_hopeless(self, start_at_ns: int, spare: bool) -> None:
         """Drop heads that fit no batch; and in overload those that would keep all batches small
@@ -455,6 +479,4 @@ class CentralQueue(Source):
         """A margin that lets nothing run is never refuted by a run."""
         slo_ns = request.deadline_ns - request.arrived_at_ns - self.lead.ns(1)
         for variant in self.variants:
-            cost = self.costs.of(variant)
-            if cost.p50_ns[1] <= slo_ns < cost.plan_ns[1]:
-                self.costs.relax_margin(variant)
+            self.pool_tables.relax_margins(variant, slo_ns)

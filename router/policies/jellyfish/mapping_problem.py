@@ -53,6 +53,13 @@ class MappingProblem:
         fps = max(wish.fps, 1.0) * (1.0 + self.headroom)
         floor = max(self.floor, wish.accuracy_floor)
         budgets_ns = budgets(wish, self.input_sizes, self.spent_ns)
+        if pinned is None and wish.source_size:
+            # Larger inputs would show a DNN nothing more; the smallest is for everybody.
+            most = max(wish.source_size, min(self.input_sizes))
+            budgets_ns = [
+                left_ns if side <= most else 0.0
+                for side, left_ns in zip(self.input_sizes, budgets_ns, strict=True)
+            ]
         return make_client(zoo, wish.number, fps, budgets_ns, floor, pinned)
 
 
@@ -64,7 +71,7 @@ def budgets(wish: ClientNeeds, input_sizes: Sequence[int], spent_ns: int) -> lis
     bandwidth_bps = wish.bandwidth_bps
     if bandwidth_bps <= 0:
         # Until it has measured its network it is given the smallest input.
-        return [left_ns, *[0.0] * (len(input_sizes) - 1)]
+        return [left_ns if side == min(input_sizes) else 0.0 for side in input_sizes]
     left_ns -= wish.round_trip_ns
     bits_max = bandwidth_bps / wish.fps if wish.fps > 0 else float("inf")
     ns_per_bit = SECOND / bandwidth_bps
@@ -91,15 +98,16 @@ class Assignment(NamedTuple):
     """Clients that nobody serves now, each with the smallest DNN that it would take."""
 
 
-def assignment_of(plan: MappingPlan) -> Assignment:
+def assignment_of(plan: MappingPlan, input_sizes: Sequence[int]) -> Assignment:
     """The plan without what it was made from."""
+    by_size = sorted(range(len(input_sizes)), key=lambda dnn: (input_sizes[dnn], dnn))
     posts = [
         Post(share.dnn, share.batch, tuple(client.number for client in share.clients))
         for share in plan.shares
     ]
     left_out: list[tuple[int, int]] = []
     for client in plan.left_out:
-        smallest = next((dnn for dnn, batch in enumerate(client.batch_max) if batch > 0), 0)
+        smallest = next((dnn for dnn in by_size if client.batch_max[dnn] > 0), by_size[0])
         left_out.append((client.number, smallest))
     return Assignment(tuple(posts), tuple(left_out))
 
@@ -110,4 +118,5 @@ def answer(
     """Decide; once `expired` says so, the best so far is the answer."""
     decider.zoo = question.zoo()
     clients = question.clients(decider.zoo)
-    return assignment_of(decider.decide(clients, question.workers, expired))
+    plan = decider.decide(clients, question.workers, expired)
+    return assignment_of(plan, question.input_sizes)

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil
 
 from fermata.foundation.units import SECOND
@@ -18,7 +18,7 @@ QUEUE_FACTOR = 2
 
 @dataclass(frozen=True, slots=True)
 class Zoo:
-    """The DNNs of one task, the least accurate and fastest first."""
+    """The DNNs of one task, the least accurate first."""
 
     accuracy: tuple[float, ...]
     latency_ns: tuple[tuple[int, ...], ...]
@@ -47,18 +47,10 @@ class Zoo:
 
 
 def make_zoo(accuracy: Sequence[float], latency_ns: Sequence[Sequence[int]]) -> Zoo:
-    """A zoo of DNNs whose accuracy rises. Measured tails may not rise with it, nor with the
-    batch: the latency of a smaller DNN or batch then holds for the larger too (section VI-A)."""
-    assert all(low < high for low, high in pairwise(accuracy))
-    tables: list[tuple[int, ...]] = []
-    for own_ns in latency_ns:
-        below_ns = tables[-1] if tables else ()
-        table: list[int] = []
-        for index, run_ns in enumerate(own_ns):
-            if index < len(below_ns):
-                run_ns = max(run_ns, below_ns[index])
-            table.append(max(run_ns, table[-1]) if table else run_ns)
-        tables.append(tuple(table))
+    """A zoo of DNNs whose accuracy rises; a more accurate one may be faster, with larger inputs.
+    Measured tails may not rise with the batch: that of a smaller one then holds for the larger."""
+    assert all(low <= high for low, high in pairwise(accuracy))
+    tables = [tuple(accumulate(own_ns, max)) for own_ns in latency_ns]
     capacity = tuple(_capacities(table) for table in tables)
     stride = max(map(len, capacity), default=0)
     return Zoo(tuple(accuracy), tuple(tables), capacity, _fields(capacity, stride), stride)

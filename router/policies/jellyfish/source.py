@@ -12,6 +12,7 @@ from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer,
 from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.family import Family
 from fermata.router.policies.jellyfish.decision import SPLITS, Decider, SearchEffort
+from fermata.router.policies.jellyfish.dominance import accurate_order
 from fermata.router.policies.jellyfish.known_clients import KnownClient
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem, answer
 from fermata.router.policies.jellyfish.placement import HitCount, assign, neighbours
@@ -86,7 +87,8 @@ class Jellyfish(Source):
         self.floor = family.accuracy_floor
         order = accurate_order(family)
         self.variants = tuple(family.variants[index] for index in order)
-        """The zoo's, the smallest first."""
+        """The zoo's, the least accurate first."""
+        self.unused_variants = tuple(each for each in family.variants if each not in self.variants)
         self.input_sizes = tuple(family.input_sizes[index] for index in order)
         self.accuracy = tuple(family.accuracy[index] for index in order)
         self.rng = rng
@@ -124,7 +126,8 @@ class Jellyfish(Source):
             known.hear(now_ns, report)
             self.clients[report.client] = known
             planned_bps = self.planned_bps.get(report.client, 0.0)
-            if report.bandwidth_bps < self.rules.collapsed * planned_bps or planned_bps <= 0.0:
+            first = report.bandwidth_bps > 0.0 >= planned_bps
+            if first or report.bandwidth_bps < self.rules.collapsed * planned_bps:
                 self._decide_by(now_ns, self.rules.soon_ns)
         return NO_LANES
 
@@ -147,13 +150,22 @@ class Jellyfish(Source):
     # Requests
 
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        known = self.clients.get(request.client)
+        if known is not None:
+            known.count(now_ns)
+        return self._enqueue(now_ns, request)
+
+    def _enqueue(self, now_ns: int, request: Request) -> Sequence[int]:
         if not self.workers:
             self.stranded.add(request, self._alone_ns(0) + self.lead.ns(1))
             return NO_LANES
         backend = self.mapped.get(request.client)
         if backend is not None and self._allows(request, self.workers[backend].dnn):
             worker = self.workers[backend]
-            worker.queue.push(request)
+            known = self.clients.get(request.client)
+            # What a client sends beyond its rate is served like frames of those left out.
+            within = known is None or known.admit(now_ns)
+            (worker.queue if within else worker.spare).push(request)
             return (worker.lane,)
         idlest = self._idlest(request)
         if idlest is None:
@@ -202,7 +214,7 @@ class Jellyfish(Source):
         return self._enqueue_again(now_ns, homeless)
 
     def _enqueue_again(self, now_ns: int, requests: Sequence[Request]) -> list[int]:
-        return [lane for request in requests for lane in self.on_request(now_ns, request)]
+        return [lane for request in requests for lane in self._enqueue(now_ns, request)]
 
     def on_time(self, now_ns: int) -> Sequence[int]:
         self.stranded.drop_hopeless(now_ns)
@@ -234,6 +246,8 @@ class Jellyfish(Source):
         self.planned_bps = {
             number: known.last.bandwidth_bps for number, known in self.clients.items()
         }
+        for known in self.clients.values():
+            known.planned_fps = max(known.fps, 1.0)
         return MappingProblem(
             self.accuracy,
             tuple(tuple(self._planned_ns(variant)) for variant in self.variants),
@@ -271,6 +285,7 @@ class Jellyfish(Source):
         homeless: list[Request] = []
         for backend, post in zip(backends, posts, strict=True):
             worker = self.workers[backend]
+            self._readmit(worker.queue)
             homeless.extend(_empty(worker))
             if post.clients:
                 self._switch(worker, post.dnn)
@@ -283,6 +298,13 @@ class Jellyfish(Source):
         homeless.sort(key=lambda request: (request.deadline_ns, request.rid))
         lanes = set(self._enqueue_again(now_ns, homeless))
         return [worker.lane for worker in self.workers.values() if worker.lane in lanes]
+
+    def _readmit(self, queue: DeadlineQueue) -> None:
+        """Frames that are queued anew were within their clients' rates once already."""
+        for request in queue.items[queue.head :]:
+            known = self.clients.get(request.client)
+            if known is not None:
+                known.allowance += 1.0
 
     def _switch(self, worker: MappedWorker, dnn: int) -> None:
         if dnn != worker.dnn:
@@ -434,17 +456,3 @@ def make_decider(options: JellyfishOptions, rng: Random) -> Decider:
     """The decider that these options ask for; its zoo comes with the first question."""
     effort = SearchEffort(options.selection, options.splits)
     return Decider(make_zoo((), ()), effort, options.turn, rng)
-
-
-def accurate_order(family: Family) -> list[int]:
-    """The zoo's variants by rising input size; one that is less accurate than a smaller one is
-    never worth its time and is left out (section III-B), and so is one that may miss a recall
-    floor, unless all may."""
-    every = range(len(family.variants))
-    strong = [index for index in every if index not in family.weak] or list(every)
-    order = sorted(strong, key=lambda index: (family.input_sizes[index], index))
-    kept: list[int] = []
-    for index in order:
-        if not kept or family.accuracy[index] > family.accuracy[kept[-1]]:
-            kept.append(index)
-    return kept

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
 
+from fermata.router.core.signals import Promise
 from fermata.router.policies.ramsis.chain.problem import WorkerProblem
 from fermata.router.policies.ramsis.chain.solve import TableSolution, solve
 
@@ -46,20 +47,20 @@ class LoadGrid:
         rates = [rung.rate_rps for rung in self.rungs]
         return self.rungs[min(bisect_left(rates, rate_rps), len(rates) - 1)]
 
-    def promise(self, rate_rps: float) -> tuple[float, float]:
+    def promise(self, rate_rps: float) -> Promise:
         """Expected accuracy and violation at this load, between its neighbours: the table in use
         is for a higher load, and does better at this one. Goodput is on the line between theirs:
         in overload it stays what it is, while violations do not rise evenly."""
         high = self.rung_for(rate_rps)
         below = [rung for rung in self.rungs if rung.rate_rps < rate_rps]
         if not below or rate_rps >= high.rate_rps:
-            return high.solution.accuracy, high.solution.violation
+            return Promise(high.solution.accuracy, high.solution.violation)
         low = below[-1]
         part = (rate_rps - low.rate_rps) / (high.rate_rps - low.rate_rps)
         first, second = low.solution, high.solution
         accuracy = first.accuracy + part * (second.accuracy - first.accuracy)
         good_rps = (1.0 - part) * low.good_rps + part * high.good_rps
-        return accuracy, max(0.0, 1.0 - good_rps / rate_rps)
+        return Promise(accuracy, max(0.0, 1.0 - good_rps / rate_rps))
 
     def extended(self, rung: GridPoint) -> "LoadGrid":
         """With one more table; in place of the one for the same load."""

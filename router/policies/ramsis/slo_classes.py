@@ -3,11 +3,12 @@
 from collections.abc import Callable, Sequence
 
 from fermata.router.core.events import Batch, Request
+from fermata.router.core.signals import Promise
 from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceContext, own_lane
 from fermata.router.policies.family import Family
 from fermata.router.policies.ramsis.laws import check_queue
 from fermata.router.policies.ramsis.options import RamsisOptions
-from fermata.router.policies.ramsis.source import Ramsis
+from fermata.router.policies.ramsis.source import Ramsis, mean_promise
 from fermata.router.policies.ramsis.tables import Made, SolveJob
 
 
@@ -111,6 +112,13 @@ class SloClasses(Source):
             for slo_ns, member in zip(self.slos_ns, self.members, strict=True)
             for name, value in member.figures().items()
         }
+
+    def promise(self, application: int) -> Promise | None:
+        """Those of the classes that have requests, by how many."""
+        busy = [each for each in self.members if each.rate_rps > 0.0] or self.members
+        told = [(each.promise(application), each.rate_rps or 1.0) for each in busy]
+        known = [(one, rate_rps) for one, rate_rps in told if one is not None]
+        return mean_promise(known) if known and len(known) == len(told) else None
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         member = self.home.get(lane - own_lane(0))

@@ -8,6 +8,7 @@ from typing import ClassVar
 from fermata.foundation.units import SECOND, ms
 from fermata.router.core.deadline_queue import DeadlineQueue
 from fermata.router.core.events import Batch, Compute, DropReason, Request
+from fermata.router.core.signals import Promise
 from fermata.router.core.source import NO_LANES, Bid, Slot, Source, SourceTimer, own_lane
 from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.family import Family
@@ -35,6 +36,8 @@ class RamsisRules:
     """The same at most."""
     beyond: float = 1.1
     """A table for a load outside the range is made for this much more."""
+    promise_ns: int = 10 * SECOND
+    """Promises are for the mean load of this time: tables know how arrivals vary around it."""
 
 
 class QueueWorker:
@@ -71,8 +74,11 @@ class Ramsis(Source):
         """Tables by kind of backend."""
         self.rungs: dict[int, GridPoint] = {}
         """The table in use, by kind."""
-        self.promises: dict[int, tuple[float, float]] = {}
-        """Expected accuracy and violation of the load there is, by kind."""
+        self.steady = LoadMonitor(self.rules.promise_ns)
+        self.rate_rps = 0.0
+        """The load that promises are for."""
+        self.promises: dict[int, Promise] = {}
+        """Of the load there is, by kind."""
         self.asked: set[int] = set()
         """Kinds whose tables are being made."""
         self.failures = 0
@@ -94,6 +100,7 @@ class Ramsis(Source):
     # Requests
 
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
+        self.steady.on_arrival(now_ns)
         if self.monitor.on_arrival(now_ns):
             self._follow_load(now_ns)
         if not self._left_to(request):
@@ -225,22 +232,31 @@ class Ramsis(Source):
         return NO_LANES
 
     def figures(self) -> dict[str, float]:
-        """Promises of the tables in use, the mean over backends."""
+        """The load and the promise of the tables in use, the mean over backends."""
         found = {"table_failures": float(self.failures)}
-        kinds = [self.desk.kind(backend) for backend in self.workers]
-        if kinds and all(kind in self.rungs for kind in kinds):
-            count = len(kinds)
-            found["table_rps"] = sum(self.rungs[kind].rate_rps for kind in kinds) / count
-            found["promised_accuracy"] = sum(self.promises[kind][0] for kind in kinds) / count
-            found["promised_violation"] = sum(self.promises[kind][1] for kind in kinds) / count
+        told = self.promise(self.application)
+        if told is not None:
+            rates = [self.rungs[self.desk.kind(backend)].rate_rps for backend in self.workers]
+            found["table_rps"] = sum(rates) / len(rates)
+            found["promised_accuracy"] = told.accuracy
+            found["promised_violation"] = told.violation
         return found
+
+    def promise(self, application: int) -> Promise | None:
+        """That of the tables in use, the mean over backends: each has as many requests."""
+        told = [self.promises.get(self.desk.kind(backend)) for backend in self.workers]
+        known = [each for each in told if each is not None]
+        if not known or len(known) < len(told):
+            return None
+        return mean_promise([(each, 1.0) for each in known])
 
     def _follow_load(self, now_ns: int) -> None:
         """Use, for each kind, the table of the lowest load that covers what is seen."""
         rate_rps = self._load_rps(now_ns)
+        self.rate_rps = self.options.load_rps or self.steady.rps(now_ns)
         for kind, made in self.made.items():
             self.rungs[kind] = made.ladder.rung_for(rate_rps)
-            self.promises[kind] = made.ladder.promise(rate_rps)
+            self.promises[kind] = made.ladder.promise(self.rate_rps)
             if not made.ladder.covers(rate_rps) and kind not in self.asked:
                 self._ask(kind, self.rules.beyond * rate_rps)
 
@@ -372,6 +388,10 @@ class Ramsis(Source):
         self.outbox.drop(first, DropReason.LATE)
 
 
-def promised(source: Ramsis) -> dict[int, tuple[float, float]]:
-    """Expected accuracy and violation of the load there is, by kind of backend."""
-    return dict(source.promises)
+def mean_promise(told: Sequence[tuple[Promise, float]]) -> Promise:
+    """The promise of several parts together, each with its weight."""
+    total = sum(weight for _, weight in told)
+    return Promise(
+        sum(weight * each.accuracy for each, weight in told) / total,
+        sum(weight * each.violation for each, weight in told) / total,
+    )

@@ -231,7 +231,8 @@ class DeadlineRouting(Source):
         times = self.times[instance.tier]
         p50_ns = self._p50_ns(instance, instance.tier, 1)
         each_ns = int(times.mean * p50_ns)
-        starts_at_ns = self._starts_at_ns(now_ns, instance, times.spread * p50_ns)
+        spread_ns = self._spread(instance.tier) * p50_ns
+        starts_at_ns = self._starts_at_ns(now_ns, instance, spread_ns)
         place = instance.place_of(request)
         # Where the backend is shared, others run between those that wait here.
         turn_ns = each_ns if self.share == 1.0 else int(each_ns / self.share)
@@ -240,10 +241,17 @@ class DeadlineRouting(Source):
             if ends_at_ns > instance.queue[later].deadline_ns:
                 return NEVER, 0
         runs = place + 1 + (1 if instance.sent else 0)
-        reserve_ns = int(self.options.reserve * times.spread * p50_ns * sqrt(runs))
+        reserve_ns = int(self.options.reserve * spread_ns * sqrt(runs))
         reserve_ns += max(0, self.owed_until_ns.get(instance.backend, 0) - starts_at_ns)
         ends_at_ns = starts_at_ns + place * turn_ns + each_ns
         return ends_at_ns, max(reserve_ns, self.options.reserve_ns)
+
+    def _spread(self, tier: int) -> float:
+        """The spread of a tier's run times; as if nothing were known of it, while it is tried."""
+        times = self.times[tier]
+        if self.costs.trials and self.family.variants[tier] in self.costs.trials:
+            return min(times.spread, times.rules.spread_unknown)
+        return times.spread
 
     def _starts_at_ns(self, now_ns: int, instance: Instance, doubt_ns: float) -> int:
         """When the first of its queue is expected to start."""

@@ -32,13 +32,19 @@ class ServiceTimes:
     k requests has k times the mean and sqrt(k) times the spread.
     """
 
-    __slots__ = ("count", "mean", "variance")
+    __slots__ = ("cost", "count", "mean", "seed", "variance")
     rules: ClassVar[ServiceTimeRules] = ServiceTimeRules()
 
     def __init__(self, cost: VariantCost) -> None:
+        self.cost = cost
+        self._begin()
+
+    def _begin(self) -> None:
+        """Start from what the profile says."""
         self.count = self.rules.prior
         self.mean = 1.0
-        spread = max(self.rules.spread_unknown, (cost.seed - 1.0) / self.rules.sigmas_of_p99)
+        self.seed = self.cost.seed
+        spread = max(self.rules.spread_unknown, (self.seed - 1.0) / self.rules.sigmas_of_p99)
         self.variance = spread * spread
 
     @property
@@ -49,6 +55,9 @@ class ServiceTimes:
         """A batch took so many times what its profile says."""
         if ratio < self.rules.ratio_min:
             return
+        if self.cost.seed < self.seed:
+            # Runs have belied the profile's 99th percentile.
+            self._begin()
         self.count = min(self.rules.memory, self.count + 1)
         weight = 1.0 / self.count
         off = min(ratio - self.mean, max(self.mean, self.rules.outlier * self.spread))

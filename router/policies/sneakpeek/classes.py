@@ -4,13 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
+import numpy as np
+import numpy.typing as npt
+
 from fermata.foundation.refusals import check_fraction, check_number, refuse
 
 Matrix = tuple[tuple[float, ...], ...]
 PRIORS = ("online", "jeffreys", "even")
 JEFFREYS = 0.5
 TINY = 1e-3
-"""Share of all votes that anybody may get: a confusion matrix is measured on few samples."""
+"""Least share of votes, over the number of classes: a confusion matrix is measured on few samples,
+so nothing is impossible. What has been measured above that is left as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,9 @@ class Peek:
     hidden: Matrix = ()
     """[true class]: probabilities, ascending, that it gave to the true class with all classes
     equally frequent; tells how often a class goes unseen."""
+    named: Matrix = ()
+    """[true class][class with most votes]: frequencies are learnt by it, since it holds however
+    votes depend on one another. Empty where unknown; then they are learnt by `confusion`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +84,14 @@ def check_classes(where: str, classes: Classes, variants: int) -> None:
     if classes.peek is not None:
         if len(classes.peek.confusion) != count:
             refuse(f"{where}confusion", len(classes.peek.confusion), f"must have {count} rows")
-        for row in classes.peek.confusion:
+        for row in (*classes.peek.confusion, *classes.peek.named):
             _check_row(f"{where}confusion", row, count)
+
+
+def possible_shares(matrix: Matrix | npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    """A confusion matrix in which nothing is impossible."""
+    shares: npt.NDArray[np.float64] = np.maximum(np.asarray(matrix, float), TINY / len(matrix))
+    return shares
 
 
 def _check_row(where: str, row: Sequence[float], count: int) -> None:

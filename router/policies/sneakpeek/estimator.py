@@ -12,8 +12,8 @@ import numpy.typing as npt
 from fermata.router.core.events import Estimate
 from fermata.router.policies.sneakpeek.classes import (
     JEFFREYS,
-    TINY,
     Classes,
+    possible_shares,
     shortfalls,
     standard_error,
 )
@@ -67,7 +67,6 @@ class Estimator:
         """Variants of which one runs where each of them may miss a floor."""
         self.floored = np.flatnonzero(self.floors)
         even = np.full(count, 1.0 / count)
-        self.frequencies = Frequencies(even)
         self.calibrated = classes.prior in ("online", "even")
         gains = self._gains(even, self.floored)
         self.profiled = Estimate((), self._worths(gains, self.floored), -1, 0.0, -1)
@@ -76,9 +75,10 @@ class Estimator:
             self.profiled.accuracies = tuple(accuracy)
         if classes.peek is not None:
             peek = classes.peek
-            blurred = (1 - TINY) * np.array(peek.confusion) + TINY / count
-            self.log_votes = np.ascontiguousarray(peek.sharpness * np.log(blurred).T)
+            shares = possible_shares(peek.confusion)
+            self.log_votes = np.ascontiguousarray(peek.sharpness * np.log(shares).T)
             """[voted class][true class]: a request has few votes, so few of the rows are read."""
+            self.frequencies = Frequencies(possible_shares(peek.named) if peek.named else shares)
             self.profiled_peek = float(np.average(peek.recall, weights=self.weights))
             self.unseen = [self._unseen(number) for number in range(count)]
             self.edges = np.array([self.unseen[number][0] for number in self.floored])
@@ -146,7 +146,7 @@ class Estimator:
         elif prior == "even":
             theta = even
         else:
-            self.frequencies.observe(likelihoods)
+            self._learn(votes, likelihoods)
             theta = _shares(self.frequencies.settled * likelihoods)
         likely = int(theta.argmax())
         possible = self._possible(even)
@@ -162,6 +162,15 @@ class Estimator:
             instant,
             likely if theta[likely] > 0.5 else -1,
         )
+
+    def _learn(self, votes: Sequence[float], likelihoods: Shares) -> None:
+        """How often classes come, by the class that most votes name where it is known how often
+        that is right; and by the votes themselves elsewhere."""
+        assert self.classes.peek is not None
+        named = max(range(len(votes)), key=votes.__getitem__)
+        if self.classes.peek.named:
+            likelihoods = self.frequencies.naming[named]
+        self.frequencies.observe(likelihoods, named)
 
     def _possible(self, even: Shares) -> Numbers:
         """The classes with a recall floor that this request is not taken not to be of."""

@@ -1,11 +1,13 @@
 """How often each class comes, learnt from evidence alone: nobody tells true labels."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import log
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+
+from fermata.router.policies.sneakpeek.change_test import ChangeTest
 
 Shares = npt.NDArray[np.float64]
 """By class."""
@@ -13,60 +15,75 @@ Shares = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class FrequencyRules:
-    """Gains of the two estimates, and when one takes over."""
+    """Gains of the estimate, and how it starts anew."""
 
-    gain_min: float = 1 / 400
-    """Weight of one more request in the settled estimate, in the long run."""
+    gain_min: float = 1 / 20_000
+    """Weight of one more request, in the long run: rare classes need as many to be seen."""
     gain_fall: float = 0.7
-    """The gain falls with this power of the requests seen; with 1 the start would be remembered for
-    long, since evidence moves the estimate only part of the way."""
-    gain_fast: float = 1 / 24
-    """Weight of a request in the estimate that follows changes."""
+    """The gain falls with this power of the requests seen at first; with 1 the start would be
+    remembered for long, since evidence moves the estimate only part of the way."""
+    gain_most: float = 5.0
+    """Then it is this over the requests seen: enough where evidence moves it by a fifth."""
     warm_up: int = 4
     """Requests that the starting point counts for."""
-    alarm: float = 3.5
-    """Nats by which the fast estimate must have told the stream better before it takes over."""
-    restart: int = 12
-    """Requests that the fast estimate counts for when it takes over."""
-    slack: float = 0.02
-    """Nats a request that the fast one loses to its own noise."""
+    prior: float = 1.0
+    """Requests that even shares count for, all through (MAP): a class that has not come for long
+    can come back, as a share of 0 could not."""
+    rounds: int = 8
+    """Rounds of expectation maximisation on the requests since a change."""
 
 
 class Frequencies:
-    """Online expectation maximisation: each request adds its posterior, by a gain that falls while
-    the stream is steady. A second estimate with a larger gain takes over when it has foretold
-    recent evidence clearly better (a CUSUM test): then the stream has changed."""
+    """Online expectation maximisation (Cappe and Moulines): each request adds its posterior, by a
+    gain that falls while the stream is steady. Once a test finds that the stream has changed, the
+    requests since then are the new start."""
 
-    __slots__ = ("alarms", "fast", "score", "seen", "settled")
+    __slots__ = ("alarms", "naming", "seen", "settled", "test")
     rules: ClassVar[FrequencyRules] = FrequencyRules()
 
-    def __init__(self, start: npt.ArrayLike) -> None:
-        shares = np.asarray(start, float)
-        self.settled: Shares = shares / shares.sum()
-        self.fast = self.settled.copy()
+    def __init__(self, naming: npt.ArrayLike) -> None:
+        self.naming: Shares = np.ascontiguousarray(np.asarray(naming, float).T)
+        """[class named][true class]: how often a look at a request of the one names the other."""
+        count = len(self.naming)
+        self.settled: Shares = np.full(count, 1.0 / count)
         self.seen = self.rules.warm_up
         """Requests behind the settled estimate."""
-        self.score = 0.0
+        self.test = ChangeTest(count)
         self.alarms = 0
 
-    def observe(self, likelihoods: npt.ArrayLike) -> None:
-        """Evidence that each class would have given with these probabilities, up to a factor."""
-        given = np.asarray(likelihoods, float)
-        rules = self.rules
-        told = _learn(self.settled, given, max(rules.gain_min, float(self.seen**-rules.gain_fall)))
-        told_fast = _learn(self.fast, given, rules.gain_fast)
-        self.seen += 1
-        self.score = max(0.0, self.score + log(told_fast / told) - rules.slack)
-        if self.score > rules.alarm:
-            self.settled[:] = self.fast
-            self.seen = rules.restart
-            self.score = 0.0
+    @property
+    def gain(self) -> float:
+        """Weight of the next request."""
+        rules, seen = self.rules, self.seen
+        return max(rules.gain_min, min(float(seen**-rules.gain_fall), rules.gain_most / seen))
+
+    def observe(self, likelihoods: Shares, named: int) -> None:
+        """Evidence that each class would have given with these probabilities, up to a factor, and
+        the class that the look names by it."""
+        changed = self.test.observe(named)
+        if changed is not None:
+            self._restart(changed.counts)
             self.alarms += 1
+            return
+        rules, shares = self.rules, self.settled
+        joint = shares * likelihoods
+        even = rules.prior / (self.seen + rules.prior)
+        moved = (1 - even) * (joint / joint.sum()) + even / len(shares)
+        shares += self.gain * (moved - shares)
+        self.seen += 1
 
-
-def _learn(shares: Shares, likelihoods: Shares, gain: float) -> float:
-    """Move the shares towards the posterior; returns how likely the evidence was before."""
-    joint = shares * likelihoods
-    told = float(joint.sum())
-    shares += gain * (joint / told - shares)
-    return told
+    def _restart(self, counts: Mapping[int, int]) -> None:
+        """Learn from so many looks by the class that they name, and from nothing before."""
+        rules, classes = self.rules, len(self.settled)
+        looks = np.array(list(counts.values()), float)
+        naming = self.naming[list(counts)]
+        shares = np.full(classes, rules.prior / classes)
+        shares[list(counts)] += looks
+        total = looks.sum() + rules.prior
+        shares /= total
+        for _ in range(rules.rounds):
+            joint = naming * shares
+            weights = looks / joint.sum(axis=1)
+            shares = (np.einsum("n,nc->c", weights, joint) + rules.prior / classes) / total
+        self.settled[:] = shares
+        self.seen = int(looks.sum())

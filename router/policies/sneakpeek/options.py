@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 class SneakPeekOptions:
     """Defaults are the best known; the presets below are what the paper compares with."""
 
-    window_ns: int = 100_000_000
-    """Requests of a window are scheduled together at its end."""
+    window_ns: int = 0
+    """Requests of a window are scheduled together at its end; 0: 100 ms, or less where that leaves
+    no time to run."""
     order: str = "grouped"
     """`grouped`: groups of an application's requests. `edf`, `priority`: request by request, by
     deadline or by Eq. 12."""

@@ -19,6 +19,7 @@ from fermata.router.policies.sneakpeek.options import SneakPeekOptions
 from fermata.router.policies.sneakpeek.penalty import load_penalty
 from fermata.router.policies.sneakpeek.planner import Planning
 from fermata.router.policies.sneakpeek.problem import Job, Schedule, Segment, Worker, batch_size
+from fermata.router.policies.sneakpeek.window import usual_window_ns
 from fermata.router.policies.sneakpeek.worth import worth_at
 
 
@@ -30,6 +31,8 @@ class WindowScheduler(Source):
 
     def __init__(self, families: Sequence[Family], options: SneakPeekOptions) -> None:
         self.options = options
+        specs = [family.spec for family in families]
+        self.window_ns = options.window_ns or usual_window_ns(specs)
         self.penalty = load_penalty("policy_options.penalty", options.penalty)
         self.variants: dict[int, Sequence[int]] = {
             family.application: family.variants for family in families
@@ -106,7 +109,7 @@ class WindowScheduler(Source):
         self.timers.arm(self.timer, self._window_end_ns(now_ns))
 
     def _window_end_ns(self, now_ns: int) -> int:
-        window_ns = self.options.window_ns
+        window_ns = self.window_ns
         return (now_ns // window_ns + 1) * window_ns
 
     # Planning

@@ -1,0 +1,67 @@
+"""Router, frontend and backends on real links in one process, for figures and tests."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fermata.deployments.backend.model_store import ModelStore
+from fermata.deployments.backend.process import BackendProcess
+from fermata.deployments.backend.settings import BackendSettings
+from fermata.deployments.config.backend_options import store_options
+from fermata.deployments.config.deployment import read_config
+from fermata.deployments.config.resolve import known_profiles, registry, router_config
+from fermata.deployments.frontend.process import FrontendProcess, node_name
+from fermata.deployments.specs.frontend import FrontendOptions, ServerOptions
+from fermata.router.links.heartbeat import HeartbeatThread
+from fermata.router.links.transport import LinkOptions, LinkServer
+from fermata.router.live.driver import LiveRouter
+from fermata.router.live.precise_timer import precise_timer
+
+START_S = 60.0
+STEP_S = 0.02
+
+
+@asynccontextmanager
+async def serve_here(
+    config: Mapping[str, Any], backends: int = 1, shared_memory: bool = True
+) -> AsyncIterator[FrontendProcess]:
+    """The frontend of a deployment whose variants have run times in the file."""
+    given = read_config(dict(config))
+    plan = router_config(given, known_profiles(given))
+    loop = asyncio.get_running_loop()
+    router = LiveRouter(
+        plan, 1, time.monotonic_ns, loop.call_soon, lambda call: precise_timer(loop, call)
+    )
+    options = LinkOptions()
+    heartbeat = HeartbeatThread(options.beat_ns)
+    links = LinkServer(router.hello, router, heartbeat, options)
+    port = await links.start("127.0.0.1", 0)
+
+    async def resolve() -> str:
+        return f"127.0.0.1:{port}"
+
+    store = ModelStore(store_options(given))
+    processes: list[BackendProcess] = []
+    for number in range(1, backends + 1):
+        runners = {name: await asyncio.to_thread(store.load, name) for name in store.specs}
+        settings = BackendSettings(number, kind=store.kind, node=node_name())
+        processes.append(BackendProcess(settings, runners, resolve))
+        await processes[-1].start()
+    ports = ServerOptions(host="127.0.0.1", grpc_port=0, http_port=0, reuse_port=False)
+    own = FrontendOptions(number=1, server=ports, shared_memory=shared_memory)
+    frontend = FrontendProcess(own, registry(given), resolve)
+    await frontend.start()
+    try:
+        async with asyncio.timeout(START_S):
+            while frontend.hub.router is None or len(router.fleet.backends) < backends:
+                await asyncio.sleep(STEP_S)
+        yield frontend
+    finally:
+        await frontend.stop()
+        for process in processes:
+            await process.stop()
+        await links.stop("the run ends")
+        router.stop()
+        heartbeat.stop()

@@ -1,0 +1,56 @@
+"""Policies of a configuration apart from the rest: they alone change without new processes."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import fermata
+from fermata.applications.reader import router_names
+from fermata.deployments.config.deployment import DeploymentConfig, read_config
+
+OF_ROUTER = ("policy", "policy_options")
+OF_APPLICATION = (*OF_ROUTER, "backend_share")
+Plain = dict[str, Any]
+
+
+def policies(config: DeploymentConfig) -> Plain:
+    """The policies, by the router's names of applications; Serve's `user_config`."""
+    plain = config.model_dump()
+    names = router_names(config.applications)
+    return {
+        "router": {key: plain["router"][key] for key in OF_ROUTER},
+        "applications": {
+            name: {key: given[key] for key in OF_APPLICATION}
+            for name, given in zip(names, plain["applications"], strict=True)
+        },
+    }
+
+
+def with_policies(config: DeploymentConfig, given: Plain) -> DeploymentConfig:
+    """The same configuration with other policies; what is not given stays."""
+    plain = config.model_dump()
+    plain["router"] |= given.get("router", {})
+    applications = given.get("applications", {})
+    for name, own in zip(router_names(config.applications), plain["applications"], strict=True):
+        own |= applications.get(name, {})
+    return read_config(plain)
+
+
+def mark_of(config: DeploymentConfig) -> str:
+    """The same for configurations that differ in policies alone."""
+    plain = config.model_dump(mode="json")
+    for key in OF_ROUTER:
+        del plain["router"][key]
+    for own in plain["applications"]:
+        for key in OF_APPLICATION:
+            del own[key]
+    return hashlib.blake2s(str(plain).encode()).hexdigest()
+
+
+def version_of(config: DeploymentConfig) -> str:
+    """The same while neither the code nor anything but policies has changed: Serve keeps the
+    processes of a version."""
+    folder = Path(fermata.__path__[0])
+    files = sorted({*folder.glob("*/*.py"), *folder.glob("*/**/*.py")})
+    told = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.blake2s(f"{mark_of(config)}{told}".encode()).hexdigest()

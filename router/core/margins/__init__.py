@@ -1,0 +1,1 @@
+"""Margins on profiled run times: their seeds, the ratios that teach them, and trials."""

@@ -12,7 +12,7 @@ from fermata.deployments.specs.served_model import TensorSpec
 if TYPE_CHECKING:
     import torch
 
-Tensors = Mapping[str, Any]
+Tensors = Mapping[str, "torch.Tensor"]
 """Tensors of torch, by name."""
 
 

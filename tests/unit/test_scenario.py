@@ -15,7 +15,7 @@ from fermata.simulator.scenario.scenario import Scenario, load_scenario, read_sc
 def test_defaults() -> None:
     scenario = read_scenario(SCENARIO)
     assert isinstance(scenario, Scenario)
-    assert (scenario.seed, scenario.policy, scenario.dispatch_ns) == (0, "deferred", 0)
+    assert (scenario.seed, scenario.policy, scenario.dispatch_ns) == (0, "auto", 0)
     assert (scenario.duration_ns, scenario.warmup_ns) == (seconds(30), seconds(2))
     assert scenario.jitter == ((0, 0.0),)
     assert scenario.arrivals.process == "poisson"

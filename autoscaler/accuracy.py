@@ -6,6 +6,7 @@ busy, and busy time says nothing of how many are needed. The planner says it ins
 
 from dataclasses import dataclass, replace
 
+from fermata.autoscaler.evidence import faded
 from fermata.partitioner.backends import backends_for
 from fermata.partitioner.plan import PlacedModel
 
@@ -33,10 +34,9 @@ class Answers:
     def and_then(self, newer: "Answers") -> "Answers":
         if len(self.counts) != len(newer.counts):
             return newer
-        pairs = zip(self.lacking, newer.lacking, strict=True)
         return Answers(
-            tuple(KEPT * old + new for old, new in pairs),
-            tuple(KEPT * a + b for a, b in zip(self.counts, newer.counts, strict=True)),
+            faded(KEPT, self.lacking, newer.lacking),
+            faded(KEPT, self.counts, newer.counts),
             newer.prices,
             self.windows + newer.windows,
         )

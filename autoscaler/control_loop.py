@@ -110,9 +110,9 @@ class ControlLoop:
         if self.scaler is not None:
             self.scaler.on_reading(reading)
         if reading.term != self.informed_term:
-            self._inform(reading)
+            self._inform(now_ns, reading)
         elif self.placer is not None:
-            self.effects += self.placer.on_reading(reading)
+            self.effects += self.placer.on_reading(now_ns, reading)
         if now_ns >= self.window_ends_at_ns:
             self._end_window(now_ns, reading)
         if now_ns >= self.epoch_ends_at_ns:
@@ -138,14 +138,14 @@ class ControlLoop:
 
     # Decisions
 
-    def _inform(self, reading: ClusterReading) -> None:
+    def _inform(self, now_ns: int, reading: ClusterReading) -> None:
         """Give targets and plan to a router that has just come to lead, and has neither."""
         self.informed_term = reading.term
         scaler = self.scaler
         if scaler is not None and not scaler.options.dry_run and not reading.targets:
             self.effects.append(SetTargets(scaler.targets))
         if self.placer is not None:
-            self.effects += self.placer.on_new_leader(reading)
+            self.effects += self.placer.on_new_leader(now_ns, reading)
 
     def _end_window(self, now_ns: int, reading: ClusterReading) -> None:
         scaler = self.scaler

@@ -18,6 +18,11 @@ LESS_LOAD = 0.8
 """Share of the requests for which a number was too few: with less it says nothing any more."""
 
 
+def faded(kept: float, older: Sequence[float], newer: Sequence[float]) -> tuple[float, ...]:
+    """Sums over windows of which `kept` is left after each."""
+    return tuple(kept * a + b for a, b in zip(older, newer, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """Requests that ended, by application, and the bad among them; old ones count less."""
@@ -29,8 +34,8 @@ class Ended:
         if len(self.requests) != len(newer.requests):
             return newer
         return Ended(
-            tuple(KEPT * a + b for a, b in zip(self.requests, newer.requests, strict=True)),
-            tuple(KEPT * a + b for a, b in zip(self.bad, newer.bad, strict=True)),
+            faded(KEPT, self.requests, newer.requests),
+            faded(KEPT, self.bad, newer.bad),
         )
 
     def is_bad(self, bad_rate_max: float) -> bool:

@@ -55,6 +55,8 @@ class EpochOptions:
     """Weight of balanced memory against balanced rate."""
     solve_s: float = 10.0
     """Time to search for a plan in."""
+    move_ns: int = 120 * SECOND
+    """Time for models to be loaded where a plan has them; those that are not stay."""
     imbalance: float = 0.2
     """Difference of rates between sub-clusters, as a share of their mean, above which to place."""
     plan_file: str = ""

@@ -40,7 +40,14 @@ class LeaveInPlace:
     models: tuple[str, ...]
 
 
-PlacementEffect = SolvePlacement | ApplyPlan | KeepPlan | LeaveInPlace
+@dataclass(frozen=True, slots=True)
+class GiveUpMove:
+    """These applications stay, since they were not loaded elsewhere within the time for a move."""
+
+    models: tuple[str, ...]
+
+
+PlacementEffect = SolvePlacement | ApplyPlan | KeepPlan | LeaveInPlace | GiveUpMove
 
 
 class Placer:
@@ -56,6 +63,8 @@ class Placer:
         """The problem that is being solved."""
         self.going: Plan | None = None
         """The plan that is being applied."""
+        self.begun_ns: int | None = None
+        """The first reading since then."""
         self.stage: Stage | None = None
         """The stage that leads to it; None where the plan is the first one, or repeated."""
         self.stages_left: list[Stage] = []
@@ -127,8 +136,8 @@ class Placer:
 
     # Stages
 
-    def on_reading(self, reading: ClusterReading) -> list[PlacementEffect]:
-        """Go on once the router serves by the plan that it was given."""
+    def on_reading(self, now_ns: int, reading: ClusterReading) -> list[PlacementEffect]:
+        """Go on once the router serves by the plan that it was given, or has had its time."""
         if self.going is None:
             # The router keeps the plan: another control plane may have set another.
             if self.plan.home:
@@ -137,20 +146,32 @@ class Placer:
         away = self.going.away(reading.plan)
         if not away:
             return self._arrive()
+        if self.begun_ns is None:
+            self.begun_ns = now_ns
+        if now_ns - self.begun_ns > self.options.move_ns:
+            return self._give_up(reading.plan, away)
         # A router that has come to lead meanwhile does not know of it.
         return [] if reading.on_their_way.issuperset(away) else [ApplyPlan(self.going)]
 
-    def on_new_leader(self, reading: ClusterReading) -> list[PlacementEffect]:
-        """Give the plan to a router that has none: all its applications are on one sub-cluster."""
+    def on_new_leader(self, now_ns: int, reading: ClusterReading) -> list[PlacementEffect]:
+        """Give the plan to a router that has none, or knows only what backends hold."""
+        self.begun_ns = None
         if self.opened is not None and self.opened.term != reading.term:
             self.opened = reading
         if self.going is None and self.plan.away(reading.plan):
             return self._apply(self.plan, None)
-        return [] if self.going is None else self.on_reading(reading)
+        return [] if self.going is None else self.on_reading(now_ns, reading)
 
     def _apply(self, plan: Plan, stage: Stage | None) -> list[PlacementEffect]:
-        self.going, self.stage = plan, stage
+        self.going, self.stage, self.begun_ns = plan, stage, None
         return [ApplyPlan(plan)]
+
+    def _give_up(self, running: Plan, away: tuple[str, ...]) -> list[PlacementEffect]:
+        """Have applications served where they are, and models that came for nothing unloaded."""
+        # A router may not know yet where some are.
+        self.plan = Plan({**self.plan.home, **running.home})
+        self.going, self.stage, self.stages_left = None, None, []
+        return [ApplyPlan(self.plan), GiveUpMove(away)]
 
     def _arrive(self) -> list[PlacementEffect]:
         assert self.going is not None

@@ -11,8 +11,8 @@ from benchmarks.figures import Figure
 from benchmarks.ramsis_data import Task
 from benchmarks.ramsis_rows import Row, Value
 from fermata.router.live.subprocess_worker import run_in_subprocess
-from fermata.router.policies.ramsis.problem import WorkerProblem
-from fermata.router.policies.ramsis.solve import solve
+from fermata.router.policies.ramsis.chain.problem import WorkerProblem
+from fermata.router.policies.ramsis.chain.solve import solve
 
 SLO_MS = 150.0
 WORKERS = 60

@@ -1,6 +1,7 @@
 """The control plane's process and Serve's controller, as the world runs them."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -98,7 +99,14 @@ class SeenCluster:
         self.system.end_router(actor)
 
     async def solve(self, problem: Problem, seconds: float) -> Plan:
-        raise NotImplementedError("there is one sub-cluster in this world")
+        """Any plan with as many models together as backends have room for."""
+        await self.system.weather.answers()
+        await asyncio.sleep(self.loop.rng.random() * seconds)
+        names = [model.name for model in problem.models]
+        while True:
+            home = {name: self.loop.rng.randrange(len(problem.sub_clusters)) for name in names}
+            if max(Counter(home.values()).values()) <= self.system.room:
+                return Plan(home)
 
     async def backends_there(self) -> int:
         await self.system.weather.answers()

@@ -31,6 +31,9 @@ TABLES: dict[bool, Tables] = {
     },
 }
 """Run times by batch size, where the number of backends is fixed and where it follows the load."""
+FIXED = ("timeout", "partitioned")
+"""Policies that cannot move between sub-clusters."""
+EPOCHS = {"sub_clusters": 2, "every_s": 1, "solve_s": 1, "move_s": 2, "imbalance": 0.0}
 WINDOW_S = 0.5
 BACKENDS_MAX = 4
 PLAIN = ServedModel("quick", TensorSpec("input", "INT64", (1,)), ms(80), ms(80))
@@ -43,8 +46,12 @@ ENCODED = ServedModel(
 )
 
 
-def deployment(rng: random.Random, backends: int, standby: bool, scaled: bool) -> DeploymentConfig:
+def deployment(
+    rng: random.Random, backends: int, standby: bool, scaled: bool, placed: bool = False
+) -> DeploymentConfig:
     policy, options = rng.choice(POLICIES)
+    if placed and policy in FIXED:
+        policy, options = POLICIES[0]
     scaling = {
         "minimum": rng.randint(1, 2),
         "maximum": BACKENDS_MAX,
@@ -74,5 +81,6 @@ def deployment(rng: random.Random, backends: int, standby: bool, scaled: bool) -
             "backend": {"count": backends, "device": "emulated"},
             "router": {"policy": policy, "policy_options": options, "standby": standby},
             "autoscaler": scaling if scaled else None,
+            "epochs": EPOCHS if placed else None,
         }
     )

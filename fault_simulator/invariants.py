@@ -232,7 +232,8 @@ class Invariants:
         assert system.router is not None
         check_view(system.control, system.router)
         scaling = system.control.control.scaling
-        if scaling is not None and sum(scaling.targets) != len(system.backends):
+        scaled = system.deployment.autoscaler is not None
+        if scaling is not None and scaled and sum(scaling.targets) != len(system.backends):
             raise InvariantViolationError(
                 f"{len(system.backends)} backends, wanted are {scaling.targets}"
             )
@@ -298,7 +299,7 @@ def check_view(control: ControlHost, leader: RouterHost) -> None:
         raise InvariantViolationError(
             f"{control.loop.name} does not see that {leader.loop.name} leads"
         )
-    if control.control.scaling is not None and not leader.live.fleet.placement.wanted:
+    if control.config.autoscaler is not None and not leader.live.fleet.placement.wanted:
         raise InvariantViolationError(
             f"{leader.loop.name} does not know what {control.loop.name} wants"
         )

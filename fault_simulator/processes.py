@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -19,6 +19,7 @@ from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
 from fermata.fault_simulator.memory import VirtualArena, VirtualSegments
 from fermata.fault_simulator.world import VirtualLoop, World, new_process
+from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig
 from fermata.router.leadership.process import Other, RouterProcess
@@ -340,6 +341,24 @@ def echo(batch: Array) -> Array:
     return np.array(batch)
 
 
+class TightStore:
+    """The models of a backend that has room for some of them."""
+
+    def __init__(self, tables: Mapping[str, tuple[int, ...]], room: int) -> None:
+        self.tables = tables
+        self.room = room
+        self.held: set[str] = set()
+
+    def load(self, variant: str) -> Runner:
+        if len(self.held) >= self.room:
+            raise ConfigError(f"no room for {variant} beside {sorted(self.held)}")
+        self.held.add(variant)
+        return PlainRunner(echo, len(self.tables[variant]))
+
+    def release(self, variant: str) -> None:
+        self.held.discard(variant)
+
+
 class BackendHost:
     """A backend's process."""
 
@@ -351,13 +370,15 @@ class BackendHost:
         tables: dict[str, tuple[int, ...]],
         routers: Sequence[Callable[[VirtualLoop], Resolve]],
         on_crash: Callable[["BackendHost"], None],
+        room: int = 0,
     ) -> None:
+        """`room`: models that fit, loaded as the router says; 0: it holds all from the start."""
         self.loop = new_process(world, name)
         self.machine = Machine(tables)
         self.on_crash = on_crash
         self.leaving = False
         runners: dict[str, Runner] = {
-            variant: PlainRunner(echo, len(table)) for variant, table in tables.items()
+            variant: PlainRunner(echo, len(table)) for variant, table in tables.items() if not room
         }
         first, second = _both(routers, self.loop)
         self.process = BackendProcess(
@@ -367,6 +388,7 @@ class BackendHost:
             heartbeat=VirtualHeartbeat(self.loop, LINKS.beat_ns),
             make_executor=self._make_executor,
             standby=second,
+            store=TightStore(tables, room) if room else None,
             end_process=lambda: self.on_crash(self),
         )
         self.process.segments = VirtualSegments(world)

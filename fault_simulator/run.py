@@ -24,6 +24,8 @@ well. Each slow batch counts until 50 others have run, at most 256 (docs/reliabi
 backend was slow"), and of the rarer model about twelve run in one round."""
 UNLEARNT = frozenset(("late", "window", "shed"))
 """Requests until then may end in any way."""
+PLACED = 0.4
+"""Share of deployments with sub-clusters, among those whose number of backends is fixed."""
 PROBE_NS = ms(400)
 REST_NS = seconds(1)
 
@@ -54,7 +56,8 @@ def run_seed(
     world.said = [] if tell else None
     rng = world.rng("schedule")
     backends, frontends = rng.randint(2, 4), rng.randint(1, 2)
-    system = SimulatedDeployment(world, backends, frontends, plant, scaled=scaled)
+    placed = world.rng("placed").random() < PLACED
+    system = SimulatedDeployment(world, backends, frontends, plant, scaled=scaled, placed=placed)
     invariants = Invariants(system)
     schedule = FaultSchedule(system, rng, kinds)
     broken = ""
@@ -73,6 +76,9 @@ def run_seed(
             # Ordinary load unlearns the lessons of the faults.
             schedule.load(world.now_ns, world.now_ns + WARM_NS, WARM_RPS)
             world.run_until(world.now_ns + WARM_NS + REST_NS)
+            if system.room:
+                # A backend that was found unusable just now took the models of others along.
+                system.settle(0)
             probes = _probe(system)
             refusals = [each for each in _ends(probes) if each != "served"]
             if left == 0 or not UNLEARNT.issuperset(refusals) or not refusals:

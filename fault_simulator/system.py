@@ -58,15 +58,19 @@ class SimulatedDeployment:
         plant: Callable[[object], None] | None = None,
         standby: bool | None = None,
         scaled: bool | None = None,
+        placed: bool = False,
     ) -> None:
         """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
-        load; None: the seed decides."""
+        load; None: the seed decides. `placed`: two sub-clusters, where it does not."""
         self.world = world
         world.network = SimulatedNetwork(world)
         self.rng = world.rng("system")
         self.standby = self.rng.random() < 0.5 if standby is None else standby
         self.scaled = self.rng.random() < 0.5 if scaled is None else scaled
-        self.deployment = deployment(self.rng, backends, self.standby, self.scaled)
+        placed = placed and not self.scaled
+        self.room = world.rng("placement").randint(1, 2) if placed else 0
+        """Models that a backend has room for; 0: it holds all of them."""
+        self.deployment = deployment(self.rng, backends, self.standby, self.scaled, placed)
         self.tables = TABLES[self.scaled]
         self.mark = "first"
         """Version of the code and configuration that the cluster is to run."""
@@ -230,7 +234,9 @@ class SimulatedDeployment:
 
     def start_backend(self) -> None:
         name, number = self._name_and_number("backend")
-        host = BackendHost(self.world, name, number, self.tables, self.resolvers, self.lose_backend)
+        host = BackendHost(
+            self.world, name, number, self.tables, self.resolvers, self.lose_backend, self.room
+        )
         host.machine.poison = self.poison
         host.machine.bad_inputs = self.bad_inputs
         host.machine.hanging = self.hanging
@@ -386,6 +392,7 @@ class SimulatedDeployment:
         )
         return (
             linked
+            and not live.fleet.availability.not_loaded(live.fleet.serving())
             and sorted(live.fleet.backends) == self.backend_numbers()
             and sorted(live.fleet.frontends) == self.frontend_numbers()
         )

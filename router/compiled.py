@@ -4,6 +4,7 @@ The folder gets a copy of the package whose core and policies are native modules
 it first on PYTHONPATH to use it; decisions are the same, to the digest.
 """
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,9 @@ PACKAGE = Path(__file__).parents[1]
 INTERPRETED = ("__init__.py", "catalog.py", "application.py")
 """The catalog reads options by reflection, once, at start: nothing to gain there. Files of users
 extend the application, which no native class allows."""
+
+MARK = ".compiled-core"
+"""A folder that has this file was made here, and may be made anew."""
 
 
 def compiled_modules() -> list[str]:
@@ -27,6 +31,7 @@ def build(folder: Path) -> None:
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
+    (folder / MARK).touch()
     ignore = shutil.ignore_patterns("__pycache__", "*.so")
     shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=ignore)
     mypyc = Path(sys.executable).with_name("mypyc")
@@ -35,9 +40,14 @@ def build(folder: Path) -> None:
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m fermata.router.compiled FOLDER")
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(
+        prog="python -m fermata.router.compiled",
+        description="Compile the router's core with mypyc, which takes some minutes.",
+    )
+    parser.add_argument("folder", type=Path, help="an empty folder, or one of an earlier build")
+    folder: Path = parser.parse_args().folder
+    if folder.exists() and any(folder.iterdir()) and not (folder / MARK).exists():
+        parser.error(f"{folder} holds other files; name an empty folder, such as build/compiled")
     try:
         build(folder)
     except FileNotFoundError:

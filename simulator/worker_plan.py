@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import seconds
+from fermata.router.policies.ramsis.chain.problem import WorkerProblem
+from fermata.router.policies.ramsis.chain.solve import solve
 from fermata.router.policies.ramsis.options import RamsisOptions
-from fermata.router.policies.ramsis.problem import WorkerProblem
 from fermata.router.policies.ramsis.slo_classes import share_out, slos_of
-from fermata.router.policies.ramsis.solve import solve
 from fermata.router.policies.ramsis.tables import job_for
 from fermata.simulator.assembly import assemble
 from fermata.simulator.reports.report import report

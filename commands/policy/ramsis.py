@@ -20,12 +20,12 @@ from fermata.commands.files.workload import (
 from fermata.commands.simulation import AsJson
 from fermata.foundation.refusals import check_fraction, check_number, check_positive, refuse
 from fermata.router.policies.catalog import read_options
+from fermata.router.policies.ramsis.chain.problem import WorkerProblem
+from fermata.router.policies.ramsis.chain.solve import TableSolution, solve
+from fermata.router.policies.ramsis.chain.variable import VariableSolution, solve_variable
 from fermata.router.policies.ramsis.load_grid import peak_rps, solve_grid
 from fermata.router.policies.ramsis.options import RamsisOptions
-from fermata.router.policies.ramsis.problem import WorkerProblem
 from fermata.router.policies.ramsis.slo_classes import share_out, slos_of
-from fermata.router.policies.ramsis.solve import TableSolution, solve
-from fermata.router.policies.ramsis.variable import VariableSolution, solve_variable
 from fermata.simulator.scenario.scenario import Scenario
 from fermata.simulator.worker_plan import (
     WorkerCount,

@@ -91,7 +91,7 @@ def _load(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool) -> Run
     before = _device_bytes(device)
     opened = _open(spec, device)
     runner = _make_runner(spec, opened, device)
-    held = _device_bytes(device) - before
+    held = spec.static_bytes or _device_bytes(device) - before
     if isinstance(opened, TorchModel):
         held = max(held, opened.static_bytes())
     try:

@@ -227,7 +227,9 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
         if not given.sized:
             _check_input(application, variant, given)
         table_ns: tuple[int, ...] = ()
+        static_bytes = 0
         if variant.model == "emulated":
+            static_bytes = profiles[variant.name].static_bytes
             table_ns = tuple(profiles[variant.name].table_ns(variant.batch_size_max))
         specs.append(
             ModelSpec(
@@ -237,6 +239,7 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 _input_shape(variant, given),
                 given.dtype,
                 table_ns,
+                static_bytes,
                 fit=given.fit if given.sized else "",
             )
         )

@@ -123,6 +123,9 @@ class EpochsConfig(Section):
     """Weight of balanced memory against balanced rate."""
     solve_s: Positive = int(EPOCHS.solve_s)
     """Time to search for a plan in, beside the serving."""
+    move_s: Positive = EPOCHS.move_ns // SECOND
+    """Time for models to be loaded where a plan has them; those that are not stay where they
+    are."""
     imbalance: Fraction = EPOCHS.imbalance
     """Difference of rates between sub-clusters, as a share of their mean, above which models are
     placed anew."""
@@ -145,6 +148,7 @@ class EpochsConfig(Section):
             load_cost_max=self.load_cost_max_ms,
             memory_weight=self.memory_weight,
             solve_s=self.solve_s,
+            move_ns=seconds(self.move_s),
             imbalance=self.imbalance,
             plan_file=self.plan_file,
         )

@@ -15,7 +15,7 @@ from fermata.autoscaler.control_loop import (
     WindowEnded,
 )
 from fermata.autoscaler.cost import allocate_cost
-from fermata.autoscaler.placer import ApplyPlan, KeepPlan, LeaveInPlace, SolvePlacement
+from fermata.autoscaler.placer import ApplyPlan, GiveUpMove, KeepPlan, LeaveInPlace, SolvePlacement
 from fermata.autoscaler.readings import (
     ApplicationReading,
     ClusterReading,
@@ -260,6 +260,9 @@ class ScalingLoop:
         elif isinstance(effect, LeaveInPlace):
             about = fields(models=list(effect.models))
             LOG.warning("no room to move without a gap; left where they are", extra=about)
+        elif isinstance(effect, GiveUpMove):
+            about = fields(models=list(effect.models), remedy="see the backends' failed loads")
+            LOG.warning("models were not loaded in time; left where they are", extra=about)
 
     def _on_window(self, ended: WindowEnded) -> None:
         self.advice = ended.advice

@@ -22,6 +22,8 @@ class ModelSpec:
     """Type of the input on the link; empty: as on the model's card."""
     table_ns: tuple[int, ...] = ()
     """Run times of an emulated model for batches of 1, 2, 3 and so on."""
+    static_bytes: int = 0
+    """Memory that an emulated model takes, by its profile."""
     gpu_lock: str = ""
     """File whose lock stands for the GPU that processes with emulated models share."""
     fit: str = ""

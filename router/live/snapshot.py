@@ -12,6 +12,7 @@ from fermata.router.telemetry.snapshot import (
     BackendProcessSnapshot,
     BackendSnapshot,
     FrontendSnapshot,
+    PlacementSnapshot,
     PolicySnapshot,
     PoolSnapshot,
     ProcessesSnapshot,
@@ -65,13 +66,9 @@ def snapshot_in_slices(
     up_ns, sub_clusters = now_ns - live.started_at_ns, _sub_clusters(live, now_ns)
     yield
     parts = yield from _parts(live, now_ns)
-    counts = engine.ledger.applications
-    placement = live.fleet.placement.snapshot(live.fleet.backends)
+    recent = live.meters.recent_batches(now_ns, 0, live.built.variants) if with_batches else None
     yield
-    recent = None
-    if with_batches:
-        recent = live.meters.recent_batches(now_ns, 0, live.built.variants)
-        yield
+    counts = engine.ledger.applications
     return RouterSnapshot(
         term=live.term,
         stale=live.stale,
@@ -101,7 +98,7 @@ def snapshot_in_slices(
         busy_ns={name: counts[number].busy_ns for name, number in live.built.applications.items()},
         target=live.fleet.placement.target,
         wanted=list(live.fleet.placement.wanted),
-        placement=placement,
+        placement=parts.placement,
         processes=parts.processes,
         backends=parts.backends,
         ranks=sub_clusters,
@@ -121,6 +118,7 @@ class _Parts(NamedTuple):
     variants: list[VariantSnapshot]
     backends: dict[int, BackendSnapshot]
     processes: ProcessesSnapshot
+    placement: PlacementSnapshot
 
 
 def _parts(live: LiveRouter, now_ns: int) -> Slices[_Parts]:
@@ -134,7 +132,9 @@ def _parts(live: LiveRouter, now_ns: int) -> Slices[_Parts]:
         sorted(live.fleet.backends), BACKENDS, lambda number: _backend(live, number)
     )
     processes = yield from _processes(live)
-    return _Parts(applications, policies, variants, backends, processes)
+    placement = live.fleet.placement.snapshot(live.fleet.backends)
+    yield
+    return _Parts(applications, policies, variants, backends, processes, placement)
 
 
 def _sliced(

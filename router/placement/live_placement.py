@@ -26,9 +26,15 @@ class LivePlacement:
         """The sub-cluster of a backend that has come up."""
         return 0 if self.sub_clusters is None else self.sub_clusters.take(backend, held)
 
-    def on_held(self, now_ns: int, backend: int, held: frozenset[int]) -> None:
+    def kept(self, backend: int, held: frozenset[int]) -> frozenset[int]:
+        """What it says it holds, but for what it was told to unload."""
+        return held if self.sub_clusters is None else self.sub_clusters.kept(backend, held)
+
+    def on_held(
+        self, now_ns: int, backend: int, held: frozenset[int], failed: frozenset[int]
+    ) -> None:
         if self.sub_clusters is not None:
-            self.sub_clusters.on_held(now_ns, backend, held)
+            self.sub_clusters.on_held(now_ns, backend, held, failed)
 
     def on_gone(self, now_ns: int, backend: int) -> None:
         if self.sub_clusters is not None:
@@ -68,6 +74,7 @@ class LivePlacement:
         home = {
             name: 0 if placed is None else placed.home[number]
             for name, number in self.numbers.items()
+            if placed is None or number in placed.placed
         }
         where = dict.fromkeys(sorted(backends), 0)
         if placed is not None:

@@ -28,9 +28,9 @@ from fermata.router.policies.jellyfish.decision import SELECTIONS
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
 from fermata.router.policies.lookahead.market import Market
 from fermata.router.policies.lookahead.source import LookaheadQueue
+from fermata.router.policies.ramsis.chain.problem import BALANCINGS, REWARDS
 from fermata.router.policies.ramsis.laws import check_ramsis
 from fermata.router.policies.ramsis.options import RamsisOptions
-from fermata.router.policies.ramsis.problem import BALANCINGS, REWARDS
 from fermata.router.policies.ramsis.slo_classes import classes_of
 from fermata.router.policies.rl.checkpoint import load_checkpoint
 from fermata.router.policies.rl.slot_routing import SlotRouting, SlotRoutingOptions

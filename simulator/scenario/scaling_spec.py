@@ -31,6 +31,7 @@ EPOCH_KEYS = (
     "load_cost_max_ms",
     "memory_weight",
     "solve_s",
+    "move_s",
     "imbalance",
     "plan_file",
 )
@@ -86,6 +87,7 @@ def read_epochs(top: Fields) -> EpochOptions | None:
         load_cost_max=_number(row, "load_cost_max_ms"),
         memory_weight=row.number("memory_weight", EPOCHS.memory_weight),
         solve_s=_positive(row, "solve_s", EPOCHS.solve_s),
+        move_ns=seconds(_positive(row, "move_s", EPOCHS.move_ns / SECOND)),
         imbalance=_fraction(row, "imbalance", EPOCHS.imbalance),
         plan_file=row.text("plan_file", EPOCHS.plan_file),
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from fermata.profiles.store import load_table
-from fermata.router.policies.ramsis.solve import solve
+from fermata.router.policies.ramsis.chain.solve import solve
 from fermata.router.policies.ramsis.source import Ramsis
 from fermata.simulator.reports.report import report
 from fermata.simulator.run import Driver

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fermata.router.policies.central.accuracy_hull import concave_hull, fluid_accuracy, reachable
+from fermata.router.policies.ramsis.chain.solve import solve
 from fermata.router.policies.ramsis.options import RamsisOptions
-from fermata.router.policies.ramsis.solve import solve
 from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import simulate
 from fermata.simulator.scenario.scenario import Scenario, read_scenario

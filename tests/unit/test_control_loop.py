@@ -7,7 +7,7 @@ import pytest
 
 from fermata.autoscaler.control_loop import ControlEffect, ControlLoop, SetTargets, WindowEnded
 from fermata.autoscaler.options import AutoscalerOptions, EpochOptions
-from fermata.autoscaler.placer import ApplyPlan, KeepPlan, LeaveInPlace, SolvePlacement
+from fermata.autoscaler.placer import ApplyPlan, GiveUpMove, KeepPlan, LeaveInPlace, SolvePlacement
 from fermata.autoscaler.readings import ApplicationReading, ClusterReading, SubClusterReading
 from fermata.autoscaler.rule import RuleOptions
 from fermata.foundation.units import SECOND, seconds
@@ -276,6 +276,33 @@ def test_a_plan_is_applied_and_kept_once_it_holds() -> None:
     assert loop.placer is not None
     assert loop.placer.moved == 2
     assert not loop.is_placing
+
+
+def test_a_move_that_never_ends_is_given_up_and_rolled_back() -> None:
+    loop = started(None)
+    read(loop, reading(60, received=offered(a=1200, b=600)))
+    loop.on_solved(SWAPPED)
+    loop.take_effects()
+    half, away = Plan({"a": 1, "b": 1}), frozenset("b")
+    assert read(loop, reading(61, half, on_their_way=away)) == []
+    assert read(loop, reading(181, half, on_their_way=away)) == []
+    given_up = read(loop, reading(182, half, on_their_way=away))
+    assert given_up == [ApplyPlan(half), GiveUpMove(("b",))]
+    assert not loop.is_placing
+    assert loop.placer is not None
+    assert loop.placer.plan == half
+    # The next epoch may try again.
+    assert the(SolvePlacement, read(loop, reading(242, half, received=offered(a=9000, b=900))))
+
+
+def test_a_new_leader_has_all_the_time_for_a_move() -> None:
+    loop = started(None)
+    read(loop, reading(60, received=offered(a=1200, b=600)))
+    loop.on_solved(SWAPPED)
+    read(loop, reading(61))
+    assert read(loop, reading(200, Plan(), term=2)) == [ApplyPlan(SWAPPED)]
+    given_up = read(loop, reading(321, Plan({"b": 1}), term=2))
+    assert given_up == [ApplyPlan(APART), GiveUpMove(("a", "b"))]
 
 
 def test_a_plan_on_its_way_outlasts_an_epoch() -> None:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fermata.foundation.units import ms
-from fermata.router.policies.ramsis.carry import spans_ns
-from fermata.router.policies.ramsis.landing import beta_cdf, beta_cdf_sum, landing_of
-from fermata.router.policies.ramsis.problem import WorkerProblem, fixed_bins, model_bins
-from fermata.router.policies.ramsis.solve import solve
-from fermata.router.policies.ramsis.transitions import actions_of, transitions_of
+from fermata.router.policies.ramsis.chain.carry import spans_ns
+from fermata.router.policies.ramsis.chain.landing import beta_cdf, beta_cdf_sum, landing_of
+from fermata.router.policies.ramsis.chain.problem import WorkerProblem, fixed_bins, model_bins
+from fermata.router.policies.ramsis.chain.solve import solve
+from fermata.router.policies.ramsis.chain.transitions import actions_of, transitions_of
 
 SLO_NS = ms(40)
 FAST = tuple(ms(6 + 4 * size) for size in range(1, 9))

@@ -8,17 +8,17 @@ import pytest
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
-from fermata.router.policies.ramsis.counts import Bursty, Floats, poisson
-from fermata.router.policies.ramsis.latency import fill_sizes, monotone_from_right, pareto_front
-from fermata.router.policies.ramsis.load_grid import peak_rps, solve_grid, solve_point
-from fermata.router.policies.ramsis.problem import (
+from fermata.router.policies.ramsis.chain.problem import (
     WorkerProblem,
     fixed_bins,
     model_bins,
     shortest_queue_rates,
 )
-from fermata.router.policies.ramsis.solve import promises, solve
-from fermata.router.policies.ramsis.variable import solve_variable
+from fermata.router.policies.ramsis.chain.solve import promises, solve
+from fermata.router.policies.ramsis.chain.variable import solve_variable
+from fermata.router.policies.ramsis.counts import Bursty, Floats, poisson
+from fermata.router.policies.ramsis.latency import fill_sizes, monotone_from_right, pareto_front
+from fermata.router.policies.ramsis.load_grid import peak_rps, solve_grid, solve_point
 
 SLO_NS = ms(40)
 FAST = (ms(8), ms(12), ms(16))

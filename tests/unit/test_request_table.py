@@ -1,8 +1,17 @@
 """The request table: one answer for each request, in time, whatever happens around it."""
 
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from request_tables import (
+    LIMITS,
+    admit,
+    answers,
+    arrival,
+    make,
+    payload,
+    released,
+    result,
+    shared,
+    to_router,
+)
 
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.requests.pending_request import (
@@ -12,7 +21,6 @@ from fermata.deployments.frontend.requests.pending_request import (
     ToBackend,
     ToRouter,
 )
-from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.specs.frontend import TableLimits
 from fermata.foundation.units import NEVER, ms, seconds
 from fermata.router.links.messages import (
@@ -25,46 +33,6 @@ from fermata.router.links.messages import (
     Returned,
     Submit,
 )
-
-LIMITS = TableLimits(payload_bytes_max=1000, grace_ns=ms(20), reply_ns=ms(1))
-
-
-def make(router: bool = True, limits: TableLimits = LIMITS) -> RequestTable:
-    table = RequestTable(7, limits)
-    if router:
-        table.on_router_up(0, 1)
-    return table
-
-
-def arrival(slo_ns: int = ms(50), left_ns: int = NEVER, size: int = 100) -> RequestTerms:
-    return RequestTerms("resnet", slo_ns, slo_ns, size, left_ns=left_ns)
-
-
-def admit(table: RequestTable, now_ns: int, given: RequestTerms) -> int:
-    rid = table.admit(now_ns, given)
-    assert isinstance(rid, int)
-    return rid
-
-
-def payload(rid: int) -> Payload:
-    return Payload(rid, "UINT8", (4,), b"abcd")
-
-
-def result(rid: int, error: str = "") -> Result:
-    return Result(rid, "r50", 8, 0, ms(5), error=error)
-
-
-def answers(table: RequestTable) -> list[tuple[int, str]]:
-    """(rid, status) of what was answered since the last look."""
-    found = [each for each in table.take_effects() if isinstance(each, SendAnswer)]
-    return [
-        (each.rid, each.outcome.status if isinstance(each.outcome, Refusal) else "OK")
-        for each in found
-    ]
-
-
-def to_router(table: RequestTable) -> list[Submit | Cancel]:
-    return [each.message for each in table.take_effects() if isinstance(each, ToRouter)]
 
 
 def test_no_tenant_takes_the_memory_of_others() -> None:
@@ -268,14 +236,6 @@ def test_a_failure_where_it_was_given_up_does_not_end_a_request() -> None:
     assert answers(table) == [(rid, "OK")]
 
 
-def shared(rid: int) -> Payload:
-    return Payload(rid, "UINT8", (4,), b"", "segment", 64, 4)
-
-
-def released(table: RequestTable) -> list[int]:
-    return [each.payload.rid for each in table.take_effects() if isinstance(each, Release)]
-
-
 def test_memory_that_a_backend_may_still_read_is_kept_until_it_answers() -> None:
     table = make()
     gone, late, unread = (admit(table, 0, arrival()) for _ in range(3))
@@ -431,123 +391,3 @@ def test_timers_of_answered_requests_do_not_pile_up() -> None:
     assert table.wake_at_ns() == seconds(500) + LIMITS.grace_ns
     assert len(table._timers) == 1
     assert first in table.entries
-
-
-class EveryRequestEndsOnce(RuleBasedStateMachine):
-    """Events in any order, duplicates and strangers included."""
-
-    @initialize()
-    def start(self) -> None:
-        self.now_ns = 0
-        self.term = 1
-        self.table = make(limits=TableLimits(payload_bytes_max=500, grace_ns=ms(20)))
-        self.due_ns: dict[int, int] = {}
-        self.ended: dict[int, int] = {}
-        self.released: list[int] = []
-
-    def pick(self, index: int) -> int:
-        """Some request that ever was, or a stranger."""
-        known = list(self.due_ns)
-        return known[index % len(known)] if known else 99
-
-    def absorb(self) -> None:
-        for effect in self.table.take_effects():
-            if isinstance(effect, SendAnswer):
-                assert effect.rid not in self.ended, "answered twice"
-                self.ended[effect.rid] = self.now_ns
-            elif isinstance(effect, Release):
-                self.released.append(effect.payload.rid)
-            elif isinstance(effect, ToRouter):
-                assert self.table.term >= 0, "nobody listens"
-
-    @rule(slo=st.integers(-1, 200), left=st.integers(-1, 200), size=st.integers(0, 300))
-    def arrive(self, slo: int, left: int, size: int) -> None:
-        given = RequestTerms("a", ms(slo), ms(2 * slo), size, left_ns=ms(left))
-        rid = self.table.admit(self.now_ns, given)
-        if isinstance(rid, int):
-            self.due_ns[rid] = self.now_ns + min(ms(2 * slo), ms(left))
-        self.absorb()
-
-    @rule(index=st.integers(0, 50))
-    def decode(self, index: int) -> None:
-        rid = self.pick(index)
-        entry = self.table.entries.get(rid)
-        if entry is None or entry.payload is None:
-            self.table.on_payload(self.now_ns, rid, payload(rid))
-        self.absorb()
-
-    @rule(index=st.integers(0, 50), backend=st.integers(1, 3))
-    def fetch(self, index: int, backend: int) -> None:
-        self.table.on_fetch(self.now_ns, backend, Fetch(1, (self.pick(index), 12345)))
-        self.absorb()
-
-    @rule(index=st.integers(0, 50), error=st.sampled_from(["", "broken"]))
-    def answer(self, index: int, error: str) -> None:
-        self.table.on_result(self.now_ns, 1, result(self.pick(index), error))
-        self.absorb()
-
-    @rule(index=st.integers(0, 50), backend=st.integers(1, 3), term=st.integers(0, 2))
-    def give_back(self, index: int, backend: int, term: int) -> None:
-        self.table.on_returned(self.now_ns, backend, Returned((self.pick(index),), term))
-        self.absorb()
-
-    @rule(index=st.integers(0, 50), reason=st.sampled_from(["late", "shed", "odd"]))
-    def drop(self, index: int, reason: str) -> None:
-        self.table.on_dropped(self.now_ns, Dropped(self.pick(index), reason))
-        self.absorb()
-
-    @rule(index=st.integers(0, 50), bad=st.booleans())
-    def leave(self, index: int, bad: bool) -> None:
-        if bad:
-            self.table.on_bad_payload(self.now_ns, self.pick(index), "no image")
-        else:
-            self.table.on_cancel(self.now_ns, self.pick(index))
-        self.absorb()
-
-    @rule(up=st.booleans())
-    def move_router(self, up: bool) -> None:
-        if up:
-            self.term += 1
-            self.table.on_router_up(self.now_ns, self.term)
-        else:
-            self.table.on_router_down(self.now_ns)
-        self.absorb()
-
-    @rule(backend=st.integers(1, 3))
-    def lose_backend(self, backend: int) -> None:
-        self.table.on_backend_down(self.now_ns, backend)
-        self.absorb()
-
-    @rule(step=st.integers(0, 60))
-    def pass_time(self, step: int) -> None:
-        until_ns = self.now_ns + ms(step)
-        while (wake_at_ns := self.table.wake_at_ns()) <= until_ns:
-            self.now_ns = max(self.now_ns, wake_at_ns)
-            self.table.on_time(self.now_ns)
-            self.absorb()
-        self.now_ns = until_ns
-
-    @invariant()
-    def all_is_accounted_for(self) -> None:
-        if not hasattr(self, "table"):
-            return
-        table = self.table
-        assert set(table.entries) | set(self.ended) == set(self.due_ns)
-        assert not set(table.entries) & set(self.ended)
-        assert table.payload_bytes == sum(each.size_bytes for each in table.entries.values())
-        assert table.payload_bytes <= 500
-        for rid, due_ns in self.due_ns.items():
-            assert self.ended.get(rid, self.now_ns) <= due_ns + ms(50)
-        # A payload is released when, and only when, its request has ended.
-        for rid in self.released:
-            assert rid not in table.entries
-
-    def teardown(self) -> None:
-        if hasattr(self, "table"):
-            self.pass_time(10_000)
-            assert not self.table.entries
-            assert set(self.ended) == set(self.due_ns)
-
-
-TestEveryRequestEndsOnce = EveryRequestEndsOnce.TestCase
-TestEveryRequestEndsOnce.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

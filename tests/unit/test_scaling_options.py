@@ -49,6 +49,7 @@ EPOCHS: dict[str, object] = {
     "load_cost_max_ms": 0,
     "memory_weight": 0.5,
     "solve_s": 0.25,
+    "move_s": 30,
     "imbalance": 0,
     "plan_file": "plan.json",
 }
@@ -169,6 +170,7 @@ def test_both_files_refuse_the_same_autoscalers(given: dict[str, Any]) -> None:
         {"load_cost_max_ms": -1},
         {"memory_weight": -1},
         {"solve_s": 0},
+        {"move_s": 0},
         {"imbalance": 1.5},
         {"plan_file": 3},
         {"often": True},

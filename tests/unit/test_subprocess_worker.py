@@ -9,8 +9,8 @@ from functools import partial
 
 from fermata.foundation.units import ms
 from fermata.router.live.subprocess_worker import Failed, SubprocessWorker, run_in_subprocess
-from fermata.router.policies.ramsis.problem import WorkerProblem
-from fermata.router.policies.ramsis.solve import solve
+from fermata.router.policies.ramsis.chain.problem import WorkerProblem
+from fermata.router.policies.ramsis.chain.solve import solve
 
 
 def test_results_come_back_in_order() -> None:

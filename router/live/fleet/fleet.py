@@ -101,7 +101,8 @@ class Fleet:
         number, names = link.peer.number, set(ready.variants)
         numbers = self.batch_limits.numbers
         held = frozenset(numbers[name] for name in names if name in numbers)
-        resident = None if len(held) == len(self.built.variants) else held
+        kept = self.placement.kept(number, held)
+        resident = None if len(kept) == len(self.built.variants) else kept
         self.changed = True
         news = self.availability.on_ready(number, names, dict(ready.trouble))
         self.batch_limits.on_ready(number, names, ready.limits)
@@ -120,7 +121,8 @@ class Fleet:
             self.engine.on_backend_up(now_ns, number, kind, rank, owner, resident)
         elif not self.swaps:
             self.engine.on_resident(now_ns, number, resident)
-        self.placement.on_held(now_ns, number, held)
+        failed = frozenset(numbers[name] for name, _ in ready.trouble if name in numbers)
+        self.placement.on_held(now_ns, number, held, failed)
         return news
 
     def drain(self, now_ns: int, backend: int) -> None:

@@ -4,8 +4,8 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import pairwise
 
-from fermata.router.policies.ramsis.problem import WorkerProblem
-from fermata.router.policies.ramsis.solve import TableSolution, solve
+from fermata.router.policies.ramsis.chain.problem import WorkerProblem
+from fermata.router.policies.ramsis.chain.solve import TableSolution, solve
 
 PROMISE_STEP = 0.01
 """Largest difference between neighbours in expected accuracy (RAMSIS section 6), and in expected

@@ -5,17 +5,17 @@ from functools import lru_cache
 
 from fermata.router.core.costs import NO_ROOM_NS, Costs
 from fermata.router.policies.family import Family
-from fermata.router.policies.ramsis.counts import poisson
-from fermata.router.policies.ramsis.latency import undominated
-from fermata.router.policies.ramsis.laws import law_of
-from fermata.router.policies.ramsis.load_grid import LoadGrid, peak_rps, solve_grid, solve_point
-from fermata.router.policies.ramsis.options import RamsisOptions
-from fermata.router.policies.ramsis.problem import (
+from fermata.router.policies.ramsis.chain.problem import (
     QUEUE_MAX,
     WorkerProblem,
     fixed_bins,
     model_bins,
 )
+from fermata.router.policies.ramsis.counts import poisson
+from fermata.router.policies.ramsis.latency import undominated
+from fermata.router.policies.ramsis.laws import law_of
+from fermata.router.policies.ramsis.load_grid import LoadGrid, peak_rps, solve_grid, solve_point
+from fermata.router.policies.ramsis.options import RamsisOptions
 
 LOW = 0.02
 """The lowest load with a table, as a share of what the workers can do; below it is the same."""

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fermata.foundation.errors import ConfigError
+from fermata.router.policies.ramsis.chain.problem import WorkerProblem
+from fermata.router.policies.ramsis.chain.solve import ROUNDS_MAX
+from fermata.router.policies.ramsis.chain.transitions import Transitions, actions_of, transitions_of
 from fermata.router.policies.ramsis.counts import Floats, poisson
-from fermata.router.policies.ramsis.problem import WorkerProblem
-from fermata.router.policies.ramsis.solve import ROUNDS_MAX
-from fermata.router.policies.ramsis.transitions import Transitions, actions_of, transitions_of
 
 CELLS_MAX = 40_000_000
 """Entries of the transition table; above it takes gigabytes."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fermata.router.policies.ramsis.chain.problem import WorkerProblem
 from fermata.router.policies.ramsis.counts import Floats
-from fermata.router.policies.ramsis.problem import WorkerProblem
 
 POINTS = 4
 """Points within a bin at which arrivals are counted."""

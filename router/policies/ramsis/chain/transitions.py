@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fermata.router.policies.ramsis.carry import Carry, carry_of
+from fermata.router.policies.ramsis.chain.carry import Carry, carry_of
+from fermata.router.policies.ramsis.chain.problem import WorkerProblem, shortest_queue_rates
 from fermata.router.policies.ramsis.counts import Floats
-from fermata.router.policies.ramsis.problem import WorkerProblem, shortest_queue_rates
 
 Integers = npt.NDArray[np.int64]
 FINE_BINS = 100

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fermata.router.policies.ramsis.carry import spans_ns
+from fermata.router.policies.ramsis.chain.carry import spans_ns
+from fermata.router.policies.ramsis.chain.problem import WorkerProblem
+from fermata.router.policies.ramsis.chain.transitions import Integers, Transitions
 from fermata.router.policies.ramsis.counts import Floats
-from fermata.router.policies.ramsis.problem import WorkerProblem
-from fermata.router.policies.ramsis.transitions import Integers, Transitions
 
 SHARE_MIN = 1e-9
 """Queues less likely than this are not followed further."""

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from fermata.router.policies.ramsis.counts import Floats
-from fermata.router.policies.ramsis.landing import Landing, landing_of, timely_share
-from fermata.router.policies.ramsis.problem import WorkerProblem
-from fermata.router.policies.ramsis.transitions import (
+from fermata.router.policies.ramsis.chain.landing import Landing, landing_of, timely_share
+from fermata.router.policies.ramsis.chain.problem import WorkerProblem
+from fermata.router.policies.ramsis.chain.transitions import (
     Actions,
     Integers,
     Transitions,
     actions_of,
     transitions_of,
 )
+from fermata.router.policies.ramsis.counts import Floats
 
 ROUNDS_MAX = 100
 SHARE_MIN = 1e-18

@@ -122,9 +122,11 @@ def test_peer_that_does_not_read_is_cut_and_others_are_refused_in_words() -> Non
             await asyncio.sleep(0)
         assert events.down[0].code is CloseCode.CONGESTED
         refused = Recorder()
+        # One that speaks no other version.
+        newer = replace(options, speaks=(9,))
         with pytest.raises(LinkError, match="backend 1 speaks protocol 9"):
             await connect(
-                f"{HOST}:{port}", lambda: Hello(9, "backend", 1, 0), refused, heartbeat, options
+                f"{HOST}:{port}", lambda: Hello(9, "backend", 1, 0), refused, heartbeat, newer
             )
         with pytest.raises(LinkError, match="cannot be reached"):
             await connect(f"{HOST}:1", greet("backend"), refused, heartbeat, options)

@@ -27,7 +27,7 @@ from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
 from fermata.deployments.config.link_options import link_options
-from fermata.deployments.config.policies import policies, version_of, with_policies
+from fermata.deployments.config.policies import PolicyDocument, policies, version_of, with_policies
 from fermata.deployments.config.resolve import (
     gpus_each,
     known_profiles,
@@ -100,7 +100,7 @@ class ControlPlane:
         self.given = given
         self.control = ControlPlaneCore(given, RayCluster(given, backends))
 
-    async def reconfigure(self, wanted: dict[str, Any]) -> None:
+    async def reconfigure(self, wanted: PolicyDocument) -> None:
         """Serve by other policies; no process is replaced."""
         self.control.set_policies(with_policies(self.given, wanted))
 

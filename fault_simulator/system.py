@@ -3,10 +3,9 @@
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from fermata.deployments.backend.process import UnfitError
-from fermata.deployments.config.policies import with_policies
+from fermata.deployments.config.policies import PolicyDocument, with_policies
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
 from fermata.fault_simulator.actors import KeptTerms, RpcConditions, SimulatedActor
@@ -353,7 +352,7 @@ class SimulatedDeployment(Harm):
             self._start_later(wait_ns, self.start_control)
         return old
 
-    def redeploy_policies(self, wanted: dict[str, Any]) -> None:
+    def redeploy_policies(self, wanted: PolicyDocument) -> None:
         """Serve tells its control plane of other policies, and whoever takes its place."""
         self.world.say("policies:", wanted["router"]["policy"])
         self.deployment = with_policies(self.deployment, wanted)

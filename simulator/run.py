@@ -224,8 +224,7 @@ class Driver:
                     expires_at_ns = max(deadline_ns, now_ns + hard_limit_ns[number])
                     who = client[here], priority[here]
                     request = Request(index, number, now_ns, deadline_ns, expires_at_ns, *who)
-                    if self.rows is not None:
-                        request.rows = self.rows[index]
+                    request.rows = 1 if self.rows is None else self.rows[index]
                     if self.allowed:
                         request.allowed = self.allowed.get(client[here])
                     engine.on_request(now_ns, request)

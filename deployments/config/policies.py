@@ -1,19 +1,21 @@
 """Policies of a configuration apart from the rest: they alone change without new processes."""
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import fermata
 from fermata.applications.reader import router_names
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
+from fermata.foundation.json_types import JsonObject
 
 OF_ROUTER = ("policy", "policy_options")
 OF_APPLICATION = (*OF_ROUTER, "backend_share")
-Plain = dict[str, Any]
+PolicyDocument = Mapping[str, JsonObject]
+"""Policies of the router, and of its applications by name."""
 
 
-def policies(config: DeploymentConfig) -> Plain:
+def policies(config: DeploymentConfig) -> PolicyDocument:
     """The policies, by the router's names of applications; Serve's `user_config`."""
     plain = config.model_dump()
     names = router_names(config.applications)
@@ -26,7 +28,7 @@ def policies(config: DeploymentConfig) -> Plain:
     }
 
 
-def with_policies(config: DeploymentConfig, given: Plain) -> DeploymentConfig:
+def with_policies(config: DeploymentConfig, given: PolicyDocument) -> DeploymentConfig:
     """The same configuration with other policies; what is not given stays."""
     plain = config.model_dump()
     plain["router"] |= given.get("router", {})

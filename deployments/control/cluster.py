@@ -7,8 +7,8 @@ from typing import Protocol
 from fermata.partitioner.plan import Plan, Problem
 from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
+from fermata.router.live.policy_change import PolicySet
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
-from fermata.router.policy_change import PolicySet
 from fermata.router.telemetry.snapshot import RouterSnapshot
 
 

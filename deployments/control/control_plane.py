@@ -19,7 +19,7 @@ from fermata.deployments.control.scaling import ScalingLoop
 from fermata.deployments.specs.status import DeploymentStatus
 from fermata.foundation.errors import NoAnswerError
 from fermata.profiles.profile import Profile
-from fermata.router.policy_change import policies_of
+from fermata.router.live.policy_change import policies_of
 
 PATIENCE_S = 5.0
 """A router that has not said by then whose it is, is replaced; one that has not said goodbye is

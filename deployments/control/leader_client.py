@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 from fermata.deployments.control.cluster import Router
 from fermata.foundation.errors import GoneError, NoAnswerError
 from fermata.partitioner.plan import Plan
+from fermata.router.live.policy_change import PolicySet
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
-from fermata.router.policy_change import PolicySet
 from fermata.router.telemetry.snapshot import RouterSnapshot
 
 ANSWER_S = 1.0

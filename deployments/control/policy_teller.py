@@ -5,7 +5,7 @@ import asyncio
 from fermata.deployments.control.leader_client import LeaderClient
 from fermata.foundation.errors import NoAnswerError, ServingError
 from fermata.foundation.logs import LOG, fields
-from fermata.router.policy_change import PolicySet
+from fermata.router.live.policy_change import PolicySet
 
 LOOK_S = 0.25
 """Between two looks at whether another router leads: it may have started with other policies."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 Tensors = Mapping[str, "torch.Tensor"]
+"""Tensors of torch, by name."""
 
 
 class NamedNetwork:

@@ -7,6 +7,7 @@ from fermata.fault_simulator.deployment import draw_policy
 from fermata.fault_simulator.faults.draws import Draws
 from fermata.fault_simulator.faults.kinds import FAULTS, Heal
 from fermata.fault_simulator.system import SimulatedDeployment
+from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms
 
 POLICIES_CHANGE = 0.3
@@ -35,7 +36,8 @@ class FaultSchedule(Draws):
         if rng.random() < POLICIES_CHANGE:
             for _ in range(rng.randint(1, 3)):
                 policy, options = draw_policy(rng, self.system.room > 0)
-                wanted = {"router": {"policy": policy, "policy_options": options}}
+                router: JsonObject = {"policy": policy, "policy_options": options}
+                wanted = {"router": router}
                 at_ns = rng.randrange(from_ns, to_ns)
                 self.world.enter(at_ns, partial(self.system.redeploy_policies, wanted))
 

@@ -48,11 +48,11 @@ from fermata.router.live.fleet.fleet import Fleet
 from fermata.router.live.fleet.peers import LinkPeer
 from fermata.router.live.lead.lead_time import LeadTimeEstimator
 from fermata.router.live.notifier import FrontendNotifier
+from fermata.router.live.policy_change import PolicySet, change_policies
 from fermata.router.live.precise_timer import PreciseTimer
 from fermata.router.live.subprocess_worker import Failed, Then, Work, run_now
 from fermata.router.live.supervisor import BackendSupervisor
 from fermata.router.policies.auto import notes
-from fermata.router.policy_change import PolicySet, change_policies
 from fermata.router.telemetry.meters import Meters
 
 REPLY_NS = ms(2)

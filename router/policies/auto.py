@@ -11,7 +11,6 @@ CHOOSING = "lookahead"
 """Serves applications that leave a choice of variants."""
 FIXED = "deferred"
 """Serves those that do not."""
-Options = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +23,9 @@ class AutoOptions:
     """Never hold a request longer than this."""
 
 
-def resolved(application: ApplicationSpec, policy: str, options: Options) -> tuple[str, Options]:
+def resolved(
+    application: ApplicationSpec, policy: str, options: Mapping[str, object]
+) -> tuple[str, Mapping[str, object]]:
     """The policy that serves an application, and its options, where `auto` may be asked for."""
     if policy != AUTO:
         return policy, options

@@ -263,8 +263,8 @@ def test_the_address_of_a_flood_may_not_connect_for_a_while(running: Running) ->
         socket.create_connection(("127.0.0.1", port), 0.2, (source(7), 0))
     with grpc.insecure_channel(running.target) as channel:
         assert numbers(InferenceStub(channel).ModelInfer(ask("sum"), timeout=10)) == [6, 0, 3]
-    running.frontend.server.connections.penalties.clear()
-    wait_for(lambda: connects(port))
+    # A look that is under way may still see the flood, and keep it out for another 5 s.
+    wait_for(lambda: connects(port), 15.0)
 
 
 def connects(port: int) -> bool:

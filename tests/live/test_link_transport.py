@@ -122,6 +122,7 @@ def test_peer_that_does_not_read_is_cut_and_others_are_refused_in_words() -> Non
             await asyncio.sleep(0)
         assert events.down[0].code is CloseCode.CONGESTED
         refused = Recorder()
+        # One that speaks no other version.
         later = replace(options, speaks=(PROTOCOL + 1,))
         with pytest.raises(LinkError, match=f"backend 1 speaks protocol {PROTOCOL + 1}"):
             await connect(f"{HOST}:{port}", greet("backend"), refused, heartbeat, later)

@@ -6,6 +6,7 @@ import sys
 from hashlib import blake2s
 
 import pytest
+from later_bugs import LATER
 from more_bugs import LASTING, MORE
 from seeded_bugs import PLANTED
 
@@ -59,9 +60,9 @@ def test_a_planted_bug_is_found_where_faults_never_end(name: str) -> None:
     assert not run_lasting(seed, kinds).broken
 
 
-@pytest.mark.parametrize("name", [*PLANTED, *MORE])
+@pytest.mark.parametrize("name", [*PLANTED, *MORE, *LATER])
 def test_a_planted_bug_is_found(name: str) -> None:
-    plant, kinds = {**PLANTED, **MORE}[name]
+    plant, kinds = {**PLANTED, **MORE, **LATER}[name]
     found = (seed for seed in range(SEARCH) if run_seed(seed, kinds, plant).broken)
     seed = next(found, None)
     assert seed is not None, f"{name} was not found in {SEARCH} seeds"

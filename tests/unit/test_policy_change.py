@@ -9,14 +9,14 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import SECOND, ms
 from fermata.router.assembly import Assembly, RouterConfig, assemble
 from fermata.router.core.events import Answer, Compute, Dispatch, Drop, Request
-from fermata.router.policies.application import ApplicationSpec, VariantSpec
-from fermata.router.policy_change import (
+from fermata.router.live.policy_change import (
     AppliedPolicy,
     PolicySet,
     change_policies,
     policies_of,
     with_policies,
 )
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
 POOLED = ["deferred", "central-queue", "batch-queues", "jellyfish-plus", "eager", "timeout"]
 LANES = ["routing", "single-queue", "jellyfish", "sneakpeek", "ramsis"]

@@ -30,9 +30,9 @@ from fermata.router.links.messages import (
 )
 from fermata.router.links.unavailability import LOADING, UNLOADED
 from fermata.router.live.driver import UNKNOWN, LiveRouter
+from fermata.router.live.policy_change import policies_of
 from fermata.router.live.subprocess_worker import Failed, Then, Work
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
-from fermata.router.policy_change import policies_of
 
 
 def test_who_pins_another_variant_is_refused_by_name() -> None:

@@ -28,8 +28,8 @@ def _makes_useless(family: Family, one: int, other: int) -> bool:
         return False
     first, second = (family.spec.variants[index] for index in (one, other))
     if not first.p50_ns or not second.p50_ns:
-        # Larger pictures take longer, and equal ones equally long, as far as is known.
-        return better > 0 or smaller > 0 or one < other
+        # Larger pictures take longer; of equal ones, those listed first are taken for the faster.
+        return smaller > 0 or one < other
     strictly = better > 0 or smaller > 0
     kinds = zip(_tables_ns(first), _tables_ns(second), strict=False)
     for mine, theirs in kinds:

@@ -26,20 +26,24 @@ from fermata.router.policies.ownership import Ownership
 
 
 @dataclass(frozen=True, slots=True)
-class AppliedPolicy:
-    """The policy of one application; empty: that of the router."""
+class GivenPolicy:
+    """A policy with its options."""
 
     policy: str
     options: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPolicy(GivenPolicy):
+    """The policy of one application; empty: that of the router."""
+
     backend_share: float
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySet:
+class PolicySet(GivenPolicy):
     """The policies of a router; all that may change while it serves."""
 
-    policy: str
-    options: Mapping[str, object]
     shared_backends: bool
     applications: Mapping[str, AppliedPolicy]
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fermata.deployments.backend.execution.finite import FiniteRunner
 from fermata.deployments.backend.execution.named import sample_items
 from fermata.deployments.backend.execution.out_of_memory import (
     drop_references,
@@ -76,8 +77,8 @@ def measure_runner(
     effort: MeasureEffort = EFFORT,
 ) -> Profile:
     """The profile of a runner as it serves: same precision, same graphs, staging left out."""
-    if isinstance(runner, FittingRunner):
-        # Pictures are fitted while they are staged, which is no part of the run.
+    # Pictures are fitted while they are staged, which is no part of the run.
+    while isinstance(runner, FiniteRunner | FittingRunner):
         runner = runner.inner
     inputs: dict[int, list[Item]] = {}
 

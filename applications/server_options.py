@@ -22,7 +22,7 @@ Dtype = Literal[
     "BYTES",
 ]
 Size = Annotated[int, Limits(low=-1)]
-"""Of a dimension; -1: it varies."""
+"""The size of a dimension; -1: it varies."""
 Fit = Literal["stretch", "crop", "centre", "whole"]
 
 Decode = Literal["auto", "gpu", "cpu"]

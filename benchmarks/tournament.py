@@ -123,7 +123,7 @@ def _cpu() -> Iterator[Figure]:
 
 
 def _solving_s(driver: Driver) -> float:
-    """What solving the run's tables takes."""
+    """CPU seconds to solve the tables of the run."""
     begun_s = process_time()
     for source in driver.engine.sources:
         if isinstance(source, LookaheadQueue):

@@ -33,7 +33,7 @@ REPLACED_S = 120.0
 SLO_MS = 200
 """Several times what processes that start on the same cores take from one that serves."""
 GOOD_MIN = 0.99
-"""Of requests during an upgrade."""
+"""Share of the requests during an upgrade that should be in time."""
 OURS = (":ControlPlane", ":Frontend", ":Backend", "RouterActor")
 MARK = "<!-- the next version -->"
 
@@ -132,8 +132,10 @@ def _first(folder: Path, protocol: bool) -> AbstractContextManager[Deployed]:
 
 
 def upgraded(protocol: bool) -> tuple[dict[str, Any], dict[str, Any], float]:
-    """What clients saw during an upgrade and after it, and how long it took. `protocol`: from code
-    of the version before, whose links speak another one."""
+    """Outcomes of requests during an upgrade and after it, and the time it took.
+
+    `protocol`: from code of the version before, whose links speak another one.
+    """
     with tempfile.TemporaryDirectory() as name, _first(Path(name), protocol) as deployed:
         code = next_version(Path(name))
         before = deployed.processes()

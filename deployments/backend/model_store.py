@@ -90,6 +90,4 @@ class ModelStore:
         options = self.options
         folder = cache_folder(os.environ)
         spec = self.specs[variant]
-        # Measured on inputs that mean nothing, so its outputs need not either.
-        inner = runner.inner if isinstance(runner, FiniteRunner) else runner
-        return profile_runner(spec, inner, self.device, options.threads, folder, options.measure)
+        return profile_runner(spec, runner, self.device, options.threads, folder, options.measure)

@@ -14,7 +14,7 @@ from fermata.deployments.backend.execution.out_of_memory import (
     is_out_of_memory,
     release_memory,
 )
-from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.runner import Runner, innermost
 from fermata.deployments.backend.execution.tensors import Item, held_as
 from fermata.deployments.models.cache import cached
 from fermata.deployments.models.catalog import FAMILIES
@@ -88,7 +88,7 @@ def measure_runner(
 ) -> Profile:
     """The profile of a runner as it serves: same precision, same graphs, staging left out."""
     # Pictures are decoded and fitted while they are staged, which is no part of the run.
-    runner = getattr(runner, "inner", runner)
+    runner = innermost(runner)
     inputs: dict[int, list[Item]] = {}
 
     def stage(size: int) -> object:
@@ -183,7 +183,7 @@ def is_lasting(spec: ModelSpec) -> bool:
 
 def ways_of(runner: Runner) -> str:
     """The kinds of kernels that a runner's graphs have, by batch size; empty without graphs."""
-    graphs = getattr(getattr(runner, "inner", runner), "graphs", {})
+    graphs = getattr(innermost(runner), "graphs", {})
     return " ".join(f"{size}:{graphs[size].way}" for size in sorted(graphs))
 
 

@@ -26,6 +26,7 @@ from fermata.router.links.connecting import PersistentLink
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import (
     PROTOCOL,
+    PROTOCOLS,
     RID_BITS,
     Cancel,
     Dropped,
@@ -47,7 +48,8 @@ pytestmark = pytest.mark.live
 LOOPS: list[asyncio.AbstractEventLoop] = []
 HOST = "127.0.0.1"
 NODE = "here"
-OPTIONS = LinkOptions(silence_ns=ms(2000), secret=b"a secret of this test")
+# One version: with several, each refusal is followed by an attempt in an older one.
+OPTIONS = LinkOptions(silence_ns=ms(2000), secret=b"a secret of this test", speaks=PROTOCOLS[:1])
 TABLE_NS = tuple(ms(5 + size) for size in range(1, 41))
 SLO_NS = ms(60)
 FRONTEND = 4

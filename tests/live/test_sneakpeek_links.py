@@ -13,6 +13,8 @@ pytest.importorskip("faiss")
 from served import ROOT, wait_until
 
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
+from fermata.deployments.backend.execution.finite import FiniteRunner
+from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
@@ -36,6 +38,12 @@ pytestmark = pytest.mark.live
 
 EACH = 100
 GAP_S = 0.02
+
+
+def swapping(runner: Runner) -> SwappingRunner | None:
+    """The runner below the one that looks at outputs."""
+    inner = runner.inner if isinstance(runner, FiniteRunner) else runner
+    return inner if isinstance(inner, SwappingRunner) else None
 
 
 @asynccontextmanager
@@ -74,7 +82,7 @@ async def served() -> AsyncIterator[tuple[FrontendProcess, dict[str, SwappingRun
     try:
         yield (
             frontend,
-            {name: each for name, each in runners.items() if isinstance(each, SwappingRunner)},
+            {name: inner for name, each in runners.items() if (inner := swapping(each))},
         )
     finally:
         await frontend.stop()

@@ -1,5 +1,6 @@
 """Measuring what a backend has loaded, with a runner whose run times are known."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 
 from fermata.deployments.backend.execution.tensors import Array
+from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.backend.profiling import measure_runner, powers_of_two, profile_runner
-from fermata.deployments.specs.backend import ModelSpec
+from fermata.deployments.models.digits import load
+from fermata.deployments.specs.backend import ModelSpec, StoreOptions
 from fermata.foundation.errors import ConfigError
 from fermata.profiles.devices import Cpu
 from fermata.profiles.measure import MeasureEffort
@@ -79,6 +82,14 @@ def test_padded_sizes_are_never_promised_less_than_they_take() -> None:
     runner = Padded()
     found = measure_runner(SPEC, runner, Cpu(1), runner.clock, EFFORT)
     assert found.table_ns(6) == [ms(5), ms(8), ms(8), ms(8), ms(10), ms(10)]
+
+
+def test_a_loaded_model_is_measured_with_its_accuracy() -> None:
+    store = ModelStore(StoreOptions((SPEC,), device="cpu"))
+    found = measure_runner(SPEC, store.load("small"), Cpu(1), time.monotonic_ns, EFFORT)
+    card = load("small").card
+    assert card.accuracy is not None
+    assert (found.accuracy, found.recall) == (card.accuracy, card.recall)
 
 
 @pytest.mark.parametrize(

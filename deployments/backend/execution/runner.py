@@ -130,3 +130,10 @@ class FittingRunner:
 
     def close(self) -> None:
         self.inner.close()
+
+
+def innermost(runner: Any) -> Any:
+    """The runner that runs the model, without those that fit its inputs or look at its outputs."""
+    while hasattr(runner, "inner"):
+        runner = runner.inner
+    return runner

@@ -8,6 +8,7 @@ from typing import Any
 
 from fermata.deployments.backend.execution.graphs import GraphRunner
 from fermata.deployments.backend.execution.out_of_memory import drop_references, release_memory
+from fermata.deployments.backend.execution.runner import innermost
 from fermata.deployments.backend.kernels.choice import Choice, load_choice, save_choice
 from fermata.deployments.backend.kernels.tuning import Build, KernelTuner
 from fermata.deployments.backend.profiling import digest_of, is_lasting
@@ -34,7 +35,7 @@ class BackgroundTuning:
 
     def add(self, spec: ModelSpec, runner: Any) -> None:
         """Use what an earlier start has chosen; what was never tried waits for `begin`."""
-        runner = getattr(runner, "inner", runner)
+        runner = innermost(runner)
         if not isinstance(runner, GraphRunner) or runner.eager:
             return
         choice = load_choice(self._path(spec)) if is_lasting(spec) else None
@@ -64,7 +65,7 @@ class BackgroundTuning:
 
     def tune(self, spec: ModelSpec, runner: Any) -> Choice:
         """Choose the kernels of a runner now, and keep the choice for the next start."""
-        choice = KernelTuner(getattr(runner, "inner", runner), builds_of()).tune()
+        choice = KernelTuner(innermost(runner), builds_of()).tune()
         if is_lasting(spec):
             save_choice(self._path(spec), choice)
         return choice

@@ -30,7 +30,7 @@ class AnswerForm:
     """The model has no other output."""
 
     def tensor(self, label: int, classes: Sequence[float]) -> Tensor:
-        """What the model would have given for these probabilities."""
+        """The answer of the model itself for these probabilities."""
         scores = np.asarray(classes, np.float64)
         if self.meaning == "logits":
             scores = np.log(np.maximum(scores, LEAST))

@@ -16,7 +16,7 @@ from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.models.cache import cache_folder
 from fermata.deployments.models.network import IMAGENET_MEAN, IMAGENET_STD
-from fermata.deployments.models.picture_decoding import decode, fit, write
+from fermata.deployments.models.pictures.decoding import decode, fit, write
 from fermata.deployments.specs.served_model import ImageSpec
 from fermata.profiles.devices import Cuda
 

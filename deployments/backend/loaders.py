@@ -22,7 +22,7 @@ from fermata.deployments.backend.pictures.picture_runner import PictureRunner
 from fermata.deployments.models.catalog import open_model
 from fermata.deployments.models.model import Card, Model, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork, Tensors
-from fermata.deployments.models.picture import centre_square, whole_frame
+from fermata.deployments.models.pictures.picture import centre_square, whole_frame
 from fermata.deployments.models.signatures import (
     EXPORT_ENDS,
     ONNX_ENDS,

@@ -14,7 +14,7 @@ import numpy as np
 from fermata.deployments.models.mlp import Floats
 from fermata.deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
 from fermata.deployments.models.onnx_graph import load_graph
-from fermata.deployments.models.picture import reduction
+from fermata.deployments.models.pictures.picture import reduction
 from fermata.foundation.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ class ImageSpec:
     fit: Fit = "stretch"
     """`stretch`: the whole picture, at any aspect ratio. `crop`: as in torchvision, the shorter
     side to `resize`, then the middle. `centre`, `whole`: as in
-    `fermata.deployments.models.picture`, for a square input."""
+    `fermata.deployments.models.pictures.picture`, for a square input."""
     resize: int = 256
     """Shorter side before `crop`."""
     bicubic: bool = False

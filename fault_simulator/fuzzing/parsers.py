@@ -20,7 +20,7 @@ from fermata.clients.wire.tensors import DTYPES
 from fermata.deployments.config.deployment import load_config
 from fermata.deployments.frontend.protocol.json_tensors import read_request
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
-from fermata.deployments.models.picture_decoding import (
+from fermata.deployments.models.pictures.decoding import (
     PIXEL_BYTES_MAX,
     check_pixels,
     decode,

@@ -28,7 +28,7 @@ from fermata.deployments.frontend.protocol.json_tensors import read_request, wri
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import best_classes, response_of, stream_refusal
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
-from fermata.deployments.models.picture_decoding import decode, fit, write
+from fermata.deployments.models.pictures.decoding import decode, fit, write
 from fermata.deployments.specs.registry import Registry, UnknownModelError
 from fermata.deployments.specs.served_model import Fit, ImageSpec, ServedModel, TensorSpec
 from fermata.foundation.errors import ConfigError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fermata.deployments.models.picture_decoding import PIXEL_BYTES_MAX
+from fermata.deployments.models.pictures.decoding import PIXEL_BYTES_MAX
 from fermata.fault_simulator.fuzzing.campaign import INPUT_BYTES, by_chance, mutated
 from fermata.fault_simulator.fuzzing.parsers import (
     PARSERS,

@@ -9,7 +9,7 @@ import numpy as np
 from fermata.clients.wire.errors import BadRequestError
 from fermata.deployments.backend.execution.out_of_memory import is_out_of_memory
 from fermata.deployments.backend.pictures.device_fitting import fit_all, fits_on_device
-from fermata.deployments.models.picture_decoding import Pixels, decode, fit
+from fermata.deployments.models.pictures.decoding import Pixels, decode, fit
 from fermata.deployments.specs.served_model import ImageSpec
 
 Tensor = Any

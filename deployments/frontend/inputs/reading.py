@@ -6,7 +6,7 @@ from fermata.clients.wire.errors import BadRequestError, shown
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
 from fermata.clients.wire.tensors import RawTensor, request_tensors, shape_of, split_bytes
 from fermata.deployments.frontend.inputs.request_input import RequestInput, pack
-from fermata.deployments.models.picture_decoding import frame_size
+from fermata.deployments.models.pictures.decoding import frame_size
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 
 Declared = ModelInferRequest.InferInputTensor

@@ -14,8 +14,8 @@ from fermata.clients.wire.tensors import (
     split_bytes,
     to_array,
 )
-from fermata.deployments.models.jpeg_header import baseline_size
-from fermata.deployments.models.picture_decoding import Pixels, check_pixels, decode, fit, write
+from fermata.deployments.models.pictures.decoding import Pixels, check_pixels, decode, fit, write
+from fermata.deployments.models.pictures.jpeg_header import baseline_size
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.router.links.messages import PackedTensors
 

@@ -12,7 +12,7 @@ from fermata.deployments.frontend.inputs.reading import InputForm, input_form, r
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
-from fermata.deployments.models.picture_decoding import SIDE_MAX
+from fermata.deployments.models.pictures.decoding import SIDE_MAX
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.units import NEVER

@@ -13,7 +13,7 @@ from fermata.clients.wire.tensors import FLOATS, RawTensor, join_bytes, to_array
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.protocol.client_errors import refusal_of
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
-from fermata.deployments.models.picture import reduction
+from fermata.deployments.models.pictures.picture import reduction
 from fermata.router.links.messages import InputSizeAdvice, Result
 
 INFER_RESPONSE_TAG = b"\x12"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fermata.deployments.models.picture import centre_square, whole_frame
+from fermata.deployments.models.pictures.picture import centre_square, whole_frame
 from fermata.deployments.sneakpeek.store import SneakPeekModel
 from fermata.router.links.messages import Evidence
 

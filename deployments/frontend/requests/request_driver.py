@@ -30,7 +30,7 @@ from fermata.deployments.frontend.requests.pending_request import (
 from fermata.deployments.frontend.requests.stall_detector import StallDetector
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.frontend.size_advice import SizeAdvice
-from fermata.deployments.models.picture_decoding import check_pixels
+from fermata.deployments.models.pictures.decoding import check_pixels
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.logs import LOG, fields

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from fermata.clients.wire.errors import BadRequestError
-from fermata.deployments.models.picture import centre_square, whole_frame
+from fermata.deployments.models.pictures.picture import centre_square, whole_frame
 from fermata.deployments.specs.served_model import ImageSpec
 
 try:

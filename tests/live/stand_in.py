@@ -39,6 +39,7 @@ from fermata.router.links.messages import (
     Payload,
     Result,
     Submit,
+    Unread,
 )
 from fermata.router.links.transport import Link, LinkOptions, LinkServer
 
@@ -125,6 +126,9 @@ class StandIn:
         for message in messages:
             if isinstance(message, Submit):
                 self.held.add(message.rid)
+                if message.payload is not None:
+                    # Its backend fetches everything, wherever it lies.
+                    link.send(Unread((message.rid,)))
                 if message.application == "shed":
                     link.send(Dropped(message.rid, "shed", ms(70)))
                 elif message.application != "silent":

@@ -58,9 +58,7 @@ def prepare(
     """The kernels that serve each model, kept where the server looks, and offline answers."""
     import torch
 
-    torch.hub.set_dir(str(folder / "hub"))
-    (folder / "hub/checkpoints").mkdir(parents=True)
-    networks = {model: _seeded(torch, folder, model) for model in models}
+    networks = seed(folder, models)
     cache = cache_folder({"XDG_CACHE_HOME": os.fspath(folder / CACHE)})
     choices = _choose_kernels(config, cache)
     network = networks[models[0]]
@@ -70,6 +68,20 @@ def prepare(
     network.half()
     half = [_scores(torch, network, each) for each in (given, decoded)]
     return choices, Offline((exact[0], half[0]), (exact[1], half[1]))
+
+
+def seed(folder: Path, models: Sequence[str]) -> dict[str, Any]:
+    """Networks with random weights, kept where the server looks for trained ones."""
+    import torch
+
+    torch.hub.set_dir(str(folder / "hub"))
+    (folder / "hub/checkpoints").mkdir(parents=True)
+    return {model: _seeded(torch, folder, model) for model in models}
+
+
+def seed_files(folder: Path, models: Sequence[str]) -> None:
+    """The same, for a process that keeps none of them."""
+    seed(folder, models)
 
 
 def _choose_kernels(config: dict[str, Any], cache: Path) -> dict[str, Choice]:

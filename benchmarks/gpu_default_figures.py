@@ -99,9 +99,9 @@ def serve(
     found: dict[tuple[str, int], Served] = {}
     with GpuServer(folder, deployment(applications)) as server:
         server.wait(FRONTENDS)
+        # The first requests meet cold caches.
+        probe(server, [_target(applications[0])], QUICK_SECONDS, LOADS_RPS[0])
         for name in applications:
-            # The first requests meet cold caches, and a policy that has seen no load.
-            probe(server, [_target(name)], QUICK_SECONDS, LOADS_RPS[0])
             for rate_rps in LOADS_RPS:
                 before = _rated(server, name)
                 told = probe(server, [_target(name)], seconds, rate_rps)

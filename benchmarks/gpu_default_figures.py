@@ -26,7 +26,7 @@ ACCURACIES = FAMILIES["resnet"]
 SLO_MS = 25.0
 LOADS_RPS = (500, 4_000, 9_000)
 SECONDS, QUICK_SECONDS = 8.0, 3.0
-DEFAULT, JELLYFISH = "auto", "jellyfish"
+DEFAULT, JELLYFISH = "auto", "jellyfish-plus"
 
 
 @dataclass(frozen=True, slots=True)

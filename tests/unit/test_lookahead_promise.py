@@ -31,10 +31,10 @@ def test_old_experience_fades() -> None:
 
 def test_each_outcome_is_on_one_account() -> None:
     count, first, second = OutcomeCount(), Outcomes(), Outcomes()
-    count.on_batch(4, 0.5)
+    count.answered, count.right = 4, 2.0
     count.settle(3, 1, first)
     count.settle(3, 1, first)
-    count.on_batch(2, 1.0)
+    count.answered, count.right = 6, 4.0
     count.settle(5, 1, second)
     count.settle(9, 9, None)
     count.settle(9, 9, second)

@@ -57,15 +57,12 @@ class OutcomeCount:
 
     def __init__(self) -> None:
         self.answered = 0
+        """Requests of batches that have ended."""
         self.right = 0.0
+        """The sum of their accuracies."""
         self.settled = (0, 0, 0, 0.0)
         self.whole = Outcomes()
         """Of all tables together."""
-
-    def on_batch(self, size: int, accuracy: float) -> None:
-        """A batch has been answered."""
-        self.answered += size
-        self.right += size * accuracy
 
     def settle(self, good: int, bad: int, outcomes: Outcomes | None) -> None:
         """Put what has ended since the last time on a table's account, if there is one."""

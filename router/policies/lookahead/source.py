@@ -131,8 +131,12 @@ class LookaheadQueue(CentralQueue):
         return NO_LANES
 
     def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
-        self.outcome.on_batch(len(batch.requests), self.accuracy_of[batch.variant])
-        return super().on_done(now_ns, backend, batch, run_ns)
+        self.own_busy_ns += run_ns
+        self._learn_caution(now_ns, batch)
+        outcome, size = self.outcome, len(batch.requests)
+        outcome.answered += size
+        outcome.right += size * self.accuracy_of[batch.variant]
+        return NO_LANES
 
     def figures(self) -> dict[str, float]:
         """The promise of the table in use."""
@@ -162,12 +166,16 @@ class LookaheadQueue(CentralQueue):
 
     def _learn_caution(self, now_ns: int, batch: Batch) -> None:
         before = self.caution
+        earliest_ns = min([each.deadline_ns for each in batch.requests], default=now_ns)
+        if before == 0.0 and earliest_ns >= now_ns:
+            # The common case: there is nothing to learn, and nothing to unlearn.
+            return
         super()._learn_caution(now_ns, batch)
         self.caution = min(self.caution, before + self.look.caution_rise)
 
     def _count_waiting(self) -> None:
-        waiting = len(self.queue) + len(self.constrained)
-        self.market.set_backlog(self.stake, waiting * self.gap_ns * self.stake.part)
+        waiting, stake = len(self.queue) + len(self.constrained), self.stake
+        self.market.set_backlog(stake, waiting * self.gap_ns * stake.part)
 
     # Tables
 
@@ -406,6 +414,8 @@ class LookaheadQueue(CentralQueue):
         return int(hold_ns) if hold_ns >= least_ns else 0
 
     def _drop_hopeless(self, start_at_ns: int, spare: bool) -> None:
+        if len(self.queue) + len(self.constrained) == 0:
+            return
         if self.overloaded:
             # Rather some whole batches than many small ones.
             self.window = max(1, min(self.hull[0].size, len(self.queue) // 2))

@@ -254,8 +254,8 @@ def _moves(model: _Model, policy: Ints, place: Ints, along: Floats) -> Floats:
     at, way = place[rows, policy], along[rows, policy]
     cells = np.concatenate((rows[:, None] * count + at, rows[:, None] * count + at + 1), axis=1)
     shares = np.concatenate((weight * (1.0 - way), weight * way), axis=1)
-    found: Floats = np.bincount(cells.ravel(), shares.ravel(), count * count)
-    return found.reshape(count, count)
+    found = np.bincount(cells.ravel(), shares.ravel(), count * count)
+    return found.reshape(count, count).astype(np.float64, copy=False)
 
 
 def _evaluate(model: _Model, policy: Ints, reward: Floats, place: Ints, along: Floats) -> Floats:

@@ -263,7 +263,7 @@ class Invariants:
                 raise InvariantViolationError(f"{frontend.loop.name} has not heard of {fleet}")
         for number in live.fleet.backends:
             state = live.fleet.state_of(number)
-            if state.running is not None or state.queued is not None:
+            if state.batches():
                 raise InvariantViolationError(f"backend {number} is thought to be busy")
 
     def _check_trusted(self, live: LiveRouter) -> None:
@@ -312,10 +312,9 @@ def check_grants(live: LiveRouter) -> None:
     count = 0
     for rank in live.engine.ranks:
         for state in rank.backends.values():
-            for batch in (state.running, state.queued):
-                if batch is not None:
-                    count += len(batch.requests)
-                    granted.update([request.rid for request in batch.requests])
+            for batch in state.batches():
+                count += len(batch.requests)
+                granted.update([request.rid for request in batch.requests])
     if len(granted) != count:
         raise InvariantViolationError("a request is in two batches")
     if not granted.isdisjoint(queued):

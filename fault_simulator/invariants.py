@@ -12,6 +12,7 @@ from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop
 from fermata.foundation.units import ms, seconds
 from fermata.router.core.events import Dispatch
+from fermata.router.core.matching.rank import RULES
 from fermata.router.links.messages import FleetStatus
 from fermata.router.live.driver import LiveRouter
 
@@ -168,7 +169,7 @@ class Invariants:
             if term < highest:
                 raise InvariantViolationError(f"{host.loop.name} obeys term {term} after {highest}")
             self.obeyed[host.loop] = term
-        if len(process.pipeline.jobs) > 2:
+        if len(process.pipeline.jobs) > 1 + RULES.queued_max:
             raise InvariantViolationError(
                 f"{host.loop.name} has {len(process.pipeline.jobs)} batches"
             )

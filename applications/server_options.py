@@ -26,6 +26,7 @@ Size = Annotated[int, Limits(low=-1)]
 Fit = Literal["stretch", "crop", "centre", "whole"]
 
 Decode = Literal["auto", "gpu", "cpu"]
+Precision = Literal["auto", "fp32", "fp16", "bf16"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,7 +165,7 @@ def _opener(
 
         model = open_model(name, device, shape)
         if half and isinstance(model, TorchModel):
-            model.to(device, half=True)
+            model.to(device, "float16")
         return model
 
     return open_one

@@ -12,6 +12,7 @@ from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop
 from fermata.foundation.units import ms, seconds
 from fermata.router.core.events import Dispatch
+from fermata.router.core.matching.rank import RULES
 from fermata.router.links.messages import FleetStatus
 from fermata.router.live.driver import LiveRouter
 
@@ -168,7 +169,7 @@ class Invariants:
             if term < highest:
                 raise InvariantViolationError(f"{host.loop.name} obeys term {term} after {highest}")
             self.obeyed[host.loop] = term
-        if len(process.pipeline.jobs) > 2:
+        if len(process.pipeline.jobs) > 1 + RULES.queued_max:
             raise InvariantViolationError(
                 f"{host.loop.name} has {len(process.pipeline.jobs)} batches"
             )
@@ -263,7 +264,7 @@ class Invariants:
                 raise InvariantViolationError(f"{frontend.loop.name} has not heard of {fleet}")
         for number in live.fleet.backends:
             state = live.fleet.state_of(number)
-            if state.running is not None or state.queued is not None:
+            if state.batches():
                 raise InvariantViolationError(f"backend {number} is thought to be busy")
 
     def _check_trusted(self, live: LiveRouter) -> None:
@@ -312,10 +313,9 @@ def check_grants(live: LiveRouter) -> None:
     count = 0
     for rank in live.engine.ranks:
         for state in rank.backends.values():
-            for batch in (state.running, state.queued):
-                if batch is not None:
-                    count += len(batch.requests)
-                    granted.update([request.rid for request in batch.requests])
+            for batch in state.batches():
+                count += len(batch.requests)
+                granted.update([request.rid for request in batch.requests])
     if len(granted) != count:
         raise InvariantViolationError("a request is in two batches")
     if not granted.isdisjoint(queued):

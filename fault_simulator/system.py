@@ -470,7 +470,7 @@ class SimulatedDeployment(Harm):
             if number not in live.fleet.backends:
                 continue
             state = live.fleet.state_of(number)
-            known = [each for each in (state.running, state.queued) if each is not None]
-            granted = any(sent.rid == each.rid for batch in known for each in batch.requests)
+            known = [each.rid for batch in state.batches() for each in batch.requests]
+            granted = sent.rid in known
             if granted and number in sent.frontend.hub.backends:
                 self.clients.broken(f"request {sent.number} failed while {host.loop.name} had it")

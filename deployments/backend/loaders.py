@@ -40,6 +40,8 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.logs import LOG, fields
 
 EMULATED = "emulated"
+FLOATS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""torch's names of types, by those of the option `precision`."""
 
 
 class MemoryBudget:
@@ -275,20 +277,31 @@ def _open_onnx(spec: ModelSpec, path: Path, device: str) -> Model:
 
 def _make_runner(spec: ModelSpec, model: Model, device: str) -> Runner:
     card = model.card
+    if isinstance(model, TorchModel | NamedNetwork):
+        model.to(device, _floats(spec, model, device))
+    elif spec.precision != "auto":
+        raise ConfigError(
+            f"{spec.name}: precision={spec.precision}, but {spec.model} is no torch network and "
+            "keeps its own types: leave precision out"
+        )
     if spec.inputs or isinstance(model, NamedNetwork):
-        if isinstance(model, NamedNetwork) and device == "cuda" and spec.half:
-            model.to(device, half=True)
         inputs = model.inputs if isinstance(model, NamedNetwork) else spec.inputs
         return NamedRunner(model, spec.batch_size_max, inputs)
     dtype = held_as(spec.input_dtype) if spec.input_dtype else ""
     if device == "cuda" and isinstance(model, TorchModel) and -1 not in card.input_shape:
         from fermata.deployments.backend.execution.graphs import GraphRunner
 
-        if spec.half:
-            model.to(device, half=True)
         return GraphRunner(model, spec.batch_size_max, dtype)
     shape = None if -1 in card.input_shape else card.input_shape
     return PlainRunner(model, spec.batch_size_max, shape, dtype)
+
+
+def _floats(spec: ModelSpec, model: TorchModel | NamedNetwork, device: str) -> str:
+    """The type of a network's weights, as torch names it; empty: as they are."""
+    if spec.precision != "auto":
+        return FLOATS[spec.precision]
+    sized = isinstance(model, NamedNetwork) or -1 not in model.card.input_shape
+    return FLOATS["fp16"] if device == "cuda" and sized else ""
 
 
 def _warm_up(spec: ModelSpec, card: Card, runner: Runner) -> None:

@@ -254,11 +254,7 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
         given = input_of(application, signature)
         if not given.sized:
             _check_input(application, variant, given)
-        table_ns: tuple[int, ...] = ()
-        static_bytes = 0
-        if variant.model == "emulated":
-            static_bytes = profiles[variant.name].static_bytes
-            table_ns = tuple(profiles[variant.name].table_ns(variant.batch_size_max))
+        emulated = profiles[variant.name] if variant.model == "emulated" else None
         specs.append(
             ModelSpec(
                 variant.name,
@@ -266,10 +262,11 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 variant.batch_size_max,
                 _input_shape(variant, given),
                 given.dtype,
-                table_ns,
-                static_bytes,
+                () if emulated is None else tuple(emulated.table_ns(variant.batch_size_max)),
+                0 if emulated is None else emulated.static_bytes,
                 fit=given.fit if given.sized else "",
                 picture=_image(application, given) if decodes_later(config, application) else None,
+                precision=variant.precision,
                 finite_outputs=application.finite_outputs,
                 inputs=named_inputs(application, signature),
                 outputs=() if signature is None else signature.outputs,

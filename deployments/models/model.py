@@ -104,13 +104,13 @@ class TorchModel:
         self._forward = forward or module
         self._finish = finish
 
-    def to(self, device: str, half: bool = False) -> "TorchModel":
-        """Moves its weights; `half` makes them 16-bit floats."""
+    def to(self, device: str, floats: str = "") -> "TorchModel":
+        """Move its weights, and make them `floats` where these are named, as torch does."""
         import torch
 
         self.module.to(device)
-        if half:
-            self.module.to(torch.float16)
+        if floats:
+            self.module.to(getattr(torch, floats))
         self.device = device
         return self
 

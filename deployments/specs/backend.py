@@ -39,8 +39,9 @@ class ModelSpec:
     """Its inputs, where it takes arrays by name; empty: it takes one array."""
     outputs: tuple[TensorSpec, ...] = ()
     """Outputs that an emulated model answers with; empty: one number."""
-    half: bool = True
-    """Use 16-bit floats on a GPU."""
+    precision: str = "auto"
+    """Floats that a torch network computes with: `fp32`, `fp16`, `bf16`, or `auto`, which is
+    `fp16` on a GPU and leaves the weights alone elsewhere."""
     finite_outputs: bool = False
     """A batch whose outputs hold a NaN or an infinity has failed."""
 

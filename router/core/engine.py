@@ -39,8 +39,10 @@ class Engine:
         """By application."""
         self.nodes: dict[int, str] = {}
         """By backend, where the driver knows them."""
+        self.shallow: set[int] = set()
+        """Backends of an earlier version, which refuse a second batch that waits."""
         self.ranks = [
-            RankThread(costs, self.timers, self.outbox, self.leads, self.nodes)
+            RankThread(costs, self.timers, self.outbox, self.leads, self.nodes, self.shallow)
             for _ in range(ranks)
         ]
         self.sources: list[Source] = []
@@ -411,7 +413,7 @@ class Engine:
         if dispatch.backend not in self.backend_rank:
             return False
         state = self.backend(dispatch.backend)
-        return dispatch.batch is state.running or dispatch.batch is state.queued
+        return any(dispatch.batch is each for each in state.batches())
 
     # Time and effects
 

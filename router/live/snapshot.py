@@ -279,7 +279,7 @@ def _backend(live: LiveRouter, number: int) -> BackendSnapshot | None:
         kind=live.fleet.accelerator_types.name_of(state.kind),
         models=live.fleet.availability.names(number),
         running=state.running is not None,
-        queued=state.queued is not None,
+        queued=bool(state.queued),
         draining=state.draining,
         factor=live.engine.costs.backend_factor.get(number, 1.0),
     )

@@ -55,6 +55,7 @@ VARIANT_EXAMPLES: dict[str, Any] = {
     "swap_in_ms": 12.5,
     "batch_size_max": 7,
     "input_size": 160,
+    "precision": "bf16",
 }
 
 

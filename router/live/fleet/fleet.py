@@ -7,7 +7,7 @@ from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.health.availability import Availability
 from fermata.router.health.recovery import Recovery
 from fermata.router.links.closing import CloseCode
-from fermata.router.links.messages import FleetStatus, Message, Ready, frontend_of
+from fermata.router.links.messages import PLACES_FROM, FleetStatus, Message, Ready, frontend_of
 from fermata.router.live.fleet.accelerator_types import AcceleratorTypes
 from fermata.router.live.fleet.batch_limits import BatchSizeLimits
 from fermata.router.live.fleet.in_flight import InFlight
@@ -118,6 +118,9 @@ class Fleet:
             rank = self.placement.take(number, held)
             if self.swaps:
                 resident = frozenset()
+            self.engine.shallow.discard(number)
+            if link.peer.protocol < PLACES_FROM:
+                self.engine.shallow.add(number)
             self.engine.on_backend_up(now_ns, number, kind, rank, owner, resident)
         elif not self.swaps:
             self.engine.on_resident(now_ns, number, resident)
@@ -142,10 +145,9 @@ class Fleet:
         self.separation.on_reach(backend, ())
         self.availability.on_backend_down(backend)
         state, held = self.state_of(backend), 0
-        for batch in (state.running, state.queued):
-            if batch is not None:
-                held += len(batch.requests)
-                self.in_flight.on_lost(batch)
+        for batch in state.batches():
+            held += len(batch.requests)
+            self.in_flight.on_lost(batch)
         self.built.ownership.release(backend)
         self.engine.on_backend_down(now_ns, backend, hung)
         self.placement.on_gone(now_ns, backend)

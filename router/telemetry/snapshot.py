@@ -229,5 +229,7 @@ class RouterSnapshot:
     recent: Mapping[str, list[RecentBatch]] | None = None
     """Batches of the last seconds on each backend, where they were asked for."""
     non_finite: Mapping[str, int] = field(default_factory=dict)
-    """Requests whose outputs held a NaN or an infinity, by variant. Last: the control plane of the
-    version before reads these by their place."""
+    """Requests whose outputs held a NaN or an infinity, by variant. Last, as the next: the control
+    plane of the version before reads these by their place."""
+    spares: Mapping[int, int] = field(default_factory=dict)
+    """Processes that wait for the end of a backend, each with the number of that one."""

@@ -18,6 +18,7 @@ from fermata.router.telemetry.snapshot import (
     PoolSnapshot,
     ProcessesSnapshot,
     RouterSnapshot,
+    SpareSnapshot,
     StreamsSnapshot,
     SubClusterSnapshot,
     VariantSnapshot,
@@ -90,7 +91,10 @@ def snapshot_in_slices(
         loads={name: list(counts) for name, counts in sorted(live.meters.loads.items())},
         failures=live.meters.failures,
         non_finite=dict(sorted(live.meters.non_finite.items())),
-        spares={each: spare.first for each, spare in sorted(live.fleet.spares.waiting.items())},
+        spares={
+            number: SpareSnapshot(each.first, each.kind, sorted(each.held))
+            for number, each in sorted(live.fleet.spares.waiting.items())
+        },
         applications=parts.applications,
         tenants={name: dict(told) for name, told in sorted(live.meters.tenants.items())},
         absent=dict(live.fleet.availability.unavailable),

@@ -136,6 +136,16 @@ class BackendSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class SpareSnapshot:
+    """A process that waits for the end of a backend."""
+
+    first: int
+    """Number of that backend."""
+    kind: str
+    models: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSnapshot:
     """Backends that some applications share, or that one policy has for itself."""
 
@@ -231,5 +241,5 @@ class RouterSnapshot:
     non_finite: Mapping[str, int] = field(default_factory=dict)
     """Requests whose outputs held a NaN or an infinity, by variant. Last, as the next: the control
     plane of the version before reads these by their place."""
-    spares: Mapping[int, int] = field(default_factory=dict)
-    """Processes that wait for the end of a backend, each with the number of that one."""
+    spares: Mapping[int, SpareSnapshot] = field(default_factory=dict)
+    """By their own numbers; none of them is among the backends."""

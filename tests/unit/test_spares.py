@@ -2,7 +2,12 @@
 
 import msgspec
 from router_world import LOST, FakeLink, World, rid
+from snapshots import rated
 
+from fermata.deployments.backend.model_store import CONTEXT_BYTES, spare_fits
+from fermata.deployments.control.history import History
+from fermata.deployments.control.page_frames import live_frame
+from fermata.deployments.metrics.families import prometheus_text
 from fermata.foundation.units import ms
 from fermata.router.links.messages import (
     Done,
@@ -14,6 +19,7 @@ from fermata.router.links.messages import (
     UnloadVariant,
 )
 from fermata.router.live.snapshot import take_snapshot
+from fermata.router.telemetry.snapshot import SpareSnapshot
 
 FIRST, SPARE = 5, 6
 WAITS = Ready("emulated", ("v",), spare_of=FIRST)
@@ -38,9 +44,19 @@ def test_a_spare_is_given_nothing_and_is_no_capacity() -> None:
     assert ran(spare) == []
     told = take_snapshot(world.router)
     assert list(told.backends) == [FIRST]
-    assert told.spares == {SPARE: FIRST}
+    assert told.spares == {SPARE: SpareSnapshot(FIRST, "emulated", ["v"])}
     assert told.ranks[0].backends == 1
     assert world.frontend.take(FleetStatus)[-1].backends == 1
+
+
+def test_page_and_metrics_show_it_as_a_spare() -> None:
+    world, _ = with_spare()
+    status = rated(world.router, History())
+    shown = {each.name: each.state for each in live_frame(status, History(), "here").backends}
+    assert shown == {str(FIRST): "idle", str(SPARE): f"spare of {FIRST}"}
+    lines = prometheus_text(status).splitlines()
+    assert "fermata_spares 1" in lines
+    assert 'fermata_backends{subcluster="0"} 1' in lines
 
 
 def test_a_spare_alone_is_no_backend_either() -> None:
@@ -121,7 +137,7 @@ def test_one_that_comes_anew_is_one_spare() -> None:
     again = world.link("backend", SPARE)
     world.hear(again, WAITS)
     world.router.on_down(spare, LOST)
-    assert take_snapshot(world.router).spares == {SPARE: FIRST}
+    assert list(take_snapshot(world.router).spares) == [SPARE]
 
 
 def test_a_spare_comes_to_hold_what_its_first_holds() -> None:
@@ -158,3 +174,12 @@ def test_a_backend_that_serves_cannot_become_a_spare() -> None:
     world.hear(world.backend, msgspec.structs.replace(WAITS, spare_of=SPARE))
     assert world.backend.closed is not None
     assert world.router.strays == 1
+
+
+def test_a_spare_has_to_fit_beside_its_first_with_room() -> None:
+    total, models = 100 * CONTEXT_BYTES, 20 * CONTEXT_BYTES
+    enough = models + CONTEXT_BYTES + total // 10
+    assert spare_fits(enough, total, models)
+    assert not spare_fits(enough - 1, total, models)
+    # Models of unknown size may take all of it.
+    assert not spare_fits(total, total, total)

@@ -50,6 +50,8 @@ from fermata.profiles.profile import Profile
 HEALTH_S = 2.0
 """Interval of Serve's checks of a process' health; after three failures it is replaced. Only a new
 control plane makes a router in place of one that was ended by hand."""
+BACKEND_HEALTH_S = 0.5
+"""The same for backends. Serve learns of a dead one by its next check alone, and replaces it."""
 
 
 def _number(config: DeploymentConfig) -> int:
@@ -129,7 +131,7 @@ class ControlPlane:
         await self.control.end()
 
 
-@serve.deployment(health_check_period_s=HEALTH_S)
+@serve.deployment(health_check_period_s=BACKEND_HEALTH_S)
 class Backend:
     """One accelerator, or an emulated one, and its spare."""
 

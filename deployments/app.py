@@ -4,7 +4,6 @@
 """
 
 import asyncio
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from fermata.autoscaler.serve_policy import RelayTarget
-from fermata.deployments.backend.host import BackendHost
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
 from fermata.deployments.config.policies import PolicyDocument, policies, version_of, with_policies
@@ -38,10 +36,10 @@ from fermata.deployments.control.ray_cluster import (
     where_router,
     where_standby,
 )
-from fermata.deployments.control.spares import SpareKeeper, host_options
+from fermata.deployments.control.spares import SpareKeeper, start_host
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.metrics.families import prometheus_text
-from fermata.deployments.metrics.ray_exporter import BackendExport, FrontendExport
+from fermata.deployments.metrics.ray_exporter import FrontendExport
 from fermata.deployments.page import page
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.logs import start_logs
@@ -139,8 +137,7 @@ class Backend:
         self.config = read_config(config)
         self.number = _number(self.config)
         start_logs(f"backend-{self.number}", log_options(self.config))
-        options = partial(host_options, self.config, self.number, node_name())
-        self.host = BackendHost(options, BackendExport(self.number))
+        self.host = start_host(self.config, self.number, node_name())
         self.spare = SpareKeeper(self.config, self.host)
 
     async def progress(self) -> str:

@@ -89,7 +89,7 @@ class Seat:
         os.ftruncate(self.serving.file, 0)
         os.pwrite(self.serving.file, msgspec.json.encode(holder), 0)
 
-    def when_free(self, call: Callable[[], None]) -> None:
+    def when_free(self, call: Callable[[], object]) -> None:
         """Call this, from a thread of its own, once this process may serve."""
 
         def wait() -> None:

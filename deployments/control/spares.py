@@ -22,7 +22,7 @@ from fermata.deployments.backend.host import BackendHost, HostOptions
 from fermata.deployments.backend.process import UnfitError
 from fermata.deployments.backend.seats import Holder, Seat, claim_seat, seats_folder
 from fermata.deployments.config.backend_options import store_options
-from fermata.deployments.config.deployment import DeploymentConfig, read_config
+from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.link_options import link_options
 from fermata.deployments.config.policies import version_of
 from fermata.deployments.config.resolve import known_profiles, measured_costs
@@ -55,15 +55,27 @@ INHERITED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 """Ray sets these by what a process has asked for, and a spare asks for nothing."""
 
 
-def host_options(
+def start_host(
     config: DeploymentConfig,
     number: int,
     node: str,
     seat: Seat | None = None,
     profiles: Mapping[str, Profile] | None = None,
     actor: str = "",
+) -> BackendHost:
+    """Start a backend; on this seat, or on one that it finds where it wants one."""
+    options = partial(_host_options, config, number, node, seat, profiles, actor)
+    return BackendHost(options, BackendExport(number))
+
+
+def _host_options(
+    config: DeploymentConfig,
+    number: int,
+    node: str,
+    seat: Seat | None,
+    profiles: Mapping[str, Profile] | None,
+    actor: str,
 ) -> HostOptions:
-    """A backend of a deployment; on this seat, or on one that it finds where it wants one."""
 
     def find_seat(device: str) -> Seat | None:
         if seat is not None or not may_have_spare(config, device):
@@ -105,7 +117,7 @@ class SpareBackend:
 
     def __init__(
         self,
-        config: dict[str, Any],
+        config: DeploymentConfig,
         node: str,
         seat: str,
         name: str,
@@ -114,12 +126,10 @@ class SpareBackend:
     ) -> None:
         # Before anything looks for a GPU.
         os.environ.update(environment)
-        given = read_config(config)
-        number = process_number(given, BACKENDS, name)
-        start_logs(f"backend-{number}", log_options(given))
+        number = process_number(config, BACKENDS, name)
+        start_logs(f"backend-{number}", log_options(config))
         self.seat = Seat(Path(seat))
-        options = partial(host_options, given, number, node, self.seat, profiles, name)
-        self.host = BackendHost(options, BackendExport(number))
+        self.host = start_host(config, number, node, self.seat, profiles, name)
         self.watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def _watch(self) -> None:
@@ -233,9 +243,8 @@ class SpareKeeper:
             num_cpus=0,
             scheduling_strategy=here,
         )
-        plain, seat = self.config.model_dump(), str(host.seat.path)
-        node = host.options.node
-        self.actor = options.remote(plain, node, seat, self.name, profiles, environment)
+        node, seat = host.options.node, str(host.seat.path)
+        self.actor = options.remote(self.config, node, seat, self.name, profiles, environment)
         self.ready, self.misses = False, 0
 
     async def _check(self) -> None:

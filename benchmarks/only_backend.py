@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -37,7 +38,7 @@ class Kill:
     """What clients saw of one kill."""
 
     gap_s: float
-    """The longest time between two good answers."""
+    """The longest time for which clients waited and none had a good answer."""
     outcomes: dict[str, int]
     """Requests by how they ended."""
     lost: int
@@ -101,10 +102,16 @@ def _answered(server: Running) -> Counter[str]:
 
 
 def longest_gap_s(ledger: Ledger) -> float:
-    """The longest time between two good answers, the last request's own included."""
-    answered = np.sort(ledger["answered_ns"][is_good(ledger)])
-    ends = np.append(answered, ledger["scheduled_ns"].max())
-    return float(np.diff(np.sort(ends)).max()) / 1e9
+    """The longest time for which clients waited and none had a good answer. Where the generator
+    itself stands still, nobody waits."""
+    sent, answered = ledger["sent_ns"], ledger["answered_ns"]
+    ends = np.sort(np.append(answered[is_good(ledger)], answered.max()))
+    longest_ns = 0
+    for before, after in pairwise(ends):
+        waiting = (sent >= 0) & (sent < after) & (answered > before)
+        if waiting.any():
+            longest_ns = max(longest_ns, int(after - max(before, sent[waiting].min())))
+    return longest_ns / 1e9
 
 
 def measure(times: int, spares: tuple[bool, ...] = (True, False)) -> Iterator[Figure]:

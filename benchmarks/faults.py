@@ -31,6 +31,7 @@ PARTS = {
     "cut-off": "a backend and a frontend that do not reach each other; inputs that hang",
     "live": "every process of a running server, killed one after the other",
     **{f"live {role}": "one of them alone" for role in ROLES},
+    "only-backend": "the only backend, killed with a spare and without",
     "overload-simulated": "ten times the capacity of eight simulated GPUs",
     "overload": "ten times the capacity of a running server",
     "secured": "what TLS and tokens cost",
@@ -78,6 +79,10 @@ def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
 
             signs = [signal.Signals[given.signal]] if given.signal else BOTH
             yield from measure_live(role, given.times or (1 if quick else 20), signs)
+    if "only-backend" in parts:
+        from benchmarks.only_backend import measure as measure_only
+
+        yield from measure_only(given.times or (1 if quick else 20))
     if "overload-simulated" in parts:
         from benchmarks.overload import simulated as overload_simulated
 

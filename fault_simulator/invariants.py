@@ -163,6 +163,8 @@ class Invariants:
 
     def _check_backend(self, host: BackendHost) -> None:
         process = host.process
+        if self.system.spares is not None:
+            self.system.spares.check(host)
         router = process.router
         if router is not None and router.open:
             term, highest = router.peer.term, self.obeyed.get(host.loop, 0)
@@ -202,7 +204,7 @@ class Invariants:
                 raise InvariantViolationError(
                     f"{frontend.loop.name} keeps memory of requests that have ended"
                 )
-        for backend in system.backends:
+        for backend in system.backend_hosts():
             process = backend.process
             # One that tries to reach a frontend whose machine is gone does so for a while.
             busy = process.tasks and not process.frontends.unreachable

@@ -26,6 +26,8 @@ UNLEARNT = frozenset(("late", "window", "shed"))
 """Requests until then may end in any way."""
 PLACED = 0.4
 """Share of deployments with sub-clusters, among those whose number of backends is fixed."""
+SPARED = 0.3
+"""Share of deployments whose backends have spares."""
 PROBE_NS = ms(400)
 REST_NS = seconds(1)
 
@@ -57,7 +59,10 @@ def run_seed(
     rng = world.rng("schedule")
     backends, frontends = rng.randint(2, 4), rng.randint(1, 2)
     placed = world.rng("placed").random() < PLACED
-    system = SimulatedDeployment(world, backends, frontends, plant, scaled=scaled, placed=placed)
+    spared = world.rng("spared").random() < SPARED
+    system = SimulatedDeployment(
+        world, backends, frontends, plant, scaled=scaled, placed=placed, spared=spared
+    )
     invariants = Invariants(system)
     schedule = FaultSchedule(system, rng, kinds)
     broken = ""

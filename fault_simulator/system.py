@@ -20,6 +20,7 @@ from fermata.fault_simulator.processes import (
     Machine,
     RouterHost,
 )
+from fermata.fault_simulator.spares import SimulatedSpares
 from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop, World
 from fermata.foundation.errors import ServingError
 from fermata.foundation.units import ms, seconds
@@ -85,9 +86,11 @@ class SimulatedDeployment(Harm):
         scaled: bool | None = None,
         placed: bool = False,
         links: LinkOptions = LINKS,
+        spared: bool = False,
     ) -> None:
         """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
-        load; None: the seed decides. `placed`: two sub-clusters, where it does not."""
+        load; None: the seed decides. `placed`: two sub-clusters, where it does not. `spared`:
+        backends have spares."""
         super().__init__()
         self.world, self.rng = world, world.rng("system")
         world.network = SimulatedNetwork(world)
@@ -111,6 +114,8 @@ class SimulatedDeployment(Harm):
         self.terms = KeptTerms(self.weather)
         self.frontends: list[FrontendHost] = []
         self.backends: list[BackendHost] = []
+        """Serve's replicas, whether they serve or wait."""
+        self.spares = SimulatedSpares(self) if spared else None
         self.wanted = backends
         """How many of them Serve is to have."""
         self.coming: list[object] = []
@@ -141,7 +146,7 @@ class SimulatedDeployment(Harm):
 
     def _check_health(self) -> None:
         """As Serve does: whoever says that it is unfit is replaced."""
-        for host in tuple(self.backends):
+        for host in self.backend_hosts():
             if not host.loop.held and not host.leaving:
                 try:
                     host.process.check()
@@ -254,7 +259,19 @@ class SimulatedDeployment(Harm):
         self._started(host)
         host.loop.start(host.run)
 
+    def backend_hosts(self) -> list[BackendHost]:
+        """Replicas and spares."""
+        return [*self.backends, *(() if self.spares is None else self.spares.hosts())]
+
     def start_backend(self) -> None:
+        host = self.new_backend()
+        self.backends.append(host)
+        if self.spares is not None:
+            self.spares.seat(host)
+        host.loop.start(host.run)
+
+    def new_backend(self) -> BackendHost:
+        """A backend's process that does not run yet."""
         name, number = self._name_and_number("backend")
         host = BackendHost(
             *(self.world, name, number, self.tables, self.resolvers),
@@ -264,9 +281,8 @@ class SimulatedDeployment(Harm):
         host.machine.bad_inputs = self.bad_inputs
         host.machine.hanging = self.hanging
         self.machines.append(host.machine)
-        self.backends.append(host)
         self._started(host)
-        host.loop.start(host.run)
+        return host
 
     def _started(self, what: object) -> None:
         for call in self.on_start:
@@ -324,6 +340,8 @@ class SimulatedDeployment(Harm):
 
     def drain_backend(self, host: BackendHost) -> None:
         self.backends.remove(host)
+        if self.spares is not None:
+            self.spares.on_drain(host)
         host.loop.start(host.leave)
         self.world.after(GRACE_NS, host.loop.die)
 
@@ -421,17 +439,19 @@ class SimulatedDeployment(Harm):
             return False
         linked = all(
             each.process.pipeline.announced and not each.machine.hangs and not each.machine.hung_on
-            for each in self.backends
+            for each in self.backend_hosts()
         )
         return (
             linked
+            and (self.spares is None or self.spares.whole())
             and not live.fleet.availability.not_loaded(live.fleet.serving())
             and sorted(live.fleet.backends) == self.backend_numbers()
             and sorted(live.fleet.frontends) == self.frontend_numbers()
         )
 
     def backend_numbers(self) -> list[int]:
-        return sorted(each.process.settings.number for each in self.backends)
+        serving = self.backends if self.spares is None else self.spares.holders()
+        return sorted(each.process.settings.number for each in serving)
 
     def frontend_numbers(self) -> list[int]:
         return sorted(each.hub.options.number for each in self.frontends)
@@ -462,7 +482,7 @@ class SimulatedDeployment(Harm):
     def _check_failed(self, sent: Sent) -> None:
         """Nobody is told of a failure while a backend that does not fail is at it."""
         live = self.router.live if self.router is not None else None
-        for host in self.backends:
+        for host in self.backend_hosts():
             number = host.process.settings.number
             has_it = any(sent.rid in job.inputs for job in host.process.pipeline.jobs)
             if live is None or not has_it or host.machine.fails:

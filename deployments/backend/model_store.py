@@ -3,6 +3,8 @@
 import os
 import time
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from fermata.deployments.backend.execution.finite import FiniteRunner, NonFiniteCounts
 from fermata.deployments.backend.execution.runner import Runner
@@ -15,6 +17,16 @@ from fermata.deployments.models.cache import cache_folder
 from fermata.deployments.specs.backend import ModelSpec, StoreOptions
 from fermata.profiles.devices import Cuda
 from fermata.profiles.profile import Profile
+
+CONTEXT_BYTES = 2**30
+"""Memory of a process on a GPU beside its models, at most: context, kernels, libraries."""
+ROOM = 0.1
+"""Share of a GPU's memory that stays free beside a backend and its spare."""
+
+
+def spare_fits(free: int, total: int, models: int) -> bool:
+    """Whether models of this size fit once more beside the process that holds them."""
+    return free - models - CONTEXT_BYTES >= ROOM * total
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,18 @@ class ModelStore:
         runner = load_runner(spec, self.device, budget, warm=False)
         self.loads.add(spec.name, time.monotonic_ns() - from_ns)
         return runner
+
+    def has_room_for_spare(self, placed: bool) -> bool:
+        """Whether a second process with the same models fits the GPU, with room to work in; where
+        models are `placed` or asked for later, by the budget that they have."""
+        if self.device != "cuda" or self.options.swap:
+            return False
+        torch: Any = import_module("torch")
+        free, total = torch.cuda.mem_get_info()
+        models = int(torch.cuda.memory_reserved())
+        if placed or self.options.on_demand:
+            models = self.options.memory_bytes_max or total
+        return spare_fits(free, total, models)
 
     def held_bytes(self) -> int:
         """Memory of all loaded models."""

@@ -43,6 +43,7 @@ from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import (
     PROTOCOL,
+    SPARES_FROM,
     BackendStats,
     Drained,
     FrontendAddress,
@@ -84,9 +85,11 @@ class BackendProcess:
         make_executor: Callable[[Callable[[BatchOutcome], None]], BatchExecutor] = Executor,
         standby: Resolve | None = None,
         end_process: Callable[[], None] = lambda: None,
+        first: int | None = None,
     ) -> None:
         """`resolve` and `standby` find routers; one of the two leads at a time. `end_process` is
-        called for another process to take its place."""
+        called for another process to take its place. `first` is the number of the backend whose
+        spare this one is, until it takes over."""
         self.settings = settings
         self.heartbeat = heartbeat or HeartbeatThread(settings.links.beat_ns)
         self.clock = self.heartbeat.clock
@@ -99,6 +102,7 @@ class BackendProcess:
         self.export = export
         """Receives each report to the router too."""
         self.end_process = end_process
+        self.first = first
         self.leaving: set[str] = set()
         """Variants that get no new batch, and are unloaded after those they have."""
         self.loading: dict[str, bool] = {}
@@ -209,7 +213,9 @@ class BackendProcess:
 
     def on_order(self, link: Link, message: Message) -> None:
         """Handle one message of the router."""
-        if isinstance(message, Run):
+        if isinstance(message, Run) and self.first is not None:
+            link.close(CloseCode.REFUSED, f"a batch for the spare of backend {self.first}")
+        elif isinstance(message, Run):
             run = self._without_strangers(message)
             refusal = self.pipeline.on_run(self.clock(), link.peer.term, run)
             if refusal is not None:
@@ -244,14 +250,34 @@ class BackendProcess:
 
     def _announce(self) -> None:
         """Announce the variants that run here, or that this backend drains."""
-        if self.router is not None and self.pipeline.announced:
+        if self.router is not None and self.pipeline.announced and self._is_understood():
             here = self.runners.keys() - self.leaving
             variants = () if self.draining else tuple(sorted(here))
             trouble = tuple(sorted(self.trouble.items()))
             kind, costs = self.settings.kind, self.settings.costs
             empty = not here and not self.draining
             limits, cut = self.limits.items(), tuple(sorted(self.pipeline.unreachable))
-            self.router.send(Ready(kind, variants, trouble, costs, empty, limits, cut))
+            spare_of = -1 if self.first is None else self.first
+            self.router.send(Ready(kind, variants, trouble, costs, empty, limits, cut, spare_of))
+
+    def _is_understood(self) -> bool:
+        """Whether the router knows what a spare is, where this is one."""
+        if self.first is None:
+            return True
+        return self.router is not None and self.router.peer.protocol >= SPARES_FROM
+
+    def follow(self, first: int) -> None:
+        """Wait for the end of this backend from now on: a spare alone."""
+        assert self.first is not None, "only a spare waits for another backend"
+        if first != self.first:
+            self.first = first
+            self._announce()
+
+    def take_over(self) -> None:
+        """Take batches from now on: the process of the backend before has ended."""
+        LOG.warning("spare takes over", extra=fields(first=self.first))
+        self.first = None
+        self._announce()
 
     async def _load(self, variant: str) -> None:
         self.leaving.discard(variant)

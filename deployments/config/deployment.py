@@ -166,6 +166,9 @@ class BackendConfig(Section):
     cache; `always` at every start; `never` refuses such variants."""
     swap: bool = False
     """Hold one model at a time; a batch of another one waits until it is loaded."""
+    spare: Literal[True, False, "auto"] = "auto"
+    """A second process for each, with the same models loaded, that takes its place when it dies;
+    see docs/reliability.md. `auto`: on a GPU whose memory holds the models twice, with room."""
     kernels: Literal["auto", "plain"] = "auto"
     """`auto`: on a GPU, other ways to run a network are tried while it serves, and used where they
     are faster and agree; see docs/gpu.md. `plain`: the network as it is."""

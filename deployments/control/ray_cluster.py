@@ -28,6 +28,7 @@ from fermata.router.leadership.actor import (
     in_our_words,
     standby_name,
 )
+from fermata.router.leadership.process_ids import claim_process_id
 from fermata.router.links.transport import Resolve
 
 NAMESPACE = "fermata"
@@ -73,6 +74,20 @@ def link_secret(config: DeploymentConfig) -> bytes:
     found = internal_kv._internal_kv_get(key)
     assert len(found) == SECRET_BYTES, "the cluster does not keep the deployment's secret"
     return bytes(found)
+
+
+def process_number(config: DeploymentConfig, deployment: str, name: str) -> int:
+    """The number of a frontend or backend, which the cluster keeps for it for good.
+
+    Other processes may remember a number for long, so no second process may get it.
+    """
+
+    def claim(number: int) -> str:
+        key = f"fermata-number-{config.name}-{deployment}-{number}".encode()
+        internal_kv._internal_kv_put(key, name.encode(), overwrite=False)
+        return str(internal_kv._internal_kv_get(key), "utf-8")
+
+    return claim_process_id(name, claim)
 
 
 class RayCluster:

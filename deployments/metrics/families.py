@@ -296,6 +296,13 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
                 "backends", "gauge", "Backends up.", SUB_CLUSTER, samples.sub_cluster("backends")
             ),
             MetricFamily(
+                "spares",
+                "gauge",
+                "Processes that wait to take the place of a backend; none of them is a backend.",
+                (),
+                samples.spares,
+            ),
+            MetricFamily(
                 "idle_fraction",
                 "gauge",
                 "Share of backend time without a batch, in the last minute.",

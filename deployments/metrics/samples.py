@@ -154,6 +154,10 @@ def sub_cluster(key: str, unit: float = 1.0) -> Reader:
     return read
 
 
+def spares(status: DeploymentStatus) -> Iterable[Sample]:
+    return [({}, len(status.router.spares))]
+
+
 def idle(status: DeploymentStatus) -> Iterator[Sample]:
     for number, share in enumerate(status.idle_fractions):
         yield {"subcluster": str(number)}, share

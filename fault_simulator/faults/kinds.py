@@ -148,12 +148,12 @@ def _bad_inputs(draws: Draws) -> Heal:
     """A client whose inputs a model cannot take, whatever backend runs it."""
     system = draws.system
     system.bad_inputs = draws.rng.choice((2, 5, 10))
-    for host in system.backends:
+    for host in system.backend_hosts():
         host.machine.bad_inputs = system.bad_inputs
 
     def heal() -> None:
         system.bad_inputs = 0
-        for host in system.backends:
+        for host in system.backend_hosts():
             host.machine.bad_inputs = 0
 
     return heal
@@ -229,12 +229,12 @@ def _poison(draws: Draws) -> Heal:
     """A model that kills every process that runs it."""
     system = draws.system
     system.poison = draws.rng.choice(sorted(system.tables))
-    for host in system.backends:
+    for host in system.backend_hosts():
         host.machine.poison = system.poison
 
     def heal() -> None:
         system.poison = ""
-        for host in system.backends:
+        for host in system.backend_hosts():
             host.machine.poison = ""
 
     return heal
@@ -328,7 +328,7 @@ def _deaf_cluster(draws: Draws) -> Heal:
 
 def _drain_backend(draws: Draws) -> None:
     host = draws.backend()
-    if host is not None and not host.loop.held:
+    if host in draws.system.backends and not host.loop.held:
         draws.system.drain_backend(host)
         draws.system.start_backend()
 

@@ -18,6 +18,9 @@ come last and have one."""
 PLACES_FROM = 9
 """Version that tells where inputs lie, in `Submit` and `Run`. Peers of an earlier one would not say
 that nobody has read them, so they are told nothing, and fetch."""
+SPARES_FROM = 9
+"""Version that knows spares. A router of an earlier one would give them batches, so it hears
+nothing of them before they take over."""
 RID_BITS = 40
 """A frontend's own counter; its number stands above."""
 
@@ -323,6 +326,9 @@ class Ready(msgspec.Struct, tag=40, array_like=True, frozen=True):
     """(variant, largest batch) where memory did not suffice for larger ones lately."""
     unreachable: tuple[int, ...] = ()
     """Frontends that it cannot reach now: their requests are for other backends."""
+    spare_of: int = -1
+    """Number of the backend whose spare it is: it takes no batch before that one has ended, and
+    then announces itself without this; negative: it is none."""
 
 
 class Done(msgspec.Struct, tag=41, array_like=True, frozen=True):

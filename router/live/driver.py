@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from fermata.foundation.logs import LOG
+from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import ms
 from fermata.partitioner.plan import Plan
 from fermata.router.assembly import Assembly, RouterConfig, assemble
@@ -58,6 +58,7 @@ from fermata.router.telemetry.meters import Meters
 REPLY_NS = ms(2)
 """Taken off a client's SLO by frontends, where the configuration does not say how much."""
 UNKNOWN = "unknown-application"
+REPLACED = Closed(CloseCode.LOST, "its spare has taken over")
 OVERDUE = Closed(CloseCode.OVERDUE, "its batch should have ended long ago")
 
 
@@ -141,6 +142,9 @@ class LiveRouter:
             queued = self.engine.outbox.queued
             for rid in [rid for rid in queued if rid >> RID_BITS == number]:
                 self.engine.on_cancel(now_ns, rid)
+        elif role == "backend" and self.fleet.spares.take(link) is not None:
+            self.meters.on_gone(role, number)
+            LOG.info("spare gone", extra=fields(backend=number, reason=str(closed)))
         elif role == "backend" and self.fleet.backend_of(link) is not None:
             running = self.fleet.state_of(number).running
             self._remove_backend(now_ns, number, closed)
@@ -278,9 +282,22 @@ class LiveRouter:
 
     def _on_ready(self, now_ns: int, link: LinkPeer, ready: Ready) -> None:
         number, fleet = link.peer.number, self.fleet
-        if not ready.variants and not ready.empty:
+        leaves = not ready.variants and not ready.empty
+        spare = fleet.spares.take(link) if leaves or ready.spare_of < 0 else None
+        if leaves:
             self._drain(now_ns, link)
             return
+        if ready.spare_of >= 0:
+            if fleet.backend_of(link) is None:
+                fleet.on_spare(link, ready)
+            else:
+                self._stray(link, ready)
+            return
+        if spare is not None and spare.first in fleet.backends:
+            # Its process has ended, though the end of its link has not been read yet.
+            ended = fleet.backends[spare.first].link
+            self.on_down(ended, REPLACED)
+            ended.close(REPLACED.code, REPLACED.detail)
         if fleet.backend_of(link) is None:
             if number in fleet.backends:
                 # It came back before its old link was seen to end.

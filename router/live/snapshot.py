@@ -18,6 +18,7 @@ from fermata.router.telemetry.snapshot import (
     PoolSnapshot,
     ProcessesSnapshot,
     RouterSnapshot,
+    SpareSnapshot,
     StreamsSnapshot,
     SubClusterSnapshot,
     VariantSnapshot,
@@ -90,6 +91,7 @@ def snapshot_in_slices(
         loads={name: list(counts) for name, counts in sorted(live.meters.loads.items())},
         failures=live.meters.failures,
         non_finite=dict(sorted(live.meters.non_finite.items())),
+        spares=_spares(live),
         applications=parts.applications,
         tenants={name: dict(told) for name, told in sorted(live.meters.tenants.items())},
         absent=dict(live.fleet.availability.unavailable),
@@ -229,6 +231,13 @@ def _processes(live: LiveRouter) -> Slices[ProcessesSnapshot]:
     frontends = yield from _sliced(sorted(meters.frontends), BACKENDS, frontend)
     backends = yield from _sliced(sorted(meters.backends), BACKENDS, backend)
     return ProcessesSnapshot(frontends, backends)
+
+
+def _spares(live: LiveRouter) -> dict[int, SpareSnapshot]:
+    return {
+        number: SpareSnapshot(each.first, each.kind, sorted(each.held))
+        for number, each in sorted(live.fleet.spares.waiting.items())
+    }
 
 
 def _sub_clusters(live: LiveRouter, now_ns: int) -> list[SubClusterSnapshot]:

@@ -136,6 +136,16 @@ class BackendSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class SpareSnapshot:
+    """A process that waits for the end of a backend."""
+
+    first: int
+    """Number of that backend."""
+    kind: str
+    models: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSnapshot:
     """Backends that some applications share, or that one policy has for itself."""
 
@@ -229,5 +239,7 @@ class RouterSnapshot:
     recent: Mapping[str, list[RecentBatch]] | None = None
     """Batches of the last seconds on each backend, where they were asked for."""
     non_finite: Mapping[str, int] = field(default_factory=dict)
-    """Requests whose outputs held a NaN or an infinity, by variant. Last: the control plane of the
-    version before reads these by their place."""
+    """Requests whose outputs held a NaN or an infinity, by variant. Last, as the next: the control
+    plane of the version before reads these by their place."""
+    spares: Mapping[int, SpareSnapshot] = field(default_factory=dict)
+    """By their own numbers; none of them is among the backends."""

@@ -12,6 +12,7 @@ from fermata.router.live.fleet.accelerator_types import AcceleratorTypes
 from fermata.router.live.fleet.batch_limits import BatchSizeLimits
 from fermata.router.live.fleet.in_flight import InFlight
 from fermata.router.live.fleet.peers import BackendPeer, LinkPeer
+from fermata.router.live.fleet.spares import Spares
 from fermata.router.live.separation import Separation
 from fermata.router.placement.live_placement import LivePlacement
 
@@ -26,6 +27,7 @@ class Fleet:
         """Backends bring a model in when they run it, and none is resident before."""
         self.frontends: dict[int, LinkPeer] = {}
         self.backends: dict[int, BackendPeer] = {}
+        self.spares = Spares()
         self.availability = Availability(
             {each.name: tuple(v.name for v in each.variants) for each in config.applications}
         )
@@ -126,7 +128,19 @@ class Fleet:
             self.engine.on_resident(now_ns, number, resident)
         failed = frozenset(numbers[name] for name, _ in ready.trouble if name in numbers)
         self.placement.on_held(now_ns, number, held, failed)
+        self._equalise(number)
         return news
+
+    def on_spare(self, link: LinkPeer, ready: Ready) -> None:
+        """Take a spare in, or note what it holds now."""
+        self.spares.on_ready(link, ready.spare_of, ready.kind, ready.variants)
+        self._equalise(ready.spare_of)
+
+    def _equalise(self, backend: int) -> None:
+        """Have the spare of a backend hold what it holds."""
+        if self.spares.waiting and backend in self.backends:
+            for link, order in self.spares.equalise(backend, self.availability.names(backend)):
+                self.send(link, order)
 
     def drain(self, now_ns: int, backend: int) -> None:
         """Give a backend nothing more."""

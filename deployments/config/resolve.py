@@ -14,7 +14,13 @@ from fermata.applications.server_options import InputSpec
 from fermata.applications.variant import Variant
 from fermata.clients.wire.dtypes import NAMES
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
-from fermata.deployments.config.signature import check_same, named_inputs, signature_of
+from fermata.deployments.config.signature import (
+    boxes_of,
+    check_same,
+    named_inputs,
+    signature_of,
+    told_outputs,
+)
 from fermata.deployments.models.catalog import describe
 from fermata.deployments.models.digits import training_data
 from fermata.deployments.models.minilm import Tokens
@@ -382,6 +388,8 @@ def _served_model(
     if card is not None:
         outputs = (TensorSpec(OUTPUT, "FP32", card.output_shape),)
         labels = labels or card.labels
+    elif signature is None:
+        outputs = told_outputs(application, _serving(application).model)
     return ServedModel(
         name=application.name,
         input=_first(given) if signature is None else signature.inputs[0],
@@ -395,7 +403,7 @@ def _served_model(
         share=1.0 if application.canary is None else application.canary.share,
         image=_image(application, given),
         read=_reader(card),
-        boxes=card is not None and card.boxes and given.fit == "whole",
+        boxes=boxes_of(application, _serving(application).model, outputs, given.image),
         variants=tuple(variant.name for variant in application.variants),
         labels=labels,
         sides=(

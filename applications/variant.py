@@ -74,8 +74,9 @@ class Variant(VariantSpec):
 
     model: Served[str] = EMULATED
     """Model to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`,
-    `transformers:distilbert@128`, a path to a TorchScript, exported or ONNX file,
-    `module:function`, or `emulated` (runs for the profiled time and returns zeros)."""
+    `transformers:distilbert@128`, a path to a TorchScript, exported or ONNX file or
+    `module:function`, both with or without `@SIZE`, or `emulated` (runs for the profiled time and
+    returns zeros)."""
     source: Annotated[str | Profile, Key("profile"), ProfileForm()] = ""
     """Run times, memory and quality: a name in the zoo (`TABLE/NAME`), or of a file that
     `fermata profile` has written (`./FILE#NAME`, relative to this file)."""

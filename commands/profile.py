@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
+from fermata.deployments.models.sizes import split_size
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import check_batches, check_positive, refuse
 from fermata.profiles.devices import choose_device, open_device
@@ -34,7 +35,8 @@ Models = Annotated[
     typer.Argument(
         metavar="MODEL...",
         help="digits:small, imagenet:lite0@224, text:topics@64, faces:centerface@320, "
-        "torchvision:resnet50, transformers:distilbert@128, or module:function.",
+        "torchvision:resnet50, transformers:distilbert@128, module:function, or an ONNX, "
+        "TorchScript or exported file.",
     ),
 ]
 OutputPath = Annotated[
@@ -50,7 +52,7 @@ Graphs = Annotated[bool, typer.Option(help="CUDA graphs, on a GPU.")]
 Half = Annotated[bool, typer.Option(help="16-bit floats, on a GPU.")]
 BudgetMs = Annotated[float, typer.Option(help="Time for each model and batch size.")]
 InputShape = Annotated[
-    str, typer.Option("--input", help="One input of a function's model, as in 3x224x224.")
+    str, typer.Option("--input", help="One input of a function's or file's model: 3x224x224.")
 ]
 LabelledData = Annotated[
     Path | None,
@@ -141,7 +143,7 @@ def at_sizes(models: list[str], text: str) -> list[str]:
     for name in models:
         if name.startswith(("text:", "transformers:")):
             refuse("MODEL", name, "takes text and has no side; leave out --input-sizes")
-        if "@" in name:
+        if split_size(name)[1] is not None:
             refuse("MODEL", name, "has a size already; leave it out, or leave out --input-sizes")
     return [f"{name}@{side}" for name in models for side in sides]
 
@@ -160,13 +162,9 @@ def _opener(
     name: str, device: str, half: bool, shape: tuple[int, ...] | None
 ) -> Callable[[], LoadedModel]:
     def open_one() -> LoadedModel:
-        from fermata.deployments.models.catalog import open_model
-        from fermata.deployments.models.model import TorchModel
+        from fermata.deployments.backend.measured_model import open_measured
 
-        model = open_model(name, device, shape)
-        if half and isinstance(model, TorchModel):
-            model.to(device, half=True)
-        return model
+        return open_measured(name, device, half, shape)
 
     return open_one
 

@@ -13,6 +13,7 @@ from fermata.applications.reader import router_names
 from fermata.applications.server_options import InputSpec
 from fermata.applications.variant import Variant
 from fermata.clients.wire.dtypes import NAMES
+from fermata.clients.wire.tensors import FLOATS
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
 from fermata.deployments.config.signature import (
     boxes_of,
@@ -25,6 +26,7 @@ from fermata.deployments.models.catalog import describe
 from fermata.deployments.models.digits import training_data
 from fermata.deployments.models.minilm import Tokens
 from fermata.deployments.models.model import Array, Card
+from fermata.deployments.models.sizes import split_size
 from fermata.deployments.sneakpeek.store import SneakPeekModel, build_model, load_model
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.registry import Registry
@@ -235,8 +237,7 @@ def side_of(variant: Variant) -> int:
     """Side of the pictures that a variant takes, as the configuration says it; 0: not at all."""
     if variant.input_size:
         return variant.input_size
-    _, at, size = variant.model.rpartition("@")
-    return int(size) if at and size.isdecimal() else 0
+    return split_size(variant.model)[1] or 0
 
 
 def measured_costs(
@@ -274,7 +275,7 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 given.dtype,
                 table_ns,
                 static_bytes,
-                fit=given.fit if given.sized else "",
+                frames=_image(application, given) if given.sized else None,
                 picture=_image(application, given) if decodes_later(config, application) else None,
                 finite_outputs=application.finite_outputs,
                 inputs=named_inputs(application, signature),
@@ -320,9 +321,11 @@ def _check_input(application: Application, variant: Variant, given: InputSpec) -
 def _input_shape(variant: Variant, given: InputSpec) -> tuple[int, ...]:
     if not given.sized:
         return given.shape
-    if given.dtype != "UINT8" or not given.image or given.fit not in ("whole", "centre"):
+    is_number = given.dtype == "UINT8" or given.dtype in FLOATS
+    if not is_number or not given.image or given.fit not in ("whole", "centre"):
         raise ConfigError(
-            f"{variant.name}: input.sized needs image: true, dtype: UINT8 and fit: whole or centre"
+            f"{variant.name}: input.sized needs image: true, dtype: UINT8 or floating-point, and "
+            f"fit: whole or centre; {given.dtype} and {given.fit} are given"
         )
     side = side_of(variant)
     if not side:

@@ -11,12 +11,17 @@ from fermata.deployments.models.network import (
     load_transformers,
     load_transformers_named,
 )
+from fermata.deployments.models.signatures import is_file
+from fermata.deployments.models.sizes import split_size
 from fermata.foundation.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """`family:name@size` in parts; for a Python function, family and name are its path."""
+    """`family:name@size` in parts; for a Python function, family and name are its path.
+
+    For a file, `family` is empty and `name` is its path.
+    """
 
     family: str
     name: str
@@ -60,14 +65,16 @@ EMBEDDED = (
 
 def parse_name(given: str) -> ModelName:
     """The parts of a model's name, or a ConfigError in one line."""
+    if is_file(given):
+        return ModelName("", *split_size(given))
     family, colon, rest = given.partition(":")
     if not colon or not family or not rest:
         raise ConfigError(
-            f"model {given!r} must be FAMILY:NAME[@SIZE] or module:function; "
+            f"model {given!r} must be FAMILY:NAME[@SIZE], module:function[@SIZE] or a file; "
             f"families: {', '.join(FAMILIES)}"
         )
     if family not in FAMILIES:
-        return ModelName(family, rest)
+        return ModelName(family, *split_size(rest))
     name, at, size = rest.partition("@")
     if at and not (size.isdecimal() and len(size) < 6):
         raise ConfigError(f"model {given!r}: size {size!r} must be a whole number, as in @224")
@@ -100,7 +107,8 @@ def open_model(
     parts = parse_name(given)
     loader = FAMILIES.get(parts.family)
     if loader is None:
-        return load_function(f"{parts.family}:{parts.name}", input_shape, device)
+        path = f"{parts.family}:{parts.name}"
+        return load_function(path, input_shape, device, parts.size)
     if named and parts.family not in NAMED:
         raise ConfigError(f"model {given!r} takes one array: give input in place of inputs")
     try:

@@ -16,6 +16,7 @@ from fermata.deployments.models.mlp import Floats
 from fermata.deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
 from fermata.deployments.models.onnx_graph import load_graph
 from fermata.deployments.models.pictures.boxes import Placement, in_frame
+from fermata.deployments.models.sizes import shared_file
 from fermata.deployments.specs.served_model import ImageSpec
 from fermata.foundation.errors import ConfigError
 
@@ -49,7 +50,8 @@ def load(
 ) -> FaceDetector:
     """The detector for images [b, 3, size, size], as `picture.whole_frame` makes them."""
     card = describe(name, size)
-    network = load_graph(_weights_path())
+    path = _weights_path()
+    network = shared_file(path, device, lambda: load_graph(path))
 
     def finish(maps: Array) -> list[Array]:
         return [decode(each, score_min) for each in maps]

@@ -35,7 +35,8 @@ Models = Annotated[
     typer.Argument(
         metavar="MODEL...",
         help="digits:small, imagenet:lite0@224, text:topics@64, faces:centerface@320, "
-        "torchvision:resnet50, transformers:distilbert@128, module:function, or an ONNX, "
+        "objects:yolov4-tiny@416, torchvision:resnet50, transformers:distilbert@128, "
+        "module:function, or an ONNX, "
         "TorchScript or exported file.",
     ),
 ]

@@ -389,7 +389,7 @@ def _served_model(
     outputs = () if signature is None else signature.outputs
     labels = application.labels
     if card is not None:
-        outputs = (TensorSpec(OUTPUT, "FP32", card.output_shape),)
+        outputs = card.outputs or (TensorSpec(OUTPUT, "FP32", card.output_shape),)
         labels = labels or card.labels
     elif signature is None:
         outputs = told_outputs(application, _serving(application).model)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fermata.deployments.models import detector, digits, imagenet, text
+from fermata.deployments.models.detectors import objects
 from fermata.deployments.models.model import Card, Model, pick
 from fermata.deployments.models.network import (
     load_function,
@@ -36,6 +37,7 @@ FAMILIES: dict[str, Loader] = {
     "imagenet": imagenet.load,
     "text": text.load,
     "faces": detector.load,
+    "objects": objects.load,
     "torchvision": load_torchvision,
     "transformers": load_transformers,
 }
@@ -46,12 +48,14 @@ DESCRIPTIONS: dict[str, Callable[[str, int | None], Card]] = {
     "imagenet": imagenet.describe,
     "text": text.describe,
     "faces": detector.describe,
+    "objects": objects.describe,
 }
 NAMES = {
     "digits": digits.NAMES,
     "imagenet": imagenet.NAMES,
     "text": text.NAMES,
     "faces": detector.NAMES,
+    "objects": objects.NAMES,
 }
 """Members of each family; torchvision's names are known once it is imported."""
 EMBEDDED = (
@@ -59,6 +63,7 @@ EMBEDDED = (
     *(f"imagenet:{name}@{size}" for name, size in imagenet.NATIVE.items()),
     *(f"text:{name}@{text.LENGTH}" for name in text.NAMES),
     *(f"faces:{name}@{detector.SIZE}" for name in detector.NAMES),
+    *(f"objects:{name}@{size}" for name in objects.NAMES for size in objects.SIZES),
 )
 """Models with real weights that need nothing but installed packages."""
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fermata.applications.server_options import BoxOptions
+from fermata.deployments.specs.served_model import TensorSpec
 from fermata.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Card:
     file_bytes: int = 0
     trained: bool = True
     """False where no weights are on this machine: costs are right, answers are noise."""
+    outputs: tuple[TensorSpec, ...] = ()
+    """Outputs of a model that names them; empty: one called `output`, of `output_shape`."""
 
     @property
     def input(self) -> str:

@@ -62,7 +62,7 @@ def in_frame(array: Array, boxes: BoxOptions, placement: Placement) -> Array:
     if boxes.unit == "shares":
         down, across = placement.input
         given *= _twice((down, across) if boxes.format == "yxyx" else (across, down))
-    moved = _corners(given, boxes) * _twice(placement.scale) + _twice(placement.offset)
+    moved = as_corners(given, boxes) * _twice(placement.scale) + _twice(placement.offset)
     height, width = placement.frame
     found = _as_given(np.clip(moved, 0, _twice((width, height))), boxes)
     rows[..., :4] = found if array.dtype.kind == "f" else np.rint(found)
@@ -75,7 +75,7 @@ def _twice(pair: Pair) -> Array:
     return np.array(pair * 2, np.float32)
 
 
-def _corners(given: Array, boxes: BoxOptions) -> Array:
+def as_corners(given: Array, boxes: BoxOptions) -> Array:
     """Two corners, x first."""
     first, last = given[..., :2], given[..., 2:]
     if boxes.format == "yxyx":

@@ -391,7 +391,7 @@ def _served_model(
     if card is not None:
         outputs = card.outputs or (TensorSpec(OUTPUT, "FP32", card.output_shape),)
         labels = labels or card.labels
-    elif signature is None:
+    elif signature is None and application.boxes is not None:
         outputs = told_outputs(application, _serving(application).model)
     return ServedModel(
         name=application.name,

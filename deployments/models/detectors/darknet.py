@@ -87,7 +87,7 @@ def load_darknet(layers_path: Path, weights_path: Path) -> "torch.nn.Module":
     each of its `heads`."""
     import torch
 
-    class Darknet(torch.nn.Module):  # type: ignore[misc]
+    class Darknet(torch.nn.Module):
         """Layers that each read the one before, or those that they name."""
 
         def __init__(self) -> None:
@@ -121,10 +121,11 @@ def load_darknet(layers_path: Path, weights_path: Path) -> "torch.nn.Module":
                 told.append(value)
             return maps
 
-    network = Darknet()
+    network: Any = Darknet()
     network.requires_grad_(False)
     # Interleaved channels: a fifth faster on a CPU, and what tensor cores want.
-    return network.to(memory_format=torch.channels_last).eval()
+    found: torch.nn.Module = network.to(memory_format=torch.channels_last).eval()
+    return found
 
 
 def _convolutions(

@@ -58,10 +58,10 @@ def in_frame(array: Array, boxes: BoxOptions, placement: Placement) -> Array:
         wanted = "[4 or more, boxes]" if axis == 0 else "[boxes, 4 or more]"
         raise ValueError(f"its shape is {list(array.shape)}, not {wanted}")
     rows = np.moveaxis(np.array(array), axis, -1)
-    given = rows[..., :4].astype(np.float64 if array.dtype.itemsize > 4 else np.float32)
+    given: Array = rows[..., :4].astype(np.float64 if array.dtype.itemsize > 4 else np.float32)
     if boxes.unit == "shares":
         down, across = placement.input
-        given *= _twice((down, across) if boxes.format == "yxyx" else (across, down))
+        given = given * _twice((down, across) if boxes.format == "yxyx" else (across, down))
     moved = as_corners(given, boxes) * _twice(placement.scale) + _twice(placement.offset)
     height, width = placement.frame
     found = _as_given(np.clip(moved, 0, _twice((width, height))), boxes)

@@ -11,7 +11,7 @@ CROP_MARGIN = 32
 
 def centre_square(frame: Pixels, size: int) -> Pixels:
     """The middle of a frame [h, w, 3] as [3, size, size], as ImageNet models are tested."""
-    left, top, side = centre_part(*frame.shape[:2], size)
+    left, top, side = centre_part(frame.shape[0], frame.shape[1], size)
     box = (left, top, left + side, top + side)
     picture = Image.fromarray(frame).resize((size, size), Image.Resampling.BICUBIC, box=box)
     return _channels_first(picture)

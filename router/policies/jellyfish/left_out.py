@@ -2,9 +2,10 @@
 
 from enum import StrEnum
 
+from fermata.foundation.units import SECOND
 from fermata.router.policies.jellyfish.known_clients import KnownClient
 from fermata.router.policies.jellyfish.mapping_problem import budgets
-from fermata.router.policies.jellyfish.problem import QUEUE_FACTOR, SECOND
+from fermata.router.policies.jellyfish.problem import QUEUE_FACTOR
 from fermata.router.policies.jellyfish.source import Jellyfish
 
 

@@ -5,7 +5,7 @@ READY := .venv/.ready
 MODELS := .venv/.models
 CONFIG ?= deployments/local.yaml
 # torch is gigabytes: it is set up for configurations that name a model which needs it.
-NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|torchvision|transformers):[a-z]|\.(pt|pt2|ts|torchscript|onnx)\b' $(CONFIG)),$(MODELS),$(READY))
+NEEDS := $(if $(shell grep -lE '(imagenet|text|faces|objects|torchvision|transformers):[a-z]|\.(pt|pt2|ts|torchscript|onnx)\b' $(CONFIG)),$(MODELS),$(READY))
 # The live tests meet real deadlines on a machine that others use too: what fails twice has failed.
 # LONG=1 also runs those that start servers of their own, which take the whole past six minutes.
 LIVE := timeout -k 10 1500 $(BIN)/python -m pytest -m 'live$(if $(LONG),, and not long)' tests/live

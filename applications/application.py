@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fermata.applications.classes import ClassesOptions
 from fermata.applications.clients import ClientsSpec
 from fermata.applications.content import ContentSpec
-from fermata.applications.server_options import CanarySpec, InputSpec, TensorOptions
+from fermata.applications.server_options import BoxOptions, CanarySpec, InputSpec, TensorOptions
 from fermata.applications.variant import Variant
 from fermata.foundation.sections import (
     Count,
@@ -42,6 +42,9 @@ class Application(ApplicationSpec):
     exported and TorchScript files and transformers know their own."""
     outputs: Served[tuple[TensorOptions, ...]] = ()
     """Outputs by name, for clients that ask; the same models know their own."""
+    boxes: Served[BoxOptions | None] = None
+    """Boxes among its outputs, which clients get in pixels of their own frames; an embedded
+    detector knows its own."""
     labels: Served[tuple[str, ...]] = ()
     """Names of the classes of the first output, for clients that ask for them; an embedded model
     knows its own."""

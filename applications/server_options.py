@@ -57,6 +57,22 @@ class InputSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class BoxOptions:
+    """Boxes in a detector's answers; clients get them in pixels of the frames that they sent."""
+
+    output: str = "output"
+    """Output that holds them: four numbers a box, and any number of others after these."""
+    format: Literal["xyxy", "xywh", "cxcywh", "yxyx"] = "xyxy"
+    """The four numbers: two corners, the upper left corner and a size, the middle and a size, or
+    two corners with y first. They keep this format."""
+    unit: Literal["pixels", "shares"] = "pixels"
+    """Of the model's input: its pixels, or shares of its sides from 0 to 1."""
+    axis: Literal["last", "first"] = "last"
+    """Dimension of one answer that holds the numbers of a box: `last` for [boxes, 4 or more],
+    `first` for [4 or more, boxes]."""
+
+
+@dataclass(frozen=True, slots=True)
 class TensorOptions:
     """A tensor of a signature."""
 

@@ -75,8 +75,9 @@ class Variant(VariantSpec):
 
     model: Served[str] = EMULATED
     """Model to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`,
-    `transformers:distilbert@128`, a path to a TorchScript, exported or ONNX file,
-    `module:function`, or `emulated` (runs for the profiled time and returns zeros)."""
+    `transformers:distilbert@128`, a path to a TorchScript, exported or ONNX file or
+    `module:function`, both with or without `@SIZE`, or `emulated` (runs for the profiled time and
+    returns zeros)."""
     precision: Served[Precision] = "auto"
     """Floats that a torch network computes with; `auto`: `fp16` on a GPU, those of its weights on
     a CPU."""

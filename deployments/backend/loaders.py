@@ -1,6 +1,7 @@
 """Loads models by the names of the configuration; imports torch only where needed."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,13 @@ from fermata.deployments.backend.execution.out_of_memory import (
     release_memory,
 )
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
-from fermata.deployments.backend.execution.tensors import Item, Outputs, held_as
+from fermata.deployments.backend.execution.tensors import Array, Item, Outputs, held_as
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
 from fermata.deployments.models.catalog import open_model
 from fermata.deployments.models.model import Card, Model, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork, Tensors
-from fermata.deployments.models.pictures.picture import centre_square, whole_frame
+from fermata.deployments.models.pictures.decoding import fit, write
 from fermata.deployments.models.signatures import (
     EXPORT_ENDS,
     ONNX_ENDS,
@@ -34,6 +35,7 @@ from fermata.deployments.models.signatures import (
     script_inputs,
     script_outputs,
 )
+from fermata.deployments.models.sizes import check_sides, shared_file, split_size
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import ImageSpec, TensorSpec
 from fermata.foundation.errors import ConfigError
@@ -50,10 +52,19 @@ class MemoryBudget:
     def __init__(self, bytes_max: int | None = None) -> None:
         self.bytes_max = bytes_max
         self.held: dict[str, int] = {}
+        self.networks: dict[str, int] = {}
+        """Identity of the network that a model shares with its other sizes."""
 
-    def take(self, name: str, size: int) -> None:
-        """Allocate memory for a model; ConfigError if too little is left."""
-        others = sum(self.held.values())
+    def take(self, name: str, size: int, network: int = 0) -> None:
+        """Allocate memory for a model; ConfigError if too little is left.
+
+        Models with the same `network` share it: its memory counts once.
+        """
+        others = self.total()
+        if network in self.networks.values():
+            size = 0
+        if network:
+            self.networks[name] = network
         if self.bytes_max is not None and others + size > self.bytes_max:
             raise ConfigError(
                 f"{name} takes {size >> 20} MB beside {others >> 20} MB held by "
@@ -62,8 +73,16 @@ class MemoryBudget:
             )
         self.held[name] = size
 
+    def total(self) -> int:
+        """Memory that all models hold."""
+        return sum(self.held.values())
+
     def release(self, name: str) -> None:
-        self.held.pop(name, None)
+        size, network = self.held.pop(name, 0), self.networks.pop(name, 0)
+        heir = next((each for each, other in self.networks.items() if other == network), "")
+        if network and heir:
+            # Another size of the model keeps the weights.
+            self.held[heir] = max(self.held.get(heir, 0), size)
 
 
 def pick_device(device: str) -> str:
@@ -108,13 +127,14 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool =
 
 def _load(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool) -> Runner:
     before = _device_bytes(device)
-    opened = _open(spec, device)
+    opened = open_variant(spec, device)
     runner = _make_runner(spec, opened, device)
     held = spec.static_bytes or _device_bytes(device) - before
+    network = 0
     if isinstance(opened, TorchModel | NamedNetwork):
-        held = max(held, opened.static_bytes())
+        held, network = max(held, opened.static_bytes()), id(opened.module)
     try:
-        budget.take(spec.name, held)
+        budget.take(spec.name, held, network)
     except ConfigError:
         runner.close()
         raise
@@ -143,10 +163,17 @@ def _decoding(
 
 
 def _fitting(spec: ModelSpec, runner: Runner, shape: tuple[int, ...]) -> Runner:
-    if not spec.fit:
+    if spec.frames is None:
         return runner
-    how = centre_square if spec.fit == "centre" else whole_frame
-    return FittingRunner(runner, lambda frame: how(frame, shape[1]))
+    image = replace(spec.frames, height=shape[1], width=shape[1])
+    dtype = np.dtype(held_as(spec.input_dtype or "UINT8"))
+
+    def fitted(frame: Array) -> Array:
+        out: Array = np.empty((3, image.height, image.width), dtype)
+        write(fit(frame, image), image, out)
+        return out
+
+    return FittingRunner(runner, fitted)
 
 
 def _device_bytes(device: str) -> int:
@@ -160,8 +187,9 @@ def _torch() -> Any:
     return import_module("torch")
 
 
-def _open(spec: ModelSpec, device: str) -> Model:
-    path = Path(spec.model)
+def open_variant(spec: ModelSpec, device: str) -> Model:
+    """The model of a variant on a device, as yet without a runner."""
+    path = Path(split_size(spec.model)[0])
     end = path.suffix.lower()
     openers: dict[str, Callable[[ModelSpec, Path, str], Model]] = {
         **dict.fromkeys(SCRIPT_ENDS, _open_script),
@@ -202,7 +230,7 @@ def _as_network(spec: ModelSpec, network: Any, device: str) -> TorchModel:
 
 
 def _open_script(spec: ModelSpec, path: Path, device: str) -> Model:
-    network = open_script(spec.name, str(path), device)
+    network = shared_file(path, device, lambda: open_script(spec.name, str(path), device))
     names, outputs = script_inputs(network), script_outputs(network)
     if not spec.inputs and len(names) == outputs == 1:
         return _as_network(spec, network, device)
@@ -269,7 +297,8 @@ def _open_onnx(spec: ModelSpec, path: Path, device: str) -> Model:
     wanted = ["CPUExecutionProvider"]
     if device == "cuda":
         wanted.insert(0, "CUDAExecutionProvider")
-    session = open_onnx(spec.name, str(path), wanted)
+    session = shared_file(path, device, lambda: open_onnx(spec.name, str(path), wanted))
+    check_sides(spec.name, tuple(session.get_inputs()[0].shape), split_size(spec.model)[1])
     if spec.inputs:
         _check_names(spec, spec.inputs, [each.name for each in session.get_inputs()])
     return OnnxModel(_card(spec), session)

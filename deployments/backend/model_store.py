@@ -103,7 +103,7 @@ class ModelStore:
 
     def held_bytes(self) -> int:
         """Memory of all loaded models."""
-        return sum(self.budget.held.values())
+        return self.budget.total()
 
     def release(self, variant: str) -> None:
         """Free the budget of a variant whose runner has been closed."""

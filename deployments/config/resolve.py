@@ -13,12 +13,20 @@ from fermata.applications.reader import router_names
 from fermata.applications.server_options import InputSpec
 from fermata.applications.variant import Variant
 from fermata.clients.wire.dtypes import NAMES
+from fermata.clients.wire.tensors import FLOATS
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
-from fermata.deployments.config.signature import check_same, named_inputs, signature_of
+from fermata.deployments.config.signature import (
+    boxes_of,
+    check_same,
+    named_inputs,
+    signature_of,
+    told_outputs,
+)
 from fermata.deployments.models.catalog import describe
 from fermata.deployments.models.digits import training_data
 from fermata.deployments.models.minilm import Tokens
 from fermata.deployments.models.model import Array, Card
+from fermata.deployments.models.sizes import split_size
 from fermata.deployments.sneakpeek.store import SneakPeekModel, build_model, load_model
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.registry import Registry
@@ -229,8 +237,7 @@ def side_of(variant: Variant) -> int:
     """Side of the pictures that a variant takes, as the configuration says it; 0: not at all."""
     if variant.input_size:
         return variant.input_size
-    _, at, size = variant.model.rpartition("@")
-    return int(size) if at and size.isdecimal() else 0
+    return split_size(variant.model)[1] or 0
 
 
 def measured_costs(
@@ -264,7 +271,7 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 given.dtype,
                 () if emulated is None else tuple(emulated.table_ns(variant.batch_size_max)),
                 0 if emulated is None else emulated.static_bytes,
-                fit=given.fit if given.sized else "",
+                frames=_image(application, given) if given.sized else None,
                 picture=_image(application, given) if decodes_later(config, application) else None,
                 precision=variant.precision,
                 finite_outputs=application.finite_outputs,
@@ -311,9 +318,11 @@ def _check_input(application: Application, variant: Variant, given: InputSpec) -
 def _input_shape(variant: Variant, given: InputSpec) -> tuple[int, ...]:
     if not given.sized:
         return given.shape
-    if given.dtype != "UINT8" or not given.image or given.fit not in ("whole", "centre"):
+    is_number = given.dtype == "UINT8" or given.dtype in FLOATS
+    if not is_number or not given.image or given.fit not in ("whole", "centre"):
         raise ConfigError(
-            f"{variant.name}: input.sized needs image: true, dtype: UINT8 and fit: whole or centre"
+            f"{variant.name}: input.sized needs image: true, dtype: UINT8 or floating-point, and "
+            f"fit: whole or centre; {given.dtype} and {given.fit} are given"
         )
     side = side_of(variant)
     if not side:
@@ -377,8 +386,10 @@ def _served_model(
     outputs = () if signature is None else signature.outputs
     labels = application.labels
     if card is not None:
-        outputs = (TensorSpec(OUTPUT, "FP32", card.output_shape),)
+        outputs = card.outputs or (TensorSpec(OUTPUT, "FP32", card.output_shape),)
         labels = labels or card.labels
+    elif signature is None and application.boxes is not None:
+        outputs = told_outputs(application, _serving(application).model)
     return ServedModel(
         name=application.name,
         input=_first(given) if signature is None else signature.inputs[0],
@@ -392,7 +403,7 @@ def _served_model(
         share=1.0 if application.canary is None else application.canary.share,
         image=_image(application, given),
         read=_reader(card),
-        boxes=card is not None and card.boxes and given.fit == "whole",
+        boxes=boxes_of(application, _serving(application).model, outputs, given.image),
         variants=tuple(variant.name for variant in application.variants),
         labels=labels,
         sides=(

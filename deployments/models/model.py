@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from fermata.applications.server_options import BoxOptions
+from fermata.deployments.specs.served_model import TensorSpec
 from fermata.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,8 +40,8 @@ class Card:
     fit: str = ""
     """Fit of a client's picture to the input: `centre` or `whole` of `picture.py`; empty if inputs
     are no pictures."""
-    boxes: bool = False
-    """Answers are rows of x1, y1, x2, y2, score, class in pixels of its input."""
+    boxes: BoxOptions | None = None
+    """Boxes among its outputs; None: it is no detector."""
     text: bool = False
     """Inputs are token ids of a sentence; see `minilm.Tokens`."""
     accuracy: float | None = None
@@ -47,6 +49,8 @@ class Card:
     file_bytes: int = 0
     trained: bool = True
     """False where no weights are on this machine: costs are right, answers are noise."""
+    outputs: tuple[TensorSpec, ...] = ()
+    """Outputs of a model that names them; empty: one called `output`, of `output_shape`."""
 
     @property
     def input(self) -> str:

@@ -19,7 +19,8 @@ class ModelSpec:
     name: str
     model: str
     """`emulated`, a path to a TorchScript (.pt), exported (.pt2) or ONNX (.onnx) file, or a name
-    that `fermata.deployments.models.catalog` knows, `module:function` among them."""
+    that `fermata.deployments.models.catalog` knows, `module:function` among them; all with or
+    without `@SIZE`."""
     batch_size_max: int = 64
     input_shape: tuple[int, ...] | None = None
     """Shape of one request's input, which files and plain functions do not describe themselves."""
@@ -31,8 +32,8 @@ class ModelSpec:
     """Memory that an emulated model takes, by its profile."""
     gpu_lock: str = ""
     """File whose lock stands for the GPU that processes with emulated models share."""
-    fit: str = ""
-    """Pictures come in any size and are fitted to the model's: `whole` or `centre`."""
+    frames: ImageSpec | None = None
+    """Set if pictures come in any size, to be fitted to the model's, and normalised, here."""
     picture: ImageSpec | None = None
     """Set if encoded pictures come here, to be decoded and fitted where they run."""
     inputs: tuple[TensorSpec, ...] = ()

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
+from fermata.applications.server_options import BoxOptions
 from fermata.foundation.errors import ConfigError
 
 Reader = Callable[[bytes], npt.NDArray[Any]]
@@ -90,9 +91,8 @@ class ServedModel:
     read: Reader | None = None
     """Makes the input from a BYTES element if inputs are not pictures; called in threads.
     A ValueError is the client's."""
-    boxes: bool = False
-    """Answers are rows of x1, y1, x2, y2, ... in input pixels of a `whole` picture; clients get
-    them in pixels of their own picture."""
+    boxes: BoxOptions | None = None
+    """Boxes among its outputs, which clients get in pixels of their own picture."""
     sides: Mapping[str, int] = field(default_factory=dict)
     """Side of each variant's pictures, if they differ. Pictures then keep the size that they come
     with, and the backend fits them to the variant that it runs."""

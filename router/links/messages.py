@@ -158,6 +158,8 @@ class ClientNetworkReport(msgspec.Struct, tag=14, array_like=True, frozen=True):
     """Name of the only variant that may serve it; empty: any."""
     source_size: int = 0
     """The largest size that its source can fill; 0: any."""
+    name: str = ""
+    """The client as it calls itself, for operators."""
 
 
 class Answered(msgspec.Struct, array_like=True, frozen=True):

@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 
 from fermata.foundation.units import NEVER
 from fermata.router.assembly import policy_of
+from fermata.router.live.cameras import cameras
 from fermata.router.live.driver import LiveRouter
 from fermata.router.policies.pool_signals import read_pools
 from fermata.router.telemetry.snapshot import (
@@ -68,6 +69,8 @@ def snapshot_in_slices(
     parts = yield from _parts(live, now_ns)
     recent = live.meters.recent_batches(now_ns, 0, live.built.variants) if with_batches else None
     yield
+    listed = cameras(live.clients, live.meters)
+    yield
     counts = engine.ledger.applications
     return RouterSnapshot(
         term=live.term,
@@ -109,6 +112,7 @@ def snapshot_in_slices(
         tasks=tasks,
         links_refused=links_refused,
         recent=recent,
+        cameras=listed,
     )
 
 

@@ -189,6 +189,35 @@ class PlacementSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class CameraSnapshot:
+    """A client that reports its network, and is mapped to a variant or left out."""
+
+    application: str
+    client: str
+    """Its name, or its number where it has none."""
+    bandwidth_bps: float
+    """As it measures its uplink; 0: not yet."""
+    declared_fps: float
+    fps: float
+    """Frames a second that came in the last full second."""
+    size_asked: int
+    """Side that it was told to send; 0: not yet."""
+    size_sent: int
+    """Side of its last frame."""
+    source_size: int
+    """The largest side that its source fills; 0: it does not say."""
+    variant: str
+    """The DNN that serves it; empty: none."""
+    backend: int
+    frames: int
+    """Frames of the last half to one minute, and those of them that were late or refused."""
+    missed: int
+    served: bool
+    reason: str
+    """Reason why it is left out; empty while it is served."""
+
+
+@dataclass(frozen=True, slots=True)
 class RouterSnapshot:
     """All of it."""
 
@@ -239,7 +268,9 @@ class RouterSnapshot:
     recent: Mapping[str, list[RecentBatch]] | None = None
     """Batches of the last seconds on each backend, where they were asked for."""
     non_finite: Mapping[str, int] = field(default_factory=dict)
-    """Requests whose outputs held a NaN or an infinity, by variant. Last, as the next: the control
-    plane of the version before reads these by their place."""
+    """Requests whose outputs held a NaN or an infinity, by variant. Last, as the next two: the
+    control plane of the version before reads these by their place."""
     spares: Mapping[int, SpareSnapshot] = field(default_factory=dict)
     """By their own numbers; none of them is among the backends."""
+    cameras: list[CameraSnapshot] = field(default_factory=list)
+    """Clients that report their network."""

@@ -321,7 +321,8 @@ def _deployment(path: str) -> Meaning:
 
 
 def _loaded(spec: Any) -> Meaning:
-    told = _pick(spec, "name model batch_size_max input_shape input_dtype fit half")
+    told = _pick(spec, "name model batch_size_max input_shape input_dtype half")
+    told["fit"] = "" if spec.frames is None else spec.frames.fit
     return {**told, "run_ns": _at_sizes(spec.table_ns)}
 
 
@@ -362,7 +363,8 @@ def _served(application: Any) -> Meaning:
 def _offered(model: Any, version: str) -> Meaning:
     labels, image = model.labels, "height width mean std fit resize bicubic channels_last"
     return {
-        **_pick(model, "name slo_ns hard_limit_ns versions share boxes sides variants takes_bytes"),
+        **_pick(model, "name slo_ns hard_limit_ns versions share sides variants takes_bytes"),
+        "boxes": model.boxes is not None,
         "version": version,
         "served_as": model.application(version),
         "input": _pick(model.input, "name datatype shape"),

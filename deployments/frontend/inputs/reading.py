@@ -31,7 +31,7 @@ class InputForm:
             raise BadRequestError(f"input {tensor.name!r} of shape {list(tensor.shape)} is empty")
         if model.sides and not self.encoded:
             raise BadRequestError(f"model {model.name!r} takes pictures: send a JPEG as BYTES[1]")
-        wants_frame = model.boxes or bool(model.sides)
+        wants_frame = model.boxes is not None or bool(model.sides)
         if rows > 1 and wants_frame:
             raise BadRequestError(
                 f"input {tensor.name!r} holds {rows} pictures, whose answers differ in shape: send "

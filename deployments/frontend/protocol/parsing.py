@@ -153,6 +153,7 @@ def _report(terms: RequestTerms, given: Parameters, size_bytes: int) -> ClientNe
         terms.accuracy_floor,
         terms.pinned,
         _within(given, names.SOURCE_SIZE, SIDE_MAX) or 0,
+        text(given, names.CLIENT),
     )
 
 

@@ -218,7 +218,7 @@ class RequestDriver:
             sample = np.frombuffer(data, DTYPES[dtype]).reshape(shape)
             application = request.terms.application
             answers = self.table.looks.takes(application, [name for name, _ in request.classes])
-            self.peeker.take(rid, application, sample, answers)
+            self.peeker.take(rid, application, sample, answers, request.terms.slo_ns)
 
     async def infer(self, request: ParsedRequest, tenant: Tenant = ANYBODY) -> Outcome:
         """One request from start to end; cancelling the caller cancels it."""

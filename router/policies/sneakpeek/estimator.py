@@ -13,6 +13,7 @@ from fermata.router.core.events import Estimate
 from fermata.router.policies.sneakpeek.classes import (
     JEFFREYS,
     Classes,
+    measured_recalls,
     possible_shares,
     shortfalls,
     standard_error,
@@ -57,7 +58,7 @@ class Estimator:
         count = classes.count
         self.weights = np.array(classes.weights or (1.0,) * count)
         self.floors = classes.recall_floors or (0.0,) * count
-        self.recall = np.array(classes.recall)
+        self.recall = np.array(measured_recalls(classes))
         self.shortfalls = np.array(
             [shortfalls(classes, variant) for variant in range(len(classes.recall))]
         )

@@ -21,7 +21,7 @@ class SneakPeekOptions:
     evidence: bool = True
     """Use what is known of each request's content; profiled accuracy where that is not there."""
     split: bool = True
-    """Split groups by likely class."""
+    """Split groups by likely class, with one worker and up to `tau` applications."""
     short_circuit: bool = True
     """Answer at once by the SneakPeek model where that is worth most."""
     group_size_max: int = 0
@@ -29,7 +29,8 @@ class SneakPeekOptions:
     run_worthless: bool = False
     """Run also what is worth nothing any more, as the paper's constraint 5 has it."""
     tau: int = 5
-    """Up to so many groups on one worker are searched exactly; more subgroups are merged back."""
+    """Up to so many groups on one worker are searched, exactly within `nodes_max`; more subgroups
+    are merged back."""
     nodes_max: int = 120
     """Nodes of one exact search of 24 jobs, fewer with more: bounds its time."""
     budget: int = 600

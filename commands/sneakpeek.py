@@ -2,9 +2,9 @@
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
@@ -34,42 +34,50 @@ def sneakpeek() -> None:
     """Models that peek at requests: built from labelled data, used by the frontends."""
 
 
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A folder with a folder of pictures for each class, a CSV with the columns text "
+        "and label, an .npz with samples [n, ...] and labels [n] from 0 up, or `digits`, "
+        "the embedded digits that models are trained on.",
+    ),
+]
+Output = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FILE", help="SneakPeek model to write.")
+]
+EmbeddingName = Annotated[
+    str,
+    typer.Option(
+        help="What is compared: raw inputs, imagenet:lite0[@SIDE[/BLOCKS]], text:vectors or "
+        "module:function. auto: lite0 for pictures, text:vectors for texts, else raw."
+    ),
+]
+Dimensions = Annotated[
+    int | None,
+    typer.Option(
+        help="Principal components to compare; 0: every feature. Chosen by held-out data "
+        "where absent.",
+        min=0,
+    ),
+]
+Kind = Annotated[
+    str,
+    typer.Option(help="auto (by size), exact, ivf (large sets) or hnsw (the largest, and faster)."),
+]
+LabelNames = Annotated[
+    str, typer.Option(help="Names of classes in the order of answers, with commas.")
+]
+
+
 @app.command()
 def build(
-    data: Annotated[
-        str,
-        typer.Argument(
-            metavar="DATA",
-            help="A folder with a folder of pictures for each class, a CSV with the columns text "
-            "and label, an .npz with samples [n, ...] and labels [n] from 0 up, or `digits`, "
-            "the embedded digits that models are trained on.",
-        ),
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="SneakPeek model to write.")
-    ],
-    embedding: Annotated[
-        str,
-        typer.Option(
-            help="What is compared: raw inputs, imagenet:lite0[@SIDE[/BLOCKS]], text:vectors or "
-            "module:function. auto: lite0 for pictures, text:vectors for texts, else raw."
-        ),
-    ] = "auto",
-    dimensions: Annotated[
-        int | None,
-        typer.Option(
-            help="Principal components to compare; 0: every feature. Chosen by held-out data "
-            "where absent.",
-            min=0,
-        ),
-    ] = None,
+    data: Data,
+    output: Output,
+    embedding: EmbeddingName = "auto",
+    dimensions: Dimensions = None,
     k: Annotated[int, typer.Option(help="Neighbours that vote.", min=1)] = 5,
-    kind: Annotated[
-        str,
-        typer.Option(
-            help="auto (by size), exact, ivf (large sets) or hnsw (the largest, and faster)."
-        ),
-    ] = "auto",
+    kind: Kind = "auto",
     size: Annotated[
         int, typer.Option(help="Side of pictures as the application gets them, pixels.", min=8)
     ] = 224,
@@ -77,9 +85,7 @@ def build(
         str, typer.Option(help="How pictures are fitted: centre, whole, stretch or crop.")
     ] = "centre",
     tokens: Annotated[int, typer.Option(help="Tokens of a text.", min=1, max=512)] = 64,
-    labels: Annotated[
-        str, typer.Option(help="Names of classes in the order of answers, with commas.")
-    ] = "",
+    labels: LabelNames = "",
     skip_unreadable: Annotated[
         bool, typer.Option(help="Leave out pictures that cannot be read.")
     ] = False,
@@ -108,7 +114,7 @@ def build(
     save_model(output, built.model)
     summary = _summary(output, found, built, time.monotonic() - began)
     if as_json:
-        print(json.dumps(summary.as_dict()))
+        print(json.dumps(asdict(summary)))
     else:
         _show(Console(), summary)
 
@@ -165,9 +171,6 @@ class Summary:
     """Time of one look alone, on one core."""
     us_a_request: float
     """Time of one of 64 looks together."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
 
     def name(self, number: int) -> str:
         return self.names[number] if self.names else str(number)

@@ -210,12 +210,10 @@ class FolderData:
 
     def _picture(self, file: Path) -> Array | None:
         """The picture as a frontend would make it."""
-        from fermata.deployments.models.pictures.decoding import decode, fit
-        from fermata.deployments.specs.served_model import ImageSpec
+        from fermata.deployments.models.pictures.decoding import decode_square
 
-        spec = ImageSpec(self.side, self.side, fit=self.fit)
         try:
-            return fit(decode(file.read_bytes(), PIXELS_MAX), spec).transpose(2, 0, 1)
+            return decode_square(file.read_bytes(), PIXELS_MAX, self.side, self.fit)
         except (OSError, BadRequestError) as error:
             if self.skip:
                 self.unreadable.add(file)

@@ -1,16 +1,13 @@
 """The true class of an earlier request, as its client tells it."""
 
-from collections.abc import Mapping
-
 from fermata.clients.wire.errors import BadRequestError, shown
 from fermata.deployments.specs.served_model import ServedModel
+from fermata.foundation.json_types import JsonObject
 from fermata.router.links.messages import Truth
 from fermata.router.policies.sneakpeek.truths import LOOK
 
 
-def read_truth(
-    model: ServedModel, version: str, given: Mapping[str, object], tenant: int = 0
-) -> Truth:
+def read_truth(model: ServedModel, version: str, given: JsonObject, tenant: int = 0) -> Truth:
     """From `label` and, where they are known, the `answer` and the `variant` that gave it."""
     unknown = sorted(set(given) - {"label", "answer", "variant"})
     if unknown:

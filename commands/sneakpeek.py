@@ -2,7 +2,8 @@
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fermata.commands.files.look_worth import LookWorth, look_worth
 from fermata.foundation.refusals import refuse
 
 if TYPE_CHECKING:
@@ -69,6 +71,15 @@ LabelNames = Annotated[
     str, typer.Option(help="Names of classes in the order of answers, with commas.")
 ]
 
+Variants = Annotated[
+    Path | None,
+    typer.Option(
+        "--for",
+        metavar="FILE",
+        help="A scenario or serving file: simulate what the look is worth for its variants.",
+    ),
+]
+
 
 @app.command()
 def build(
@@ -91,6 +102,10 @@ def build(
     ] = False,
     device: Annotated[str, typer.Option(help="Where samples are embedded: cpu or cuda.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed for the split into index and calibration.")] = 0,
+    variants: Variants = None,
+    rate_rps: Annotated[
+        float | None, typer.Option(help="Requests per second for --for; else the file's own.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
     ] = False,
@@ -112,7 +127,9 @@ def build(
 
         built = build_from(found, options, tell)
     save_model(output, built.model)
-    summary = _summary(output, found, built, time.monotonic() - began)
+    summary = _summary(output, found, built, time.monotonic() - began, device)
+    if variants is not None:
+        summary = replace(summary, worth=look_worth(variants, built.model, output, rate_rps))
     if as_json:
         print(json.dumps(asdict(summary)))
     else:
@@ -171,12 +188,18 @@ class Summary:
     """Time of one look alone, on one core."""
     us_a_request: float
     """Time of one of 64 looks together."""
+    device_us: float
+    """The same on the device that samples were embedded on."""
+    worth: LookWorth | None = None
+    """What looks are worth for some variants."""
 
     def name(self, number: int) -> str:
         return self.names[number] if self.names else str(number)
 
 
-def _summary(output: Path, data: "LabelledData", built: "BuiltModel", took_s: float) -> Summary:
+def _summary(
+    output: Path, data: "LabelledData", built: "BuiltModel", took_s: float, device: str
+) -> Summary:
     model, index = built.model, built.model.index
     named = built.votes.argmax(axis=1)
     counts = np.zeros((index.classes, index.classes), np.int64)
@@ -184,7 +207,7 @@ def _summary(output: Path, data: "LabelledData", built: "BuiltModel", took_s: fl
     apart = counts - np.diag(np.diag(counts))
     order = np.argsort(-apart, axis=None, kind="stable")[: np.count_nonzero(apart)]
     pairs = [(int(each // index.classes), int(each % index.classes)) for each in order]
-    look_ms, together_ms = _times(data, built)
+    look_ms, together_ms, device_ms = _times(data, built, device)
     return Summary(
         file=str(output),
         samples=built.samples,
@@ -203,22 +226,28 @@ def _summary(output: Path, data: "LabelledData", built: "BuiltModel", took_s: fl
         took_s=round(took_s, 1),
         look_ms=round(look_ms, 3),
         us_a_request=round(1e3 * together_ms, 1),
+        device_us=round(1e3 * device_ms, 1),
     )
 
 
-def _times(data: "LabelledData", built: "BuiltModel") -> tuple[float, float]:
-    """Milliseconds of a look alone and of one of 64 together, on one core as in a frontend."""
+def _times(data: "LabelledData", built: "BuiltModel", device: str) -> tuple[float, float, float]:
+    """Milliseconds of a look alone and of one of 64 together, on one core as in a frontend; and of
+    one of 64 on the device."""
     model = built.model
-    model.warm_up()
+    if device == "cpu":
+        model.warm_up()
     samples = [row for _, rows in data.parts(np.arange(min(64, len(data.labels)))) for row in rows]
-    alone: list[float] = []
-    for number in range(LOOKS):
-        began = time.perf_counter()
-        model.look([samples[number % len(samples)]])
-        alone.append(1e3 * (time.perf_counter() - began))
+    on_device = min(_took_ms(lambda: model.look(samples, device)) for _ in range(LOOKS))
+    model.warm_up()
+    alone = min(_took_ms(lambda: model.look(samples[:1])) for _ in range(LOOKS))
+    together = on_device if device == "cpu" else _took_ms(lambda: model.look(samples))
+    return alone, together / len(samples), on_device / len(samples)
+
+
+def _took_ms(work: Callable[[], object]) -> float:
     began = time.perf_counter()
-    model.look(samples)
-    return min(alone), 1e3 * (time.perf_counter() - began) / len(samples)
+    work()
+    return 1e3 * (time.perf_counter() - began)
 
 
 def _show(console: Console, summary: Summary) -> None:
@@ -245,6 +274,11 @@ def _show(console: Console, summary: Summary) -> None:
         f"right {summary.accuracy:.1%} of the time on held-out samples; a look takes "
         f"{summary.look_ms:.3g} ms alone, {summary.us_a_request:.0f} us of 64 together"
     )
+    if (worth := summary.worth) is not None:
+        say(
+            f"utility of {worth.application} at {worth.rate_rps:g} requests/s, simulated: "
+            f"{worth.with_looks:.3f} with looks, {worth.without:.3f} without"
+        )
     say(f"written: {summary.file}")
 
 

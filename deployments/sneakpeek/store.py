@@ -78,7 +78,7 @@ class SneakPeekModel:
         """Whether channels of a picture come last, where the model has them first."""
         return len(shape) == 3 == shape[2] and len(self.input_shape) == 3 == self.input_shape[0]
 
-    def look(self, samples: Sequence[Array]) -> Floats:
+    def look(self, samples: Sequence[Array], device: str = "cpu") -> Floats:
         """Votes [samples, classes] on inputs as they come."""
         pictures = len(self.input_shape) == 3
         if self.fit:
@@ -91,7 +91,7 @@ class SneakPeekModel:
                 for each, turn in zip(samples, turned, strict=True)
             ]
         batch = np.stack([each.reshape(self._shape(each.shape)) for each in samples])
-        return self.index.votes(open_embedding(self.embedding)(self._pixels(batch)))
+        return self.index.votes(open_embedding(self.embedding, device)(self._pixels(batch)))
 
     def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape in which an input is embedded."""

@@ -204,3 +204,30 @@ def test_command_prints_what_a_look_is_like(tmp_path: Path) -> None:
     assert "100.0%" in shown.stdout
     refused = CliRunner().invoke(app, ["sneakpeek", "build", str(tmp_path / "no"), "-o", "x.npz"])
     assert refused.exit_code != 0
+
+
+def test_command_tells_what_a_look_is_worth(tmp_path: Path) -> None:
+    labels = np.arange(120) % 2
+    samples = (4 * labels[:, None] + RNG.standard_normal((120, 3))).astype(np.float32)
+    np.savez(tmp_path / "data.npz", samples=samples, labels=labels)
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text(
+        """
+rate_rps: 60
+backends: 1
+policy: deferred
+applications:
+  - name: falls
+    slo_ms: 150
+    classes: {frequencies: [0.8, 0.2]}
+    variants:
+      - {name: small, alpha_ms: 4, beta_ms: 0, recall: [0.99, 0.4]}
+      - {name: large, alpha_ms: 40, beta_ms: 0, recall: [0.99, 0.95]}
+"""
+    )
+    asked = ["sneakpeek", "build", str(tmp_path / "data.npz"), "-o", str(tmp_path / "look.npz")]
+    told = CliRunner().invoke(app, [*asked, "--for", str(scenario), "--json"])
+    assert told.exit_code == 0, told.output
+    worth = json.loads(told.stdout)["worth"]
+    assert (worth["application"], worth["rate_rps"]) == ("falls", 60)
+    assert worth["with_looks"] > worth["without"] + 0.02

@@ -48,7 +48,9 @@ def characters() -> Pictures:
     """The set in three parts that share no font, and its applications."""
     rng = np.random.default_rng(41)
     paths = fonts()
-    images, labels, part = [], [], []
+    images: list[NDArray[np.float32]] = []
+    labels: list[int] = []
+    part: list[int] = []
     for number, path in enumerate(paths):
         for _ in range(VERSIONS):
             images.extend(drawn(path, rng))

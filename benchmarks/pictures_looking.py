@@ -19,6 +19,7 @@ from PIL import Image
 
 from benchmarks.characters import CHARACTERS, characters, drawn, fonts
 from benchmarks.figures import Figure, run_parts
+from benchmarks.looks_live import short_circuits
 from benchmarks.sneakpeek_setting import Floats, Labels, Prepared, prepare
 from benchmarks.sneakpeek_windows import Load, draw_load, play
 from fermata.deployments.sneakpeek.building import BuildOptions, build, build_model
@@ -173,6 +174,7 @@ PARTS = {
     "many_classes": (many_classes, "utility on characters"),
     "one_look": (one_look, "time and accuracy of a look on one core"),
     "digits": (digits, "accuracy of looks at digits"),
+    "short_circuits": (short_circuits, "share and accuracy of short circuits, live"),
     "gpu_build": (gpu_build, "index of 50,000 pictures on a GPU, only where named"),
 }
 

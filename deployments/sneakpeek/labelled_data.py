@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import IO, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,12 +91,11 @@ class ArchiveData:
         self.labels = labels.astype(np.int64)
         self.input_shape, self.dtype = self.shape[1:], self.kind.name
 
-    def _open(self) -> BinaryIO:
+    def _open(self) -> IO[bytes]:
         archive = zipfile.ZipFile(self.path)
         with archive:
             # The member stays readable until it is closed itself.
-            file: Any = archive.open("samples.npy")
-        return file
+            return archive.open("samples.npy")
 
     def parts(self, numbers: Labels) -> Iterator[Part]:
         size = _rows_at_a_time(self.kind, self.input_shape)
@@ -126,7 +125,7 @@ class TextData:
 
     def __init__(self, path: Path, length: int, names: Sequence[str] = ()) -> None:
         self.path = path
-        self.input_shape = (length,)
+        self.input_shape: tuple[int, ...] = (length,)
         given = [label for _, label in self._rows()]
         if not given:
             refuse("data", str(path), "holds no texts; give lines with a text and its label")
@@ -180,7 +179,7 @@ class FolderData:
     ) -> None:
         """`skip` leaves unreadable pictures out, and counts them."""
         self.path, self.side, self.fit, self.skip = path, side, fit, skip
-        self.input_shape = (3, side, side)
+        self.input_shape: tuple[int, ...] = (3, side, side)
         self.unreadable: set[Path] = set()
         folders = sorted(each for each in path.iterdir() if each.is_dir())
         self.files = [
@@ -204,9 +203,10 @@ class FolderData:
             for start in range(0, len(numbers), size):
                 mine = numbers[start : start + size]
                 found = list(pool.map(self._picture, (self.files[each] for each in mine)))
-                kept = [place for place, each in enumerate(found) if each is not None]
+                kept = [each for each in found if each is not None]
                 if kept:
-                    yield mine[kept], np.stack([found[place] for place in kept])
+                    read = [each is not None for each in found]
+                    yield mine[read], np.stack(kept)
 
     def _picture(self, file: Path) -> Array | None:
         """The picture as a frontend would make it."""

@@ -21,6 +21,7 @@ from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.protocol.rest import Rest
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
+from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms
 from fermata.router.links.messages import Truth
 from fermata.router.live.snapshot import take_snapshot
@@ -56,7 +57,7 @@ def test_truth_is_read_by_number_or_by_name() -> None:
         ({"label": 1, "wieght": 5}, "is unknown: send label, answer and variant"),
     ],
 )
-def test_what_is_no_truth_is_refused(given: dict[str, object], said: str) -> None:
+def test_what_is_no_truth_is_refused(given: JsonObject, said: str) -> None:
     with pytest.raises(BadRequestError, match=said):
         read_truth(MODEL, "1", given)
 

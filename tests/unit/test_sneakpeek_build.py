@@ -50,7 +50,7 @@ def texts(path: Path) -> Path:
 
 def mean_colours(samples: np.ndarray) -> np.ndarray:
     """An embedding of a user's own."""
-    return samples.mean(axis=(2, 3))
+    return np.asarray(samples.mean(axis=(2, 3)))
 
 
 def test_dimensions_are_chosen_by_held_out_data() -> None:

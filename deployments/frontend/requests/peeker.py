@@ -135,7 +135,7 @@ class Peeker:
         error = job.exception()
         if error is not None:
             if not self.failed:
-                LOG.warning("cannot look at requests", extra=fields(reason=error))
+                LOG.warning("cannot look at requests", extra=fields(reason=repr(error)))
             self.failed += 1
         else:
             found, cpu_ns = job.result()

@@ -55,12 +55,12 @@ def look_worth(
 def _changed(data: Any, place: int, looks: Any, policy: str) -> Any:
     """The file's content with this look and policy."""
     made: Any = copy.deepcopy(data)
-    classes = made["applications"][place].setdefault("classes", {}) or {}
-    made["applications"][place]["classes"] = {**classes, "sneakpeek": looks}
-    holder: Any = made.setdefault("router", {}) if is_serving_file(data) else made
+    row = made.get("applications")[place]
+    row.update(classes={**(row.get("classes") or {}), "sneakpeek": looks})
+    holder = made.setdefault("router", {}) if is_serving_file(data) else made
     if holder.get("policy") != "sneakpeek":
         holder.pop("policy_options", None)
-    holder["policy"] = policy
+    holder.update(policy=policy)
     return made
 
 

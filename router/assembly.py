@@ -26,8 +26,8 @@ from fermata.router.policies.family import Family
 from fermata.router.policies.ownership import Ownership
 from fermata.router.policies.sneakpeek.classes import check_classes, sharpened
 from fermata.router.policies.sneakpeek.estimator import Estimator
-from fermata.router.policies.sneakpeek.options import SneakPeekOptions
-from fermata.router.policies.sneakpeek.window import room_ns
+from fermata.router.policies.sneakpeek.options import SneakPeekOptions, room_ns
+from fermata.router.policies.sneakpeek.truths import LOOK
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,19 @@ class Assembly:
         if not answers:
             estimate.label = -1
         return self.engine.on_update(now_ns, rid, estimate.accuracies, estimate)
+
+    def on_truth(
+        self, application: str, label: int, variant: str, answer: int, tenant: int
+    ) -> bool:
+        """A client has told the true class of an earlier request; false where that says nothing."""
+        number = self.applications.get(application)
+        estimator = None if number is None else self.estimators[number]
+        if number is None or estimator is None or not 0 <= label < estimator.classes.count:
+            return False
+        own = [self.variants[each] for each in self.families[number].variants]
+        local = own.index(variant) if variant in own else -1
+        right = None if answer < 0 else answer == label
+        return estimator.on_truth(label, local, variant == LOOK, right, tenant)
 
 
 def assemble(config: RouterConfig) -> Assembly:

@@ -127,7 +127,11 @@ def serving_keys() -> frozenset[str]:
 
 def load_workload(path: Path, load: LoadOptions, needs_rate: bool = True) -> Scenario:
     """The scenario in a file, or that of a serving file under a load; else a ConfigError."""
-    data = read_yaml(path)
+    return workload_of(path, read_yaml(path), load, needs_rate)
+
+
+def workload_of(path: Path, data: object, load: LoadOptions, needs_rate: bool = True) -> Scenario:
+    """The same of a file's content."""
     find_beside(path)
     if is_serving_file(data):
         return _of_serving_file(path, data, load, needs_rate)

@@ -1,8 +1,7 @@
 """From a configuration and measured profiles to what each process is told."""
 
-import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +26,8 @@ from fermata.deployments.models.digits import training_data
 from fermata.deployments.models.minilm import Tokens
 from fermata.deployments.models.model import Array, Card
 from fermata.deployments.models.sizes import split_size
-from fermata.deployments.sneakpeek.store import SneakPeekModel, build_model, load_model
+from fermata.deployments.sneakpeek.building import build_model
+from fermata.deployments.sneakpeek.store import SneakPeekModel, load_model
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import (
@@ -179,17 +179,28 @@ def peek_of(application: Application) -> SneakPeekModel | None:
     else:
         model = load_model(Path(given.sneakpeek), Path(given.data) if given.data else None)
     spec = input_of(application)
-    _check_peek(application, spec, model.input_shape)
-    return replace(model, fit=spec.fit) if spec.sized else model
+    _check_peek(application, spec, model)
+    # Built from pixels, so it looks at pixels.
+    normalised = spec.image and spec.dtype != "UINT8" and model.dtype == "uint8"
+    scale = (tuple(spec.mean), tuple(spec.std)) if normalised else None
+    return replace(model, fit=spec.fit if spec.sized else "", scale=scale)
 
 
-def _check_peek(application: Application, spec: InputSpec, shape: tuple[int, ...]) -> None:
-    """Refuse a SneakPeek model that could not look at the application's inputs."""
+def _check_peek(application: Application, spec: InputSpec, model: SneakPeekModel) -> None:
+    """Refuse a SneakPeek model that could not look at the application's inputs, or that has its
+    classes in another order."""
+    shape = model.input_shape
+    labels = tuple(application.labels)
+    if model.names and labels and model.names != labels:
+        raise ConfigError(
+            f"sneakpeek of {application.name} has the classes {_few(model.names)}, and labels are "
+            f"{_few(labels)}; build it again with --labels, in the order of the answers"
+        )
     if spec.sized:
         if len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]:
             return
         rule = "looks at pictures of any size need a model of square ones, [3, side, side]"
-    elif math.prod(shape) == math.prod(spec.shape) or min(spec.shape, default=0) < 0:
+    elif min(spec.shape, default=0) < 0 or model.sees(tuple(spec.shape)):
         return
     else:
         rule = f"requests of {application.name} are {list(spec.shape)}"
@@ -197,6 +208,11 @@ def _check_peek(application: Application, spec: InputSpec, shape: tuple[int, ...
         f"sneakpeek of {application.name} was built from samples of {list(shape)}: {rule}; build "
         "it again from inputs as they are sent"
     )
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first names of a list."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def peeks(config: DeploymentConfig) -> dict[str, SneakPeekModel]:

@@ -40,6 +40,7 @@ from fermata.router.links.messages import (
     Shares,
     ShortCircuit,
     Submit,
+    Truth,
     Unavailable,
     Unread,
 )
@@ -193,7 +194,9 @@ class LinkHub:
 
     # MessageSender
 
-    def to_router(self, message: Submit | Cancel | Evidence | Place | ClientNetworkReport) -> None:
+    def to_router(
+        self, message: Submit | Cancel | Evidence | Place | ClientNetworkReport | Truth
+    ) -> None:
         if self.router is not None:
             self.router.send(message)
 

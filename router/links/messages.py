@@ -134,6 +134,18 @@ class Evidence(msgspec.Struct, tag=12, array_like=True, frozen=True):
     """Whether the client takes the look's answer for the model's."""
 
 
+class Truth(msgspec.Struct, tag=16, array_like=True, frozen=True):
+    """The true class of an earlier request, as its client tells it; since protocol 9."""
+
+    application: str
+    label: int
+    variant: str = ""
+    """Variant that answered, or `sneakpeek`; empty: unknown."""
+    answer: int = -1
+    """Class that was answered; negative: unknown."""
+    tenant: int = 0
+
+
 class Place(msgspec.Struct, tag=13, array_like=True, frozen=True):
     """A client wants this application loaded on every backend, or unloaded."""
 
@@ -433,7 +445,7 @@ class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):
 
 
 OfLinks = Hello | Challenge | Proof | Heartbeat | Goodbye
-FrontendToRouter = Submit | Cancel | Evidence | Place | ClientNetworkReport | FrontendStats
+FrontendToRouter = Submit | Cancel | Evidence | Place | ClientNetworkReport | FrontendStats | Truth
 RouterToFrontend = (
     Dropped
     | Unavailable

@@ -40,6 +40,7 @@ from fermata.router.links.messages import (
     Place,
     Ready,
     Submit,
+    Truth,
     UnloadVariant,
 )
 from fermata.router.live.client_mapping import Assignments, ClientMapping
@@ -176,6 +177,8 @@ class LiveRouter:
                     self._on_evidence(now_ns, message)
                 elif isinstance(message, Place):
                     self._place(message)
+                elif isinstance(message, Truth):
+                    self._on_truth(message)
                 elif isinstance(message, FrontendStats):
                     self._on_stats(link, message)
                 else:
@@ -277,6 +280,10 @@ class LiveRouter:
             self.built.on_votes(now_ns, evidence.rid, evidence.votes, evidence.answers)
         else:
             self.engine.on_update(now_ns, evidence.rid, evidence.accuracies)
+
+    def _on_truth(self, truth: Truth) -> None:
+        told = truth.label, truth.variant, truth.answer, truth.tenant
+        self.built.on_truth(truth.application, *told)
 
     # Backends
 
@@ -408,6 +415,7 @@ class LiveRouter:
                 if effect.reason == DropReason.LATE:
                     self.lead.on_late(now_ns, effect.request)
             elif isinstance(effect, Answer):
+                self.meters.on_short_circuit(effect.request)
                 self.notifier.short_circuit(effect)
             elif isinstance(effect, Verdict):
                 self.supervisor.on_verdict(now_ns, effect)

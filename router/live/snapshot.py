@@ -14,6 +14,7 @@ from fermata.router.telemetry.snapshot import (
     BackendProcessSnapshot,
     BackendSnapshot,
     FrontendSnapshot,
+    LookSnapshot,
     PlacementSnapshot,
     PolicySnapshot,
     PoolSnapshot,
@@ -28,6 +29,8 @@ from fermata.router.telemetry.snapshot import (
 LATENESS = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 APPLICATIONS, BACKENDS = 8, 64
 """So many of each are read before others have their turn on the router's loop."""
+CLASSES = 20
+"""Classes whose frequencies are told: the most frequent ones."""
 Key = TypeVar("Key")
 Read = TypeVar("Read")
 Slices = Generator[None, None, Read]
@@ -176,6 +179,26 @@ def _application(live: LiveRouter, number: int, now_ns: int) -> ApplicationSnaps
         slack=meter.slack.snapshot(),
         streams=StreamsSnapshot(streams, worst, worst_bad_rate),
         policy=live.engine.sources[number].describe(),
+        looks=_looks(live, number),
+    )
+
+
+def _looks(live: LiveRouter, number: int) -> LookSnapshot | None:
+    estimator = live.built.estimators[number]
+    if estimator is None:
+        return None
+    truths, learnt = estimator.truths, estimator.frequencies
+    shares = learnt.settled.tolist()
+    most = sorted(range(len(shares)), key=shares.__getitem__, reverse=True)[:CLASSES]
+    return LookSnapshot(
+        looked=estimator.looked,
+        short_circuits=live.meters.applications[number].short_circuits,
+        alarms=learnt.alarms,
+        truths=truths.count,
+        truths_refused=truths.refused,
+        judged=truths.looks_told,
+        right=truths.looks_right,
+        frequencies={each: shares[each] for each in sorted(most)},
     )
 
 

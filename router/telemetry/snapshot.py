@@ -26,6 +26,27 @@ class StreamsSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class LookSnapshot:
+    """Looks at the requests of one application, since the router started."""
+
+    looked: int
+    short_circuits: int
+    """Requests that a look was the answer to."""
+    alarms: int
+    """Changes of class frequencies that were found."""
+    truths: int
+    """True classes told by clients, of those that counted."""
+    truths_refused: int
+    """Those beyond their tenant's share."""
+    judged: int
+    """Short circuits whose true class was told."""
+    right: int
+    """Those of them that were right."""
+    frequencies: Mapping[int, float]
+    """Share of the most frequent classes, as learnt."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApplicationSnapshot:
     """One application, since the router started."""
 
@@ -49,6 +70,8 @@ class ApplicationSnapshot:
     streams: StreamsSnapshot
     policy: Mapping[str, float]
     """The policy's own description of itself."""
+    looks: LookSnapshot | None = None
+    """None where nothing looks at its requests."""
 
     @property
     def bad(self) -> int:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.errors import TEXT_MAX, BadRequestError, shown
 from fermata.clients.wire.open_inference_pb2 import InferParameter, ModelInferRequest
-from fermata.clients.wire.parameters import integer, number, text, truth
+from fermata.clients.wire.parameters import integer, number, text, truth, value_of
 from fermata.deployments.frontend.access.client_ids import client_number, tenant_number
+from fermata.deployments.frontend.inputs.feedback import read_truth
 from fermata.deployments.frontend.inputs.reading import InputForm, input_form, read_input
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
@@ -16,7 +17,7 @@ from fermata.deployments.models.pictures.decoding import SIDE_MAX
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.units import NEVER
-from fermata.router.links.messages import ClientNetworkReport
+from fermata.router.links.messages import ClientNetworkReport, Truth
 
 OUTPUTS_MAX = 64
 DURATION_US_MAX = 600_000_000
@@ -73,7 +74,21 @@ class RequestHead:
             acknowledge=report is not None and truth(self.given, names.ACKNOWLEDGE),
             traceparent=self.traceparent,
             classes=self.classes,
+            truth=self._truth() if names.TRUTH in self.given else None,
         )
+
+    def _truth(self) -> Truth:
+        """The truth of an earlier request."""
+        told = {
+            key: value_of(self.given[name])
+            for key, name in (
+                ("label", names.TRUTH),
+                ("answer", names.TRUTH_ANSWER),
+                ("variant", names.TRUTH_VARIANT),
+            )
+            if name in self.given
+        }
+        return read_truth(self.model, self.version, told, self.terms.tenant)
 
 
 def parse_request(

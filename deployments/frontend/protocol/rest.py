@@ -16,7 +16,9 @@ from starlette.routing import Route
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError, shown
 from fermata.clients.wire.parameters import TRACEPARENT
+from fermata.deployments.frontend.access.client_ids import tenant_number
 from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant
+from fermata.deployments.frontend.inputs.feedback import read_truth
 from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal
 from fermata.deployments.frontend.protocol import server_metadata
 from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
@@ -90,6 +92,7 @@ class Rest:
                 Route(f"{path}/config", guard(self.config)),
                 Route(f"{path}/stats", guard(self.stats)),
                 Route(f"{path}/infer", guard(self.infer), methods=["POST"]),
+                Route(f"{path}/feedback", guard(self.feedback), methods=["POST"]),
             ]
         app = Starlette(routes=routes, exception_handlers={404: _unknown, 405: _unknown})
         # Redirects would lead clients to any host that a header names.
@@ -203,6 +206,19 @@ class Rest:
         if not isinstance(given, dict):
             raise BadRequestError(f"the body is {shown(given)}: send an object")
         return given
+
+    async def feedback(self, request: Request) -> Response:
+        """Take the true class of an earlier request."""
+        given = await self._options(request)
+        version = request.path_params.get("version", "")
+        model, version = self.service.registry.find(request.path_params["model"], version)
+        tenant: Tenant = request.state.tenant
+        truth = read_truth(model, version, given, tenant_number(tenant.name))
+        refusal = tenant.admit(time.monotonic_ns())
+        if refusal is not None:
+            return _refusal(refusal)
+        self.service.driver.tell(truth)
+        return Response(status_code=200)
 
     async def infer(self, request: Request) -> Response:
         message = await self._message(request)

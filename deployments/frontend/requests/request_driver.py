@@ -49,6 +49,7 @@ from fermata.router.links.messages import (
     Returned,
     ShortCircuit,
     Submit,
+    Truth,
     Unread,
 )
 
@@ -70,7 +71,9 @@ class DriverLimits:
 class MessageSender(Protocol):
     """Sends messages to the router and to backends."""
 
-    def to_router(self, message: Submit | Cancel | Evidence | ClientNetworkReport) -> None: ...
+    def to_router(
+        self, message: Submit | Cancel | Evidence | ClientNetworkReport | Truth
+    ) -> None: ...
     def to_backend(self, backend: int, payload: Payload) -> None: ...
 
 
@@ -107,6 +110,7 @@ class RequestDriver:
         )
         self.waiters: dict[int, OnAnswer] = {}
         self.advice = SizeAdvice(self.limits.advice_max)
+        self.takes_truths = False
         self.decoding = 0
         """Inputs that threads decode, or will."""
         self._timer: asyncio.TimerHandle | None = None
@@ -148,6 +152,8 @@ class RequestDriver:
             self.observer.begin(now_ns, rid, request.terms, request.traceparent, request.request_id)
         if request.report is not None:
             self.sender.to_router(request.report)
+        if request.truth is not None:
+            self.tell(request.truth)
         if inline:
             if self.observer is not None:
                 self.observer.on_payload(now_ns, rid)
@@ -218,7 +224,7 @@ class RequestDriver:
             sample = np.frombuffer(data, DTYPES[dtype]).reshape(shape)
             application = request.terms.application
             answers = self.table.looks.takes(application, [name for name, _ in request.classes])
-            self.peeker.take(rid, application, sample, answers)
+            self.peeker.take(rid, application, sample, answers, request.terms.slo_ns)
 
     async def infer(self, request: ParsedRequest, tenant: Tenant = ANYBODY) -> Outcome:
         """One request from start to end; cancelling the caller cancels it."""
@@ -232,6 +238,11 @@ class RequestDriver:
             self.cancel(rid)
             raise
 
+    def tell(self, truth: Truth) -> None:
+        """Pass on the true class of an earlier request; routers of before would not know it."""
+        if self.takes_truths:
+            self.sender.to_router(truth)
+
     def cancel(self, rid: int) -> None:
         """Its client has left."""
         for each in self.parts.forget(rid) or (rid,):
@@ -241,7 +252,8 @@ class RequestDriver:
     # Links
 
     def on_router_up(self, term: int, takes_places: bool = True) -> None:
-        """`takes_places`: the router passes on where inputs lie."""
+        """`takes_places`: the router passes on where inputs lie, and takes truths."""
+        self.takes_truths = takes_places
         # Observers hear of a batch by what its backend asks for.
         self.table.tells_places = takes_places and self.observer is None
         self.table.on_router_up(self.clock(), term)

@@ -43,3 +43,7 @@ def reduction(height: int, width: int, size: int) -> float:
 
 def _channels_first(picture: Image.Image) -> Pixels:
     return np.ascontiguousarray(np.asarray(picture, dtype=np.uint8).transpose(2, 0, 1))
+
+
+FITS = {"whole": whole_frame, "centre": centre_square}
+"""Fits that make squares of frames of any size."""

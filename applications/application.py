@@ -51,6 +51,8 @@ class Application(ApplicationSpec):
     """Its part of the whole rate, relative to others."""
     rows: Simulated[tuple[Count, ...]] = ()
     """Rows of its requests, drawn evenly from these; one each where absent."""
+    sequence_length: Simulated[Count] = 0
+    """Requests of each sequence of a client, with `sequences`; where absent, they do not end."""
     copies: Simulated[Count] = 1
     """So many applications like this one, named with -0, -1, and so on."""
     clients: Simulated[tuple[ClientsSpec, ...]] = ()

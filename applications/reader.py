@@ -9,6 +9,7 @@ from fermata.applications.variant import Variant, read_variant
 from fermata.foundation.refusals import refuse
 from fermata.foundation.sections import keys, read_section
 from fermata.foundation.validation import Fields
+from fermata.router.policies.auto import resolved
 from fermata.router.policies.catalog import POLICIES, read_options
 
 
@@ -76,7 +77,9 @@ def owners_of(
 ) -> list[tuple[str, str, Mapping[str, object]]]:
     """(application, its policy, that one's options), where the file's own serve those without."""
     return [
-        (name, each.policy, each.policy_options) if each.policy else (name, policy, options)
+        (name, *resolved(each, each.policy, each.policy_options))
+        if each.policy or each.sequences
+        else (name, policy, options)
         for each, name in zip(applications, router_names(applications), strict=True)
     ]
 

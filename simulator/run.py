@@ -30,6 +30,7 @@ from fermata.simulator.contents import Contents, draw_contents
 from fermata.simulator.rows import draw_rows
 from fermata.simulator.scaling import EpochLog, ScalingControl, WindowLog
 from fermata.simulator.scenario.scenario import Scenario
+from fermata.simulator.sequences import sequences_of
 from fermata.simulator.uplinks import CameraFrame, Uplinks
 
 Progress = Callable[[float], None]
@@ -123,6 +124,7 @@ class Driver:
         sizes_max = [costs.of(family.serving).size_max for family in families]
         self.rows = draw_rows(scenario, self.arrivals, sizes_max)
         """By request; None: all have one."""
+        self.sequences = sequences_of(scenario.applications)
         self.uplinks: Uplinks | None = None
         if scenario.network is not None:
             rng = random.Random(f"{scenario.seed} network")
@@ -227,6 +229,8 @@ class Driver:
                     request.rows = 1 if self.rows is None else self.rows[index]
                     if self.allowed:
                         request.allowed = self.allowed.get(client[here])
+                    if self.sequences is not None:
+                        request.sequence = self.sequences.step(number, client[here])
                     engine.on_request(now_ns, request)
                 elif not uplinks.capture(now_ns, index, client[here]):
                     self.end_ns[index] = DROPPED
@@ -300,6 +304,8 @@ class Driver:
         who = client[rid], priority[rid]
         request = Request(rid, number, now_ns, deadline_ns, expires_at_ns, *who)
         request.allowed = self.allowed.get(client[rid])
+        if self.sequences is not None:
+            request.sequence = self.sequences.step(number, client[rid])
         self.engine.on_request(now_ns, request)
 
     def _on_agenda(self, now_ns: int) -> None:
@@ -354,6 +360,8 @@ class Driver:
                 assert self.end_ns[rid] == PENDING, f"request {rid} ended twice"
                 self.end_ns[rid] = DROPPED
                 self.reasons[rid] = effect.reason
+                if self.sequences is not None:
+                    self.sequences.on_drop(effect)
                 if self.uplinks is not None:
                     self.uplinks.answered(now_ns, rid)
             elif isinstance(effect, Advise) and self.uplinks is not None:

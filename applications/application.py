@@ -1,6 +1,7 @@
 """An application as a file declares it: the same section in serving files and in scenarios."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from fermata.applications.classes import ClassesOptions
@@ -42,6 +43,9 @@ class Application(ApplicationSpec):
     exported and TorchScript files and transformers know their own."""
     outputs: Served[tuple[TensorOptions, ...]] = ()
     """Outputs by name, for clients that ask; the same models know their own."""
+    state: Served[Mapping[str, str]] = field(default_factory=dict)
+    """Inputs that hold the state of a sequence, each with the output that hands back the next one.
+    Frontends carry it, so that any backend may run the next request."""
     labels: Served[tuple[str, ...]] = ()
     """Names of the classes of the first output, for clients that ask for them; an embedded model
     knows its own."""

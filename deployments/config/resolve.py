@@ -14,6 +14,11 @@ from fermata.applications.server_options import InputSpec
 from fermata.applications.variant import Variant
 from fermata.clients.wire.dtypes import NAMES
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
+from fermata.deployments.config.sequences import (
+    control_inputs,
+    has_sequences,
+    with_sequences,
+)
 from fermata.deployments.config.signature import check_same, named_inputs, signature_of
 from fermata.deployments.models.catalog import describe
 from fermata.deployments.models.digits import training_data
@@ -271,11 +276,30 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 fit=given.fit if given.sized else "",
                 picture=_image(application, given) if decodes_later(config, application) else None,
                 finite_outputs=application.finite_outputs,
-                inputs=named_inputs(application, signature),
+                inputs=model_inputs(application, signature, given),
+                keeps_state=application.sequences,
                 outputs=() if signature is None else signature.outputs,
             )
         )
     return specs
+
+
+def model_inputs(
+    application: Application, signature: Signature | None, given: InputSpec
+) -> tuple[TensorSpec, ...]:
+    """Inputs that a model gets by name; none where it gets one array."""
+    named = named_inputs(application, signature)
+    if not has_sequences(application):
+        return named
+    if given.sized or (signature is None and describe(_serving(application).model) is not None):
+        raise ConfigError(
+            f"{application.name}: {_serving(application).model} keeps no state between requests; "
+            "leave sequences and state out"
+        )
+    named = named or (_first(given),)
+    known = {each.name for each in named}
+    controls = control_inputs(application, signature)
+    return (*named, *(each for each in controls if each.name not in known))
 
 
 def input_of(application: Application, signature: Signature | None = None) -> InputSpec:
@@ -343,6 +367,8 @@ def registry(config: DeploymentConfig) -> Registry:
             decoded_later=decodes_later(config, application),
             rows_max=rows_max(application, application.policy or config.router.policy),
         )
+        if not has_sequences(application)
+        else _served_model(application, name, versions[application.name])
         for application, name in given
     )
 
@@ -382,7 +408,7 @@ def _served_model(
     if card is not None:
         outputs = (TensorSpec(OUTPUT, "FP32", card.output_shape),)
         labels = labels or card.labels
-    return ServedModel(
+    model = ServedModel(
         name=application.name,
         input=_first(given) if signature is None else signature.inputs[0],
         more_inputs=() if signature is None else signature.inputs[1:],
@@ -404,6 +430,7 @@ def _served_model(
             else {}
         ),
     )
+    return with_sequences(application, model, signature)
 
 
 def _image(application: Application, given: InputSpec) -> ImageSpec | None:
@@ -427,7 +454,7 @@ def decodes_later(config: DeploymentConfig, application: Application) -> bool:
     looked_at = application.class_options is not None
     # A model that is loaded for its batch cannot say in time which pictures are broken.
     decoded = given.sized or looked_at or config.backend.swap
-    if application.inputs or not given.image or decoded:
+    if application.inputs or not given.image or decoded or has_sequences(application):
         return False
     return given.decode == "gpu" or (given.decode == "auto" and device == "cuda")
 

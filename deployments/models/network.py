@@ -214,6 +214,8 @@ class Plain:
         self._function = function
         if hasattr(function, "check_device"):
             self.check_device = function.check_device
+        if hasattr(function, "end_sequences"):
+            self.end_sequences = function.end_sequences
 
     def __call__(self, batch: Any) -> Any:
         return self._function(batch)

@@ -39,6 +39,8 @@ class ModelSpec:
     """Its inputs, where it takes arrays by name; empty: it takes one array."""
     outputs: tuple[TensorSpec, ...] = ()
     """Outputs that an emulated model answers with; empty: one number."""
+    keeps_state: bool = False
+    """It keeps the state of sequences: no batch of it runs twice."""
     half: bool = True
     """Use 16-bit floats on a GPU."""
     finite_outputs: bool = False

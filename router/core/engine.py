@@ -266,7 +266,9 @@ class Engine:
 
     def vacate(self, now_ns: int, backend: int) -> bool:
         """Prepare for a backend to go; returns whether no sequence needs it any more."""
-        return all([each.vacate(now_ns, backend) for each in set(self.sources)])
+        # Each of them has to hear of it.
+        left = [each for each in set(self.sources) if not each.vacate(now_ns, backend)]
+        return not left
 
     def on_drain(self, now_ns: int, backend: int) -> None:
         """Give a backend nothing more; it finishes what it has and then goes down."""

@@ -46,7 +46,9 @@ class DropReason:
 
 GOOD: Final = "good"
 """The outcome of a request that was answered in time."""
-CLIENT_CAUSED: Final = frozenset((DropReason.CANCELLED, "bad-input", "not-found", "rate"))
+CLIENT_CAUSED: Final = frozenset(
+    (DropReason.CANCELLED, DropReason.NO_SEQUENCE, "bad-input", "not-found", "rate")
+)
 """Outcomes that are the client's own doing. The last three are refusals of frontends."""
 
 
@@ -393,7 +395,7 @@ class Advise(Effect):
         """False: there is no room for it now; its frames run only where some is left over."""
 
 
-class EndSequence(Effect):
+class EndSession(Effect):
     """Tell a backend that the state of a sequence is not needed any more."""
 
     __slots__ = ("backend", "key", "variant")

@@ -6,7 +6,7 @@ from typing import Final
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.deadline_queue import DeadlineQueue
-from fermata.router.core.events import Batch, DropReason, EndSequence, Request, SequenceStep
+from fermata.router.core.events import Batch, DropReason, EndSession, Request, SequenceStep
 from fermata.router.core.sessions.table import (
     ITS_TURN,
     NOWHERE,
@@ -201,10 +201,11 @@ class SequenceQueues(Source):
     def _check_home(self, now_ns: int, key: int) -> None:
         """Lose a session whose model has been unloaded where it was."""
         session = self.sessions.sessions.get(key)
-        if session is not None and session.home != NOWHERE and session.current is None:
-            if not self.desk.runs(session.home, self.variant):
-                self.sessions.settle(session, NOWHERE)
-                session.lost = True
+        if session is None or session.home == NOWHERE or session.current is not None:
+            return
+        if not self.desk.runs(session.home, self.variant):
+            self.sessions.settle(session, NOWHERE)
+            session.lost = True
 
     def _lose(self, now_ns: int, backend: int) -> Sequence[int]:
         """Lose the sessions of a backend. Requests that it has been given end with it, or with
@@ -227,7 +228,7 @@ class SequenceQueues(Source):
 
     def _tell_closed(self) -> None:
         for backend, key in self.sessions.take_closed():
-            self.outbox.effects.append(EndSequence(backend, self.variant, key))
+            self.outbox.effects.append(EndSession(backend, self.variant, key))
 
     # Time, bid and grant
 

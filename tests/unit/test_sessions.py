@@ -15,7 +15,7 @@ from fermata.router.core.events import (
     Dispatch,
     Drop,
     DropReason,
-    EndSequence,
+    EndSession,
     Request,
     SequenceStep,
 )
@@ -56,7 +56,7 @@ def told(engine: Engine) -> list[object]:
             found.append((effect.backend, [each.rid for each in effect.batch.requests]))
         elif isinstance(effect, Drop):
             found.append((effect.request.rid, effect.reason))
-        elif isinstance(effect, EndSequence):
+        elif isinstance(effect, EndSession):
             found.append(("end", effect.backend, effect.key))
     return found
 
@@ -371,7 +371,7 @@ class World:
                     heappush(self.agenda, entry)
                 elif isinstance(effect, Drop):
                     self._on_drop(effect)
-                elif isinstance(effect, EndSequence):
+                elif isinstance(effect, EndSession):
                     self.states.get(effect.backend, {}).pop(effect.key, None)
 
     def _on_drop(self, drop: Drop) -> None:

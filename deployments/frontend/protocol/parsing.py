@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.errors import TEXT_MAX, BadRequestError, shown
 from fermata.clients.wire.open_inference_pb2 import InferParameter, ModelInferRequest
-from fermata.clients.wire.parameters import integer, number, text, truth
+from fermata.clients.wire.parameters import integer, number, text, truth, value_of
 from fermata.deployments.frontend.access.client_ids import client_number, tenant_number
 from fermata.deployments.frontend.inputs.reading import InputForm, input_form, read_input
 from fermata.deployments.frontend.inputs.request_input import RequestInput
@@ -16,6 +16,7 @@ from fermata.deployments.models.picture_decoding import SIDE_MAX
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.units import NEVER
+from fermata.router.core.events import SequenceStep
 from fermata.router.links.messages import ClientNetworkReport
 
 OUTPUTS_MAX = 64
@@ -55,10 +56,15 @@ class RequestHead:
     given: Parameters
     traceparent: str = ""
     classes: tuple[tuple[str, int], ...] = ()
+    sequence_id: str = ""
 
     def request(self, request_id: str, read: RequestInput) -> ParsedRequest:
         """The request with this id and input. Raises BadRequestError."""
         size_bytes, rows = read.memory_bytes(), read.rows
+        if self.sequence_id and rows > 1:
+            raise BadRequestError(
+                f"sequence {self.sequence_id} has {rows} rows in one request: send one a request"
+            )
         if size_bytes != self.terms.size_bytes or rows != self.terms.rows:
             self.terms = replace(self.terms, size_bytes=size_bytes, rows=rows)
         report = None
@@ -73,6 +79,7 @@ class RequestHead:
             acknowledge=report is not None and truth(self.given, names.ACKNOWLEDGE),
             traceparent=self.traceparent,
             classes=self.classes,
+            sequence_id=self.sequence_id,
         )
 
 
@@ -95,6 +102,9 @@ def read_head(
     given: Parameters = request.parameters or {}
     slo_ns, hard_limit_ns = _time_limits(model, given)
     client = text(given, names.CLIENT) or text(given, names.SEQUENCE)
+    step, sequence_id = None, ""
+    if model.sequences is not None:
+        step, sequence_id = _step(model, given, call.tenant)
     terms = RequestTerms(
         model.application(version),
         slo_ns,
@@ -107,6 +117,7 @@ def read_head(
         text(given, names.PINNED),
         tenant_number(call.tenant),
         model.slo_ns,
+        sequence=step,
     )
     return RequestHead(
         model,
@@ -116,7 +127,25 @@ def read_head(
         given,
         text(given, names.TRACEPARENT) or call.traceparent,
         _classes(model, request) if request.outputs else (),
+        sequence_id,
     )
+
+
+def _step(model: ServedModel, given: Parameters, tenant: str) -> tuple[SequenceStep, str]:
+    """A request's part in a sequence, and the sequence's id as its client has it."""
+    sequence_id = text(given, names.SEQUENCE)
+    key = client_number(sequence_id, tenant)
+    if not key:
+        raise BadRequestError(
+            f"model {model.name!r} takes sequences: send parameter {names.SEQUENCE}, a number "
+            "other than 0 or a text"
+        )
+    if isinstance(value_of(given[names.SEQUENCE]), bool | float):
+        raise BadRequestError(
+            f"parameter {names.SEQUENCE}={sequence_id}: must be an integer or a text"
+        )
+    start, end = truth(given, names.SEQUENCE_START), truth(given, names.SEQUENCE_END)
+    return SequenceStep(key, start, end), sequence_id
 
 
 def _check_counts(request: ModelInferRequest) -> None:

@@ -21,7 +21,7 @@ from fermata.router.links.transport import LinkOptions, LinkServer
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.precise_timer import precise_timer
 
-START_S = 60.0
+START_S = 180.0
 STEP_S = 0.02
 
 

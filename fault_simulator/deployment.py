@@ -6,6 +6,7 @@ import numpy as np
 
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
+from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms
 
 POLICIES: tuple[tuple[str, dict[str, str]], ...] = (
@@ -53,8 +54,14 @@ def draw_policy(rng: random.Random, placed: bool) -> tuple[str, dict[str, str]]:
 
 
 def deployment(
-    rng: random.Random, backends: int, standby: bool, scaled: bool, placed: bool = False
+    rng: random.Random,
+    backends: int,
+    standby: bool,
+    scaled: bool,
+    placed: bool = False,
+    more: tuple[JsonObject, ...] = (),
 ) -> DeploymentConfig:
+    """`more` are entries of further applications."""
     policy, options = draw_policy(rng, placed)
     scaling = {
         "minimum": rng.randint(1, 2),
@@ -81,7 +88,8 @@ def deployment(
                     ],
                 }
                 for model in (PLAIN, ENCODED)
-            ],
+            ]
+            + list(more),
             "backend": {"count": backends, "device": "emulated"},
             "router": {"policy": policy, "policy_options": options, "standby": standby},
             "autoscaler": scaling if scaled else None,

@@ -397,6 +397,13 @@ def test_a_runner_refuses_rows_of_sequences_that_its_model_does_not_have() -> No
     assert model.ended == [2]
     with pytest.raises(InputError):
         runner.check(row(2, 1.0))
+    runner.end(1)
+    assert runner.run(runner.stage([row(1, 2.0)])).tolist() == [5.0], "it was ordered before"
+    runner.run(runner.stage([row(3, 1.0, True)]))
+    assert model.ended == [2, 1]
+    runner.end(3)
+    runner.run(runner.stage([row(3, 7.0, True)]))
+    assert model.totals == {3: 7.0}, "a new start is another sequence"
     model.fails = True
     with pytest.raises(ValueError, match="no"):
         runner.run(runner.stage([row(1, 2.0)]))

@@ -48,12 +48,8 @@ class SequenceRunner(NamedRunner):
             self.open.add(key)
 
     def run(self, staged: Mapping[str, Array]) -> Outputs:
-        ended: list[int] = []
-        while self.ended:
-            ended.append(self.ended.popleft())
-        end = getattr(self.model, "end_sequences", None)
-        if ended and end is not None:
-            end(ended)
+        if self.ended:
+            self._tell_ended(staged)
         try:
             return super().run(staged)
         except Exception:
@@ -61,6 +57,21 @@ class SequenceRunner(NamedRunner):
             for key in staged[SEQUENCE_ID].flat if SEQUENCE_ID in staged else ():
                 self.end(int(key))
             raise
+
+    def _tell_ended(self, staged: Mapping[str, Array]) -> None:
+        """Tell the model of ended sequences, but not of those in its next batch: a start makes a
+        new state, and any other row was ordered before the end, and still needs the old one."""
+        ended: list[int] = []
+        while self.ended:
+            ended.append(self.ended.popleft())
+        if self.tells_all:
+            keys, starts = staged[SEQUENCE_ID].ravel(), staged[SEQUENCE_START].ravel()
+            here = dict(zip(keys.tolist(), starts.tolist(), strict=True))
+            self.ended.extend(key for key in ended if not here.get(key, True))
+            ended = [key for key in ended if key not in here]
+        end = getattr(self.model, "end_sequences", None)
+        if ended and end is not None:
+            end(ended)
 
     def end(self, key: int) -> None:
         """Forget a sequence; its model hears of it before its next batch."""

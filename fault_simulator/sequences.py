@@ -12,6 +12,7 @@ from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import Array
 from fermata.deployments.specs.served_model import CONTROLS, SequenceSpec, ServedModel, TensorSpec
+from fermata.fault_simulator.world import InvariantViolationError
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms, seconds
 
@@ -55,6 +56,8 @@ class StepsModel:
     def __call__(self, given: Mapping[str, Array]) -> dict[str, Array]:
         keys, starts = given["sequence_id"].tolist(), given["sequence_start"].tolist()
         numbers = given["input"][:, 0].tolist()
+        if len(set(keys)) < len(keys):
+            raise InvariantViolationError(f"a batch has steps of one sequence twice: {keys}")
         totals: list[int] = []
         for key, start, number in zip(keys, starts, numbers, strict=True):
             self.totals[key] = next_total(0 if start else self.totals[key], number)

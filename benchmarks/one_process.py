@@ -57,7 +57,12 @@ async def serve_here(
         await processes[-1].start()
     others = 0 if start_others is None else await start_others(await resolve())
     ports = ServerOptions(host="127.0.0.1", grpc_port=0, http_port=0, reuse_port=False)
-    own = FrontendOptions(number=1, server=ports, shared_memory=shared_memory)
+    own = FrontendOptions(
+        number=1,
+        server=ports,
+        shared_memory=shared_memory,
+        client_memory=given.frontend.client_memory,
+    )
     frontend = FrontendProcess(own, registry(given), resolve)
     await frontend.start()
     try:

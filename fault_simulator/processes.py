@@ -328,7 +328,7 @@ class VirtualExecutor:
 
 def number_of(item: Item) -> int:
     """The number of a request, which is its input."""
-    return int((item["input"] if isinstance(item, Mapping) else item)[0])
+    return int((next(iter(item.values())) if isinstance(item, Mapping) else item)[0])
 
 
 def _halves(items: Sequence[tuple[int, Array]]) -> list[Sequence[tuple[int, Array]]]:

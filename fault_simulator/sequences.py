@@ -11,7 +11,15 @@ import numpy as np
 from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import Array
-from fermata.deployments.specs.served_model import CONTROLS, SequenceSpec, ServedModel, TensorSpec
+from fermata.deployments.specs.served_model import (
+    CONTROLS,
+    OUTPUT,
+    SEQUENCE_ID,
+    SEQUENCE_START,
+    SequenceSpec,
+    ServedModel,
+    TensorSpec,
+)
 from fermata.fault_simulator.world import InvariantViolationError
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms, seconds
@@ -54,15 +62,16 @@ class StepsModel:
         self.totals: dict[int, int] = {}
 
     def __call__(self, given: Mapping[str, Array]) -> dict[str, Array]:
-        keys, starts = given["sequence_id"].tolist(), given["sequence_start"].tolist()
-        numbers = given["input"][:, 0].tolist()
+        keys, starts = given[SEQUENCE_ID].tolist(), given[SEQUENCE_START].tolist()
+        values = given[STEPS.input.name]
+        numbers = values[:, 0].tolist()
         if len(set(keys)) < len(keys):
             raise InvariantViolationError(f"a batch has steps of one sequence twice: {keys}")
         totals: list[int] = []
         for key, start, number in zip(keys, starts, numbers, strict=True):
             self.totals[key] = next_total(0 if start else self.totals[key], number)
             totals.append(self.totals[key])
-        return {"output": given["input"].copy(), "total": np.array(totals, np.int64)[:, None]}
+        return {OUTPUT: values.copy(), "total": np.array(totals, np.int64)[:, None]}
 
     def end_sequences(self, keys: list[int]) -> None:
         """Forget these."""

@@ -227,10 +227,8 @@ class Driver:
                     who = client[here], priority[here]
                     request = Request(index, number, now_ns, deadline_ns, expires_at_ns, *who)
                     request.rows = 1 if self.rows is None else self.rows[index]
-                    if self.allowed:
-                        request.allowed = self.allowed.get(client[here])
-                    if self.sequences is not None:
-                        request.sequence = self.sequences.step(number, client[here])
+                    if self.allowed or self.sequences is not None:
+                        self._add_wishes(request)
                     engine.on_request(now_ns, request)
                 elif not uplinks.capture(now_ns, index, client[here]):
                     self.end_ns[index] = DROPPED
@@ -303,10 +301,14 @@ class Driver:
         expires_at_ns = max(deadline_ns, deadline_ns + hard_limit_ns[number] - slo_ns[rid])
         who = client[rid], priority[rid]
         request = Request(rid, number, now_ns, deadline_ns, expires_at_ns, *who)
-        request.allowed = self.allowed.get(client[rid])
-        if self.sequences is not None:
-            request.sequence = self.sequences.step(number, client[rid])
+        self._add_wishes(request)
         self.engine.on_request(now_ns, request)
+
+    def _add_wishes(self, request: Request) -> None:
+        """Add what the client of a request asks for: variants, and its place in a sequence."""
+        request.allowed = self.allowed.get(request.client)
+        if self.sequences is not None:
+            request.sequence = self.sequences.step(request.application, request.client)
 
     def _on_agenda(self, now_ns: int) -> None:
         kind, subject, incarnation = self.cluster.pop()

@@ -11,7 +11,7 @@ from fermata.router.core.sessions.table import (
     ITS_TURN,
     NOWHERE,
     WAITS,
-    Session,
+    OpenSequence,
     SessionTable,
     StepEnd,
 )
@@ -135,7 +135,7 @@ class SequenceQueues(Source):
         self.drop_late(request, self.variant, request.expires_at_ns)
         return self._end(now_ns, (request,), StepEnd.SKIPPED)
 
-    def _enqueue(self, request: Request, session: Session[Request] | None) -> Sequence[int]:
+    def _enqueue(self, request: Request, session: OpenSequence[Request] | None) -> Sequence[int]:
         backend = NOWHERE if session is None else session.home
         if backend == NOWHERE:
             backend = self._emptiest()

@@ -215,7 +215,8 @@ def _classes(model: ServedModel, request: ModelInferRequest) -> tuple[tuple[str,
             raise BadRequestError(f"classification={count}: ask for 1 class or more")
         if "shared_memory_region" in output.parameters:
             raise BadRequestError(
-                "outputs in shared memory are not supported: leave the region out"
+                f"output {shown(output.name)} names shared memory that is not registered for this "
+                "call: register it, or leave the region out"
             )
         found.append((output.name, count))
     return tuple(found)

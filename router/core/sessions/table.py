@@ -29,7 +29,7 @@ class StepEnd:
     """The state is gone or unknown. Whatever ended the request has told its client so."""
 
 
-class Session(Generic[Item]):
+class OpenSequence(Generic[Item]):
     """One open sequence."""
 
     __slots__ = ("current", "home", "key", "lost", "step", "used_at_ns", "waiting")
@@ -57,8 +57,8 @@ class SessionTable(Generic[Item]):
         self.idle_ns = idle_ns
         """A session without a request for so long ends."""
         self.sessions_max = sessions_max
-        self.sessions: dict[int, Session[Item]] = {}
-        self.homes: dict[int, dict[int, Session[Item]]] = {}
+        self.sessions: dict[int, OpenSequence[Item]] = {}
+        self.homes: dict[int, dict[int, OpenSequence[Item]]] = {}
         """By backend: sessions whose state it holds, by key."""
         self.closed: list[tuple[int, int]] = []
         """(backend, key) of states that nobody needs any more, for the owner of the table to
@@ -80,7 +80,7 @@ class SessionTable(Generic[Item]):
                 return DropReason.NO_SEQUENCE
             if len(self.sessions) >= self.sessions_max:
                 return DropReason.FULL
-            session = self.sessions[step.key] = Session(step.key)
+            session = self.sessions[step.key] = OpenSequence(step.key)
         self._use(now_ns, session)
         if session.current is not None:
             session.waiting.append((step, item))
@@ -146,7 +146,7 @@ class SessionTable(Generic[Item]):
         else:
             session.waiting.append((SequenceStep(key, start=True), None))
 
-    def settle(self, session: Session[Item], home: int) -> None:
+    def settle(self, session: OpenSequence[Item], home: int) -> None:
         """Note that a backend holds the state of a session from now on."""
         if session.home != NOWHERE:
             del self.homes[session.home][session.key]
@@ -158,7 +158,7 @@ class SessionTable(Generic[Item]):
         """Sessions whose state this backend holds."""
         return len(self.homes.get(home, ()))
 
-    def lose(self, home: int) -> list[Session[Item]]:
+    def lose(self, home: int) -> list[OpenSequence[Item]]:
         """A backend has gone with all states that it held; returns their sessions."""
         found = list(self.homes.pop(home, {}).values())
         for session in found:
@@ -186,22 +186,22 @@ class SessionTable(Generic[Item]):
         closed, self.closed = self.closed, []
         return closed
 
-    def _idle(self, now_ns: int) -> Iterator[Session[Item]]:
+    def _idle(self, now_ns: int) -> Iterator[OpenSequence[Item]]:
         for session in self.sessions.values():
             if session.used_at_ns + self.idle_ns > now_ns:
                 return
             yield session
 
-    def _use(self, now_ns: int, session: Session[Item]) -> None:
+    def _use(self, now_ns: int, session: OpenSequence[Item]) -> None:
         session.used_at_ns = now_ns
         # The order of the dict is that of use.
         self.sessions[session.key] = self.sessions.pop(session.key)
 
-    def _close(self, session: Session[Item]) -> None:
+    def _close(self, session: OpenSequence[Item]) -> None:
         if session.home != NOWHERE:
             self.closed.append((session.home, session.key))
 
-    def _forget(self, session: Session[Item]) -> None:
+    def _forget(self, session: OpenSequence[Item]) -> None:
         self.settle(session, NOWHERE)
         del self.sessions[session.key]
 

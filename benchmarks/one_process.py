@@ -16,12 +16,16 @@ from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import known_profiles, registry, router_config
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.specs.frontend import FrontendOptions, ServerOptions
+from fermata.foundation.units import seconds
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.transport import LinkOptions, LinkServer
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.precise_timer import precise_timer
 
 START_S = 180.0
+LINKS = LinkOptions()
+PATIENT = LinkOptions(silence_ns=seconds(20))
+"""Links that outlast a machine which is busy with other things; a killed peer is seen at once."""
 STEP_S = 0.02
 
 
@@ -31,6 +35,7 @@ async def serve_here(
     backends: int = 1,
     shared_memory: bool = True,
     start_others: Callable[[str], Awaitable[int]] | None = None,
+    options: LinkOptions = LINKS,
 ) -> AsyncIterator[FrontendProcess]:
     """The frontend of a deployment whose variants have run times in the file. `start_others` is
     given the router's address, and returns how many backends more will come."""
@@ -40,7 +45,6 @@ async def serve_here(
     router = LiveRouter(
         plan, 1, time.monotonic_ns, loop.call_soon, lambda call: precise_timer(loop, call)
     )
-    options = LinkOptions()
     heartbeat = HeartbeatThread(options.beat_ns)
     links = LinkServer(router.hello, router, heartbeat, options)
     port = await links.start("127.0.0.1", 0)
@@ -52,7 +56,7 @@ async def serve_here(
     processes: list[BackendProcess] = []
     for number in range(1, backends + 1):
         runners = {name: await asyncio.to_thread(store.load, name) for name in store.specs}
-        settings = BackendSettings(number, kind=store.kind, node=node_name())
+        settings = BackendSettings(number, kind=store.kind, node=node_name(), links=options)
         processes.append(BackendProcess(settings, runners, resolve))
         await processes[-1].start()
     others = 0 if start_others is None else await start_others(await resolve())
@@ -62,6 +66,7 @@ async def serve_here(
         server=ports,
         shared_memory=shared_memory,
         client_memory=given.frontend.client_memory,
+        links=options,
     )
     frontend = FrontendProcess(own, registry(given), resolve)
     await frontend.start()
@@ -88,7 +93,7 @@ async def run_backend(config: Mapping[str, Any], number: int, address: str) -> N
         return address
 
     runners = {name: await asyncio.to_thread(store.load, name) for name in store.specs}
-    settings = BackendSettings(number, kind=store.kind, node=node_name())
+    settings = BackendSettings(number, kind=store.kind, node=node_name(), links=PATIENT)
     process = BackendProcess(settings, runners, resolve)
     await process.start()
     await asyncio.Event().wait()

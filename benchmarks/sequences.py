@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 import numpy as np
 
-from benchmarks.one_process import serve_here
+from benchmarks.one_process import PATIENT, serve_here
 from benchmarks.sequence_sums import step
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.parameters import parameter
@@ -152,7 +152,7 @@ async def sequences_under_fire(model: str, sequences: int, steps: int = 10) -> S
         return len(backends)
 
     try:
-        async with serve_here(config, backends=0, start_others=start) as frontend:
+        async with serve_here(config, backends=0, start_others=start, options=PATIENT) as frontend:
             target = f"127.0.0.1:{frontend.server.grpc_port}"
             return await play_sequences(target, model, sequences, steps, backends[0].kill)
     finally:

@@ -69,27 +69,25 @@ def deployment(
         "window_s": WINDOW_S,
         "startup_s": WINDOW_S,
     }
+    applications: list[JsonObject] = [
+        {
+            "name": model.name,
+            "slo_ms": model.slo_ns / 1e6,
+            "hard_limit_ms": model.hard_limit_ns / 1e6,
+            "variants": [
+                {
+                    "name": f"{model.name}-1",
+                    "latency_ms": [each / 1e6 for each in TABLES[scaled][f"{model.name}-1"]],
+                    "batch_size_max": 8,
+                }
+            ],
+        }
+        for model in (PLAIN, ENCODED)
+    ]
     return read_config(
         {
             "name": "world",
-            "applications": [
-                {
-                    "name": model.name,
-                    "slo_ms": model.slo_ns / 1e6,
-                    "hard_limit_ms": model.hard_limit_ns / 1e6,
-                    "variants": [
-                        {
-                            "name": f"{model.name}-1",
-                            "latency_ms": [
-                                each / 1e6 for each in TABLES[scaled][f"{model.name}-1"]
-                            ],
-                            "batch_size_max": 8,
-                        }
-                    ],
-                }
-                for model in (PLAIN, ENCODED)
-            ]
-            + list(more),
+            "applications": [*applications, *more],
             "backend": {"count": backends, "device": "emulated"},
             "router": {"policy": policy, "policy_options": options, "standby": standby},
             "autoscaler": scaling if scaled else None,

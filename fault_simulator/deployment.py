@@ -84,13 +84,12 @@ def deployment(
         }
         for model in (PLAIN, ENCODED)
     ]
-    return read_config(
-        {
-            "name": "world",
-            "applications": [*applications, *more],
-            "backend": {"count": backends, "device": "emulated"},
-            "router": {"policy": policy, "policy_options": options, "standby": standby},
-            "autoscaler": scaling if scaled else None,
-            "epochs": EPOCHS if placed else None,
-        }
-    )
+    document: JsonObject = {
+        "name": "world",
+        "applications": [*applications, *more],
+        "backend": {"count": backends, "device": "emulated"},
+        "router": {"policy": policy, "policy_options": options, "standby": standby},
+        "autoscaler": scaling if scaled else None,
+        "epochs": EPOCHS if placed else None,
+    }
+    return read_config(document)

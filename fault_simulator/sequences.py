@@ -29,7 +29,7 @@ STEPS = ServedModel(
     TensorSpec("input", "INT64", (1,)),
     ms(150),
     ms(220),
-    sequences=SequenceSpec(seconds(60), CONTROLS),
+    stateful=SequenceSpec(seconds(60), CONTROLS),
 )
 INPUTS = (STEPS.input, *CONTROLS)
 TABLE = tuple(ms(3 + size) for size in range(1, 9))

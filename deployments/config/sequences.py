@@ -50,7 +50,7 @@ def with_sequences(
         input=inputs[0],
         more_inputs=tuple(inputs[1:]),
         outputs=outputs,
-        sequences=spec,
+        stateful=spec,
         rows_max=1,
     )
 

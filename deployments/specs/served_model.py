@@ -127,7 +127,7 @@ class ServedModel:
     allow_nan: bool = False
     more_inputs: tuple[TensorSpec, ...] = ()
     """Inputs after the first one."""
-    sequences: SequenceSpec | None = None
+    stateful: SequenceSpec | None = None
     """Set if its requests are steps of sequences."""
     rows_max: int = 1
     """Rows that one batch takes; a request with more is split here, and joined."""

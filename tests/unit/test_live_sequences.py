@@ -421,5 +421,5 @@ def test_pictures_may_be_steps_of_sequences() -> None:
         "sequences": True,
     }
     model: ServedModel = registry(config_of(**options)).find("sums", "")[0]
-    assert model.sequences is not None
+    assert model.stateful is not None
     assert not replace(model).decoded_later

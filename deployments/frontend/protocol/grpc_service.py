@@ -17,7 +17,7 @@ from fermata.deployments.frontend.memory.client_memory import ClientMemory, Regi
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.protocol import server_metadata
 from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
-from fermata.deployments.frontend.protocol.memory_service import MemoryService
+from fermata.deployments.frontend.protocol.memory.service import MemoryService
 from fermata.deployments.frontend.protocol.messages import MessageReader
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import response_of

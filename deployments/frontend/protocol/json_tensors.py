@@ -104,10 +104,11 @@ def _add_region_input(request: pb.ModelInferRequest, given: JsonObject) -> None:
 def _described(given: JsonObject) -> tuple[str, str, tuple[int, ...]]:
     """Name, type and shape of an input."""
     name, datatype, dims = given.get("name"), given.get("datatype"), given.get("shape")
-    whole = isinstance(dims, list) and all(type(dim) is int for dim in dims)
+    shape = [dim for dim in dims if type(dim) is int] if isinstance(dims, list) else []
+    whole = isinstance(dims, list) and len(shape) == len(dims)
     if not isinstance(name, str) or not isinstance(datatype, str) or not whole:
         raise BadRequestError(f"input {shown(name)} needs name, datatype and a shape of integers")
-    return name, datatype, tuple(dims or ())
+    return name, datatype, tuple(shape)
 
 
 def _read_input(given: object, rest: memoryview) -> tuple[RawTensor, int]:

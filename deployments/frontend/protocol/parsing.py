@@ -103,7 +103,7 @@ def read_head(
     slo_ns, hard_limit_ns = _time_limits(model, given)
     client = text(given, names.CLIENT) or text(given, names.SEQUENCE)
     step, sequence_id = None, ""
-    if model.sequences is not None:
+    if model.stateful is not None:
         step, sequence_id = _step(model, given, call.tenant)
     terms = RequestTerms(
         model.application(version),

@@ -27,10 +27,10 @@ from fermata.deployments.frontend.protocol.json_tensors import (
     wants_binary,
     write_body,
 )
+from fermata.deployments.frontend.protocol.memory.routes import RestMemory
 from fermata.deployments.frontend.protocol.openapi import document
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
-from fermata.deployments.frontend.protocol.rest_memory import RestMemory
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.foundation.errors import ServingError
 from fermata.foundation.json_types import JsonObject

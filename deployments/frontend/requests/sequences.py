@@ -263,7 +263,7 @@ def with_hidden(request: ParsedRequest, hidden: Sequence[RawTensor]) -> ParsedRe
 
 
 def _spec_and_step(request: ParsedRequest) -> tuple[SequenceSpec, SequenceStep]:
-    spec, step = request.model.sequences, request.terms.sequence
+    spec, step = request.model.stateful, request.terms.sequence
     assert spec is not None
     assert step is not None
     return spec, step

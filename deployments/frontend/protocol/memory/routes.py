@@ -8,7 +8,7 @@ from starlette.routing import Route
 
 from fermata.clients.wire.errors import BadRequestError, shown
 from fermata.deployments.frontend.memory.client_memory import ClientMemory, Region
-from fermata.deployments.frontend.protocol.memory_service import (
+from fermata.deployments.frontend.protocol.memory.service import (
     LOG_SETTINGS,
     NO_CUDA,
     NO_SETTINGS,

@@ -1,8 +1,10 @@
 """Router, frontend and backends on real links in one process, for figures and tests."""
 
 import asyncio
+import json
+import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -14,27 +16,35 @@ from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import known_profiles, registry, router_config
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.specs.frontend import FrontendOptions, ServerOptions
+from fermata.foundation.units import seconds
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.transport import LinkOptions, LinkServer
 from fermata.router.live.driver import LiveRouter
 from fermata.router.live.precise_timer import precise_timer
 
-START_S = 60.0
+START_S = 180.0
+LINKS = LinkOptions()
+PATIENT = LinkOptions(silence_ns=seconds(20))
+"""Links that outlast a machine which is busy with other things; a killed peer is seen at once."""
 STEP_S = 0.02
 
 
 @asynccontextmanager
 async def serve_here(
-    config: Mapping[str, Any], backends: int = 1, shared_memory: bool = True
+    config: Mapping[str, Any],
+    backends: int = 1,
+    shared_memory: bool = True,
+    start_others: Callable[[str], Awaitable[int]] | None = None,
+    options: LinkOptions = LINKS,
 ) -> AsyncIterator[FrontendProcess]:
-    """The frontend of a deployment whose variants have run times in the file."""
+    """The frontend of a deployment whose variants have run times in the file. `start_others` is
+    given the router's address, and returns how many backends more will come."""
     given = read_config(dict(config))
     plan = router_config(given, known_profiles(given))
     loop = asyncio.get_running_loop()
     router = LiveRouter(
         plan, 1, time.monotonic_ns, loop.call_soon, lambda call: precise_timer(loop, call)
     )
-    options = LinkOptions()
     heartbeat = HeartbeatThread(options.beat_ns)
     links = LinkServer(router.hello, router, heartbeat, options)
     port = await links.start("127.0.0.1", 0)
@@ -46,16 +56,23 @@ async def serve_here(
     processes: list[BackendProcess] = []
     for number in range(1, backends + 1):
         runners = {name: await asyncio.to_thread(store.load, name) for name in store.specs}
-        settings = BackendSettings(number, kind=store.kind, node=node_name())
+        settings = BackendSettings(number, kind=store.kind, node=node_name(), links=options)
         processes.append(BackendProcess(settings, runners, resolve))
         await processes[-1].start()
+    others = 0 if start_others is None else await start_others(await resolve())
     ports = ServerOptions(host="127.0.0.1", grpc_port=0, http_port=0, reuse_port=False)
-    own = FrontendOptions(number=1, server=ports, shared_memory=shared_memory)
+    own = FrontendOptions(
+        number=1,
+        server=ports,
+        shared_memory=shared_memory,
+        client_memory=given.frontend.client_memory,
+        links=options,
+    )
     frontend = FrontendProcess(own, registry(given), resolve)
     await frontend.start()
     try:
         async with asyncio.timeout(START_S):
-            while frontend.hub.router is None or len(router.fleet.backends) < backends:
+            while frontend.hub.router is None or len(router.fleet.backends) < backends + others:
                 await asyncio.sleep(STEP_S)
         yield frontend
     finally:
@@ -65,3 +82,22 @@ async def serve_here(
         await links.stop("the run ends")
         router.stop()
         heartbeat.stop()
+
+
+async def run_backend(config: Mapping[str, Any], number: int, address: str) -> None:
+    """One backend that links itself to a router, in a process of its own; ends when killed."""
+    given = read_config(dict(config))
+    store = ModelStore(store_options(given))
+
+    async def resolve() -> str:
+        return address
+
+    runners = {name: await asyncio.to_thread(store.load, name) for name in store.specs}
+    settings = BackendSettings(number, kind=store.kind, node=node_name(), links=PATIENT)
+    process = BackendProcess(settings, runners, resolve)
+    await process.start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(run_backend(json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

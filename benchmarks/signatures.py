@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.figures import Figure, run_parts
 from benchmarks.one_process import serve_here
+from benchmarks.sequences import sequences_under_fire
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import add_input, from_array, response_tensors, to_array
@@ -29,6 +30,7 @@ from fermata.foundation.units import SECOND
 PARTS = {
     "bert": "a small BERT of random weights with three inputs, against offline",
     "rows": "CPU of a row at 16 rows a request over that of single rows",
+    "sequences": "interleaved sequences on two backends, one of which is killed",
     "bad": "requests that do not fit the signature",
 }
 ROWS = 16
@@ -265,6 +267,22 @@ async def bad_answers() -> tuple[int, int, int]:
     return len(given), right, lost
 
 
+def sequence_figures(sequences: int) -> Iterator[Figure]:
+    """Ends of interleaved sequences of which a part loses its backend."""
+    for model, state in (("kept", "kept by the model"), ("carried", "handed back")):
+        found = asyncio.run(sequences_under_fire(model, sequences))
+        name = f"{sequences} sequences, state {state}, one of two backends killed"
+        yield Figure(f"{name}: right answers", found.right, "", 9 * sequences)
+        yield Figure(f"{name}: answers wrong", found.wrong, "", 0, at_most=True)
+        yield Figure(f"{name}: requests lost or told otherwise", found.lost, "", 0, at_most=True)
+        most = max(found.told.values(), default=0)
+        if model == "kept":
+            yield Figure(f"{name}: sequences told", len(found.told), "", 1)
+            yield Figure(f"{name}: each told at most", most, "times", 1, at_most=True)
+        else:
+            yield Figure(f"{name}: sequences told", len(found.told), "", 0, at_most=True)
+
+
 def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     if "bert" in parts:
         worst = asyncio.run(bert_difference(10 if quick else 100))
@@ -276,6 +294,8 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
             "CPU of a row at 16 rows a request over singles'", ratio, "x", 0.25, at_most=True
         )
         yield Figure("goodput at 16 rows a request over singles'", goodput, "x", 0.95)
+    if "sequences" in parts:
+        yield from sequence_figures(100 if quick else 1000)
     if "bad" in parts:
         count, right, lost = asyncio.run(bad_answers())
         yield Figure("bad signatures, shapes, types, rows", count, "cases", 60)

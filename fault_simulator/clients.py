@@ -15,6 +15,7 @@ from fermata.deployments.specs.served_model import ServedModel
 from fermata.fault_simulator.processes import FrontendHost
 from fermata.fault_simulator.world import World
 from fermata.foundation.units import ms
+from fermata.router.core.events import SequenceStep
 from fermata.router.links.messages import Result
 
 PROMISE_NS = ms(50)
@@ -37,6 +38,8 @@ class Sent:
     answered_at_ns: int = 0
     sent_at_ns: int = 0
     cancelled: bool = False
+    step: SequenceStep | None = None
+    """Its part in a sequence."""
 
 
 class SimulatedClients:
@@ -55,9 +58,11 @@ class SimulatedClients:
         for number in [n for n, sent in self.open.items() if sent.frontend is frontend]:
             del self.open[number]
 
-    def send(self, model: ServedModel, frontend: FrontendHost) -> Sent:
+    def send(
+        self, model: ServedModel, frontend: FrontendHost, step: SequenceStep | None = None
+    ) -> Sent:
         """One request, now or as soon as its frontend looks."""
-        sent = Sent(len(self.ledger), model, frontend)
+        sent = Sent(len(self.ledger), model, frontend, step=step)
         self.ledger.append(sent)
         self.world.enter(self.world.now_ns, lambda: self._open(sent), frontend.loop)
         return sent
@@ -70,9 +75,10 @@ class SimulatedClients:
             tensor = RawTensor("input", "BYTES", (1,), data)
         else:
             tensor = RawTensor("input", "INT64", (1,), sent.number.to_bytes(8, "little"))
-        terms = RequestTerms(model.name, model.slo_ns, model.hard_limit_ns, 8)
+        terms = RequestTerms(model.name, model.slo_ns, model.hard_limit_ns, 8, sequence=sent.step)
         given = RequestInput(model, tensor, encoded, batched=False)
-        request = ParsedRequest("1", "", terms, given)
+        sequence_id = "" if sent.step is None else str(sent.step.key)
+        request = ParsedRequest("1", "", terms, given, sequence_id=sequence_id)
         sent.sent_at_ns = world.now_ns
         sent.due_ns = world.now_ns + model.hard_limit_ns + PROMISE_NS
         sent.held_ns = sent.frontend.loop.held_ns

@@ -20,6 +20,13 @@ from fermata.fault_simulator.processes import (
     Machine,
     RouterHost,
 )
+from fermata.fault_simulator.sequences import (
+    STEPS,
+    STEPS_ENTRY,
+    STEPS_VARIANT,
+    TABLE,
+    steps_runners,
+)
 from fermata.fault_simulator.spares import SimulatedSpares
 from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop, World
 from fermata.foundation.errors import ServingError
@@ -87,10 +94,11 @@ class SimulatedDeployment(Harm):
         placed: bool = False,
         links: LinkOptions = LINKS,
         spared: bool = False,
+        sequences: bool = False,
     ) -> None:
         """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
         load; None: the seed decides. `placed`: two sub-clusters, where it does not. `spared`:
-        backends have spares."""
+        backends have spares. `sequences`: there is a model with a state, too."""
         super().__init__()
         self.world, self.rng = world, world.rng("system")
         world.network = SimulatedNetwork(world)
@@ -98,7 +106,9 @@ class SimulatedDeployment(Harm):
         self.room = world.rng("placement").randint(1, 2) if placed and not self.scaled else 0
         """Models that a backend has room for; 0: it holds all of them."""
         placed = self.room > 0
-        self.deployment = deployment(self.rng, backends, self.standby, self.scaled, placed)
+        self.sequences = sequences
+        more = (STEPS_ENTRY,) if sequences else ()
+        self.deployment = deployment(self.rng, backends, self.standby, self.scaled, placed, more)
         self.mark = "first"
         """Version of the code and configuration that the cluster is to run."""
         self.weather = RpcConditions(world.rng("weather"))
@@ -182,7 +192,7 @@ class SimulatedDeployment(Harm):
     @property
     def tables(self) -> Tables:
         """Run times of its models."""
-        return TABLES[self.scaled]
+        return TABLES[self.scaled] | ({STEPS_VARIANT: TABLE} if self.sequences else {})
 
     # Processes
 
@@ -252,9 +262,8 @@ class SimulatedDeployment(Harm):
         options = FrontendOptions(
             number, link_host="world", node="world", shared_memory=False, links=self.links
         )
-        host = FrontendHost(
-            self.world, name, options, Registry.of((PLAIN, ENCODED)), self.resolvers
-        )
+        models = (PLAIN, ENCODED, STEPS) if self.sequences else (PLAIN, ENCODED)
+        host = FrontendHost(self.world, name, options, Registry.of(models), self.resolvers)
         self.frontends.append(host)
         self._started(host)
         host.loop.start(host.run)
@@ -276,6 +285,7 @@ class SimulatedDeployment(Harm):
         host = BackendHost(
             *(self.world, name, number, self.tables, self.resolvers),
             *(self.lose_backend, self.room, self.links),
+            extra=steps_runners() if self.sequences else None,
         )
         host.machine.poison = self.poison
         host.machine.bad_inputs = self.bad_inputs

@@ -24,6 +24,7 @@ from fermata.router.policies.catalog import (
 )
 from fermata.router.policies.family import Family
 from fermata.router.policies.ownership import Ownership
+from fermata.router.policies.sequences import SEQUENCES
 from fermata.router.policies.sneakpeek.classes import check_classes, sharpened
 from fermata.router.policies.sneakpeek.estimator import Estimator
 from fermata.router.policies.sneakpeek.options import SneakPeekOptions, room_ns
@@ -259,6 +260,11 @@ def check(config: RouterConfig) -> None:
             raise ConfigError(f"application {application.name!r} is there twice; rename one")
         seen.add(application.name)
         _check_application(application)
+        if application.sequences and config.swap:
+            raise ConfigError(
+                f"application {application.name!r}: sequences need their model to stay loaded; "
+                "leave backend.swap out, or sequences"
+            )
         _check_policy(config, application)
 
 
@@ -332,6 +338,19 @@ def _check_floor(application: ApplicationSpec, options: Mapping[str, object]) ->
         )
 
 
+def _check_sequences(application: ApplicationSpec, where: str) -> None:
+    """Refuse options that would run requests of a sequence out of order, or elsewhere."""
+    if not application.sequences:
+        return
+    if application.policy not in ("", SEQUENCES):
+        raise ConfigError(
+            f"{where}: policy={application.policy!r}, but its sequences run where their state is; "
+            "leave policy out, or sequences"
+        )
+    if application.newest:
+        raise ConfigError(f"{where}: newest would drop parts of its sequences; leave one out")
+
+
 def _check_application(application: ApplicationSpec) -> None:
     where = f"application {application.name!r}"
     names = [variant.name for variant in application.variants]
@@ -341,6 +360,7 @@ def _check_application(application: ApplicationSpec) -> None:
     ):
         if not value > 0:
             raise ConfigError(f"{where}: {share}={value}; must be above 0")
+    _check_sequences(application, where)
     if not names:
         raise ConfigError(f"{where} has no variants; give at least one")
     if application.serving and application.serving not in names:

@@ -17,6 +17,7 @@ from fermata.deployments.backend.execution.out_of_memory import (
     release_memory,
 )
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
+from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import Array, Item, Outputs, held_as
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
@@ -106,7 +107,8 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool =
         model = EmulatedModel(EmulatedGpu(spec.gpu_lock), spec.table_ns, spec.outputs)
         size_max = min(spec.batch_size_max, len(spec.table_ns))
         if spec.inputs:
-            return NamedRunner(model, size_max, spec.inputs)
+            named = SequenceRunner if spec.keeps_state else NamedRunner
+            return named(model, size_max, spec.inputs)
         plain = PlainRunner(model, size_max)
         return _fitting(spec, plain, spec.input_shape or (3, 1, 1))
     try:
@@ -315,7 +317,8 @@ def _make_runner(spec: ModelSpec, model: Model, device: str) -> Runner:
         )
     if spec.inputs or isinstance(model, NamedNetwork):
         inputs = model.inputs if isinstance(model, NamedNetwork) else spec.inputs
-        return NamedRunner(model, spec.batch_size_max, inputs)
+        named = SequenceRunner if spec.keeps_state else NamedRunner
+        return named(model, spec.batch_size_max, inputs)
     dtype = held_as(spec.input_dtype) if spec.input_dtype else ""
     if device == "cuda" and isinstance(model, TorchModel) and -1 not in card.input_shape:
         from fermata.deployments.backend.execution.graphs import GraphRunner

@@ -23,8 +23,9 @@ from fermata.deployments.backend.execution.executor import (
     Executor,
     request_outputs,
 )
-from fermata.deployments.backend.execution.runner import Runner, RunnerStore
+from fermata.deployments.backend.execution.runner import Runner, RunnerStore, innermost
 from fermata.deployments.backend.execution.segments import Segments
+from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import (
     InputError,
     Item,
@@ -46,6 +47,7 @@ from fermata.router.links.messages import (
     SPARES_FROM,
     BackendStats,
     Drained,
+    EndSequence,
     FrontendAddress,
     Hello,
     LoadVariant,
@@ -158,12 +160,19 @@ class BackendProcess:
         self._announce()
         # Orders may be in flight until the router confirms the drain; one that is gone, or does
         # not answer, sends none.
-        give_up_at_ns = self.clock() + self.settings.drain_answer_ns
-        while self.pipeline.jobs or not self._drained(give_up_at_ns):
+        began_ns = self.clock()
+        while self.pipeline.jobs or not self._drained(began_ns):
             await asyncio.sleep(self.settings.drain_check_s)
 
-    def _drained(self, give_up_at_ns: int) -> bool:
-        return self.drained or self.router is None or self.clock() > give_up_at_ns
+    def _drained(self, began_ns: int) -> bool:
+        wait_ns = self.settings.drain_answer_ns
+        if any(each.open for each in self._sequence_runners()):
+            wait_ns = self.settings.drain_sequences_ns
+        return self.drained or self.router is None or self.clock() > began_ns + wait_ns
+
+    def _sequence_runners(self) -> list[SequenceRunner]:
+        runners = map(innermost, self.runners.values())
+        return [each for each in runners if isinstance(each, SequenceRunner)]
 
     def check(self) -> None:
         """UnfitError if this process is to be replaced: its accelerator hangs or is unusable, or
@@ -201,6 +210,8 @@ class BackendProcess:
             link.close(CloseCode.STALE, refusal, term=self.pipeline.term)
             return
         self.router = link
+        for runner in self._sequence_runners():
+            runner.end_all()
         LOG.info("router linked", extra=fields(term=link.peer.term))
         self.carry_out()
 
@@ -231,6 +242,10 @@ class BackendProcess:
                 self.loading[message.variant] = False
             self._announce()
             self._unload_leaving()
+        elif isinstance(message, EndSequence):
+            runner = innermost(self.runners.get(message.variant))
+            if isinstance(runner, SequenceRunner):
+                runner.end(message.key)
         elif isinstance(message, Drained):
             self.drained = True
         elif isinstance(message, Retire):

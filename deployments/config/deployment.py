@@ -136,6 +136,9 @@ class FrontendConfig(Section):
     end."""
     idle_s: Positive = 120
     """A stream without a request, or a gRPC connection without a call, is ended after this."""
+    client_memory: bool = False
+    """Clients on the same machine may pass tensors in shared memory of their own, under /dev/shm,
+    which a frontend then reads and writes for them."""
     tls: ClientTlsConfig | None = None
     """Absent: plain connections."""
     reply_ms: Annotated[float, Field(ge=0)] = 2

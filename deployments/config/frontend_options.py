@@ -33,6 +33,7 @@ def frontend_options(
         link_host=own_address(config.links.host),
         traces=_traces(config),
         tenants=tenants(config),
+        client_memory=given.client_memory,
         repository_open=config.repository == "open",
         to_zero=scales_to_zero(config),
         table=TableLimits(

@@ -14,6 +14,11 @@ from fermata.applications.variant import Variant
 from fermata.clients.wire.dtypes import NAMES
 from fermata.clients.wire.tensors import FLOATS
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
+from fermata.deployments.config.sequences import (
+    control_inputs,
+    has_sequences,
+    with_sequences,
+)
 from fermata.deployments.config.signature import (
     boxes_of,
     check_same,
@@ -291,11 +296,30 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 picture=_image(application, given) if decodes_later(config, application) else None,
                 precision=variant.precision,
                 finite_outputs=application.finite_outputs,
-                inputs=named_inputs(application, signature),
+                inputs=model_inputs(application, signature, given),
+                keeps_state=application.sequences,
                 outputs=() if signature is None else signature.outputs,
             )
         )
     return specs
+
+
+def model_inputs(
+    application: Application, signature: Signature | None, given: InputSpec
+) -> tuple[TensorSpec, ...]:
+    """Inputs that a model gets by name; none where it gets one array."""
+    named = named_inputs(application, signature)
+    if not has_sequences(application):
+        return named
+    if given.sized or (signature is None and describe(_serving(application).model) is not None):
+        raise ConfigError(
+            f"{application.name}: {_serving(application).model} keeps no state between requests; "
+            "leave sequences and state out"
+        )
+    named = named or (_first(given),)
+    known = {each.name for each in named}
+    controls = control_inputs(application, signature)
+    return (*named, *(each for each in controls if each.name not in known))
 
 
 def input_of(application: Application, signature: Signature | None = None) -> InputSpec:
@@ -365,6 +389,8 @@ def registry(config: DeploymentConfig) -> Registry:
             decoded_later=decodes_later(config, application),
             rows_max=rows_max(application, application.policy or config.router.policy),
         )
+        if not has_sequences(application)
+        else _served_model(application, name, versions[application.name])
         for application, name in given
     )
 
@@ -406,7 +432,7 @@ def _served_model(
         labels = labels or card.labels
     elif signature is None and application.boxes is not None:
         outputs = told_outputs(application, _serving(application).model)
-    return ServedModel(
+    model = ServedModel(
         name=application.name,
         input=_first(given) if signature is None else signature.inputs[0],
         more_inputs=() if signature is None else signature.inputs[1:],
@@ -428,6 +454,7 @@ def _served_model(
             else {}
         ),
     )
+    return with_sequences(application, model, signature)
 
 
 def _image(application: Application, given: InputSpec) -> ImageSpec | None:
@@ -451,7 +478,7 @@ def decodes_later(config: DeploymentConfig, application: Application) -> bool:
     looked_at = application.class_options is not None
     # A model that is loaded for its batch cannot say in time which pictures are broken.
     decoded = given.sized or looked_at or config.backend.swap
-    if application.inputs or not given.image or decoded:
+    if application.inputs or not given.image or decoded or has_sequences(application):
         return False
     return given.decode == "gpu" or (given.decode == "auto" and device == "cuda")
 

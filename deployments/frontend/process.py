@@ -13,6 +13,7 @@ from starlette.routing import Route
 from fermata.deployments.frontend.access.tenants import TokenSource
 from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.frontend.memory.arena import Arena
+from fermata.deployments.frontend.memory.client_memory import ClientMemory
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.server import FrontendServer
 from fermata.deployments.frontend.requests.observers import RequestObserver, observe_with
@@ -84,6 +85,8 @@ class FrontendProcess:
             undo.callback(heartbeat.stop)
             observer = observe_with(self._observers())
             await hub.listen(undo, arena, pool, heartbeat, self.peeker, observer)
+            memory = ClientMemory(options.client_memory)
+            undo.callback(memory.close)
             self.service = InferenceService(
                 hub.driver,
                 hub.registry,
@@ -92,6 +95,7 @@ class FrontendProcess:
                 hub.readiness,
                 hub.tenants,
                 options.server.message_bytes_max,
+                memory,
             )
             self.server = FrontendServer(self.service, options.server, self.routes)
             await self.server.start()

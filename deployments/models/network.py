@@ -258,7 +258,7 @@ class Plain:
     def __init__(self, card: Card, function: Any) -> None:
         self.card = card
         self._function = function
-        for name in ("check_device", "static_bytes"):
+        for name in ("check_device", "static_bytes", "end_sequences"):
             if hasattr(function, name):
                 setattr(self, name, getattr(function, name))
 

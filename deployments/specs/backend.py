@@ -43,6 +43,8 @@ class ModelSpec:
     precision: str = "auto"
     """Floats that a torch network computes with: `fp32`, `fp16`, `bf16`, or `auto`, which is
     `fp16` on a GPU and leaves the weights alone elsewhere."""
+    keeps_state: bool = False
+    """It keeps the state of sequences: no batch of it runs twice."""
     finite_outputs: bool = False
     """A batch whose outputs hold a NaN or an infinity has failed."""
 

@@ -13,6 +13,8 @@ Reader = Callable[[bytes], npt.NDArray[Any]]
 Fit = Literal["stretch", "crop", "centre", "whole"]
 OUTPUT = "output"
 """Name of the output of a model that returns a bare array."""
+SEQUENCE_ID, SEQUENCE_START, SEQUENCE_END = "sequence_id", "sequence_start", "sequence_end"
+"""Inputs of a model that keeps the state of sequences itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,13 @@ class TensorSpec:
 
     def __str__(self) -> str:
         return f"{self.name} {self.datatype}{list(self.shape)}"
+
+
+CONTROLS = (
+    TensorSpec(SEQUENCE_ID, "UINT64", ()),
+    TensorSpec(SEQUENCE_START, "BOOL", ()),
+    TensorSpec(SEQUENCE_END, "BOOL", ()),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +76,22 @@ class ImageSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SequenceSpec:
+    """Inputs that a model gets for the sequence of a request, beside those of its client."""
+
+    idle_ns: int
+    """A sequence without a request for so long ends."""
+    controls: tuple[TensorSpec, ...] = ()
+    """Those of `CONTROLS` that the model takes, where it keeps the state itself."""
+    state: tuple[tuple[TensorSpec, str], ...] = ()
+    """Inputs that hold the state, each with the output that is the next one; zeros at the start."""
+
+    @property
+    def hidden_outputs(self) -> frozenset[str]:
+        return frozenset(output for _, output in self.state)
+
+
+@dataclass(frozen=True, slots=True)
 class ServedModel:
     """An application as clients see it."""
 
@@ -102,6 +127,8 @@ class ServedModel:
     allow_nan: bool = False
     more_inputs: tuple[TensorSpec, ...] = ()
     """Inputs after the first one."""
+    stateful: SequenceSpec | None = None
+    """Set if its requests are steps of sequences."""
     rows_max: int = 1
     """Rows that one batch takes; a request with more is split here, and joined."""
 

@@ -115,6 +115,8 @@ class Submit(msgspec.Struct, tag=10, array_like=True, frozen=True):
     payload: "Payload | None" = None
     """Where its input lies, for the first backend that runs it, if that is on the frontend's
     node."""
+    sequence: tuple[int, bool, bool] | None = None
+    """(key, start, end) of its step in a sequence whose state a backend keeps; None: alone."""
 
 
 class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):
@@ -321,6 +323,13 @@ class Retire(msgspec.Struct, tag=35, array_like=True, frozen=True):
     reason: str
 
 
+class EndSequence(msgspec.Struct, tag=36, array_like=True, frozen=True):
+    """The state of this sequence is not needed any more."""
+
+    variant: str
+    key: int
+
+
 # Backend -> router
 
 
@@ -456,7 +465,9 @@ RouterToFrontend = (
     | Shares
     | Unread
 )
-RouterToBackend = Run | FrontendAddress | LoadVariant | UnloadVariant | Drained | Retire
+RouterToBackend = (
+    Run | FrontendAddress | LoadVariant | UnloadVariant | Drained | Retire | EndSequence
+)
 BackendToRouter = Ready | Done | BackendStats
 BackendAndFrontend = Fetch | Returned | Payload | Result
 Message = (

@@ -16,8 +16,10 @@ from fermata.router.core.events import (
     Dispatch,
     Drop,
     DropReason,
+    EndSession,
     Load,
     Request,
+    SequenceStep,
     Unload,
     Verdict,
 )
@@ -32,6 +34,7 @@ from fermata.router.links.messages import (
     Done,
     Drained,
     Dropped,
+    EndSequence,
     Evidence,
     FrontendStats,
     Hello,
@@ -109,6 +112,8 @@ class LiveRouter:
         self.dispatcher = BatchDispatcher(
             built, self.fleet, self.lead, self.meters, self.notifier, self.supervisor
         )
+        self.vacating: dict[int, LinkPeer] = {}
+        """Backends that are to go once their sequences have ended."""
         self.settling = False
         self.stale = ""
         """Reason why this router must not go on: a newer one has been met."""
@@ -239,6 +244,8 @@ class LiveRouter:
         request.tenant = submit.tenant
         request.rows = max(1, submit.rows)
         request.ticket = submit.payload
+        if submit.sequence is not None:
+            request.sequence = SequenceStep(*submit.sequence)
         wishes = self.clients.wishes
         request.allowed = wishes.allowed(application, submit.accuracy_floor, submit.pinned)
         if self.fleet.separation.active and not self._set_apart(now_ns, request):
@@ -250,16 +257,19 @@ class LiveRouter:
             self.engine.on_request(now_ns, request)
 
     def _set_apart(self, now_ns: int, request: Request) -> bool:
-        """Set a request apart where it has to be; false where its party is refused."""
+        """Set a request apart where it has to be; false where its party is refused. One of a
+        sequence runs where the state is, in any company."""
         separation = self.fleet.separation
         if separation.refused_ns(now_ns, request):
             self._refuse(now_ns, request, DropReason.BLAMED)
             return False
-        request.apart = separation.apart(now_ns, request)
+        if request.sequence is None:
+            request.apart = separation.apart(now_ns, request)
         return True
 
     def _refuse(self, now_ns: int, request: Request, reason: str = DropReason.LATE) -> None:
         """Drop a request that has no chance, before it takes another one's place."""
+        self.engine.on_refused(now_ns, request)
         drop = Drop(request, self.engine.outbox.true_reason(request, reason))
         self.engine.ledger.on_drop(request, drop.reason)
         self.meters.on_drop(now_ns, drop)
@@ -316,8 +326,12 @@ class LiveRouter:
             self.notifier.publish_unavailable()
 
     def _drain(self, now_ns: int, link: LinkPeer) -> None:
-        """Let a backend go; one that has not announced itself here has nothing to finish."""
+        """Let a backend go; one that has not announced itself here has nothing to finish. One that
+        holds sequences goes on until they have ended, or it waits no longer."""
         if self.fleet.backend_of(link) is not None:
+            if not self.engine.vacate(now_ns, link.peer.number):
+                self.vacating[link.peer.number] = link
+                return
             self.fleet.drain(now_ns, link.peer.number)
             # Batches granted in this tick go out before the message that nothing more comes.
             self._carry_out(now_ns)
@@ -387,6 +401,8 @@ class LiveRouter:
     def _settle(self) -> None:
         self.settling = False
         now_ns = self.clock()
+        for link in self._vacated(now_ns) if self.vacating else ():
+            self._drain(now_ns, link)
         for backend in self.supervisor.hung(now_ns):
             link, running = self.fleet.backends[backend].link, self.fleet.state_of(backend).running
             # It may come back when it has ended its batch.
@@ -402,6 +418,16 @@ class LiveRouter:
         self.notifier.publish_fleet()
         self.fleet.flush()
         self.timer.set(min(self.engine.wake_at_ns(), self.supervisor.wake_at_ns()))
+
+    def _vacated(self, now_ns: int) -> list[LinkPeer]:
+        """Backends that were to go, and hold no sequence any more."""
+        found: list[LinkPeer] = []
+        for number, link in list(self.vacating.items()):
+            if self.fleet.backend_of(link) is None:
+                del self.vacating[number]
+            elif self.engine.vacate(now_ns, number):
+                found.append(self.vacating.pop(number))
+        return found
 
     def _carry_out(self, now_ns: int) -> None:
         for effect in self.engine.take_effects():
@@ -424,6 +450,11 @@ class LiveRouter:
             elif isinstance(effect, Compute):
                 source = self.engine.sources[effect.application]
                 self.submit_work(effect.work, partial(self._on_computed, effect, source))
+            elif isinstance(effect, EndSession):
+                if effect.backend in self.fleet.backends:
+                    link = self.fleet.backends[effect.backend].link
+                    name = self.built.variants[effect.variant]
+                    self.fleet.send(link, EndSequence(name, effect.key))
             elif isinstance(effect, Load | Unload) and effect.backend in self.fleet.backends:
                 name = self.built.variants[effect.variant]
                 order = LoadVariant(name) if isinstance(effect, Load) else UnloadVariant(name)

@@ -21,7 +21,7 @@ from fermata.deployments.backend.execution.out_of_memory import (
     is_out_of_memory,
     release_memory,
 )
-from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.runner import Runner, innermost
 from fermata.deployments.backend.execution.tensors import (
     Item,
     Outputs,
@@ -208,6 +208,7 @@ class Executor:
                 failed = describe(error)
                 errors.update(dict.fromkeys(group.places, failed))
                 again = len(group.places) > 1 and not is_out_of_memory(error)
+                again = again and not keeps_state(given.runner)
                 drop_references(error)
                 if again:
                     outputs += run_halves(given.runner, group, errors, spoilt)
@@ -261,6 +262,11 @@ def refusals(box: list[Any], places: list[int], items: list[Item]) -> dict[int, 
     return {each[row]: reason for row, reason in refused.items()}
 
 
+def keeps_state(runner: Runner) -> bool:
+    """Whether a second run of the same rows would change the state of sequences twice."""
+    return getattr(innermost(runner), "keeps_state", False)
+
+
 def take_outputs(flight: Flight) -> Outputs:
     return flight.outputs()
 
@@ -312,7 +318,7 @@ def run_or_halve(
             return [(places, (run or runner.run)(box.pop()))]
     # Every library has an error of its own for a lack of memory.
     except Exception as error:
-        if len(places) == 1 or not is_out_of_memory(error):
+        if len(places) == 1 or not is_out_of_memory(error) or keeps_state(runner):
             raise
         drop_references(error)
     # Outside the handler, which holds the error.

@@ -203,5 +203,6 @@ def _matches(wanted: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 def _refuse_shared_memory(given: Declared) -> None:
     if "shared_memory_region" in given.parameters:
         raise BadRequestError(
-            f"input {given.name!r} names shared memory, which is not supported: send its data"
+            f"input {given.name!r} names shared memory that is not registered for this call: "
+            "register it, or send its data"
         )

@@ -17,6 +17,7 @@ from fermata.deployments.models.pictures.decoding import SIDE_MAX
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.units import NEVER
+from fermata.router.core.events import SequenceStep
 from fermata.router.links.messages import ClientNetworkReport, Truth
 
 OUTPUTS_MAX = 64
@@ -56,10 +57,15 @@ class RequestHead:
     given: Parameters
     traceparent: str = ""
     classes: tuple[tuple[str, int], ...] = ()
+    sequence_id: str = ""
 
     def request(self, request_id: str, read: RequestInput) -> ParsedRequest:
         """The request with this id and input. Raises BadRequestError."""
         size_bytes, rows = read.memory_bytes(), read.rows
+        if self.sequence_id and rows > 1:
+            raise BadRequestError(
+                f"sequence {self.sequence_id} has {rows} rows in one request: send one a request"
+            )
         if size_bytes != self.terms.size_bytes or rows != self.terms.rows:
             self.terms = replace(self.terms, size_bytes=size_bytes, rows=rows)
         report = None
@@ -75,6 +81,7 @@ class RequestHead:
             traceparent=self.traceparent,
             classes=self.classes,
             truth=self._truth() if names.TRUTH in self.given else None,
+            sequence_id=self.sequence_id,
         )
 
     def _truth(self) -> Truth:
@@ -110,6 +117,9 @@ def read_head(
     given: Parameters = request.parameters or {}
     slo_ns, hard_limit_ns = _time_limits(model, given)
     client = text(given, names.CLIENT) or text(given, names.SEQUENCE)
+    step, sequence_id = None, ""
+    if model.stateful is not None:
+        step, sequence_id = _step(model, given, call.tenant)
     terms = RequestTerms(
         model.application(version),
         slo_ns,
@@ -122,6 +132,7 @@ def read_head(
         text(given, names.PINNED),
         tenant_number(call.tenant),
         model.slo_ns,
+        sequence=step,
     )
     return RequestHead(
         model,
@@ -131,7 +142,25 @@ def read_head(
         given,
         text(given, names.TRACEPARENT) or call.traceparent,
         _classes(model, request) if request.outputs else (),
+        sequence_id,
     )
+
+
+def _step(model: ServedModel, given: Parameters, tenant: str) -> tuple[SequenceStep, str]:
+    """A request's part in a sequence, and the sequence's id as its client has it."""
+    sequence_id = text(given, names.SEQUENCE)
+    key = client_number(sequence_id, tenant)
+    if not key:
+        raise BadRequestError(
+            f"model {model.name!r} takes sequences: send parameter {names.SEQUENCE}, a number "
+            "other than 0 or a text"
+        )
+    if isinstance(value_of(given[names.SEQUENCE]), bool | float):
+        raise BadRequestError(
+            f"parameter {names.SEQUENCE}={sequence_id}: must be an integer or a text"
+        )
+    start, end = truth(given, names.SEQUENCE_START), truth(given, names.SEQUENCE_END)
+    return SequenceStep(key, start, end), sequence_id
 
 
 def _check_counts(request: ModelInferRequest) -> None:
@@ -202,7 +231,8 @@ def _classes(model: ServedModel, request: ModelInferRequest) -> tuple[tuple[str,
             raise BadRequestError(f"classification={count}: ask for 1 class or more")
         if "shared_memory_region" in output.parameters:
             raise BadRequestError(
-                "outputs in shared memory are not supported: leave the region out"
+                f"output {shown(output.name)} names shared memory that is not registered for this "
+                "call: register it, or leave the region out"
             )
         found.append((output.name, count))
     return tuple(found)

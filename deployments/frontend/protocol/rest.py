@@ -29,6 +29,7 @@ from fermata.deployments.frontend.protocol.json_tensors import (
     wants_binary,
     write_body,
 )
+from fermata.deployments.frontend.protocol.memory.routes import RestMemory
 from fermata.deployments.frontend.protocol.openapi import document
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
@@ -44,6 +45,7 @@ STATUSES = {
     "CANCELLED": 499,
     "RESOURCE_EXHAUSTED": 429,
     "FAILED_PRECONDITION": 412,
+    "ABORTED": 409,
     "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
@@ -85,6 +87,7 @@ class Rest:
             Route("/v2/repository/models/{model}/load", guard(self.load), methods=["POST"]),
             Route("/v2/repository/models/{model}/unload", guard(self.unload), methods=["POST"]),
         ]
+        routes += RestMemory(self.service.memory, self._options).routes(guard)
         for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             routes += [
                 Route(path, guard(self.model)),
@@ -227,6 +230,8 @@ class Rest:
         is_binary = wants_binary(message)
         tenant: Tenant = request.state.tenant
         call = CallContext(traceparent=request.headers.get(TRACEPARENT, ""), tenant=tenant.name)
+        memory = self.service.memory
+        wanted = memory.fill(tenant.name, message) if memory.regions else []
         parsed = parse_request(message, self.service.registry, call)
         arrived_at_ns = time.monotonic_ns()
         outcome = await _while_connected(request, self.service.driver.infer(parsed, tenant))
@@ -234,6 +239,8 @@ class Rest:
             return _refusal(outcome)
         queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
         response = response_of(parsed, outcome, queue_ns)
+        if wanted:
+            memory.deliver(wanted, response)
         size = sum(len(each) for each in response.raw_output_contents)
         body, head_bytes = await self._run_off_loop(size, lambda: write_body(response, is_binary))
         if head_bytes == len(body):

@@ -18,6 +18,7 @@ EXTENSIONS = (
     "model_repository",
     "schedule_policy",
     "statistics",
+    "system_shared_memory",
 )
 PLATFORM = "fermata"
 

@@ -22,6 +22,8 @@ class ParsedRequest:
     """The client measures its network: acknowledge its frame as soon as that has arrived."""
     traceparent: str = ""
     """The caller's trace, if it named one."""
+    sequence_id: str = ""
+    """The sequence that it is a step of, as its client names it; empty: none."""
     classes: tuple[tuple[str, int], ...] = ()
     """Wanted outputs, each with the number of best classes to name; 0 for the tensor itself."""
     truth: Truth | None = None

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fermata.deployments.frontend.outcomes import Outcome
 from fermata.foundation.units import NEVER
+from fermata.router.core.events import SequenceStep
 from fermata.router.links.messages import Cancel, Payload, Submit
 
 
@@ -30,6 +31,8 @@ class RequestTerms:
     """SLO of its application, which it may be held for whatever its own is."""
     rows: int = 1
     """Places that it takes in a batch."""
+    sequence: SequenceStep | None = None
+    """Its part in a sequence; None: it stands alone."""
 
 
 class PendingRequest:
@@ -52,6 +55,7 @@ class PendingRequest:
         "readers",
         "rid",
         "rows",
+        "sequence",
         "size_bytes",
         "tenant",
         "term",
@@ -71,6 +75,7 @@ class PendingRequest:
         self.tenant = terms.tenant
         self.size_bytes = terms.size_bytes
         self.rows = terms.rows
+        self.sequence = terms.sequence
         self.arrived_at_ns = now_ns
         self.deadline_ns = deadline_ns
         self.expires_at_ns = expires_at_ns

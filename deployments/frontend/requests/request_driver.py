@@ -27,6 +27,7 @@ from fermata.deployments.frontend.requests.pending_request import (
     ToBackend,
     ToRouter,
 )
+from fermata.deployments.frontend.requests.sequences import SequenceRequests
 from fermata.deployments.frontend.requests.stall_detector import StallDetector
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.frontend.size_advice import SizeAdvice
@@ -108,6 +109,9 @@ class RequestDriver:
         self.parts = SplitRequests(
             self._begin_part, lambda rid: self.loop.call_soon(self.cancel, rid)
         )
+        self.sequences = SequenceRequests(
+            self._begin_part, self._refuse, self.clock, self.loop.call_soon
+        )
         self.waiters: dict[int, OnAnswer] = {}
         self.advice = SizeAdvice(self.limits.advice_max)
         self.takes_truths = False
@@ -129,7 +133,10 @@ class RequestDriver:
             or self._input_refusal(request)
         )
         if refusal is not None:
+            self.sequences.on_refused(request)
             return self._refuse(request, refusal)
+        if request.terms.sequence is not None:
+            return self.sequences.open(now_ns, request, on_answer)
         if request.input.rows > 1 and request.is_split:
             return self.parts.open(now_ns, request, on_answer)
         return self._begin(now_ns, request, on_answer)
@@ -209,7 +216,7 @@ class RequestDriver:
 
     def _place(self, given: RequestInput, rid: int) -> Payload:
         tensor, told = given.tensor, (given.packed, given.payload_rows)
-        return self.arena.place(rid, tensor.datatype, given.shape, tensor.data, *told)
+        return self.arena.place(rid, tensor.datatype, given.shape, given.data, *told)
 
     def _peek(
         self,
@@ -220,7 +227,7 @@ class RequestDriver:
         data: bytes | memoryview,
     ) -> None:
         # Neither words nor a picture that is decoded later can be looked at here.
-        if self.peeker is not None and dtype in DTYPES:
+        if self.peeker is not None and dtype in DTYPES and not request.input.hidden:
             sample = np.frombuffer(data, DTYPES[dtype]).reshape(shape)
             application = request.terms.application
             answers = self.table.looks.takes(application, [name for name, _ in request.classes])
@@ -245,6 +252,8 @@ class RequestDriver:
 
     def cancel(self, rid: int) -> None:
         """Its client has left."""
+        if rid < 0:
+            rid = self.sequences.cancel(rid)
         for each in self.parts.forget(rid) or (rid,):
             self.table.on_cancel(self.clock(), each)
         self.pump()

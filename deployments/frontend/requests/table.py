@@ -32,7 +32,7 @@ from fermata.deployments.frontend.requests.pending_request import (
 from fermata.deployments.specs.frontend import TableLimits
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.foundation.units import NEVER, ms, seconds
-from fermata.router.core.events import DropReason
+from fermata.router.core.events import DropReason, SequenceStep
 from fermata.router.links.messages import (
     RID_BITS,
     Cancel,
@@ -353,11 +353,15 @@ class RequestTable:
                     entry.tenant,
                     entry.rows,
                     entry.tell_place() if self.tells_places else None,
+                    None if entry.sequence is None else _step_of(entry.sequence),
                 )
             )
         )
 
     def _resubmit(self, now_ns: int, entry: PendingRequest) -> None:
+        if entry.sequence is not None and entry.term == self.term:
+            # Its router knows what became of it; run twice it would change its state twice.
+            return
         if entry.expires_at_ns - now_ns > self.reply_ns:
             self._submit(now_ns, entry)
 
@@ -391,3 +395,7 @@ class RequestTable:
             self.counts.refuse(entry.application, outcome.reason, entry.tenant)
         else:
             self.counts.serve(now_ns, entry, outcome)
+
+
+def _step_of(step: SequenceStep) -> tuple[int, bool, bool]:
+    return step.key, step.start, step.end

@@ -167,6 +167,13 @@ class RankThread(SourceContext):
             for each in self.backends.values()
         )
 
+    def pool_backends(self, variant: int) -> list[int]:
+        return [
+            each.backend
+            for each in self.backends.values()
+            if each.owner is None and not each.draining and self.runs(each.backend, variant)
+        ]
+
     def has_idle(self, owner: Source | None) -> bool:
         return any(
             each.owner is owner and each.running is None and not each.draining
@@ -202,6 +209,7 @@ class RankThread(SourceContext):
         assert not source.owns_backends
         for index in list(self.standings[source.number]):
             self._quit(source, index)
+        self.sharers = [each for each in self.sharers if each is not source]
         self.vacant.append(source.number)
 
     def retire(self, source: Source) -> None:

@@ -14,11 +14,14 @@ from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.fault_simulator.processes import FrontendHost
 from fermata.fault_simulator.world import World
-from fermata.foundation.units import ms
+from fermata.foundation.units import ms, seconds
 from fermata.router.links.messages import Result
 
 PROMISE_NS = ms(50)
 """After a request has expired: by then its client has an answer."""
+
+PATIENCE_NS = seconds(3)
+"""Several times as long as it takes to see that a backend hangs."""
 
 
 @dataclass(slots=True)
@@ -49,6 +52,8 @@ class SimulatedClients:
         self.ledger: list[Sent] = []
         self.open: dict[int, Sent] = {}
         """By number: no answer yet."""
+        self.patient: set[int] = set()
+        """Requests whose clients wait for long, so that there is time to try them elsewhere."""
 
     def on_lost(self, frontend: FrontendHost) -> None:
         """They see their connections end: that is their answer."""
@@ -70,11 +75,14 @@ class SimulatedClients:
             tensor = RawTensor("input", "BYTES", (1,), data)
         else:
             tensor = RawTensor("input", "INT64", (1,), sent.number.to_bytes(8, "little"))
-        terms = RequestTerms(model.name, model.slo_ns, model.hard_limit_ns, 8)
+        slo_ns, limit_ns = model.slo_ns, model.hard_limit_ns
+        if sent.number in self.patient:
+            slo_ns = limit_ns = PATIENCE_NS
+        terms = RequestTerms(model.name, slo_ns, limit_ns, 8)
         given = RequestInput(model, tensor, encoded, batched=False)
         request = ParsedRequest("1", "", terms, given)
         sent.sent_at_ns = world.now_ns
-        sent.due_ns = world.now_ns + model.hard_limit_ns + PROMISE_NS
+        sent.due_ns = world.now_ns + limit_ns + PROMISE_NS
         sent.held_ns = sent.frontend.loop.held_ns
         self.open[sent.number] = sent
         answer = sent.frontend.hub.driver.open(

@@ -39,6 +39,7 @@ class Sent:
     outcomes: list[Outcome] = field(default_factory=list)
     answered_at_ns: int = 0
     sent_at_ns: int = 0
+    tenant: int = 0
     cancelled: bool = False
 
 
@@ -60,9 +61,9 @@ class SimulatedClients:
         for number in [n for n, sent in self.open.items() if sent.frontend is frontend]:
             del self.open[number]
 
-    def send(self, model: ServedModel, frontend: FrontendHost) -> Sent:
+    def send(self, model: ServedModel, frontend: FrontendHost, tenant: int = 0) -> Sent:
         """One request, now or as soon as its frontend looks."""
-        sent = Sent(len(self.ledger), model, frontend)
+        sent = Sent(len(self.ledger), model, frontend, tenant=tenant)
         self.ledger.append(sent)
         self.world.enter(self.world.now_ns, lambda: self._open(sent), frontend.loop)
         return sent
@@ -78,7 +79,7 @@ class SimulatedClients:
         slo_ns, limit_ns = model.slo_ns, model.hard_limit_ns
         if sent.number in self.patient:
             slo_ns = limit_ns = PATIENCE_NS
-        terms = RequestTerms(model.name, slo_ns, limit_ns, 8)
+        terms = RequestTerms(model.name, slo_ns, limit_ns, 8, tenant=sent.tenant)
         given = RequestInput(model, tensor, encoded, batched=False)
         request = ParsedRequest("1", "", terms, given)
         sent.sent_at_ns = world.now_ns

@@ -44,7 +44,7 @@ def reached_lines() -> Iterator[Lines]:
         yield reached
     finally:
         sys.settrace(before)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
 
 
 def _lines(code: CodeType) -> set[int]:

@@ -86,8 +86,11 @@ class ControlPlaneCore:
         """The seat of a router that leads already; the first where none does."""
         for seat in reversed(range(SEATS)):
             router = await self.cluster.find(seat)
+            if router is None:
+                continue
             with suppress(NoAnswerError):
-                if router is not None and await within(PATIENCE_S, router.leading()):
+                term = await within(PATIENCE_S, router.leading())
+                if term:
                     return seat
         return 0
 

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
-from benchmarks.cut_off import hanging, partitions
+from benchmarks.cut_off import broken, hanging, partitions, raising
 from benchmarks.figures import Figure, parts_parser, run
 from fermata.fault_simulator.run import RunResult, run_lasting, run_seed
 
@@ -28,7 +28,9 @@ ROLES = (
 PARTS = {
     "simulated": "seeds of the fault simulation",
     "lasting": "seeds whose faults never end: the rest must go on serving",
-    "cut-off": "a backend and a frontend that do not reach each other; inputs that hang",
+    "cut-off": "a backend and a frontend that do not reach each other",
+    "broken": "a backend that fails beside good ones, and alone",
+    "inputs": "inputs that hang, and inputs that raise",
     "live": "every process of a running server, killed one after the other",
     **{f"live {role}": "one of them alone" for role in ROLES},
     "only-backend": "the only backend, killed with a spare and without",
@@ -70,7 +72,11 @@ def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
         yield from simulated(given.first, count, run_lasting, " that never end")
     if "cut-off" in parts:
         yield from partitions(quick)
+    if "broken" in parts:
+        yield from broken(quick)
+    if "inputs" in parts:
         yield from hanging(quick)
+        yield from raising(quick)
     # Not above: what needs no server must not need what a server does.
     for role in ROLES:
         if "live" in parts or f"live {role}" in parts:

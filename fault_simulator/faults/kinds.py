@@ -159,11 +159,17 @@ def _bad_inputs(draws: Draws) -> Heal:
     return heal
 
 
+NEIGHBOURS = 4
+"""Requests before and after one that hangs which may be in its batch."""
+
+
 def _hanging_input(draws: Draws) -> Heal:
     """An input that hangs whatever backend runs it."""
     system = draws.system
     number = len(system.clients.ledger) + draws.rng.randrange(20)
     system.hanging.add(number)
+    # Those that may run with it as well: they too would be there to be tried again.
+    system.clients.patient.update(range(number - NEIGHBOURS, number + NEIGHBOURS + 1))
 
     def heal() -> None:
         if not any(number in machine.hung_on for machine in system.machines):

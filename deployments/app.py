@@ -14,6 +14,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from fermata.autoscaler.serve_policy import RelayTarget
+from fermata.deployments.backend.host import LOADED
+from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
 from fermata.deployments.config.policies import PolicyDocument, policies, version_of, with_policies
@@ -27,6 +29,7 @@ from fermata.deployments.control.access import ControlGate
 from fermata.deployments.control.control_plane import SEATS, ControlPlaneCore
 from fermata.deployments.control.health import check_start
 from fermata.deployments.control.ray_cluster import (
+    BACKENDS,
     NAMESPACE,
     RayCluster,
     link_secret,
@@ -68,7 +71,7 @@ def _deployment() -> str:
 class ControlPlane:
     """Connects a `ControlPlaneCore` with Serve and with operators."""
 
-    def __init__(self, config: dict[str, Any], backends: Any, frontends: Any) -> None:
+    def __init__(self, config: dict[str, Any], backends: list[Any], frontends: Any) -> None:
         given = read_config(config)
         start_logs("control", log_options(given))
         tokens = given.control.tokens() if given.control.is_given else ()
@@ -91,7 +94,8 @@ class ControlPlane:
         """(`loading`, current step), (`ready`, ``) or (`failed`, reason)."""
         state, reason = self.control.progress()
         if state == "loading":
-            reason = str(await self.backends.progress.remote())
+            steps = [str(await each.progress.remote()) for each in self.backends]
+            reason = next((each for each in steps if each != LOADED), LOADED)
         return state, reason
 
     async def check_health(self) -> None:
@@ -135,7 +139,8 @@ class Backend:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = read_config(config)
-        self.number = _number(self.config)
+        tag = serve.get_replica_context().replica_tag
+        self.number = process_number(self.config, BACKENDS, tag)
         start_logs(f"backend-{self.number}", log_options(self.config))
         self.host = start_host(self.config, self.number, node_name())
         self.spare = SpareKeeper(self.config, self.host)
@@ -228,6 +233,22 @@ def _scaling_options(config: DeploymentConfig) -> dict[str, Any]:
     }
 
 
+def _backends(config: DeploymentConfig, number: int, version: dict[str, Any]) -> Any:
+    """The deployment of one group of backends."""
+    backend: Any = Backend
+    given = config.backend
+    return backend.options(
+        **version,
+        **_scaling_options(config),
+        name=BACKENDS if number == 1 else f"{BACKENDS}-{number}",
+        ray_actor_options={
+            "num_cpus": given.cpus,
+            "num_gpus": gpus_each(given, gpus_in_cluster()),
+            "resources": given.resources,
+        },
+    ).bind(config.model_dump())
+
+
 def build(arguments: dict[str, Any]) -> serve.Application:
     """The Serve application; `config` is a YAML file's path or the configuration itself."""
     given = arguments.get("config", str(Path(__file__).with_name("local.yaml")))
@@ -236,20 +257,12 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     plain = config.model_dump()
     # Serve keeps the processes of a version: where policies alone differ, it says so to them.
     version = {"version": version_of(config), "_internal": True}
-    gpus = gpus_each(config.backend, gpus_in_cluster())
     # The types of `serve.deployment` do not describe the class that it returns.
-    backend: Any = Backend
     frontend: Any = Frontend
     control: Any = ControlPlane
-    backends = backend.options(
-        **version,
-        **_scaling_options(config),
-        ray_actor_options={
-            "num_cpus": config.backend.cpus,
-            "num_gpus": gpus,
-            "resources": config.backend.resources,
-        },
-    ).bind(plain)
+    backends = [
+        _backends(each, number, version) for number, each in enumerate(groups_of(config), 1)
+    ]
     frontends = frontend.options(
         **version,
         num_replicas=config.frontend.processes,

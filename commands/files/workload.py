@@ -103,9 +103,12 @@ def is_serving_file(data: object) -> bool:
         return False
     keys = set(data)
     simulated = keys & (set(SCENARIO_KEYS) - SHARED_KEYS)
-    if "backends" in simulated:
-        return False
     served = keys & (serving_keys() - SHARED_KEYS)
+    if "backends" in keys:
+        # Both kinds of file may list groups; a number of them is a scenario's.
+        if not isinstance(data["backends"], list) or served == {"backends"}:
+            return False
+        simulated, served = simulated - {"backends"}, served - {"backends"}
     return len(served) > len(simulated) or (not simulated and keys <= serving_keys())
 
 
@@ -191,7 +194,7 @@ def _fleet(config: "DeploymentConfig", beside: Path) -> Fields:
     router, autoscaler, epochs = config.router, config.autoscaler, config.epochs
     preset = presets(router.policy, is_scaled(config))
     told = {
-        "backends": config.backend.count,
+        "backends": _groups(config) or config.backend.count,
         "policy": router.policy,
         "policy_options": {**preset, **router.policy_options},
         "fair_shares": router.fair_shares,
@@ -207,6 +210,16 @@ def _fleet(config: "DeploymentConfig", beside: Path) -> Fields:
         if section is not None
     }
     return Fields("", {**told, **scaled}, beside)
+
+
+def _groups(config: "DeploymentConfig") -> list[dict[str, object]]:
+    """The groups of backends as a scenario writes them."""
+    from fermata.deployments.config.backend_groups import groups_of
+
+    if not config.backends:
+        return []
+    keys = ("count", "kind", "slower")
+    return [each.backend.model_dump(include=set(keys)) for each in groups_of(config)]
 
 
 def _limited(epochs: "EpochsConfig", memory_mb: float | None) -> "EpochsConfig":

@@ -19,6 +19,8 @@ from fermata.router.links.messages import BackendStats
 from fermata.router.links.transport import LinkOptions, Resolve
 
 Costs = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+LOADED = "loaded"
+"""The last step of a start."""
 SWAP_NS = seconds(600)
 """A batch may have to wait for minutes until its model is loaded."""
 
@@ -88,7 +90,7 @@ class BackendHost:
                 self.store.release(name)
             else:
                 found.runners[name] = runner
-        self.step = "loaded"
+        self.step = LOADED
         return found
 
     async def _start(self) -> None:

@@ -43,7 +43,8 @@ class ModelStore:
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
         self.device = pick_device(options.device)
-        self.kind = Cuda().name if self.device == "cuda" else self.device
+        self.called = Cuda().name if self.device == "cuda" else self.device
+        self.kind = options.kind or self.called
         """Accelerator type; backends of one type share run times."""
         self.budget = MemoryBudget(options.memory_bytes_max)
         self.loads = LoadCounts()
@@ -60,7 +61,7 @@ class ModelStore:
         limited = options.swap or options.memory_bytes_max is not None
         if self.device != "cuda" or options.kernels == "plain" or limited:
             return None
-        return BackgroundTuning(cache_folder(os.environ), self.kind)
+        return BackgroundTuning(cache_folder(os.environ), self.called)
 
     def begin_tuning(self) -> None:
         """Try other kernels from now on, beside the batches that are served."""

@@ -13,6 +13,7 @@ def store_options(config: DeploymentConfig) -> StoreOptions:
         device=given.device,
         memory_bytes_max=None if given.memory_mb is None else int(given.memory_mb * 2**20),
         swap=given.swap,
+        kind=given.kind,
         # Ray gives OpenMP the same number, from the cores that it sets aside.
         threads=max(1, int(given.cpus)),
         measure=given.measure,

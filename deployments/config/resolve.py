@@ -13,6 +13,7 @@ from fermata.applications.server_options import InputSpec
 from fermata.applications.variant import Variant
 from fermata.clients.wire.dtypes import NAMES
 from fermata.clients.wire.tensors import FLOATS
+from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
 from fermata.deployments.config.sequences import (
     control_inputs,
@@ -45,7 +46,7 @@ from fermata.deployments.specs.served_model import (
 )
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
-from fermata.profiles.profile import Profile
+from fermata.profiles.profile import Profile, slowed
 from fermata.router.assembly import RouterConfig
 from fermata.router.policies.auto import AUTO, FIXED, resolved
 from fermata.router.policies.catalog import POLICIES, check_sizes
@@ -59,11 +60,12 @@ Profiles = Mapping[str, Profile]
 
 def known_profiles(config: DeploymentConfig) -> dict[str, Profile]:
     """Those that the configuration itself says; the others have to be measured."""
-    found: dict[str, Profile] = {}
-    for _, variant in variants(config):
-        if variant.profile is not None:
-            found[variant.name] = variant.profile
-    return found
+    slower = config.backend.slower
+    return {
+        variant.name: variant.profile if slower == 1.0 else slowed(variant.profile, slower)
+        for _, variant in variants(config)
+        if variant.profile is not None
+    }
 
 
 def variants(config: DeploymentConfig) -> list[tuple[Application, Variant]]:
@@ -78,12 +80,13 @@ def gpus_each(backend: BackendConfig, in_cluster: float) -> int:
     return int(backend.device == "cuda")
 
 
-def check_gpus(backend: BackendConfig, there: float) -> None:
+def check_gpus(backends: Sequence[BackendConfig], there: float) -> None:
     """Raise ConfigError where backends ask for GPUs that will never be there."""
-    wanted = backend.count * gpus_each(backend, there)
+    wanted = sum(each.count * gpus_each(each, there) for each in backends)
     if wanted > there:
+        count = sum(each.count for each in backends)
         raise ConfigError(
-            f"backend.device={backend.device} with count={backend.count} needs {wanted} GPUs, and "
+            f"backend.device={backends[0].device} with count={count} needs {wanted} GPUs, and "
             f"there are {there:g} here; use device: auto or cpu, or a smaller count"
         )
 
@@ -264,8 +267,8 @@ def side_of(variant: Variant) -> int:
 def measured_costs(
     config: DeploymentConfig, profiles: Profiles
 ) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]:
-    """(variant, p50, p99 by batch size) of what the configuration does not say itself."""
-    known = known_profiles(config)
+    """(variant, p50, p99 by batch size) of what the configuration does not say for every kind."""
+    known = known_profiles(config) if config.backend.slower == 1.0 else {}
     found: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
     for _, variant in variants(config):
         if variant.name not in known:
@@ -469,10 +472,12 @@ def _image(application: Application, given: InputSpec) -> ImageSpec | None:
 
 def decodes_later(config: DeploymentConfig, application: Application) -> bool:
     """Whether plain JPEGs of an application are decoded by its backends, on their GPU."""
-    given, device = input_of(application), config.backend.device
-    if given.decode == "gpu" and device not in ("cuda", "auto"):
+    given = input_of(application)
+    devices = [each.backend.device for each in groups_of(config)]
+    other = next((device for device in devices if device not in ("cuda", "auto")), "")
+    if given.decode == "gpu" and other:
         raise ConfigError(
-            f"input.decode=gpu of {application.name} needs backend.device: cuda, not {device}"
+            f"input.decode=gpu of {application.name} needs backend.device: cuda, not {other}"
         )
     # Frames of other sizes, and those that a SneakPeek model looks at, are needed decoded.
     looked_at = application.class_options is not None
@@ -480,7 +485,7 @@ def decodes_later(config: DeploymentConfig, application: Application) -> bool:
     decoded = given.sized or looked_at or config.backend.swap
     if application.inputs or not given.image or decoded or has_sequences(application):
         return False
-    return given.decode == "gpu" or (given.decode == "auto" and device == "cuda")
+    return given.decode == "gpu" or (given.decode == "auto" and set(devices) == {"cuda"})
 
 
 def _reader(card: Card | None) -> Reader | None:

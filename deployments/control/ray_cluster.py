@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
@@ -40,7 +40,7 @@ GOES_ON = ("DEPLOYING", "RUNNING", "UNHEALTHY")
 STATUS_S = 2.0
 SECRET_BYTES = 32
 BACKENDS = "Backend"
-"""Their deployment's name: that of its class."""
+"""Name of their deployment: that of its class. Those of groups have a number behind it."""
 
 
 def log_options(config: DeploymentConfig) -> LogOptions:
@@ -93,8 +93,8 @@ def process_number(config: DeploymentConfig, deployment: str, name: str) -> int:
 class RayCluster:
     """A `Cluster`, seen from a Serve replica."""
 
-    def __init__(self, config: DeploymentConfig, backends: Any) -> None:
-        """`backends` is the handle of their deployment."""
+    def __init__(self, config: DeploymentConfig, backends: Sequence[Any]) -> None:
+        """`backends` are the handles of their deployments."""
         self.config = config
         self.backends = backends
         context: Any = ray.get_runtime_context()
@@ -102,7 +102,8 @@ class RayCluster:
         self.mark = hashlib.blake2s(f"{mark_of(config)}{code}".encode()).hexdigest()
 
     async def profiles(self) -> tuple[str, Mapping[str, Profile]]:
-        kind, found = await self.backends.profiles.remote()
+        # Backends of other kinds bring their own, each when it links.
+        kind, found = await self.backends[0].profiles.remote()
         return kind, found
 
     async def find(self, seat: int) -> Router | None:
@@ -148,8 +149,13 @@ class RayCluster:
         told = await self._status()
         if told is None:
             raise NoAnswerError("Serve does not tell how many backends there are")
-        states = told.deployments[BACKENDS].replica_states
-        return sum(count for state, count in states.items() if state != "STOPPING")
+        return sum(
+            count
+            for name, deployment in told.deployments.items()
+            if name.startswith(BACKENDS)
+            for state, count in deployment.replica_states.items()
+            if state != "STOPPING"
+        )
 
     async def is_followed(self) -> bool:
         told = await self._status()

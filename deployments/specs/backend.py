@@ -56,6 +56,8 @@ class StoreOptions:
     specs: tuple[ModelSpec, ...]
     device: str = "auto"
     """`cuda`, `cpu`, `emulated`, or `auto` for whichever there is."""
+    kind: str = ""
+    """Name of this kind of device; empty: as the device is called."""
     memory_bytes_max: int | None = None
     """Memory that all loaded models may take together; None: no limit."""
     swap: bool = False

@@ -78,10 +78,10 @@ def test_the_serving_variant_says_what_the_input_is() -> None:
 def test_gpus_that_are_not_there_are_said_to_be_missing(device: str, there: float) -> None:
     backend = BackendConfig.model_validate({"device": device, "count": 2})
     with pytest.raises(ConfigError, match=f"needs 2 GPUs, and there are {there:g} here"):
-        check_gpus(backend, there)
+        check_gpus([backend], there)
 
 
 def test_who_asks_for_no_gpu_needs_none() -> None:
     for device in ("auto", "cpu", "emulated"):
-        check_gpus(BackendConfig.model_validate({"device": device, "count": 2}), 1.0)
-    check_gpus(BackendConfig.model_validate({"device": "cuda", "count": 2}), 2.0)
+        check_gpus([BackendConfig.model_validate({"device": device, "count": 2})], 1.0)
+    check_gpus([BackendConfig.model_validate({"device": "cuda", "count": 2})], 2.0)

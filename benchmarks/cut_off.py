@@ -47,7 +47,7 @@ def _send(
     while world.now_ns < until_ns:
         frontend = system.frontends[len(sent) % len(system.frontends)]
         tenant = BAD if is_bad(len(system.clients.ledger)) else GOOD
-        sent.append(system.clients.send(PLAIN, frontend, tenant))
+        sent.append(system.clients.send(PLAIN, frontend, tenant=tenant))
         world.run_until(world.now_ns + every_ns)
     return sent
 

@@ -53,8 +53,9 @@ def configured(setting: Setting) -> dict[str, Any]:
 def shares(folder: Path, setting: Setting) -> Iterator[Figure]:
     """Shares of good answers, with the latencies, the lead and the CPU time of a request."""
     from benchmarks import gpu_figures as gpu
+    from benchmarks.gpu_server import GpuServer
 
-    with gpu.GpuServer(folder, configured(setting)) as server:
+    with GpuServer(folder, configured(setting)) as server:
         server.wait(setting.frontends)
         for sent, rate in setting.rates:
             tensor = gpu.raw(0) if sent == PIXELS else gpu.encoded(0)
@@ -71,13 +72,14 @@ def shares(folder: Path, setting: Setting) -> Iterator[Figure]:
 
 def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     from benchmarks import gpu_figures as gpu
+    from benchmarks.gpu_models import prepare
 
     settings = [SETTINGS[part] for part in parts]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             given = (folder, gpu.MODELS[:1], configured(settings[0]), gpu.IMAGES)
-            pool.apply(gpu.prepare, given)
+            pool.apply(prepare, given)
         for setting in settings[:1] if quick else settings:
             yield from shares(folder, setting)
 

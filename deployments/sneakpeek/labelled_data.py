@@ -194,7 +194,7 @@ class FolderData:
         given = [file.relative_to(path).parts[0] for file in self.files]
         empty = sorted({each.name for each in folders} - set(given))
         if empty:
-            refuse("data", str(path / empty[0]), "holds no pictures; add some or remove the folder")
+            refuse("class", empty[0], f"holds no pictures in {path}; add some or remove the folder")
         self.names, self.labels = number_classes(path, given, names)
 
     def parts(self, numbers: Labels) -> Iterator[Part]:

@@ -450,6 +450,10 @@ class SourceContext:
         """Backends of the pool that may be given the variant."""
         raise NotImplementedError
 
+    def batches_ahead(self) -> int:
+        """Batches that may wait on a backend behind the one that runs."""
+        raise NotImplementedError
+
     def backends_for(self, source: Source) -> int:
         """How many backends of the pool may serve this source."""
         raise NotImplementedError

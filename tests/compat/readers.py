@@ -321,7 +321,8 @@ def _deployment(path: str) -> Meaning:
 
 
 def _loaded(spec: Any) -> Meaning:
-    told = _pick(spec, "name model batch_size_max input_shape input_dtype half")
+    told = _pick(spec, "name model batch_size_max input_shape input_dtype")
+    told["half"] = spec.precision == "auto"
     told["fit"] = "" if spec.frames is None else spec.frames.fit
     return {**told, "run_ns": _at_sizes(spec.table_ns)}
 

@@ -37,6 +37,7 @@ SET: dict[str, Any] = {
     "inputs": [{"name": "ids", "dtype": "INT64", "shape": [-1], "optional": False}],
     "outputs": [{"name": "scores", "dtype": "FP32", "shape": [4]}],
     "boxes": {"output": "found", "format": "xywh"},
+    "state": {"memory": "memory_out"},
     "labels": ["cat", "dog"],
     "rows": [1, 4],
     "clients": CLIENTS,

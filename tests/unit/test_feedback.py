@@ -151,7 +151,10 @@ def post(app: Starlette, path: str, body: object) -> int:
 def test_feedback_is_taken_over_http() -> None:
     driver, registry = ToldDriver(), Registry([MODEL])
     service: Any = SimpleNamespace(
-        driver=driver, registry=registry, tenants=SimpleNamespace(find=lambda token: ANYBODY)
+        driver=driver,
+        registry=registry,
+        tenants=SimpleNamespace(find=lambda token: ANYBODY),
+        memory=None,
     )
     app = Rest(service, 1 << 20).app()
     assert post(app, "/v2/models/cats/feedback", {"label": "yes", "variant": "large"}) == 200

@@ -157,7 +157,9 @@ def test_what_cannot_be_built_from_is_refused_by_name(tmp_path: Path) -> None:
         FolderData(empty, 8, "centre")
     folder = pictures(tmp_path / "data")
     (folder / "void").mkdir()
-    with pytest.raises(ConfigError, match=r"void'.*holds no pictures; add some or remove"):
+    with pytest.raises(
+        ConfigError, match=r"class='void': holds no pictures in .*; add some or remove"
+    ):
         FolderData(folder, 8, "centre")
     (folder / "void").rmdir()
     alone = tmp_path / "alone"

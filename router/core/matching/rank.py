@@ -117,6 +117,9 @@ class RankThread(SourceContext):
     def wait_ns(self, kind: int) -> float:
         return self.waits_ns.get(kind_lane(kind), 0.0)
 
+    def batches_ahead(self) -> int:
+        return self.rules.queued_max
+
     def backends_for(self, source: Source) -> int:
         standing = self.standings[source.number][POOL]
         return (standing.lane.up & standing.able()).bit_count()

@@ -182,13 +182,14 @@ class LookaheadQueue(CentralQueue):
     def _aim(self, now_ns: int) -> None:
         """Take the load and the run times as they are now."""
         self.pool_tables.renew()
-        self.tables = self.pool_tables.mean
+        self.tables = [self._with_inputs(each) for each in self.pool_tables.mean]
         slo_ns = self.family.slo_ns or 2 * max(table[-1] for table in self.tables)
         self.end_in_ns = slo_ns - self.lead.ns(1)
         self.arrivals.least_ns = self.end_in_ns
         self._count_others(now_ns)
         self.fleet.count(self.desk, self.variants, self.end_in_ns)
-        self.tables = [self.costs.of(each, self.fleet.kind).plan_ns for each in self.variants]
+        kind, tables = self.fleet.kind, self.costs.of
+        self.tables = [self._with_inputs(tables(each, kind).plan_ns) for each in self.variants]
         self.constrained.tables = self.pool_tables.known
         able = self.desk.backends_for(self) * self.fleet.worth
         least = 1.0 if self.share == 1.0 else max(1.0, able) * self.share
@@ -251,7 +252,10 @@ class LookaheadQueue(CentralQueue):
         allowance = 1.0 + caution * rules.caution_step
         return QueueProblem(
             tuple(tuple(int(run_ns * allowance) for run_ns in table) for table in self.tables),
-            tuple(tuple(self.costs.of(each, self.fleet.kind).p50_ns) for each in self.variants),
+            tuple(
+                tuple(self._with_inputs(self.costs.of(each, self.fleet.kind).p50_ns))
+                for each in self.variants
+            ),
             tuple(self.accuracy),
             float(self.end_in_ns),
             math.exp(-load * rules.load_step),
@@ -264,8 +268,11 @@ class LookaheadQueue(CentralQueue):
         """In lasting overload a head makes room for a whole batch of the cheapest variant."""
         cheapest = self.hull[0]
         self.overloaded = cheapest.each_ns > self.gap_ns * self.backends * self.stake.part
-        share = 1.0 if self.overloaded else self.options.drop_window
-        self.window = max(1, int(share * cheapest.size))
+        if self.overloaded:
+            self.window = max(1, cheapest.size)
+        else:
+            roomy = int(self.options.drop_window * cheapest.size)
+            self.window = max(1, min(roomy, self._pace_size(self.backends * self.stake.part)))
 
     # Decisions
 
@@ -304,12 +311,12 @@ class LookaheadQueue(CentralQueue):
     def _look_up(
         self, now_ns: int, left_ns: float, table: ValueTable
     ) -> tuple[Choice | None, Choice | None]:
-        waiting, each_ns = len(self.queue), self.lead.per_request_ns
+        waiting = len(self.queue)
         gap_ns = self._next_gap_ns(now_ns)
         wanted: Choice | None = None
         for choice in table.ranked(self._state(now_ns, table)):
             size = choice[1]
-            run_ns = self.tables[choice[2]][size] * self.allowance + each_ns * (size - 1)
+            run_ns = self.tables[choice[2]][size] * self.allowance
             if size <= waiting:
                 if run_ns <= left_ns:
                     return choice, wanted
@@ -383,9 +390,9 @@ class LookaheadQueue(CentralQueue):
 
     def _filled(self, variant: int, size: int, limit: int, left_ns: float) -> Batch | None:
         """A batch of at least this size, filled up to the limit as far as it ends in time."""
-        run_ns, each_ns = self.tables[variant], self.lead.per_request_ns
+        run_ns = self.tables[variant]
         most = min(limit, len(self.queue), len(run_ns) - 1)
-        while most > size and run_ns[most] + each_ns * (most - 1) > left_ns:
+        while most > size and run_ns[most] > left_ns:
             most -= 1
         return Batch(self.variants[variant], self.queue.pop_many(max(size, most)))
 

@@ -12,8 +12,8 @@ from fermata.clients.frames import encode_jpeg
 from fermata.deployments.backend.kernels.background import BackgroundTuning
 from fermata.deployments.backend.kernels.choice import Choice
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner
-from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import read_config
+from fermata.deployments.config.process_options import store_options
 from fermata.deployments.models.cache import cache_folder
 from fermata.deployments.models.network import IMAGENET_MEAN, IMAGENET_STD
 from fermata.deployments.models.pictures.decoding import decode, fit, write

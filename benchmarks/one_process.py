@@ -11,8 +11,8 @@ from typing import Any
 from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
-from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import read_config
+from fermata.deployments.config.process_options import store_options
 from fermata.deployments.config.resolve import known_profiles, registry, router_config
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.specs.frontend import FrontendOptions, ServerOptions

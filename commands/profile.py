@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -93,13 +93,7 @@ def profile(
     """Measure what models cost on this machine: run time by batch size, memory, load time; and
     with --data or --video how good they are."""
     # Imported here: `fermata` without arguments must not wait for torch.
-    from fermata.commands.judging.judge import (
-        judge_labelled,
-        judge_video,
-        read_labelled,
-        read_video,
-    )
-    from fermata.deployments.models.catalog import parse_name
+    from fermata.commands.judging import judge
 
     # A user's functions lie here, and must not be hidden by modules of the same name.
     sys.path.insert(0, os.getcwd())
@@ -107,38 +101,41 @@ def profile(
     shape = read_shape(input_shape)
     check_positive("budget_ms", budget_ms)
     models = at_sizes(models, input_sizes)
-    for index, name in enumerate(models):
-        parse_name(name)
-        if name in models[:index]:
-            refuse("MODEL", name, "is named twice")
+    _check_names(models)
     if not output.parent.is_dir():
         refuse("output", str(output), f"must be in a folder that exists, {output.parent} does not")
-    test = read_video(video, reference, frames, every, metric, (boxes, mean, std, fit))
-    labelled = None if data is None else read_labelled(data)
+    test = judge.read_video(video, reference, frames, every, metric, (boxes, mean, std, fit))
+    labelled = None if data is None else judge.read_labelled(data)
     kind = choose_device(device)
     place = open_device(kind, threads)
     cuda = kind == "cuda"
-    mode = ", ".join(
-        [kind]
-        + ["CUDA graphs"] * (cuda and graphs)
-        + ["float16" if cuda and half else "float32"]
-        + [f"budget {budget_ms:g} ms a size"]
-    )
+    floats = "float16" if cuda and half else "float32"
+    modes = [kind, *["CUDA graphs"] * (cuda and graphs), floats, f"budget {budget_ms:g} ms a size"]
     effort = MeasureEffort(budget_ns=ms(budget_ms))
     openers = [_opener(name, kind, half and cuda, shape) for name in models]
     with _progress() as progress:
         outcomes = _measure(progress, models, openers, sizes, place, effort, cuda, graphs and cuda)
         if labelled is not None:
-            outcomes = judge_labelled(progress, outcomes, openers, labelled)
+            outcomes = judge.judge_labelled(progress, outcomes, openers, labelled)
         if test is not None:
             asked = _opener(reference, kind, half and cuda, shape)
-            outcomes = judge_video(progress, outcomes, openers, test, reference, asked)
+            outcomes = judge.judge_video(progress, outcomes, openers, test, reference, asked)
     profiles = tuple(outcome.profile for outcome in outcomes)
-    save_file(output, Table(output.stem, place.name, f"fermata profile, {mode}", profiles))
+    source = ", ".join(["fermata profile", *modes])
+    save_file(output, Table(output.stem, place.name, source, profiles))
     if as_json:
         print(_report(output, place.name, outcomes))
         return
     _show(output, place.name, outcomes)
+
+
+def _check_names(models: Sequence[str]) -> None:
+    from fermata.deployments.models.catalog import parse_name
+
+    for index, name in enumerate(models):
+        parse_name(name)
+        if name in models[:index]:
+            refuse("MODEL", name, "is named twice")
 
 
 def read_batches(text: str) -> tuple[int, ...]:

@@ -4,8 +4,9 @@ import json
 import time
 import urllib.error
 import urllib.request
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,6 +19,7 @@ from fermata.commands.server_access import CaFile, TokenEnv, TokenFile, access_o
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.json_types import JsonObject
 from fermata.router.telemetry.dashboard_frames import BackendFrame, DashboardFrame, read_frame
+from fermata.router.telemetry.snapshot import CameraSnapshot
 
 ServerUrl = Annotated[
     str, typer.Option("--control", help="Address of the control plane, `control` in its config.")
@@ -102,37 +104,35 @@ def shown_cameras(status: JsonObject) -> Table:
     for heading in ("Mbit/s", "asked", "sent", "fps", "declared", "missed"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("left out because")
-    for told in sorted(_cameras(status), key=lambda each: (-_missed(each), each["client"])):
-        rate_bps = float(told["bandwidth_bps"])
-        lies = told["fps"] > 1.1 * told["declared_fps"] + 1
+    for told in sorted(_cameras(status), key=lambda each: (-_missed(each), each.client)):
+        lies = told.fps > 1.1 * told.declared_fps + 1
         table.add_row(
-            str(told["client"]),
-            str(told["application"]),
-            str(told["variant"]) or "-",
-            f"{rate_bps / 1e6:.1f}" if rate_bps else "-",
-            str(told["size_asked"] or "-"),
-            str(told["size_sent"] or "-"),
-            Text(f"{told['fps']:.1f}", "red" if lies else ""),
-            f"{told['declared_fps']:.1f}",
+            told.client,
+            told.application,
+            told.variant or "-",
+            f"{told.bandwidth_bps / 1e6:.1f}" if told.bandwidth_bps else "-",
+            str(told.size_asked or "-"),
+            str(told.size_sent or "-"),
+            Text(f"{told.fps:.1f}", "red" if lies else ""),
+            f"{told.declared_fps:.1f}",
             Text(f"{_missed(told):.1%}", "red" if _missed(told) > 0.01 else "green"),
-            str(told["reason"]),
+            told.reason,
         )
     return table
 
 
-def _cameras(status: JsonObject) -> list[dict[str, Any]]:
-    found: Any = status.get("cameras", [])
-    return list(found)
+def _cameras(status: JsonObject) -> list[CameraSnapshot]:
+    return msgspec.convert(status.get("cameras", []), list[CameraSnapshot])
 
 
-def _missed(told: dict[str, Any]) -> float:
-    return told["missed"] / told["frames"] if told["frames"] else 0.0
+def _missed(told: CameraSnapshot) -> float:
+    return told.missed / told.frames if told.frames else 0.0
 
 
 def _watch_cameras(control: str, access: Access, once: bool, as_json: bool) -> None:
     status = fetch(control, access, "status")
     if as_json:
-        print(json.dumps(_cameras(status)))
+        print(json.dumps(status.get("cameras", [])))
         return
     if once:
         console = Console()

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -233,7 +234,7 @@ def _scaling_options(config: DeploymentConfig) -> dict[str, Any]:
     }
 
 
-def _backends(config: DeploymentConfig, number: int, version: dict[str, Any]) -> Any:
+def _backends(config: DeploymentConfig, number: int, version: Mapping[str, str | bool]) -> Any:
     """The deployment of one group of backends."""
     backend: Any = Backend
     given = config.backend
@@ -256,7 +257,7 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     config.check_backends()
     plain = config.model_dump()
     # Serve keeps the processes of a version: where policies alone differ, it says so to them.
-    version = {"version": version_of(config), "_internal": True}
+    version: Mapping[str, str | bool] = {"version": version_of(config), "_internal": True}
     # The types of `serve.deployment` do not describe the class that it returns.
     frontend: Any = Frontend
     control: Any = ControlPlane

@@ -106,8 +106,7 @@ class SimulatedDeployment(Harm):
         self.room = world.rng("placement").randint(1, 2) if placed and not self.scaled else 0
         """Models that a backend has room for; 0: it holds all of them."""
         placed = self.room > 0
-        self.sequences = sequences
-        more = (STEPS_ENTRY,) if sequences else ()
+        self.sequences, more = sequences, (STEPS_ENTRY,) if sequences else ()
         self.deployment = deployment(self.rng, backends, self.standby, self.scaled, placed, more)
         self.mark = "first"
         """Version of the code and configuration that the cluster is to run."""

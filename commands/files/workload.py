@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -212,7 +212,7 @@ def _fleet(config: "DeploymentConfig", beside: Path) -> Fields:
     return Fields("", {**told, **scaled}, beside)
 
 
-def _groups(config: "DeploymentConfig") -> list[dict[str, object]]:
+def _groups(config: "DeploymentConfig") -> list[Any]:
     """The groups of backends as a scenario writes them."""
     from fermata.deployments.config.backend_groups import groups_of
 

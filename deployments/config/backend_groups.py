@@ -1,6 +1,6 @@
 """Groups of backends: one deployment may have several kinds of devices."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -47,7 +47,7 @@ def groups_of(config: "DeploymentConfig") -> "tuple[DeploymentConfig, ...]":
     return tuple(found)
 
 
-def counted(data: dict[str, object]) -> dict[str, object]:
+def counted(data: dict[Any, Any]) -> dict[Any, Any]:
     """The document with `backend.count` as its groups say it; refuses a file that says both."""
     groups = data.get("backends")
     if not isinstance(groups, list) or not groups:

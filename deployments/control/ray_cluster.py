@@ -12,8 +12,8 @@ from ray.experimental import internal_kv
 from ray.serve.schema import ApplicationStatusOverview
 
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.link_options import link_options
 from fermata.deployments.config.policies import mark_of
+from fermata.deployments.config.process_options import link_options
 from fermata.deployments.control.cluster import Router
 from fermata.foundation.errors import GoneError, NoAnswerError
 from fermata.foundation.logs import LogOptions

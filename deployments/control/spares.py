@@ -21,10 +21,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fermata.deployments.backend.host import BackendHost, HostOptions
 from fermata.deployments.backend.process import UnfitError
 from fermata.deployments.backend.seats import Holder, Seat, claim_seat, seats_folder
-from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.link_options import link_options
 from fermata.deployments.config.policies import version_of
+from fermata.deployments.config.process_options import link_options, store_options
 from fermata.deployments.config.resolve import known_profiles, measured_costs
 from fermata.deployments.control.ray_cluster import (
     BACKENDS,

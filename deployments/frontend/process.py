@@ -19,7 +19,7 @@ from fermata.deployments.frontend.protocol.server import FrontendServer
 from fermata.deployments.frontend.requests.observers import RequestObserver, observe_with
 from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.request_log import RequestLog
-from fermata.deployments.frontend.requests.trace_file import Traces
+from fermata.deployments.frontend.requests.tracing.trace_file import Traces
 from fermata.deployments.metrics.process_stats import PeriodicReport, resident_bytes
 from fermata.deployments.sneakpeek.store import SneakPeekModel
 from fermata.deployments.specs.frontend import FrontendOptions

@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 
 from fermata.foundation.units import NEVER
 from fermata.router.assembly import policy_of
+from fermata.router.core.engine import Engine
 from fermata.router.live.cameras import cameras
 from fermata.router.live.driver import LiveRouter
 from fermata.router.policies.pool_signals import read_pools
@@ -13,6 +14,7 @@ from fermata.router.telemetry.snapshot import (
     ApplicationSnapshot,
     BackendProcessSnapshot,
     BackendSnapshot,
+    CameraSnapshot,
     FrontendSnapshot,
     LookSnapshot,
     PlacementSnapshot,
@@ -66,13 +68,10 @@ def snapshot_in_slices(
     Whoever comes or goes between two slices may be in one part and not in another.
     """
     engine, now_ns = live.engine, live.clock()
-    wake_ns = engine.wake_at_ns()
     up_ns, sub_clusters = now_ns - live.started_at_ns, _sub_clusters(live, now_ns)
     yield
     parts = yield from _parts(live, now_ns)
     recent = live.meters.recent_batches(now_ns, 0, live.built.variants) if with_batches else None
-    yield
-    listed = cameras(live.clients, live.meters)
     yield
     counts = engine.ledger.applications
     return RouterSnapshot(
@@ -88,7 +87,7 @@ def snapshot_in_slices(
         lost_backends=[f"{number}: {reason}" for number, reason in live.supervisor.losses],
         retired_backends=dict(live.supervisor.retired),
         ejected_backends=dict(live.supervisor.outliers.ejected),
-        next_wake_in_ns=None if wake_ns == NEVER else wake_ns - now_ns,
+        next_wake_in_ns=_wake_in_ns(engine, now_ns),
         lead_ns=live.lead.lead_ns,
         link_ns=live.lead.link_ns,
         timer_late_ns={name: live.lead.late.quantile(share) for name, share in LATENESS},
@@ -115,7 +114,7 @@ def snapshot_in_slices(
         tasks=tasks,
         links_refused=links_refused,
         recent=recent,
-        cameras=listed,
+        cameras=parts.cameras,
     )
 
 
@@ -128,6 +127,7 @@ class _Parts(NamedTuple):
     backends: dict[int, BackendSnapshot]
     processes: ProcessesSnapshot
     placement: PlacementSnapshot
+    cameras: list[CameraSnapshot]
 
 
 def _parts(live: LiveRouter, now_ns: int) -> Slices[_Parts]:
@@ -143,7 +143,14 @@ def _parts(live: LiveRouter, now_ns: int) -> Slices[_Parts]:
     processes = yield from _processes(live)
     placement = live.fleet.placement.snapshot(live.fleet.backends)
     yield
-    return _Parts(applications, policies, variants, backends, processes, placement)
+    listed = cameras(live.clients, live.meters)
+    yield
+    return _Parts(applications, policies, variants, backends, processes, placement, listed)
+
+
+def _wake_in_ns(engine: Engine, now_ns: int) -> int | None:
+    wake_ns = engine.wake_at_ns()
+    return None if wake_ns == NEVER else wake_ns - now_ns
 
 
 def _sliced(

@@ -18,7 +18,7 @@ from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.requests.observers import RequestObservers, observe_with
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.frontend.requests.request_log import RequestLog
-from fermata.deployments.frontend.requests.traces import Tracer
+from fermata.deployments.frontend.requests.tracing.traces import Tracer
 from fermata.foundation import logs
 from fermata.foundation.logs import LOG, LineHandler, LogOptions, debugging, fields, start_logs
 from fermata.foundation.units import NEVER, ms

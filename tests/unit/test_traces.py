@@ -11,8 +11,8 @@ import pytest
 from fermata.commands.trace import chrome_events, read_spans
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
-from fermata.deployments.frontend.requests.trace_file import Traces, otlp_line
-from fermata.deployments.frontend.requests.traces import Span, Tracer, read_traceparent
+from fermata.deployments.frontend.requests.tracing.trace_file import Traces, otlp_line
+from fermata.deployments.frontend.requests.tracing.traces import Span, Tracer, read_traceparent
 from fermata.deployments.specs.frontend import TraceOptions
 from fermata.foundation.rolling_file import RollingFile
 from fermata.foundation.units import ms

@@ -20,7 +20,7 @@ UNKNOWN = "/unknown"
 def grpc_server(
     options: list[tuple[str, int]],
     service: str,
-    methods: Mapping[str, Any],
+    methods: Mapping[str, grpc.RpcMethodHandler],
     others: grpc.GenericRpcHandler,
 ) -> Any:
     """An asyncio server with handlers of `service` by name; `others` refuses all other calls."""

@@ -54,6 +54,16 @@ def read_layers(path: Path) -> list[tuple[str, Options]]:
     return layers
 
 
+def number(given: Options, key: str, usual: str = "") -> int:
+    """A whole number of a layer."""
+    return int(given.get(key, usual))
+
+
+def numbers(given: Options, key: str) -> list[int]:
+    """Whole numbers of a layer, with commas between them."""
+    return [int(each) for each in given.get(key, "").split(",")]
+
+
 class WeightsFile:
     """The numbers of a .weights file, taken one tensor after the other."""
 
@@ -106,15 +116,15 @@ def load_darknet(layers_path: Path, weights_path: Path) -> "torch.nn.Module":
             for index, (kind, given) in enumerate(self.layers):
                 if kind == "convolutional":
                     value = next(convolutions)(value)
-                    if given["activation"] == "leaky":
+                    if given.get("activation") == "leaky":
                         value = torch.nn.functional.leaky_relu(value, SLOPE)
                 elif kind == "route":
                     value = _routed(torch, told, index, given)
                 elif kind == "maxpool":
-                    side, step = int(given["size"]), int(given["stride"])
+                    side, step = number(given, "size"), number(given, "stride")
                     value = torch.nn.functional.max_pool2d(value, side, step)
                 elif kind == "upsample":
-                    scale = int(given["stride"])
+                    scale = number(given, "stride")
                     value = torch.nn.functional.interpolate(value, scale_factor=scale)
                 else:
                     maps.append(value)
@@ -138,14 +148,14 @@ def _convolutions(
     for index, (kind, given) in enumerate(layers):
         if kind == "route":
             parts = [channels[1 + place] for place in _sources(index, given)]
-            channels.append(sum(parts) // int(given.get("groups", "1")))
+            channels.append(sum(parts) // number(given, "groups", "1"))
             continue
         if kind != "convolutional":
             channels.append(channels[-1])
             continue
-        filters, side = int(given["filters"]), int(given["size"])
+        filters, side = number(given, "filters"), number(given, "size")
         padding = side // 2 if given.get("pad") == "1" else 0
-        made = torch.nn.Conv2d(channels[-1], filters, side, int(given["stride"]), padding)
+        made = torch.nn.Conv2d(channels[-1], filters, side, number(given, "stride"), padding)
         normed = given.get("batch_normalize") == "1"
         kernel, bias = weights.convolution(channels[-1], filters, side, normed)
         made.weight.data = torch.from_numpy(kernel)
@@ -157,20 +167,19 @@ def _convolutions(
 
 def _sources(index: int, given: Options) -> list[int]:
     """Layers that a route joins; negative ones count back from it."""
-    named = [int(each) for each in given["layers"].split(",")]
-    return [each if each >= 0 else index + each for each in named]
+    return [each if each >= 0 else index + each for each in numbers(given, "layers")]
 
 
 def _routed(torch: Any, told: "Sequence[torch.Tensor]", index: int, given: Options) -> Any:
     parts = [told[place] for place in _sources(index, given)]
     value = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-    groups = int(given.get("groups", "1"))
-    return value if groups == 1 else value.chunk(groups, dim=1)[int(given["group_id"])]
+    groups = number(given, "groups", "1")
+    return value if groups == 1 else value.chunk(groups, dim=1)[number(given, "group_id")]
 
 
 def _head(given: Options) -> Head:
-    numbers = [int(each) for each in given["anchors"].split(",")]
-    sizes = list(zip(numbers[::2], numbers[1::2], strict=True))
-    mask = [int(each) for each in given["mask"].split(",")]
+    sides = numbers(given, "anchors")
+    sizes = list(zip(sides[::2], sides[1::2], strict=True))
+    mask = numbers(given, "mask")
     scale = float(given.get("scale_x_y", "1"))
-    return Head(tuple(sizes[each] for each in mask), int(given["classes"]), scale)
+    return Head(tuple(sizes[each] for each in mask), number(given, "classes"), scale)

@@ -1,12 +1,12 @@
 """Detectors run over the frames of a clip or folder, one after the other."""
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from fermata.applications.server_options import BoxOptions
@@ -204,28 +204,53 @@ def _three(option: str, text: str) -> tuple[float, ...]:
     return found
 
 
+class CocoCategory(msgspec.Struct):
+    """A class of objects."""
+
+    id: int
+    name: str = ""
+
+
+class CocoPicture(msgspec.Struct):
+    """A picture; frames of a clip have their number for an id, and no file."""
+
+    id: int | str
+    file_name: str = ""
+
+
+class CocoBox(msgspec.Struct):
+    """One object of a picture: left, top, width and height."""
+
+    image_id: int | str
+    bbox: tuple[float, float, float, float]
+    category_id: int
+
+
+class CocoLabels(msgspec.Struct):
+    """A file of labels, as far as it is read."""
+
+    images: list[CocoPicture]
+    annotations: list[CocoBox]
+    categories: list[CocoCategory] = []
+
+
 def read_labels(path: Path, labels: tuple[str, ...] = ()) -> dict[str, Detections]:
     """Boxes by picture from a file in COCO's format: file names, or numbers of frames as ids.
 
     A category is the label of its name, or its own number where there is no such label.
     """
     try:
-        told = json.loads(path.read_text())
+        told = msgspec.json.decode(path.read_bytes(), type=CocoLabels)
         kinds = {
-            each["id"]: labels.index(each["name"])
-            for each in told.get("categories", ())
-            if each.get("name") in labels
+            each.id: labels.index(each.name) for each in told.categories if each.name in labels
         }
-        names = {
-            each["id"]: Path(str(each.get("file_name", each["id"]))) for each in told["images"]
-        }
+        names = {each.id: Path(each.file_name or str(each.id)) for each in told.images}
         rows: dict[str, list[tuple[list[float], int]]] = {each.name: [] for each in names.values()}
-        for each in told["annotations"]:
-            x, y, width, height = map(float, each["bbox"])
-            kind = int(each["category_id"])
-            row = [x, y, x + width, y + height], kinds.get(kind, kind)
-            rows[names[each["image_id"]].name].append(row)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        for box in told.annotations:
+            x, y, width, height = box.bbox
+            kind = kinds.get(box.category_id, box.category_id)
+            rows[names[box.image_id].name].append(([x, y, x + width, y + height], kind))
+    except (OSError, msgspec.MsgspecError, KeyError) as error:
         raise ConfigError(
             f"reference={path}: must be labels in COCO's format (images, annotations with "
             f"image_id, bbox, category_id), or name a model: {type(error).__name__} {error}"

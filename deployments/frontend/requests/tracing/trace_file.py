@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
-from fermata.deployments.frontend.requests.traces import Span, Tracer
+from fermata.deployments.frontend.requests.tracing.traces import Span, Tracer
 from fermata.deployments.specs.frontend import TraceOptions
 from fermata.foundation.json_types import Json, JsonObject
 from fermata.foundation.logs import LOG, fields

@@ -10,7 +10,7 @@ from fermata.fault_simulator.deployment import ENCODED, PLAIN
 from fermata.fault_simulator.faults.lasting import LastingFaults
 from fermata.fault_simulator.faults.schedule import FaultSchedule
 from fermata.fault_simulator.invariants import Invariants
-from fermata.fault_simulator.sequence_load import SequenceClients
+from fermata.fault_simulator.sequences.load import SequenceClients
 from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import InvariantViolationError, World
 from fermata.foundation.units import ms, seconds

@@ -20,7 +20,7 @@ from fermata.fault_simulator.processes import (
     Machine,
     RouterHost,
 )
-from fermata.fault_simulator.sequences import (
+from fermata.fault_simulator.sequences.steps import (
     STEPS,
     STEPS_ENTRY,
     STEPS_VARIANT,

@@ -9,7 +9,7 @@ from fermata.deployments.frontend.outcomes import Outcome
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.fault_simulator.clients import Sent, SimulatedClients
 from fermata.fault_simulator.processes import FrontendHost
-from fermata.fault_simulator.sequences import STEPS, next_total
+from fermata.fault_simulator.sequences.steps import STEPS, next_total
 from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.foundation.units import SECOND
 from fermata.router.core.events import DropReason, SequenceStep

@@ -213,7 +213,8 @@ class SequenceQueues(Source):
         home = self.homes.pop(backend, None)
         queued = [] if home is None else home.queue.pop_many(len(home.queue))
         self.sessions.lose(backend)
-        lanes: list[int] = []
+        # Its lane too: nothing is bid for there any more.
+        lanes: list[int] = [] if home is None else list(home.lane)
         for request in queued:
             if request.sequence is None:
                 lanes.extend(self._enqueue(request, None))

@@ -53,6 +53,7 @@ class PendingRequest:
         "plan_by_ns",
         "priority",
         "readers",
+        "returned_by",
         "rid",
         "rows",
         "sequence",
@@ -92,6 +93,8 @@ class PendingRequest:
         """Estimated probability that its answer is right; negative: unknown."""
         self.fetched_by = -1
         """The backend that has it in a batch; -1: none."""
+        self.returned_by = -1
+        """The backend that returned it last; -1: none."""
         self.placed = False
         """A router was told where its payload lies, for one backend. That counts as a reader."""
         self.unread = False

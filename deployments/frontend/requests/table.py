@@ -229,7 +229,10 @@ class RequestTable:
         for rid in returned.rids:
             entry = self.entries.get(rid)
             self._release(self.lent.on_read(rid, entry))
-            if entry is not None and entry.fetched_by == backend:
+            if entry is None:
+                continue
+            entry.returned_by = backend
+            if entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend, returned.term)
 
     def on_result(self, now_ns: int, backend: int, result: Result) -> None:
@@ -254,9 +257,13 @@ class RequestTable:
         for entry in list(self.entries.values()):
             if backend in entry.waiting or entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend)
-            elif entry.is_told and entry.fetched_by < 0 and self.term >= 0:
-                # It may have been there.
+            elif self._may_be_at(entry, backend) and self.term >= 0:
                 self._resubmit(now_ns, entry)
+
+    def _may_be_at(self, entry: PendingRequest, backend: int) -> bool:
+        """Whether a backend may have a request that it has not fetched: it was told the place of
+        its payload, and has not returned it."""
+        return entry.is_told and entry.fetched_by < 0 and entry.returned_by != backend
 
     def _take_back(self, now_ns: int, entry: PendingRequest, backend: int, term: int = 0) -> None:
         """`term` is that of a router which knows that the backend has it no more; 0: none."""

@@ -173,7 +173,8 @@ class CentralQueue(Source):
             self.gap_ns = SECOND / rps
         self._count_others(now_ns)
         self.pool_tables.renew()
-        self.tables = [self._with_inputs(each) for each in self.pool_tables.mean]
+        self.tables = self.pool_tables.mean
+        self.spaced = [self._with_inputs(each) for each in self.tables]
         self.constrained.tables = self.pool_tables.known
         backends = self._backends()
         self.each_ns = backends * self.gap_ns
@@ -213,9 +214,9 @@ class CentralQueue(Source):
         """The smallest batch with which requests are served faster than they come. A head that
         leaves no room for it makes the queue grow, and with it the number of such heads."""
         each_ns = backends * self.gap_ns / self.rules.pace
-        largest = max(len(table) for table in self.tables) - 1
+        largest = max(len(table) for table in self.spaced) - 1
         for size in range(1, largest):
-            if min(table[size] for table in self.tables if size < len(table)) <= size * each_ns:
+            if min(table[size] for table in self.spaced if size < len(table)) <= size * each_ns:
                 return size
         return largest
 
@@ -226,7 +227,7 @@ class CentralQueue(Source):
         return max(least, able - self.others)
 
     def _points(self, end_in_ns: int) -> list[Point]:
-        points = reachable(self.tables, self.accuracy, end_in_ns, SECOND / self.gap_ns)
+        points = reachable(self.spaced, self.accuracy, end_in_ns, SECOND / self.gap_ns)
         if points:
             return points
         # Nothing leaves room to wait: the fastest alone is what there is.
@@ -480,7 +481,8 @@ class CentralQueue(Source):
         (a sliding window, as `fermata.router.policies.deferred`)."""
         queue = self.queue
         cheapest = self.tables[self.hull[0].variant]
-        window_ns = cheapest[min(self.window, len(cheapest) - 1)]
+        size = min(self.window, len(cheapest) - 1)
+        window_ns = cheapest[size] + self.lead.per_request_ns * (size - 1)
         alone_ns = self._alone_ns()
         while len(queue) > 0:
             first = queue.first()

@@ -182,14 +182,14 @@ class LookaheadQueue(CentralQueue):
     def _aim(self, now_ns: int) -> None:
         """Take the load and the run times as they are now."""
         self.pool_tables.renew()
-        self.tables = [self._with_inputs(each) for each in self.pool_tables.mean]
+        self.tables = self.pool_tables.mean
         slo_ns = self.family.slo_ns or 2 * max(table[-1] for table in self.tables)
         self.end_in_ns = slo_ns - self.lead.ns(1)
         self.arrivals.least_ns = self.end_in_ns
         self._count_others(now_ns)
         self.fleet.count(self.desk, self.variants, self.end_in_ns)
-        kind, tables = self.fleet.kind, self.costs.of
-        self.tables = [self._with_inputs(tables(each, kind).plan_ns) for each in self.variants]
+        self.tables = [self.costs.of(each, self.fleet.kind).plan_ns for each in self.variants]
+        self.spaced = [self._with_inputs(each) for each in self.tables]
         self.constrained.tables = self.pool_tables.known
         able = self.desk.backends_for(self) * self.fleet.worth
         least = 1.0 if self.share == 1.0 else max(1.0, able) * self.share
@@ -226,7 +226,7 @@ class LookaheadQueue(CentralQueue):
             self.caution / rules.caution_step,
         )
         backends = round(self.backends, 1)
-        fixed = (backends, told_apart(self.tables, self.accuracy, self.end_in_ns))
+        fixed = (backends, told_apart(self.spaced, self.accuracy, self.end_in_ns))
         if self.marks and fixed == self.fixed and self._near(marks):
             return
         rounded = tuple(float(round(each)) for each in marks)
@@ -251,7 +251,7 @@ class LookaheadQueue(CentralQueue):
         rules = self.look
         allowance = 1.0 + caution * rules.caution_step
         return QueueProblem(
-            tuple(tuple(int(run_ns * allowance) for run_ns in table) for table in self.tables),
+            tuple(tuple(int(run_ns * allowance) for run_ns in table) for table in self.spaced),
             tuple(
                 tuple(self._with_inputs(self.costs.of(each, self.fleet.kind).p50_ns))
                 for each in self.variants
@@ -311,12 +311,12 @@ class LookaheadQueue(CentralQueue):
     def _look_up(
         self, now_ns: int, left_ns: float, table: ValueTable
     ) -> tuple[Choice | None, Choice | None]:
-        waiting = len(self.queue)
+        waiting, each_ns = len(self.queue), self.lead.per_request_ns
         gap_ns = self._next_gap_ns(now_ns)
         wanted: Choice | None = None
         for choice in table.ranked(self._state(now_ns, table)):
             size = choice[1]
-            run_ns = self.tables[choice[2]][size] * self.allowance
+            run_ns = self.tables[choice[2]][size] * self.allowance + each_ns * (size - 1)
             if size <= waiting:
                 if run_ns <= left_ns:
                     return choice, wanted
@@ -390,9 +390,9 @@ class LookaheadQueue(CentralQueue):
 
     def _filled(self, variant: int, size: int, limit: int, left_ns: float) -> Batch | None:
         """A batch of at least this size, filled up to the limit as far as it ends in time."""
-        run_ns = self.tables[variant]
+        run_ns, each_ns = self.tables[variant], self.lead.per_request_ns
         most = min(limit, len(self.queue), len(run_ns) - 1)
-        while most > size and run_ns[most] > left_ns:
+        while most > size and run_ns[most] + each_ns * (most - 1) > left_ns:
             most -= 1
         return Batch(self.variants[variant], self.queue.pop_many(max(size, most)))
 

@@ -66,7 +66,7 @@ class BoxOptions:
     """The four numbers: two corners, the upper left corner and a size, the middle and a size, or
     two corners with y first. They keep this format."""
     unit: Literal["pixels", "shares"] = "pixels"
-    """Of the model's input: its pixels, or shares of its sides from 0 to 1."""
+    """Measures of the model's input: its pixels, or shares of its sides from 0 to 1."""
     axis: Literal["last", "first"] = "last"
     """Dimension of one answer that holds the numbers of a box: `last` for [boxes, 4 or more],
     `first` for [4 or more, boxes]."""

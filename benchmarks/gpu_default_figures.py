@@ -31,7 +31,7 @@ DEFAULT, JELLYFISH = "auto", "jellyfish-plus"
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one application gave at one load."""
+    """Outcome of one application at one load."""
 
     utility: float
     p99_ms: float
@@ -95,7 +95,7 @@ def _application(name: str) -> dict[str, Any]:
 def serve(
     folder: Path, applications: Sequence[str], seconds: float
 ) -> dict[tuple[str, int], Served]:
-    """What each of them gives at each load, one after the other on one server."""
+    """Outcomes of each of them at each load, one after the other on one server."""
     found: dict[tuple[str, int], Served] = {}
     with GpuServer(folder, deployment(applications)) as server:
         server.wait(FRONTENDS)

@@ -91,7 +91,7 @@ Ledger = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What clients saw of one fault."""
+    """Answers and gaps that clients saw at one fault."""
 
     lost: int
     """Sent on a connection that lived on, and never answered."""

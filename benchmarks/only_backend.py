@@ -35,7 +35,7 @@ TRUE = {GOOD, LATE, DropReason.LOST, DropReason.NO_BACKEND, DropReason.CANCELLED
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What clients saw of one kill."""
+    """Answers and gaps that clients saw at one kill."""
 
     gap_s: float
     """The longest time for which clients waited and none had a good answer."""

@@ -36,7 +36,7 @@ P99, COMPLETED = "99.00 percentile latency (ns)", "Completed samples per second"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What LoadGen says of a server."""
+    """LoadGen's verdict on a server."""
 
     p99_ms: float
     completed_rps: float
@@ -119,7 +119,7 @@ def _nothing(*given: Any) -> None:
 
 
 def read_summary(text: str) -> dict[str, str]:
-    """What LoadGen's summary says, by the words before the colon."""
+    """Figures of LoadGen's summary, by the words before the colon."""
     found = [LINE.match(line) for line in text.splitlines()]
     return {each["what"]: each["value"] for each in found if each is not None}
 

@@ -143,6 +143,10 @@ class Invariants:
         live = leader.live if leader is not None else None
         if refusal.reason not in OVERLOAD or live is None:
             return
+        heard = sent.frontend.hub.readiness.fleet
+        if heard is not None and heard.backends:
+            # A link keeps the order: this was said while there was one, and is late.
+            return
         up = [host for host in self.system.backends if host.loop.alive]
         if not up and not live.fleet.backends:
             self.system.clients.broken(f"request {sent.number} was refused as {refusal.reason}")

@@ -13,7 +13,8 @@ from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.process_options import store_options
-from fermata.deployments.config.resolve import known_profiles, registry, router_config
+from fermata.deployments.config.resolve import known_profiles, router_config
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.specs.frontend import FrontendOptions, ServerOptions
 from fermata.foundation.units import seconds

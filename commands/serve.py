@@ -20,7 +20,9 @@ from fermata.commands.files.workload import Profiles, is_scenario
 from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import ControlConfig, DeploymentConfig, read_config
 from fermata.deployments.config.endpoints import endpoints, with_free_ports
-from fermata.deployments.config.resolve import check_gpus, peeks, registry
+from fermata.deployments.config.resolve import check_gpus
+from fermata.deployments.config.served.looks import peeks
+from fermata.deployments.config.served.registry import registry
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.ports import held
 from fermata.foundation.sections import Mark, options

@@ -20,11 +20,9 @@ from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
 from fermata.deployments.config.policies import PolicyDocument, policies, version_of, with_policies
-from fermata.deployments.config.resolve import (
-    gpus_each,
-    peeks,
-    registry,
-)
+from fermata.deployments.config.resolve import gpus_each
+from fermata.deployments.config.served.looks import peeks
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.config.token_reader import TokenReader, Tokens
 from fermata.deployments.control.access import ControlGate
 from fermata.deployments.control.control_plane import SEATS, ControlPlaneCore

@@ -247,7 +247,7 @@ def _with_peek(application: Application) -> Application:
     if given is None or not given.sneakpeek or not isinstance(given.sneakpeek, str):
         return application
     try:
-        from fermata.deployments.config.resolve import peek_of
+        from fermata.deployments.config.served.looks import peek_of
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is missing; pip install 'fermata[serve]'") from None
     model = peek_of(application)

@@ -1,59 +1,36 @@
-"""From a configuration and measured profiles to what each process is told."""
+"""From a configuration and measured profiles to what routers and backends are told."""
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-
-import numpy as np
 
 from fermata.applications.application import Application
 from fermata.applications.reader import router_names
 from fermata.applications.server_options import InputSpec
 from fermata.applications.variant import Variant
-from fermata.clients.wire.dtypes import NAMES
-from fermata.clients.wire.tensors import FLOATS
-from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
-from fermata.deployments.config.sequences import (
-    control_inputs,
-    has_sequences,
-    with_sequences,
+from fermata.deployments.config.served.inputs import (
+    check_input,
+    decodes_later,
+    image_of,
+    input_of,
+    input_shape,
+    model_inputs,
+    side_of,
 )
-from fermata.deployments.config.signature import (
-    boxes_of,
-    check_same,
-    named_inputs,
+from fermata.deployments.config.served.looks import peek_of
+from fermata.deployments.config.served.signature import (
     signature_of,
-    told_outputs,
 )
-from fermata.deployments.models.catalog import describe
-from fermata.deployments.models.digits import training_data
-from fermata.deployments.models.minilm import Tokens
-from fermata.deployments.models.model import Array, Card
-from fermata.deployments.models.sizes import split_size
-from fermata.deployments.sneakpeek.building import build_model
-from fermata.deployments.sneakpeek.store import SneakPeekModel, load_model
 from fermata.deployments.specs.backend import ModelSpec
-from fermata.deployments.specs.registry import Registry
-from fermata.deployments.specs.served_model import (
-    OUTPUT,
-    ImageSpec,
-    Reader,
-    ServedModel,
-    Signature,
-    TensorSpec,
-)
+from fermata.deployments.specs.served_model import ImageSpec
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.profiles.profile import Profile, slowed
 from fermata.router.assembly import RouterConfig
-from fermata.router.policies.auto import AUTO, FIXED, resolved
-from fermata.router.policies.catalog import POLICIES, check_sizes
+from fermata.router.policies.auto import AUTO, FIXED
+from fermata.router.policies.catalog import check_sizes
 from fermata.router.policies.sneakpeek.classes import Classes
 
-EMBEDDED = "digits"
-"""In place of a file: a SneakPeek model of the digits that embedded models are trained on."""
 Profiles = Mapping[str, Profile]
 """By variant."""
 
@@ -176,60 +153,6 @@ def _classes(application: Application, profiles: Profiles) -> Classes | None:
     )
 
 
-def peek_of(application: Application) -> SneakPeekModel | None:
-    """The application's SneakPeek model, checked against its data."""
-    given = application.class_options
-    # Simulations make one up where there is no file; a server has none then.
-    if given is None or not given.sneakpeek or not isinstance(given.sneakpeek, str):
-        return None
-    if given.sneakpeek == EMBEDDED:
-        model = build_model(*training_data())
-    else:
-        model = load_model(Path(given.sneakpeek), Path(given.data) if given.data else None)
-    spec = input_of(application)
-    _check_peek(application, spec, model)
-    # Built from pixels, so it looks at pixels.
-    normalised = spec.image and spec.dtype != "UINT8" and model.dtype == "uint8"
-    scale = (tuple(spec.mean), tuple(spec.std)) if normalised else None
-    return replace(model, fit=spec.fit if spec.sized else "", scale=scale)
-
-
-def _check_peek(application: Application, spec: InputSpec, model: SneakPeekModel) -> None:
-    """Refuse a SneakPeek model that could not look at the application's inputs, or that has its
-    classes in another order."""
-    shape = model.input_shape
-    labels = tuple(application.labels)
-    if model.names and labels and model.names != labels:
-        raise ConfigError(
-            f"sneakpeek of {application.name} has the classes {_few(model.names)}, and labels are "
-            f"{_few(labels)}; build it again with --labels, in the order of the answers"
-        )
-    if spec.sized:
-        if len(shape) == 3 and shape[0] == 3 and shape[1] == shape[2]:
-            return
-        rule = "looks at pictures of any size need a model of square ones, [3, side, side]"
-    elif min(spec.shape, default=0) < 0 or model.sees(tuple(spec.shape)):
-        return
-    else:
-        rule = f"requests of {application.name} are {list(spec.shape)}"
-    raise ConfigError(
-        f"sneakpeek of {application.name} was built from samples of {list(shape)}: {rule}; build "
-        "it again from inputs as they are sent"
-    )
-
-
-def _few(names: Sequence[str]) -> str:
-    """The first names of a list."""
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def peeks(config: DeploymentConfig) -> dict[str, SneakPeekModel]:
-    """SneakPeek models of frontends, by the router's name of the application."""
-    names = router_names(config.applications)
-    found = {name: peek_of(each) for name, each in zip(names, config.applications, strict=True)}
-    return {name: model for name, model in found.items() if model is not None}
-
-
 def _variant(variant: Variant, profiles: Profiles, swaps: bool, swap: bool = False) -> Variant:
     """`swaps`: a variant that is not there may be brought in; not where a client took it away.
     `swap`: backends hold one at a time, so that each has to be brought in now and then."""
@@ -257,13 +180,6 @@ def swap_in_of(variant: Variant, profile: Profile, swaps: bool, swap: bool) -> i
     return known_ns or max(1, profile.load_ns) if swap else known_ns
 
 
-def side_of(variant: Variant) -> int:
-    """Side of the pictures that a variant takes, as the configuration says it; 0: not at all."""
-    if variant.input_size:
-        return variant.input_size
-    return split_size(variant.model)[1] or 0
-
-
 def measured_costs(
     config: DeploymentConfig, profiles: Profiles
 ) -> tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]:
@@ -284,19 +200,21 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
         signature = signature_of(application, variant.model)
         given = input_of(application, signature)
         if not given.sized:
-            _check_input(application, variant, given)
+            check_input(application, variant, given)
         emulated = profiles[variant.name] if variant.model == "emulated" else None
         specs.append(
             ModelSpec(
                 variant.name,
                 variant.model,
                 variant.batch_size_max,
-                _input_shape(variant, given),
+                input_shape(variant, given),
                 given.dtype,
                 () if emulated is None else tuple(emulated.table_ns(variant.batch_size_max)),
                 0 if emulated is None else emulated.static_bytes,
-                frames=_image(application, given) if given.sized else None,
-                picture=_image(application, given) if decodes_later(config, application) else None,
+                frames=image_of(application, given) if given.sized else None,
+                picture=image_of(application, given)
+                if decodes_later(config, application)
+                else None,
                 precision=variant.precision,
                 finite_outputs=application.finite_outputs,
                 inputs=model_inputs(application, signature, given),
@@ -307,195 +225,8 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
     return specs
 
 
-def model_inputs(
-    application: Application, signature: Signature | None, given: InputSpec
-) -> tuple[TensorSpec, ...]:
-    """Inputs that a model gets by name; none where it gets one array."""
-    named = named_inputs(application, signature)
-    if not has_sequences(application):
-        return named
-    if given.sized or (signature is None and describe(_serving(application).model) is not None):
-        raise ConfigError(
-            f"{application.name}: {_serving(application).model} keeps no state between requests; "
-            "leave sequences and state out"
-        )
-    named = named or (_first(given),)
-    known = {each.name for each in named}
-    controls = control_inputs(application, signature)
-    return (*named, *(each for each in controls if each.name not in known))
-
-
-def input_of(application: Application, signature: Signature | None = None) -> InputSpec:
-    """The first input of a request: as configured, or as the model that serves says of itself."""
-    if signature is not None:
-        first = signature.inputs[0]
-        return InputSpec(first.name, first.datatype, first.shape)  # type: ignore[arg-type]
-    card = describe(_serving(application).model)
-    if application.input is not None or card is None:
-        return application.input or InputSpec()
-    return InputSpec(
-        dtype=NAMES[np.dtype(card.input_dtype)],  # type: ignore[arg-type]
-        shape=card.input_shape,
-        image=bool(card.fit),
-        fit=card.fit or "stretch",  # type: ignore[arg-type]
-    )
-
-
-def _serving(application: Application) -> Variant:
-    """The variant that serves unless the policy chooses."""
-    for variant in application.variants:
-        if variant.name == application.serving:
-            return variant
-    return application.variants[0]
-
-
-def _check_input(application: Application, variant: Variant, given: InputSpec) -> None:
-    card = describe(variant.model)
-    if card is not None and card.input_shape != given.shape:
-        raise ConfigError(
-            f"{variant.name} takes inputs of {list(card.input_shape)}, {application.name} gives it "
-            f"{list(given.shape)}; give it an application of its own"
-        )
-
-
-def _input_shape(variant: Variant, given: InputSpec) -> tuple[int, ...]:
-    if not given.sized:
-        return given.shape
-    is_number = given.dtype == "UINT8" or given.dtype in FLOATS
-    if not is_number or not given.image or given.fit not in ("whole", "centre"):
-        raise ConfigError(
-            f"{variant.name}: input.sized needs image: true, dtype: UINT8 or floating-point, and "
-            f"fit: whole or centre; {given.dtype} and {given.fit} are given"
-        )
-    side = side_of(variant)
-    if not side:
-        raise ConfigError(
-            f"{variant.name}: input.sized needs the side of its pictures; give input_size, or name "
-            "it as in imagenet:lite0@160"
-        )
-    return (3, side, side)
-
-
-def registry(config: DeploymentConfig) -> Registry:
-    """Models that frontends offer to clients."""
-    names = router_names(config.applications)
-    given = sorted(zip(config.applications, names, strict=True), key=lambda pair: pair[0].version)
-    versions: dict[str, tuple[str, ...]] = {}
-    for application, _ in given:
-        versions[application.name] = (
-            *versions.get(application.name, ()),
-            str(application.version),
-        )
-    return Registry.of(
-        replace(
-            _served_model(application, name, versions[application.name]),
-            decoded_later=decodes_later(config, application),
-            rows_max=rows_max(application, application.policy or config.router.policy),
-        )
-        if not has_sequences(application)
-        else _served_model(application, name, versions[application.name])
-        for application, name in given
-    )
-
-
-def rows_max(application: Application, policy: str) -> int:
-    """Rows of one request that the application's batches take, and end in half of its SLO."""
-    if not POLICIES[resolved(application, policy, {})[0]].counts_rows:
-        return 1
-    serving = _serving(application)
-    if serving.profile is None:
-        return serving.batch_size_max
-    table_ns = serving.profile.table_ns(serving.batch_size_max)
-    return max(1, bisect_right(table_ns, application.slo_ns // 2))
-
-
-def _signature(application: Application) -> Signature | None:
-    """The signature of an application, which all of its variants have."""
-    found = {each.name: signature_of(application, each.model) for each in application.variants}
-    known = {name: each for name, each in found.items() if each is not None}
-    if known:
-        check_same(application, known)
-    return found[_serving(application).name]
-
-
-def _first(given: InputSpec) -> TensorSpec:
-    return TensorSpec(given.name, given.dtype, given.shape)
-
-
-def _served_model(
-    application: Application, router_name: str, versions: tuple[str, ...]
-) -> ServedModel:
-    signature = _signature(application)
-    given = input_of(application, signature)
-    card = describe(_serving(application).model)
-    outputs = () if signature is None else signature.outputs
-    labels = application.labels
-    if card is not None:
-        outputs = card.outputs or (TensorSpec(OUTPUT, "FP32", card.output_shape),)
-        labels = labels or card.labels
-    elif signature is None and application.boxes is not None:
-        outputs = told_outputs(application, _serving(application).model)
-    model = ServedModel(
-        name=application.name,
-        input=_first(given) if signature is None else signature.inputs[0],
-        more_inputs=() if signature is None else signature.inputs[1:],
-        slo_ns=application.slo_ns,
-        hard_limit_ns=application.limit_ns,
-        outputs=outputs,
-        versions=versions,
-        version=str(application.version),
-        router_name=router_name,
-        share=1.0 if application.canary is None else application.canary.share,
-        image=_image(application, given),
-        read=_reader(card),
-        boxes=boxes_of(application, _serving(application).model, outputs, given.image),
-        variants=tuple(variant.name for variant in application.variants),
-        labels=labels,
-        sides=(
-            {variant.name: side_of(variant) for variant in application.variants}
-            if given.sized
-            else {}
-        ),
-    )
-    return with_sequences(application, model, signature)
-
-
-def _image(application: Application, given: InputSpec) -> ImageSpec | None:
-    if not given.image:
-        return None
-    if len(given.shape) != 3 or -1 in given.shape:
-        raise ConfigError(
-            f"input.shape={list(given.shape)} of {application.name} must be channels, height, width"
-        )
-    return ImageSpec(given.shape[1], given.shape[2], given.mean, given.std, given.fit)
-
-
-def decodes_later(config: DeploymentConfig, application: Application) -> bool:
-    """Whether plain JPEGs of an application are decoded by its backends, on their GPU."""
-    given = input_of(application)
-    devices = [each.backend.device for each in groups_of(config)]
-    other = next((device for device in devices if device not in ("cuda", "auto")), "")
-    if given.decode == "gpu" and other:
-        raise ConfigError(
-            f"input.decode=gpu of {application.name} needs backend.device: cuda, not {other}"
-        )
-    # Frames of other sizes, and those that a SneakPeek model looks at, are needed decoded.
-    looked_at = application.class_options is not None
-    # A model that is loaded for its batch cannot say in time which pictures are broken.
-    decoded = given.sized or looked_at or config.backend.swap
-    if application.inputs or not given.image or decoded or has_sequences(application):
-        return False
-    return given.decode == "gpu" or (given.decode == "auto" and set(devices) == {"cuda"})
-
-
-def _reader(card: Card | None) -> Reader | None:
-    """From a sentence to token ids, where the model takes those."""
-    if card is None or not card.text:
-        return None
-    tokens = Tokens(card.input_shape[0])
-
-    def read(sentence: bytes) -> Array:
-        ids: Array = tokens([sentence.decode()])[0]
-        return ids
-
-    return read
+def _passed_on(
+    config: DeploymentConfig, application: Application, given: InputSpec
+) -> ImageSpec | None:
+    """Pictures that a backend gets as they came, to be decoded there."""
+    return image_of(application, given) if decodes_later(config, application) else None

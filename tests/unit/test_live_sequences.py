@@ -15,7 +15,8 @@ from fermata.deployments.backend.execution.segments import Segments
 from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import InputError, view_rows
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.resolve import model_specs, registry
+from fermata.deployments.config.resolve import model_specs
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.requests.joined_parts import OnAnswer

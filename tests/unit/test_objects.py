@@ -8,7 +8,8 @@ from PIL import Image
 
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.resolve import model_specs, registry
+from fermata.deployments.config.resolve import model_specs
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.models.catalog import EMBEDDED, describe, open_model
 from fermata.deployments.models.detectors import objects
 from fermata.deployments.models.detectors.darknet import read_layers

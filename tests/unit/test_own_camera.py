@@ -10,12 +10,8 @@ from typer.testing import CliRunner
 from fermata.commands.main import app
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner
 from fermata.deployments.config.deployment import load_config
-from fermata.deployments.config.resolve import (
-    known_profiles,
-    model_specs,
-    registry,
-    router_config,
-)
+from fermata.deployments.config.resolve import known_profiles, model_specs, router_config
+from fermata.deployments.config.served.registry import registry
 
 onnx = pytest.importorskip("onnx")
 PAGE = Path(__file__).parents[2] / "docs/network.md"

@@ -21,7 +21,8 @@ from fermata.clients.wire.tensors import (
     to_array,
 )
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.resolve import known_profiles, registry
+from fermata.deployments.config.resolve import known_profiles
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.protocol.replies import response_of, stream_response_of
 from fermata.deployments.frontend.protocol.server_metadata import model_config

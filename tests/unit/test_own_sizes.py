@@ -15,7 +15,8 @@ from fermata.deployments.backend.loaders import MemoryBudget, load_runner, open_
 from fermata.deployments.backend.measured_model import open_measured
 from fermata.deployments.backend.profiling import digest_of, is_lasting
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.resolve import model_specs, registry
+from fermata.deployments.config.resolve import model_specs
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.models.catalog import open_model, parse_name
 from fermata.deployments.models.signatures import read_signature
 from fermata.deployments.models.sizes import split_size

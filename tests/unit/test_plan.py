@@ -5,13 +5,9 @@ from typing import Any
 import pytest
 
 from fermata.deployments.config.deployment import BackendConfig, read_config
-from fermata.deployments.config.resolve import (
-    check_gpus,
-    gpus_each,
-    input_of,
-    model_specs,
-    registry,
-)
+from fermata.deployments.config.resolve import check_gpus, gpus_each, model_specs
+from fermata.deployments.config.served.inputs import input_of
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.specs.served_model import TensorSpec
 from fermata.foundation.errors import ConfigError
 

@@ -14,7 +14,8 @@ from fermata.clients.wire.tensors import DTYPES, RawTensor
 from fermata.deployments.backend.execution.runner import PlainRunner, Runner
 from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
 from fermata.deployments.config.deployment import load_config, read_config
-from fermata.deployments.config.resolve import peeks, router_config
+from fermata.deployments.config.resolve import router_config
+from fermata.deployments.config.served.looks import peeks
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.protocol.replies import response_of
 from fermata.deployments.frontend.requests.look_answers import LookAnswers

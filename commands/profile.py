@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.table import Table as Grid
 
 from fermata.commands.judging.options import (
@@ -26,6 +26,7 @@ from fermata.commands.judging.options import (
     Std,
     Video,
 )
+from fermata.commands.progress import progress_bar
 from fermata.deployments.models.sizes import split_size
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import check_batches, check_positive, refuse
@@ -113,7 +114,7 @@ def profile(
     modes = [kind, *["CUDA graphs"] * (cuda and graphs), floats, f"budget {budget_ms:g} ms a size"]
     effort = MeasureEffort(budget_ns=ms(budget_ms))
     openers = [_opener(name, kind, half and cuda, shape) for name in models]
-    with _progress() as progress:
+    with progress_bar(counted=True) as progress:
         outcomes = _measure(progress, models, openers, sizes, place, effort, cuda, graphs and cuda)
         if labelled is not None:
             outcomes = judge.judge_labelled(progress, outcomes, openers, labelled)
@@ -220,18 +221,6 @@ def _measure(
             raise ConfigError(f"{name} is the same as {outcome.profile.name}, named before it")
         outcomes.append(outcome)
     return outcomes
-
-
-def _progress() -> Progress:
-    # On standard error: standard output is for what a script may read.
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
 
 
 def _report(output: Path, device: str, outcomes: list[ProfilerOutcome]) -> str:

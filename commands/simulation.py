@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fermata.commands.files.workload import (
@@ -19,6 +18,7 @@ from fermata.commands.files.workload import (
     WorkloadPath,
     load_workload,
 )
+from fermata.commands.progress import progress_bar
 from fermata.foundation.errors import ConfigError
 from fermata.router.policies.auto import notes
 from fermata.router.telemetry.dashboard_frames import write_frames
@@ -124,13 +124,6 @@ def goodput(
     console.print(_summary("at that rate", found.at))
     if plot is not None:
         console.print(f"plot: {plot}")
-
-
-def progress_bar() -> Progress:
-    """A bar on stderr that is gone when done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    # On stderr, and gone when done: stdout stays clean for whoever reads it.
-    return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 def _found(policy: str, found: Goodput) -> str:

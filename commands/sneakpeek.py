@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fermata.commands.files.look_worth import LookWorth, look_worth
+from fermata.commands.progress import progress_bar
 from fermata.foundation.refusals import refuse
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def build(
     found = _open(data, size, fit, tokens, names, skip_unreadable)
     options = BuildOptions(dimensions, k, kind, seed, _chosen(embedding, data), device)
     began = time.monotonic()
-    with _progress() as progress:
+    with progress_bar(counted=True) as progress:
         task = progress.add_task("reading", total=len(found.labels))
 
         def tell(stage: str, done: int, total: int) -> None:
@@ -280,15 +280,3 @@ def _show(console: Console, summary: Summary) -> None:
             f"{worth.with_looks:.3f} with looks, {worth.without:.3f} without"
         )
     say(f"written: {summary.file}")
-
-
-def _progress() -> Progress:
-    # On standard error: standard output is for what a script may read.
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fermata.commands.simulation import AsJson, progress_bar
+from fermata.commands.progress import progress_bar
+from fermata.commands.simulation import AsJson
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import refuse
 from fermata.simulator.tournament.draw import draw

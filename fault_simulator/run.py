@@ -66,8 +66,8 @@ def run_seed(
     )
     invariants = Invariants(system)
     schedule = FaultSchedule(system, rng, kinds)
-    broken = ""
-    try:
+
+    def story() -> None:
         world.run_until(world.now_ns + UP_NS)
         from_ns = world.now_ns
         if system.scaled:
@@ -95,13 +95,8 @@ def run_seed(
         system.settle(REST_NS)
         invariants.check_served(probes)
         invariants.check_clean()
-    except InvariantViolationError as error:
-        broken = str(error)
-    except Exception as error:
-        # Nobody catches it in production either; the other seeds are played all the same.
-        broken = f"{type(error).__name__}: {error}"
-    outcomes = dict(Counter(_ends(system.clients.ledger)))
-    return RunResult(seed, broken, outcomes, world.sequence, world.said or [])
+
+    return _play(system, story)
 
 
 def run_lasting(
@@ -118,8 +113,8 @@ def run_lasting(
     system = SimulatedDeployment(world, backends, frontends, plant, scaled=False)
     Invariants(system)
     schedule = LastingFaults(system, rng, kinds)
-    broken = ""
-    try:
+
+    def story() -> None:
         world.run_until(world.now_ns + UP_NS)
         schedule.load(world.now_ns, world.now_ns + TROUBLE_NS, WARM_RPS)
         world.run_until(world.now_ns + TROUBLE_NS // 2)
@@ -132,13 +127,8 @@ def run_lasting(
             if left == 0 or set(_ends(probes)) == {"served"}:
                 break
         Invariants.check_served(probes)
-    except InvariantViolationError as error:
-        broken = str(error)
-    except Exception as error:
-        # As above.
-        broken = f"{type(error).__name__}: {error}"
-    outcomes = dict(Counter(_ends(system.clients.ledger)))
-    return RunResult(seed, broken, outcomes, world.sequence, world.said or [])
+
+    return _play(system, story)
 
 
 def run_sequences(
@@ -156,8 +146,8 @@ def run_sequences(
     Invariants(system)
     schedule = FaultSchedule(system, rng, kinds)
     steps = SequenceClients(system.clients, world.rng("steps"), rng.randint(3, 12))
-    broken = ""
-    try:
+
+    def story() -> None:
         world.run_until(world.now_ns + UP_NS)
         from_ns = world.now_ns
         schedule.load(from_ns, from_ns + TROUBLE_NS, rng.uniform(20.0, 60.0))
@@ -176,14 +166,22 @@ def run_sequences(
                 break
         steps.judge()
         Invariants.check_served(probes)
+
+    return _play(system, story)
+
+
+def _play(system: SimulatedDeployment, story: Callable[[], None]) -> RunResult:
+    world, broken = system.world, ""
+    try:
+        story()
     except InvariantViolationError as error:
         broken = str(error)
     except Exception as error:
-        # As above.
+        # Nobody catches it in production either; the other seeds are played all the same.
         broken = f"{type(error).__name__}: {error}"
     broken = broken or next(iter(world.trouble), "")
     outcomes = dict(Counter(_ends(system.clients.ledger)))
-    return RunResult(seed, broken, outcomes, world.sequence, world.said or [])
+    return RunResult(world.seed, broken, outcomes, world.sequence, world.said or [])
 
 
 def _probe(system: SimulatedDeployment) -> list[Sent]:

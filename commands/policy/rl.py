@@ -20,7 +20,7 @@ from fermata.commands.files.workload import (
     RateRps,
     load_workload,
 )
-from fermata.commands.simulation import progress_bar
+from fermata.commands.progress import progress_bar
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import ms
 from fermata.router.policies.rl.checkpoint import LearningCurve, load_checkpoint

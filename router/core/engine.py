@@ -258,7 +258,8 @@ class Engine:
             for request in batch.requests:
                 if request.sequence is not None:
                     reason = DropReason.HUNG if hung and batch is running else SEQUENCE_LOST
-                    self._break(now_ns, request, reason)
+                    lanes = self._break(now_ns, request, reason)
+                    self._refresh(now_ns, request.application, lanes)
                 elif hung and batch is running:
                     self._queue_again(request)
                     self.outbox.drop(request, DropReason.HUNG)
@@ -298,23 +299,27 @@ class Engine:
             state.trial = True
             self.backend_rank[backend].undrain(now_ns, backend)
 
-    def _break(self, now_ns: int, request: Request, reason: str) -> None:
-        """End a request of a sequence without a result. Run again it would change a state twice, or
-        one that is gone."""
+    def _refresh(self, now_ns: int, application: int, lanes: Sequence[int]) -> None:
+        source = self.sources[application]
+        source.desk.refresh(now_ns, source, lanes)
+
+    def _break(self, now_ns: int, request: Request, reason: str) -> Sequence[int]:
+        """End a request of a sequence without a result; returns lanes to refresh. Run again it
+        would change a state twice, or one that is gone."""
         self._queue_again(request)
         self.outbox.drop(request, reason)
-        source = self.sources[request.application]
-        source.desk.refresh(now_ns, source, source.on_broken(now_ns, request))
+        return self.sources[request.application].on_broken(now_ns, request)
 
     def _break_sequences(
-        self, now_ns: int, requests: Sequence[Request], error: str
+        self, now_ns: int, requests: Sequence[Request], error: str, lanes: list[int]
     ) -> Sequence[Request]:
         """End those of a batch's requests without an answer that are of sequences; returns the
-        others."""
+        others. Lanes to refresh go to `lanes`."""
+        reason = DropReason.FAILED if error else SEQUENCE_LOST
         for request in requests:
             if request.sequence is not None:
                 request.error = error
-                self._break(now_ns, request, DropReason.FAILED if error else SEQUENCE_LOST)
+                lanes.extend(self._break(now_ns, request, reason))
         return [each for each in requests if each.sequence is None]
 
     def _run_again(self, now_ns: int, request: Request, alone: int | None = None) -> None:
@@ -331,8 +336,7 @@ class Engine:
         if request.apart is not None:
             self._queue_apart(now_ns, request, request.apart)
             return
-        lanes = source.on_request(now_ns, request)
-        source.desk.refresh(now_ns, source, lanes)
+        self._refresh(now_ns, request.application, source.on_request(now_ns, request))
 
     def _queue_again(self, request: Request) -> None:
         assert request.rid not in self.outbox.queued
@@ -410,13 +414,13 @@ class Engine:
             source = rank.retries
             batch.retry.complete = batch.retry.complete and not left_out
         ran = batch.requests
+        broken: list[int] = []
         if left_out or spoilt:
             ran = [each for each in ran if each not in left_out and each not in spoilt]
-            ended = len(ran) + len(left_out) + len(spoilt)
-            assert ended == len(batch.requests), "strangers were left out"
+            assert len(ran) + len(left_out) + len(spoilt) == len(batch.requests), "strangers"
             # Before their source hears of the batch: what comes after them has to know.
-            left_out = self._break_sequences(now_ns, left_out, failed)
-            spoilt = self._break_sequences(now_ns, spoilt, error)
+            left_out = self._break_sequences(now_ns, left_out, failed, broken)
+            spoilt = self._break_sequences(now_ns, spoilt, error, broken)
         if failed:
             for request in ran:
                 self.ledger.on_drop(request, DropReason.FAILED)
@@ -429,17 +433,31 @@ class Engine:
             lanes = source.on_failed(now_ns, backend, batch)
         else:
             lanes = source.on_done(now_ns, backend, batch, run_ns)
+        # What waits there comes first: a new bid could take its place.
         rank.start_next(now_ns, backend)
         if lanes:
             source.desk.refresh(now_ns, source, lanes)
+        if broken:
+            self._refresh(now_ns, application, broken)
         if failed:
             self._try_elsewhere(now_ns, backend, batch, left_out, failed)
-        else:
-            for request in left_out:
-                self._run_again(now_ns, request)
-            if spoilt:
-                self._run_alone(now_ns, batch, spoilt, error)
+        elif left_out or spoilt:
+            self._run_rest(now_ns, batch, left_out, spoilt, error)
         return batch
+
+    def _run_rest(
+        self,
+        now_ns: int,
+        batch: Batch,
+        left_out: Sequence[Request],
+        spoilt: Sequence[Request],
+        error: str,
+    ) -> None:
+        """Run those of a batch once more that have no answer, while others of it have one."""
+        for request in left_out:
+            self._run_again(now_ns, request)
+        if spoilt:
+            self._run_alone(now_ns, batch, spoilt, error)
 
     def _run_alone(self, now_ns: int, batch: Batch, spoilt: Sequence[Request], error: str) -> None:
         """Run each of these once more by itself, where that is worth it: only one may be bad."""

@@ -199,6 +199,18 @@ def test_a_lost_result_ends_its_sequence() -> None:
     assert found[2:] == [(1, DropReason.NO_SEQUENCE)]
 
 
+def test_a_start_behind_a_lost_result_runs_where_it_was() -> None:
+    engine = assemble(RouterConfig((tracker(),), lead_ns=ms(1))).engine
+    engine.on_backend_up(0, 0)
+    first = step(0, 0, 1, start=True)
+    engine.on_request(0, first)
+    # The backend can be had again before it has ended, and its turn comes when it ends.
+    engine.on_time(ms(3))
+    engine.on_request(ms(3), step(1, ms(3), 1, start=True))
+    engine.on_done(ms(4), 0, ms(3), left_out=[first])
+    assert told(engine) == [(0, [0]), (0, DropReason.SEQUENCE_LOST), ("end", 0, 1), (0, [1])]
+
+
 def test_an_idle_sequence_ends_and_its_backend_hears_of_it() -> None:
     engine = engine_of(1, sequence_idle_ns=seconds(2))
     engine.on_request(0, step(0, 0, 1, start=True))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from benchmarks.figures import Figure
 from benchmarks.kills import CONFIG, LEADS, is_good, loaded, recovered, unanswered, victim_of
 from benchmarks.live_server import ROLES, SHARED, Running, fermata, resident_mb
+from benchmarks.open_files import own_files
 
 CYCLE_S = 120.0
 """From one kill to the next, as far as the minutes can be cut so."""
@@ -56,7 +57,7 @@ class Held:
             for pid in server.pids_of((mark,)):
                 process = self.processes.setdefault(pid, Process(role))
                 with suppress(OSError):
-                    process.files.append(len(os.listdir(f"/proc/{pid}/fd")))
+                    process.files.append(own_files(pid))
                     process.memory_mb.append(resident_mb(pid))
         idle = len(server.pids_of(("IDLE",)))
         self.actors.append(len(server.pids_of(("ray::",))) - idle)
@@ -76,8 +77,7 @@ class Held:
 
     def more_files(self) -> int:
         """The most that one of those has open, over the most that any of its role had after the
-        warm-up: whoever is started anew is linked by Ray to others than the one before, so that
-        one of a role may have a file more and another one less."""
+        warm-up."""
         more = []
         for role in WATCHED:
             files = [each.files for each in self.processes.values() if each.role == role]

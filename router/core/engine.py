@@ -417,7 +417,8 @@ class Engine:
         broken: list[int] = []
         if left_out or spoilt:
             ran = [each for each in ran if each not in left_out and each not in spoilt]
-            assert len(ran) + len(left_out) + len(spoilt) == len(batch.requests), "strangers"
+            ended = len(ran) + len(left_out) + len(spoilt)
+            assert ended == len(batch.requests), "strangers were left out"
             # Before their source hears of the batch: what comes after them has to know.
             left_out = self._break_sequences(now_ns, left_out, failed, broken)
             spoilt = self._break_sequences(now_ns, spoilt, error, broken)

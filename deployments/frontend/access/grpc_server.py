@@ -1,9 +1,11 @@
-"""gRPC's server, which no name of a method can end.
+"""gRPC's server, whose calls are taken as they come, and which no name of a method can end.
 
-gRPC's own decodes the name of every method that it does not know, on the task that takes all calls.
-Bytes that are no text end this task, and with it the server: one call of any client, without a
-token, would shut out all others. So every method that there is is registered by name, and gRPC need
-not decode it. All other calls are refused here, whatever they ask for.
+gRPC's own takes one call at a time, and watches all methods for each. Where many calls wait, one of
+another client would wait behind them, before anything here knows whose they are. It also decodes
+the name of every method that it does not know, on the task that takes all calls. Bytes that are no
+text end this task, and with it the server: one call of any client, without a token, would shut out
+all others. So every method that there is is registered by name, and has tasks of its own that take
+its calls. All other calls are refused here, whatever they ask for.
 """
 
 import asyncio
@@ -15,6 +17,8 @@ from grpc._cython import cygrpc
 
 UNKNOWN = "/unknown"
 """Stands for the name of any method that there is not."""
+AT_ONCE, AT_ONCE_BUSY = 4, 64
+"""Calls of one method that are taken between two looks at the sockets; of the busy one."""
 
 
 def grpc_server(
@@ -22,32 +26,42 @@ def grpc_server(
     service: str,
     methods: Mapping[str, grpc.RpcMethodHandler],
     others: grpc.GenericRpcHandler,
+    busy: str,
 ) -> Any:
-    """An asyncio server with handlers of `service` by name; `others` refuses all other calls."""
+    """An asyncio server with handlers of `service` by name; `others` refuses all other calls.
+
+    Most unary calls are of the method `busy`.
+    """
     server = grpc.aio.server(options=options)
     loop = asyncio.get_running_loop()
     server._server = core = _CoreServer(loop, None, (), (), tuple(options), None)
-    core.others = cygrpc._MethodResolver([others], {})
+    handlers = {f"/{service}/{name}": handler for name, handler in methods.items()}
+    core.busy = f"/{service}/{busy}".encode()
+    core.handlers = cygrpc._MethodResolver([others], handlers)
     server.add_registered_method_handlers(service, dict(methods))
     return server
 
 
 class _CoreServer(cygrpc.AioServer):  # type: ignore[misc]
-    """Keeps calls of unknown methods from the task that takes all calls."""
+    """Takes calls of each method apart, several at once."""
 
-    others: Any
+    busy: bytes
+    handlers: Any
 
     def _make_request_call_future(self, method_bytes: bytes | None) -> Any:
-        if method_bytes is not None:
-            return super()._make_request_call_future(method_bytes)
-        return asyncio.get_running_loop().create_task(self._answer_others())
+        count = AT_ONCE_BUSY if method_bytes == self.busy else AT_ONCE
+        return asyncio.gather(*(self._take(method_bytes) for _ in range(count)))
 
-    async def _answer_others(self) -> NoReturn:
-        """Answer calls of unknown methods, until gRPC raises that the server ends."""
+    async def _take(self, method: bytes | None) -> NoReturn:
+        """Answer calls of a method, or of unknown ones, until gRPC raises that the server ends."""
         loop, under_way = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        name = UNKNOWN if method is None else method.decode()
         while True:
-            state = await self._request_call()
-            answer = cygrpc._handle_rpc(UNKNOWN, self.others, (), state, loop, False)
-            task = loop.create_task(cygrpc._schedule_rpc_coro(answer, state, loop, UNKNOWN))
+            if method is None:
+                state = await self._request_call()
+            else:
+                state = await self._request_registered_call(method)
+            answer = cygrpc._handle_rpc(name, self.handlers, (), state, loop, False)
+            task = loop.create_task(cygrpc._schedule_rpc_coro(answer, state, loop, name))
             under_way.add(task)
             task.add_done_callback(under_way.discard)

@@ -5,9 +5,10 @@ from collections import deque
 
 from fermata.foundation.units import ms
 
-SLOT_NS = 250_000
-"""Work on the loop that one request is taken for."""
-BACKLOG_NS = ms(20)
+SLOT_NS = 600_000
+"""Work on the loop that one request is taken for, rather too much. A request that waits in vain
+loses one turn of the loop; without turns one client's thousands would go first."""
+BACKLOG_NS = ms(12)
 """So much work may have come at once before clients wait for their turns."""
 AT_ONCE = 4
 """Requests that begin between two looks of the loop at its sockets, while others wait."""

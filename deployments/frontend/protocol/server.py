@@ -88,7 +88,9 @@ class FrontendServer:
             await listening.wait_for(http_at)
         GRPC_LOG.addFilter(is_ours_to_mend)
         calls = GrpcCalls(self.service, self.calls)
-        self._grpc = grpc_server(grpc_options(options), SERVICE, calls.methods, calls)
+        self._grpc = grpc_server(
+            grpc_options(options), SERVICE, calls.methods, calls, busy="ModelInfer"
+        )
         self.grpc_port = self._bind_grpc(grpc_at)
         if options.http_port >= 0:
             self._start_http(http_at)

@@ -18,6 +18,8 @@ class Readiness:
         """There may be no backend until a request brings one. That counts as ready, or no load
         balancer would ever let that request in."""
         self.fleet: FleetStatus | None = None
+        self.leaving = False
+        """Clients are sent elsewhere."""
 
     def on_router_up(self) -> None:
         """Forget the report of another router; the new one sends its own first."""
@@ -28,7 +30,7 @@ class Readiness:
 
     def trouble(self, application: str = "") -> str:
         """Reason why requests, or those of one application, cannot be served; empty if they can."""
-        if self.table.draining:
+        if self.leaving or self.table.draining:
             return DRAINS
         if self.table.term < 0:
             return NO_ROUTER

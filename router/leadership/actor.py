@@ -28,6 +28,7 @@ from fermata.router.telemetry.meters import Meters
 
 T = TypeVar("T")
 STANDBY_SUFFIX = "-standby"
+MARK_LETTERS = 8
 NODE = "node"
 """In place of an address."""
 
@@ -228,7 +229,7 @@ def create_router(
 
     Start Ray with RAY_worker_niceness=0: by default its workers yield to every other process.
     """
-    actor = ray.remote(RouterActor)
+    actor = ray.remote(_class_of(mark))
     created = actor.options(
         name=name,
         namespace=namespace,
@@ -240,6 +241,16 @@ def create_router(
         resources=resources,
     ).remote(config, generation, host, 0, options, mark, logs, other, second, namespace)
     return Called(created)
+
+
+def _class_of(mark: str) -> type[RouterActor]:
+    """The class of routers of one mark, by a name of its own.
+
+    A router looks up the other one, which may be of other code. Ray then loads that one's class,
+    and knows methods by the name of their class alone: under the same name they would take the
+    place of the router's own.
+    """
+    return type(f"RouterActor{mark[:MARK_LETTERS]}", (RouterActor,), {"__module__": __name__})
 
 
 async def find_actor(name: str, namespace: str | None) -> Called:

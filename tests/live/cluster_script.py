@@ -6,6 +6,7 @@ Each node has an address of its own, so that processes find one another as pods 
 """
 
 import json
+import re
 import secrets
 import subprocess
 import sys
@@ -151,7 +152,8 @@ def actors() -> dict[str, list[str]]:
     address = {each.node_id: each.node_ip for each in list_nodes()}
     found: dict[str, list[str]] = {}
     for each in list_actors(filters=[("state", "=", "ALIVE")]):
-        name = each.class_name.rpartition(":")[2]
+        # Routers of other code have another mark behind the name of their class.
+        name = re.sub("(RouterActor)[0-9a-f]*", r"\1", each.class_name.rpartition(":")[2])
         if name in ("Frontend", "Backend", "ControlPlane", "RouterActor"):
             found.setdefault(name, []).append(address[each.node_id])
     ray.shutdown()

@@ -148,11 +148,16 @@ class InferenceService(MemoryService):
             if not self.stream_counts[client]:
                 del self.stream_counts[client]
 
-    def drain(self) -> None:
-        """Admit no more requests; streams end when they have their answers."""
-        self.driver.table.on_drain()
+    def leave(self) -> None:
+        """Be ready no more, and send clients elsewhere: streams end when they have their answers.
+        Requests that still come are served until `drain`."""
+        self.readiness.leaving = True
         for stream in self.streams:
             stream.retire("this frontend shuts down")
+
+    def drain(self) -> None:
+        """Admit no more requests."""
+        self.driver.table.on_drain()
 
     async def watch(self) -> None:
         """Cut clients that do not read and end idle streams, for as long as the server runs."""

@@ -40,6 +40,8 @@ from fermata.foundation.ports import (
 from fermata.foundation.units import ms
 
 BACKLOG = 1024
+ADMITTED = 0.5
+"""Share of the time to drain in which requests are still admitted; the rest is for answers."""
 LOOK_REST = 20
 """Looks at connections take at most one in so many moments of CPU time."""
 
@@ -179,19 +181,28 @@ class FrontendServer:
         self._http_task = asyncio.ensure_future(self._http.serve(sockets=[listener]))
 
     async def stop(self) -> None:
-        """Admit no more requests, finish those in flight, and close."""
-        self.service.drain()
+        """Send clients elsewhere, finish what is in flight, and close.
+
+        gRPC tells clients first that their connections end: a stream that was ended before that
+        would be begun anew right here. What they have sent by then is served.
+        """
+        drain_s = self.options.drain_ns / 1e9
+        grpc_ends = asyncio.ensure_future(self._grpc.stop(drain_s))
+        # It begins before streams end.
+        await asyncio.sleep(0)
+        self.service.leave()
+        asyncio.get_running_loop().call_later(ADMITTED * drain_s, self.service.drain)
         for watch in self._watches:
             watch.cancel()
         if self._http is not None and self._http_task is not None:
             self._http.should_exit = True
             # A connection that never ends its request would block the shutdown for ever.
-            _, late = await asyncio.wait([self._http_task], timeout=self.options.drain_ns / 1e9)
+            _, late = await asyncio.wait([self._http_task], timeout=drain_s)
             if late:
                 self._http.force_exit = True
                 await self._http_task
         await self.rest.json_process.close()
-        await self._grpc.stop(self.options.drain_ns / 1e9)
+        await grpc_ends
         self.listening.close()
 
 

@@ -52,6 +52,9 @@ def generate(scenario: Scenario) -> Arrivals:
             for client in range(first_client, first_client + group.count):
                 weights[client] = group.weight
             first_client += group.count
+    for index, pipeline in enumerate(scenario.pipelines, len(scenario.applications)):
+        rng = np.random.default_rng([scenario.seed, index])
+        parts.append(_of_pipeline(scenario, pipeline.graph.slo_ns, index, rng))
     at_ns = np.concatenate([part.at_ns for part in parts])
     order = np.argsort(at_ns, kind="stable")
     numbers = [np.full(len(part.at_ns), index) for index, part in enumerate(parts)]
@@ -98,6 +101,14 @@ def _of_application(
     priorities = np.array([group.priority for group in application.clients])
     group_of = groups[stream]
     return _Part(at_ns, first_client + stream, slos[group_of], priorities[group_of], phase)
+
+
+def _of_pipeline(scenario: Scenario, slo_ns: int, index: int, rng: np.random.Generator) -> _Part:
+    """Queries of a pipeline, numbered behind the applications."""
+    share = scenario.pipeline_shares[index - len(scenario.applications)]
+    at_ns, phase = _PROCESSES[scenario.arrivals.process](scenario, share, rng)
+    nobody = np.zeros(len(at_ns), np.int64)
+    return _Part(at_ns, nobody, np.full(len(at_ns), slo_ns), nobody, phase)
 
 
 def _end_ns(scenario: Scenario) -> int:

@@ -50,15 +50,25 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> SimulatedAssembly
             seed=scenario.seed,
             fair_shares=scenario.fair_shares,
             shared_backends=scenario.shared_backends,
-            sub_clusters=1 if scenario.epochs is None else scenario.epochs.sub_clusters,
+            sub_clusters=_sub_clusters(scenario),
         )
     )
+    for application in range(len(scenario.applications)) if scenario.homes else ():
+        built.engine.move_application(0, application, application)
     if not scenario.scales:
         for backend, kind in enumerate(scenario.kind_of):
             owner = built.ownership.take(backend)
-            built.engine.on_backend_up(0, backend, kind, owner=owner, resident=scenario.resident)
+            rank = scenario.homes[backend] if scenario.homes else 0
+            resident = scenario.resident
+            built.engine.on_backend_up(0, backend, kind, rank, owner=owner, resident=resident)
     accuracy = [variant.accuracy for each in scenario.applications for variant in each.variants]
     return SimulatedAssembly(built.engine, accuracy, built, built.ownership, built.families)
+
+
+def _sub_clusters(scenario: Scenario) -> int:
+    if scenario.homes:
+        return len(scenario.applications)
+    return 1 if scenario.epochs is None else scenario.epochs.sub_clusters
 
 
 def _served(

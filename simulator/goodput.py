@@ -7,6 +7,7 @@ from fermata.applications.backends import BackendGroup
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import SECOND, seconds
 from fermata.simulator.assembly import profile_on
+from fermata.simulator.pipelines.bound import bound_rps
 from fermata.simulator.reports.report import RunReport, report
 from fermata.simulator.run import simulate
 from fermata.simulator.scenario.scenario import Scenario
@@ -103,6 +104,8 @@ def find_goodput(scenario: Scenario, tell: Tell | None = None) -> Goodput:
 
 def fluid_bound_rps(scenario: Scenario) -> float:
     """The backends' capacity if every batch were as large as the SLO allows."""
+    if scenario.pipelines:
+        return bound_rps(scenario)
     return sum(
         group.count / _cost_s(scenario, kind)
         for kind in scenario.kinds

@@ -5,7 +5,7 @@ import random
 import time
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,8 @@ from fermata.simulator.arrivals import Arrivals, generate
 from fermata.simulator.assembly import assemble, spreads
 from fermata.simulator.cluster import COMPLETION, CONTROL, START_FAULT, EmulatedCluster
 from fermata.simulator.contents import Contents, draw_contents
+from fermata.simulator.pipelines.play import PipelineLog, QueryPlay, is_good
+from fermata.simulator.pipelines.rules import PARTITIONED, backends_by_stage
 from fermata.simulator.rows import draw_rows
 from fermata.simulator.scaling import EpochLog, ScalingControl, WindowLog
 from fermata.simulator.scenario.scenario import Scenario
@@ -76,6 +78,8 @@ class RunLog:
     windows: tuple[WindowLog, ...] = ()
     """Windows that the autoscaler saw, with its advice."""
     plans: tuple[EpochLog, ...] = ()
+    pipelines: PipelineLog | None = None
+    """How queries ended, where there are pipelines."""
 
 
 class Driver:
@@ -89,6 +93,8 @@ class Driver:
         contents: Contents | None = None,
     ) -> None:
         """`arrivals` and `contents` take the place of those that the scenario describes."""
+        if scenario.pipeline_rule in PARTITIONED and scenario.pipelines:
+            scenario = replace(scenario, homes=backends_by_stage(scenario))
         self.scenario = scenario
         self.progress = progress
         self.arrivals = generate(scenario) if arrivals is None else arrivals
@@ -135,11 +141,21 @@ class Driver:
         self.sides = [
             variant.input_size for each in scenario.applications for variant in each.variants
         ]
+        self.queries: QueryPlay | None = None
+        if scenario.pipelines:
+            serving = [family.serving for family in families]
+            self.queries = QueryPlay(scenario, self.engine, serving, self._new_rid)
         self.control: ScalingControl | None = None
         if scenario.scales:
             self.control = ScalingControl(
                 scenario, self.engine, self.ownership, self.cluster.enter_control
             )
+
+    def _new_rid(self) -> int:
+        """Number one more request, of a query; it is kept behind all that arrives."""
+        for column in (self.start_ns, self.end_ns, self.variant, self.batch):
+            column.append(0)
+        return len(self.end_ns) - 1
 
     def _wishes(self) -> dict[int, frozenset[int]]:
         """By client, where it has any: the variants that may serve it."""
@@ -162,7 +178,8 @@ class Driver:
             self._loop()
         finally:
             gc.enable()
-        end_ns = np.array(self.end_ns, np.int64)
+        count = len(self.arrivals.at_ns)
+        end_ns = np.array(self.end_ns[:count], np.int64)
         for rid in np.flatnonzero(end_ns == PENDING).tolist():
             # It waits on a backend that hangs for ever, or for one that never came.
             end_ns[rid] = DROPPED
@@ -171,11 +188,11 @@ class Driver:
         end = self.scenario.warmup_ns + self.scenario.duration_ns
         return RunLog(
             self.arrivals,
-            np.array(self.start_ns, np.int64),
+            np.array(self.start_ns[:count], np.int64),
             end_ns,
-            np.array(self.variant, np.int64),
-            np.array(self.batch, np.int64),
-            self.reasons,
+            np.array(self.variant[:count], np.int64),
+            np.array(self.batch[:count], np.int64),
+            {rid: reason for rid, reason in self.reasons.items() if rid < count},
             self.batches,
             self.accuracy,
             [family.variants[0] for family in self.router.families],
@@ -186,6 +203,7 @@ class Driver:
             self.scenario.backends * end if control is None else control.allocated_ns,
             () if control is None else tuple(control.windows),
             () if control is None else tuple(control.plans),
+            None if self.queries is None else self.queries.log,
         )
 
     def _loop(self) -> None:
@@ -193,6 +211,7 @@ class Driver:
         arrivals, uplinks = self.arrivals, self.uplinks
         count = len(arrivals.at_ns)
         hard_limit_ns = self._begin()
+        queries_from = len(hard_limit_ns)
         index = events = now_ns = first = last = peeked = 0
         at_ns = [NEVER]
         peek_ns, peek_rid = self._peeks()
@@ -220,7 +239,9 @@ class Driver:
                 self._on_agenda(now_ns)
             elif arrival_ns <= wake_ns:
                 now_ns = arrival_ns
-                if uplinks is None:
+                if application[here] >= queries_from:
+                    self._on_query(now_ns, index, application[here], slo_ns[here])
+                elif uplinks is None:
                     number = application[here]
                     deadline_ns = now_ns + slo_ns[here]
                     expires_at_ns = max(deadline_ns, now_ns + hard_limit_ns[number])
@@ -242,11 +263,28 @@ class Driver:
                 engine.on_time(now_ns)
             while outbox.effects:
                 self._carry_out(now_ns)
+            if self.queries is not None and self.queries.table.ended:
+                self._end_queries(self.queries)
             events += 1
             if self.progress is not None and events % PROGRESS_EVERY == 0:
                 self.progress(index / max(1, count))
         if self.control is not None:
             self.control.finish(now_ns)
+
+    def _on_query(self, now_ns: int, qid: int, number: int, slo_ns: int) -> None:
+        assert self.queries is not None
+        self.queries.arrive(now_ns, qid, number, slo_ns)
+
+    def _end_queries(self, queries: QueryPlay) -> None:
+        """Note queries that have ended where arrivals are noted. They have no batch of their own:
+        their requests have."""
+        for query in queries.take_ended():
+            assert self.end_ns[query.qid] == PENDING, f"query {query.qid} ended twice"
+            answered = is_good(query) or query.ended_at_ns > query.deadline_ns
+            self.start_ns[query.qid] = query.ended_at_ns
+            self.end_ns[query.qid] = query.ended_at_ns if answered else DROPPED
+            if not answered:
+                self.reasons[query.qid] = query.outcome
 
     def _begin(self) -> list[int]:
         """Prepare uplinks and control; returns the hard limit of each application."""
@@ -316,6 +354,8 @@ class Driver:
             if not self.cluster.stale(subject, incarnation):
                 batch, started_at_ns, run_ns = self.cluster.complete(now_ns, subject)
                 self._record(now_ns, subject, batch.requests, started_at_ns)
+                if self.queries is not None:
+                    self.queries.on_done(now_ns, batch, started_at_ns, run_ns)
                 self.engine.on_done(now_ns, subject, run_ns)
                 if self.control is not None:
                     self.control.on_done(now_ns, subject, batch)
@@ -357,11 +397,15 @@ class Driver:
                 for request in effect.batch.requests:
                     variant[request.rid] = self._as_good_as(request, effect.batch.variant)
                 self.cluster.accept(now_ns, effect.backend, effect.batch)
+                if self.queries is not None:
+                    self.queries.on_dispatch(effect.batch)
             elif isinstance(effect, Drop):
                 rid = effect.request.rid
                 assert self.end_ns[rid] == PENDING, f"request {rid} ended twice"
                 self.end_ns[rid] = DROPPED
                 self.reasons[rid] = effect.reason
+                if self.queries is not None:
+                    self.queries.table.on_drop(now_ns, rid, effect.reason)
                 if self.sequences is not None:
                     self.sequences.on_drop(effect)
                 if self.uplinks is not None:

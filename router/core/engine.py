@@ -126,6 +126,22 @@ class Engine:
         if lanes:
             source.desk.refresh(now_ns, source, lanes)
 
+    def on_requests(self, now_ns: int, requests: Sequence[Request]) -> None:
+        """Requests of one application that come together: none of them is offered before all are
+        there. None is kept apart, or asks for variants."""
+        application = requests[0].application
+        source, admission = self.sources[application], self.admissions[application]
+        changed: dict[int, None] = {}
+        for request in requests:
+            assert request.application == application
+            assert request.rid not in self.outbox.queued
+            assert request.apart is None
+            assert request.allowed is None
+            self.outbox.queued[request.rid] = request
+            if admission is None or self._admit(now_ns, request, admission):
+                changed.update(dict.fromkeys(source.on_request(now_ns, request)))
+        source.desk.refresh(now_ns, source, tuple(changed))
+
     def on_refused(self, now_ns: int, request: Request) -> None:
         """A request never reaches its source. Where it would have started a sequence, those that
         follow it belong to none."""

@@ -17,6 +17,7 @@ from fermata.router.core.events import (
 )
 from fermata.router.core.lead import Lead
 from fermata.router.core.pool import Pool
+from fermata.router.core.queries.aim import BatchAim
 from fermata.router.core.signals import Ledger, Promise, Signals
 from fermata.router.core.timers import Timer, Timers
 
@@ -324,6 +325,13 @@ class Source:
     def on_compute_failed(self, now_ns: int, work: Callable[[], object]) -> Sequence[int]:
         """It could not be carried out; ask again, but not at once."""
         return NO_LANES
+
+    def queued_places(self) -> int:
+        """Places that the requests in its queue would take; 0 where it does not tell."""
+        return 0
+
+    def aim_at(self, aim: BatchAim) -> None:
+        """Form such batches from now on, as a stage of pipelines; sources may know better."""
 
     def figures(self) -> dict[str, float]:
         """Figures for an operator."""

@@ -39,6 +39,7 @@ from fermata.router.policies.routing.deadline import DeadlineRouting, RoutingOpt
 from fermata.router.policies.sequences import SEQUENCES, SequenceOptions, SequenceQueues
 from fermata.router.policies.sneakpeek import options as sneakpeek
 from fermata.router.policies.sneakpeek.source import WindowScheduler
+from fermata.router.policies.stages import STAGES, StageThread
 
 Build = Callable[[Sequence[Family], Any, random.Random], list[Source]]
 
@@ -80,6 +81,10 @@ def _deferred(families: Sequence[Family], options: Any, rng: random.Random) -> l
         )
         for family in families
     ]
+
+
+def _stages(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [StageThread(family.serving, options, None, family.slo_ns) for family in families]
 
 
 def _batch_queues(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
@@ -192,6 +197,7 @@ POLICIES: dict[str, Policy] = {
     "timeout": Policy(
         TimeoutOptions(), _timeout, owns_backends=True, shares_backends=False, together=True
     ),
+    "stages": Policy(STAGES, _stages, counts_rows=True),
     "batch-queues": Policy(BatchQueuesOptions(), _batch_queues),
     "partitioned": Policy(
         PartitionedOptions(), _partitioned, owns_backends=True, shares_backends=False, together=True

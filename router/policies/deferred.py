@@ -182,6 +182,9 @@ class ModelThread(Source):
             candidate.hold = HoldSizes(1)
         return self._anew(now_ns)
 
+    def queued_places(self) -> int:
+        return self.queue.rows
+
     # The candidate
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:

@@ -11,6 +11,7 @@ from fermata.autoscaler.cost import HOUR_NS, CostShare, allocate_cost
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import SECOND
 from fermata.router.core.events import DropReason
+from fermata.simulator.reports.pipeline_report import PipelineReport, pipeline_reports
 from fermata.simulator.reports.utility import right_answers
 from fermata.simulator.run import DROPPED, RunLog
 from fermata.simulator.scenario.scenario import Scenario
@@ -80,6 +81,7 @@ class RunReport:
     backends_mean: float
     applications: tuple[ApplicationReport, ...]
     streams: tuple[StreamReport, ...]
+    pipelines: tuple[PipelineReport, ...] = ()
 
     def to_dict(self) -> JsonObject:
         return asdict(self)
@@ -108,6 +110,7 @@ def report(scenario: Scenario, log: RunLog) -> RunReport:
         )
         for index, application in enumerate(scenario.applications)
     )
+    pipelines = pipeline_reports(scenario, log)
     latency_ms = (log.end_ns - arrivals.at_ns)[answered] / 1e6
     queue_ms = (log.start_ns - arrivals.at_ns)[answered] / 1e6
     duration_s = scenario.duration_ns / SECOND
@@ -115,7 +118,9 @@ def report(scenario: Scenario, log: RunLog) -> RunReport:
         offered_rps=count / duration_s,
         good_rps=int(good.sum()) / duration_s,
         bad_rate=_bad_rate(measured, good),
-        worst_bad_rate=max(each.bad_rate for each in applications),
+        worst_bad_rate=max(
+            [each.bad_rate for each in applications] + [each.bad_rate for each in pipelines]
+        ),
         worst_stream_bad_rate=_worst_stream(log, measured, good),
         idle_fraction=idle_fraction(scenario, log),
         mean_batch=_mean_batch(scenario, log),
@@ -135,6 +140,7 @@ def report(scenario: Scenario, log: RunLog) -> RunReport:
         backends_mean=log.allocated_ns / (scenario.warmup_ns + scenario.duration_ns),
         applications=applications,
         streams=_streams(log, measured, good, price),
+        pipelines=pipelines,
     )
 
 

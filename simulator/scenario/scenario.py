@@ -29,6 +29,13 @@ from fermata.router.policies.catalog import (
 )
 from fermata.simulator.scenario.arrival_spec import ArrivalSpec, read_arrivals
 from fermata.simulator.scenario.network_spec import NetworkSpec, read_network
+from fermata.simulator.scenario.pipeline_spec import (
+    PIPELINE_RULES,
+    PipelineSpec,
+    as_stages,
+    read_pipelines,
+    shares_of,
+)
 from fermata.simulator.scenario.popularity import read_shares
 from fermata.simulator.scenario.scaling_spec import read_autoscaler, read_epochs
 from fermata.simulator.scenario.simulated import read_zoo, simulated
@@ -53,6 +60,8 @@ SCENARIO_KEYS = (
     "applications",
     "zoo",
     "network",
+    "pipelines",
+    "pipeline_rule",
 )
 DRAWS = ("median", "profile")
 EXECUTION_KEYS = ("jitter", "variation", "draw")
@@ -105,6 +114,13 @@ class Scenario:
     """Refuse on arrival what is above a fair share, as live routers do."""
     groups: tuple[BackendGroup, ...] = ()
     """The backends by kind, in order; empty: all are alike."""
+    pipelines: tuple[PipelineSpec, ...] = ()
+    pipeline_shares: tuple[float, ...] = ()
+    """Share of each pipeline in the whole rate."""
+    pipeline_rule: str = PIPELINE_RULES[0]
+    """The rule by which queries are admitted, batched and dropped."""
+    homes: tuple[int, ...] = ()
+    """By backend: the application that has it for itself; empty: they are one pool."""
 
     @property
     def kinds(self) -> tuple[BackendGroup, ...]:
@@ -176,6 +192,9 @@ def build_scenario(
 ) -> Scenario:
     """The scenario of these options and these applications, as files declare them."""
     applications = _simulated(given)
+    pipelines = read_pipelines(top, applications)
+    rule = top.choice("pipeline_rule", PIPELINE_RULES, PIPELINE_RULES[0])
+    applications = as_stages(top, applications, pipelines, rule)
     groups = read_backends(top, "backends")
     backends = sum(group.count for group in groups)
     options = top.mapping("policy_options")
@@ -199,6 +218,7 @@ def build_scenario(
     if epochs:
         check_movable(each.policy or policy for each in applications)
     check_backends("backends", backends, owners_of(applications, policy, options))
+    shares = _read_shares(top, applications, pipelines, arrivals)
     duration_s = top.positive("duration_s")
     duration_ns = seconds(30 if duration_s is None else duration_s)
     if duration_ns < 1:
@@ -217,7 +237,7 @@ def build_scenario(
         draw=top.inner("execution", EXECUTION_KEYS).choice("draw", DRAWS, "median"),
         dispatch_ns=ms(top.number("dispatch_ms", 0)),
         arrivals=arrivals,
-        shares=read_shares(top, applications, sets_rates(arrivals, applications)),
+        shares=shares[: len(applications)],
         faults=_read_faults(top, backends),
         swap=top.flag("swap"),
         fair_shares=top.flag("fair_shares"),
@@ -225,7 +245,27 @@ def build_scenario(
         autoscaler=autoscaler,
         epochs=epochs,
         groups=() if _is_plain(groups) else groups,
+        pipelines=pipelines,
+        pipeline_shares=shares[len(applications) :],
+        pipeline_rule=rule,
     )
+
+
+def _read_shares(
+    top: Fields,
+    applications: tuple[Application, ...],
+    pipelines: tuple[PipelineSpec, ...],
+    arrivals: ArrivalSpec,
+) -> tuple[float, ...]:
+    """Parts of the whole rate, those of pipelines last."""
+    if not pipelines:
+        return read_shares(top, applications, sets_rates(arrivals, applications))
+    for key in ("popularity", "network", "autoscaler", "epochs"):
+        if top.has(key):
+            refuse(key, top.data[key], "does not go with pipelines; leave one of them out")
+    if arrivals.process == "periodic" or arrivals.rps_of:
+        refuse("arrivals", top.data["arrivals"], "must be shared by weight, as poisson ones are")
+    return shares_of(applications, pipelines)
 
 
 def _is_plain(groups: tuple[BackendGroup, ...]) -> bool:

@@ -1,0 +1,1 @@
+"""Queries: requests of pipelines, with one deadline for all of their stages."""

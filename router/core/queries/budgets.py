@@ -1,0 +1,104 @@
+"""Batches that a deadline leaves room for, where several stages share it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fermata.foundation.units import SECOND
+from fermata.router.core.queries.pipeline import Pipeline
+
+STEP: Final = 8
+"""Batches grow by a part of this many, or by one."""
+
+
+class StageBudget:
+    """The target batch of one application, and the time that it takes of a query's."""
+
+    __slots__ = ("makers", "plan_ns", "rps", "size", "turns")
+
+    def __init__(self, plan_ns: Sequence[int], rps: float = 0.0, turns: int = 1) -> None:
+        self.plan_ns = plan_ns
+        """Planned run times by batch size; index 0 is unused."""
+        self.rps = rps
+        """Requests a second."""
+        self.turns = turns
+        """Runs that a request may have to wait for, its own included. With 1 it waits until its
+        batch is full, and finds a backend."""
+        self.size = 1
+        """The target batch."""
+        self.makers: list[tuple[StageBudget, float]] = []
+        """Stages whose results come here, each with the requests that one result makes."""
+
+    @property
+    def run_ns(self) -> int:
+        """Planned run time of the target batch."""
+        return self.plan_ns[self.size]
+
+    @property
+    def each_ns(self) -> float:
+        """Backend time of one request in such a batch."""
+        return self.plan_ns[self.size] / self.size
+
+    @property
+    def fill_ns(self) -> int:
+        """Time until such a batch is full."""
+        return self._fill_ns(self.size)
+
+    def _fill_ns(self, size: int) -> int:
+        # Results of one batch of the stage before come together, and wait for nobody.
+        together = min((maker.size * made for maker, made in self.makers), default=1.0)
+        awaited = size - max(1.0, together)
+        return int(awaited * SECOND / self.rps) if awaited > 0.0 and self.rps > 0.0 else 0
+
+    def needs_ns(self, size: int) -> int:
+        """Time from a request's arrival to its end in a batch of that size."""
+        if self.turns > 1:
+            return self.turns * self.plan_ns[size]
+        return self.plan_ns[size] + self._fill_ns(size)
+
+    def next_size(self) -> int:
+        """The next larger batch to try; the same where there is none."""
+        return min(self.size + 1 + self.size // STEP, len(self.plan_ns) - 1)
+
+    def gain(self, size: int) -> float:
+        """Backend time saved a second by such batches, over the time that they cost a query."""
+        saved = (self.rps or 1.0) * (self.each_ns - self.plan_ns[size] / size)
+        return saved / max(1, self.needs_ns(size) - self.needs_ns(self.size))
+
+
+Timed = Sequence[tuple[Pipeline, int]]
+"""Pipelines, each with the time that its batches may take."""
+
+
+def fit(pipelines: Timed, budgets: Mapping[int, StageBudget]) -> None:
+    """Choose the batches, by application, that need the least backend time and end in time.
+
+    All start with one request. Then the one grows that saves the most backend time for the time
+    that it costs a query, while every way through every pipeline is in time.
+    """
+    for budget in budgets.values():
+        budget.size = 1
+    while True:
+        best: tuple[float, StageBudget, int] | None = None
+        for application, budget in budgets.items():
+            size = budget.next_size()
+            gain = budget.gain(size) if size > budget.size else 0.0
+            if gain > (best[0] if best else 0.0) and _fits(pipelines, budgets, application, size):
+                best = gain, budget, size
+        if best is None:
+            return
+        best[1].size = best[2]
+
+
+def _fits(
+    pipelines: Timed, budgets: Mapping[int, StageBudget], application: int, size: int
+) -> bool:
+    """Whether all is in time that runs this application in batches of that size."""
+    budget = budgets[application]
+    before, budget.size = budget.size, size
+    fits = all(
+        pipeline.longest_ns(lambda each: budgets[each].needs_ns(budgets[each].size))[0] <= time_ns
+        for pipeline, time_ns in pipelines
+        if application in pipeline.applications
+    )
+    budget.size = before
+    return fits

@@ -1,0 +1,151 @@
+"""A pipeline at work: what is learnt of it, and what follows for its queries."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fermata.router.core.queries.budgets import StageBudget
+from fermata.router.core.queries.pipeline import FanOut, Pipeline, visits
+from fermata.router.core.rate import RateMeter
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRules:
+    """How queries are admitted, and how time is shared among stages."""
+
+    plan_ns: int = 100_000_000
+    """How often target batches are chosen anew, at most."""
+    room: float = 0.95
+    """Part of the SLO that target batches may take."""
+    share_first: float = 0.85
+    """The share of the SLO by which a query must be estimated to end, before any has ended."""
+    share_min: float = 0.4
+    share_max: float = 1.0
+    reviewed: int = 32
+    """Queries that must have ended before the share is changed."""
+    loss_tolerated: float = 0.005
+    """Of queries on which backend time was spent."""
+    shrink: float = 2.0
+    """Times the loss, the share shrinks; by no more than the next."""
+    shrink_max: float = 0.05
+    grow: float = 0.0025
+    grow_unharmed: float = 0.01
+    """It grows by so much where none was lost."""
+    waited_tolerated: float = 0.1
+    """Of queries that were let in, those that waited and never ran. They cost no backend time, but
+    could have been told at once."""
+    cap: float = 1.2
+    """The largest batch of a first stage, over the target: more would take the time of others."""
+    window: float = 0.9
+    """A query in a first stage's queue must leave room for this part of the target batch. It is
+    dropped otherwise, before any backend time is spent on it."""
+
+
+RULES: Final = QueryRules()
+
+
+class Flow:
+    """One pipeline's queries: their fan-out, rate, stages and fate."""
+
+    __slots__ = (
+        "after_ns",
+        "due_at_ns",
+        "fan_outs",
+        "good",
+        "head_ns",
+        "hold",
+        "lost",
+        "open",
+        "path_ns",
+        "pipeline",
+        "rate",
+        "refused",
+        "share",
+        "tail_ns",
+        "waited",
+    )
+
+    def __init__(self, pipeline: Pipeline, share: float) -> None:
+        self.pipeline = pipeline
+        stages = pipeline.stages
+        self.fan_outs = [[FanOut() for _ in stage.children] for stage in stages]
+        """By stage and edge."""
+        self.rate = RateMeter()
+        """Queries that are let in."""
+        self.open = [0] * len(stages)
+        """By stage: requests that have not ended."""
+        self.after_ns = [0.0] * len(stages)
+        """By stage: backend time of all that one request there is expected to make behind it."""
+        self.tail_ns = [0] * len(stages)
+        """By stage: run times of target batches behind it, on the longest way."""
+        self.head_ns = [0] * len(stages)
+        """By stage: run times of target batches before it, where those behind leave as much."""
+        self.hold = [1.0] * len(stages)
+        """By stage: the part of the time to spare for which a request may be held there."""
+        self.path_ns = 0
+        """Run times of target batches on the longest way."""
+        self.share = share
+        """The share of the SLO by which a query must be estimated to end, as learnt."""
+        self.good = 0
+        self.lost = 0
+        """Ended bad after backend time was spent on them."""
+        self.waited = 0
+        """Were let in and never ran."""
+        self.refused = 0
+        """Like the three above, since the last review of the share."""
+        self.due_at_ns = 0
+
+    def demand(self, budgets: Mapping[int, StageBudget]) -> None:
+        """Add this pipeline's requests to those of the applications that run its stages."""
+        stages = self.pipeline.stages
+        counts = visits(self.pipeline, self.fan_outs)
+        for place, stage in enumerate(stages):
+            budget = budgets[stage.application]
+            budget.rps += counts[place] * self.rate.rps
+            for edge, child in enumerate(stage.children):
+                made = self._made(place, edge, counts)
+                budgets[stages[child].application].makers.append((budget, made))
+
+    def _made(self, place: int, edge: int, counts: Sequence[float]) -> float:
+        """Requests that a result makes on an edge; a join is made by all before it together."""
+        if self.pipeline.stages[self.pipeline.stages[place].children[edge]].join:
+            return 1.0 / max(1.0, counts[place])
+        return self.fan_outs[place][edge].mean
+
+    def plan(self, budgets: Mapping[int, StageBudget]) -> None:
+        """Take over the target batches."""
+        stages = self.pipeline.stages
+        counts = visits(self.pipeline, self.fan_outs)
+        runs_ns = self.pipeline.longest_ns(lambda each: budgets[each].run_ns)
+        fills_ns = self.pipeline.longest_ns(lambda each: budgets[each].fill_ns)
+        self.path_ns = runs_ns[0]
+        for place in range(len(stages) - 1, -1, -1):
+            stage = stages[place]
+            budget = budgets[stage.application]
+            self.tail_ns[place] = runs_ns[place] - budget.run_ns
+            self.head_ns[place] = self.path_ns - runs_ns[place]
+            self.hold[place] = budget.fill_ns / fills_ns[place] if fills_ns[place] else 1.0
+            self.after_ns[place] = sum(
+                self._made(place, edge, counts)
+                * (budgets[stages[child].application].each_ns + self.after_ns[child])
+                for edge, child in enumerate(stage.children)
+            )
+
+    def learn(self, now_ns: int, rules: QueryRules) -> None:
+        """Change the share by what has become of queries on which backend time was spent. Estimates
+        are never right: it falls while some are lost, and rises while some are refused."""
+        ended = self.good + self.lost
+        if now_ns < self.due_at_ns or ended < rules.reviewed:
+            return
+        loss, waited = self.lost / ended, self.waited / (ended + self.waited)
+        if loss > rules.loss_tolerated:
+            smaller = 1.0 - min(rules.shrink_max, rules.shrink * loss)
+            self.share = max(rules.share_min, self.share * smaller)
+        elif waited > rules.waited_tolerated:
+            self.share = max(rules.share_min, self.share * (1.0 - rules.grow_unharmed))
+        elif self.refused:
+            grow = rules.grow if self.lost else rules.grow_unharmed
+            self.share = min(rules.share_max, self.share * (1.0 + grow))
+        self.good = self.lost = self.waited = self.refused = 0
+        # What the share does shows only when queries have ended.
+        self.due_at_ns = now_ns + self.pipeline.slo_ns

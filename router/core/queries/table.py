@@ -1,0 +1,318 @@
+"""The query table: admits queries, makes the requests of their stages, and ends each once."""
+
+from collections.abc import Callable, Sequence
+
+from fermata.foundation.units import NEVER
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import GOOD, DropReason, Request
+from fermata.router.core.pool import Pool
+from fermata.router.core.queries.aim import BatchAim
+from fermata.router.core.queries.budgets import StageBudget, fit
+from fermata.router.core.queries.flow import RULES, Flow, QueryRules
+from fermata.router.core.queries.pipeline import Pipeline
+
+
+class Query:
+    """A request of a pipeline, with one deadline for all of its stages."""
+
+    __slots__ = (
+        "arrived_at_ns",
+        "deadline_ns",
+        "ended",
+        "ended_at_ns",
+        "missing",
+        "open",
+        "outcome",
+        "parts",
+        "pipeline",
+        "qid",
+        "refused",
+    )
+
+    def __init__(self, qid: int, pipeline: int, arrived_at_ns: int, deadline_ns: int) -> None:
+        self.qid = qid
+        self.pipeline = pipeline
+        self.arrived_at_ns = arrived_at_ns
+        self.deadline_ns = deadline_ns
+        """An answer after it counts as bad, and nothing is begun that would end after it."""
+        self.parts: set[int] = set()
+        """Its requests that have not ended."""
+        self.open: list[int] = []
+        """By stage: how many of them are there."""
+        self.ended: list[int] = []
+        """By stage: requests that have ended with a result."""
+        self.missing = 0
+        """Parts that were lost, where the pipeline allows a partial answer."""
+        self.outcome = ""
+        """How it has ended: `good`, or why not; empty while it has not."""
+        self.ended_at_ns = 0
+        self.refused = False
+        """It was refused at the door, and has cost no backend time."""
+
+
+class Part:
+    """One request of a query."""
+
+    __slots__ = ("made_at_ns", "parent", "query", "rid", "stage")
+
+    def __init__(self, rid: int, query: Query, stage: int, parent: int, made_at_ns: int) -> None:
+        self.rid = rid
+        self.made_at_ns = made_at_ns
+        self.query = query
+        self.stage = stage
+        self.parent = parent
+        """The request whose result it is made of; -1: the query itself, or a join."""
+
+
+class QueryTable:
+    """Queries beside an engine, whose requests are ordinary ones of its applications.
+
+    The driver hands over the ends of requests: `on_done` with the fan-out of each result, `on_drop`
+    of each `Drop` effect. Requests that are no part of a query are left alone.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        pipelines: Sequence[Pipeline],
+        serving: Sequence[int],
+        new_rid: Callable[[], int],
+        rules: QueryRules = RULES,
+    ) -> None:
+        """`serving`: the variant that runs each application; `new_rid` numbers requests."""
+        self.engine = engine
+        self.rules = rules
+        self.new_rid = new_rid
+        self.flows = [Flow(each, rules.share_first) for each in pipelines]
+        self.budgets = {
+            application: StageBudget(engine.costs.of(serving[application]).plan_ns)
+            for application in sorted({each for one in pipelines for each in one.applications})
+        }
+        """By application that runs some stage."""
+        self.queries: dict[int, Query] = {}
+        """Those that have not ended, by number."""
+        self.parts: dict[int, Part] = {}
+        """Their requests, by number."""
+        self.ended: list[Query] = []
+        """Those that the driver has not taken yet."""
+        self.plan_at_ns = -1
+
+    # Queries
+
+    def on_query(self, now_ns: int, query: Query) -> None:
+        """Let a query in, or refuse it at once."""
+        assert query.qid not in self.queries
+        assert not query.outcome
+        flow = self.flows[query.pipeline]
+        if now_ns >= self.plan_at_ns:
+            self._plan(now_ns)
+        flow.learn(now_ns, self.rules)
+        self.queries[query.qid] = query
+        if not self.admits(now_ns, query, flow):
+            flow.refused += 1
+            query.refused = True
+            self._end(now_ns, query, DropReason.SHED)
+            return
+        flow.rate.on_arrival(now_ns)
+        stages = len(flow.pipeline.stages)
+        query.open, query.ended = [0] * stages, [0] * stages
+        made: dict[int, list[Request]] = {}
+        self._make(now_ns, query, 0, 1, -1, made)
+        self._submit(now_ns, made)
+
+    def on_cancel(self, now_ns: int, qid: int) -> bool:
+        """The client has left; false if the query has ended already."""
+        query = self.queries.get(qid)
+        if query is None:
+            return False
+        self._end(now_ns, query, DropReason.CANCELLED)
+        return True
+
+    def take_ended(self) -> list[Query]:
+        """Queries that have ended since the last call, refused ones included."""
+        taken, self.ended = self.ended, []
+        return taken
+
+    # Requests of their stages
+
+    def on_done(self, now_ns: int, done: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """Requests of one batch have ended with results, each with the requests that are made of it
+        on each edge. To be told before the engine is: what comes next may want the same backend."""
+        made: dict[int, list[Request]] = {}
+        for rid, fan_out in done:
+            part = self.parts.get(rid)
+            if part is not None:
+                self._close(part)
+                part.query.ended[part.stage] += 1
+                self._hand_on(now_ns, part, fan_out, made)
+                self._go_on(now_ns, part.query, made)
+        self._submit(now_ns, made)
+
+    def _hand_on(
+        self, now_ns: int, part: Part, fan_out: Sequence[int], made: dict[int, list[Request]]
+    ) -> None:
+        """Make the requests that follow one."""
+        flow = self.flows[part.query.pipeline]
+        stages = flow.pipeline.stages
+        for edge, child in enumerate(stages[part.stage].children):
+            if not stages[child].join:
+                flow.fan_outs[part.stage][edge].learn(fan_out[edge])
+                self._make(now_ns, part.query, child, fan_out[edge], part.rid, made)
+
+    def _submit(self, now_ns: int, made: dict[int, list[Request]]) -> None:
+        for requests in made.values():
+            self.engine.on_requests(now_ns, requests)
+
+    def on_drop(self, now_ns: int, rid: int, reason: str) -> None:
+        """A request has ended without a result: its query ends with it, or has a gap."""
+        part = self.parts.get(rid)
+        if part is None:
+            return
+        query = part.query
+        self._close(part)
+        if part.stage > 0 and self.flows[query.pipeline].pipeline.partial:
+            query.missing += 1
+            made: dict[int, list[Request]] = {}
+            self._go_on(now_ns, query, made)
+            self._submit(now_ns, made)
+        else:
+            self._end(now_ns, query, reason)
+
+    def _go_on(self, now_ns: int, query: Query, made: dict[int, list[Request]]) -> None:
+        """Run the joins that nothing is awaited for; end the query where nothing is left."""
+        pipeline = self.flows[query.pipeline].pipeline
+        for place in pipeline.joins:
+            before = pipeline.before[place]
+            due = not query.open[place] and not query.ended[place]
+            if due and not any(query.open[each] for each in before):
+                self._make(now_ns, query, place, 1, -1, made)
+        if not query.parts:
+            in_time = now_ns <= query.deadline_ns
+            self._end(now_ns, query, GOOD if in_time else DropReason.LATE)
+
+    def _make(
+        self,
+        now_ns: int,
+        query: Query,
+        place: int,
+        count: int,
+        parent: int,
+        made: dict[int, list[Request]],
+    ) -> None:
+        """Make requests of a stage; `made` collects them by application."""
+        flow = self.flows[query.pipeline]
+        application = flow.pipeline.stages[place].application
+        deadline_ns, start_by_ns = self.dates(now_ns, query, place)
+        query.open[place] += count
+        flow.open[place] += count
+        for _ in range(count):
+            rid = self.new_rid()
+            request = Request(rid, application, now_ns, deadline_ns)
+            request.start_by_ns = start_by_ns
+            self.parts[rid] = Part(rid, query, place, parent, now_ns)
+            query.parts.add(rid)
+            made.setdefault(application, []).append(request)
+
+    def _close(self, part: Part) -> None:
+        del self.parts[part.rid]
+        query = part.query
+        query.parts.discard(part.rid)
+        query.open[part.stage] -= 1
+        self.flows[query.pipeline].open[part.stage] -= 1
+
+    def _end(self, now_ns: int, query: Query, outcome: str) -> None:
+        """End a query once. Requests of it that wait are withdrawn; results of those that run are
+        of no use any more."""
+        assert not query.outcome, "a query ends once"
+        query.outcome, query.ended_at_ns = outcome, now_ns
+        del self.queries[query.qid]
+        flow = self.flows[query.pipeline]
+        if outcome == GOOD:
+            flow.good += 1
+        elif outcome != DropReason.CANCELLED and not query.refused:
+            if any(query.ended):
+                flow.lost += 1
+            else:
+                flow.waited += 1
+        for rid in sorted(query.parts):
+            self._close(self.parts[rid])
+            self.engine.withdraw(now_ns, rid, DropReason.CANCELLED)
+        self.ended.append(query)
+
+    # Time
+
+    def dates(self, now_ns: int, query: Query, place: int) -> tuple[int, int]:
+        """The deadline of a request at a stage, and when it is held no longer.
+
+        The first is hard: after it, target batches of the stages behind would not end in time. The
+        time to spare is shared among the stages that are left, by how long their batches fill.
+        """
+        flow = self.flows[query.pipeline]
+        deadline_ns = query.deadline_ns - flow.tail_ns[place]
+        run_ns = self.budgets[flow.pipeline.stages[place].application].run_ns
+        spare_ns = max(0, deadline_ns - now_ns - run_ns)
+        return deadline_ns, now_ns + int(spare_ns * flow.hold[place])
+
+    def admits(self, now_ns: int, query: Query, flow: Flow) -> bool:
+        """Whether a query is estimated to end within the share of its time that is learnt.
+
+        Runs of its own count by half. Those of others that are under way are not counted, and are
+        done by half on average.
+        """
+        end_ns = self.wait_ns(flow) + 0.5 * flow.path_ns
+        return end_ns <= flow.share * (query.deadline_ns - now_ns)
+
+    def wait_ns(self, flow: Flow) -> float:
+        """Time until the backends have done what waits in a pipeline's stages, and what is
+        expected to come out of it."""
+        work_ns: dict[Pool, float] = {}
+        sources = self.engine.sources
+        for application, budget in self.budgets.items():
+            source = sources[application]
+            work_ns[source.pool] = (
+                work_ns.get(source.pool, 0.0) + source.queued_places() * budget.each_ns
+            )
+        for each in self.flows:
+            for place, stage in enumerate(each.pipeline.stages):
+                if each.open[place]:
+                    pool = sources[stage.application].pool
+                    work_ns[pool] += each.open[place] * each.after_ns[place]
+        pools = {sources[each].pool for each in flow.pipeline.applications}
+        return sum(work_ns[pool] / max(1, pool.backends) for pool in pools)
+
+    def _plan(self, now_ns: int) -> None:
+        """Choose the target batches anew, and tell the sources."""
+        rules, budgets = self.rules, self.budgets
+        self.plan_at_ns = now_ns + rules.plan_ns
+        for budget in budgets.values():
+            budget.rps, budget.makers = 0.0, []
+        for flow in self.flows:
+            flow.demand(budgets)
+        fit(
+            [(each.pipeline, int(rules.room * each.pipeline.slo_ns)) for each in self.flows],
+            budgets,
+        )
+        for flow in self.flows:
+            flow.plan(budgets)
+        self.aim()
+
+    def aim(self) -> None:
+        """Tell every source what its batches are to be."""
+        firsts: set[int] = set()
+        ahead_ns = dict.fromkeys(self.budgets, NEVER)
+        for flow in self.flows:
+            stages = flow.pipeline.stages
+            firsts.add(stages[0].application)
+            for place, stage in enumerate(stages):
+                before_ns = ahead_ns[stage.application]
+                ahead_ns[stage.application] = min(before_ns, flow.head_ns[place])
+        for application, budget in self.budgets.items():
+            size_max, window = self.limits(budget.size, application in firsts)
+            aim = BatchAim(budget.size, size_max, window, ahead_ns[application])
+            self.engine.sources[application].aim_at(aim)
+
+    def limits(self, size: int, first: bool) -> tuple[int, int]:
+        """The largest batch, and the window, for a target; `first`: of a first stage."""
+        if not first:
+            return NEVER, 1
+        return max(1, int(self.rules.cap * size)), max(1, int(self.rules.window * size))

@@ -1,0 +1,1 @@
+"""Pipelines in the simulator: queries, other rules to compare with, bounds and draws."""

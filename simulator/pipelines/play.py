@@ -1,0 +1,116 @@
+"""Queries of a simulated run: their fan-out is drawn, and their backend time is counted."""
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import GOOD, Batch
+from fermata.router.core.queries.table import Query, QueryTable
+from fermata.simulator.pipelines.rules import table_of
+from fermata.simulator.scenario.pipeline_spec import FanOutSpec
+from fermata.simulator.scenario.scenario import Scenario
+
+
+@dataclass(slots=True)
+class QueryLog:
+    """One query as it went."""
+
+    pipeline: int
+    arrived_at_ns: int
+    outcome: str = ""
+    refused: bool = False
+    spent_ns: float = 0.0
+    """Backend time of all of its requests."""
+
+
+@dataclass(slots=True)
+class StageLog:
+    """Requests of one stage of a pipeline that ran in the measured time."""
+
+    requests: int = 0
+    waited_ns: int = 0
+    """From a request's arrival at the stage to the start of its batch."""
+    spent_ns: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineLog:
+    """Queries by their place in the arrivals, and stages by pipeline."""
+
+    queries: dict[int, QueryLog] = field(default_factory=dict)
+    stages: tuple[tuple[StageLog, ...], ...] = ()
+
+
+class QueryPlay:
+    """The query table's driver within the simulator's."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        engine: Engine,
+        serving: Sequence[int],
+        new_rid: Callable[[], int],
+    ) -> None:
+        self.scenario = scenario
+        self.table: QueryTable = table_of(scenario, engine, serving, new_rid)
+        self.rng = random.Random(f"{scenario.seed} fan-out")
+        stages = (tuple(StageLog() for _ in each.names) for each in scenario.pipelines)
+        self.log = PipelineLog({}, tuple(stages))
+        self.first = len(scenario.applications)
+        """Arrivals from this number on are queries."""
+        self.owners: dict[int, tuple[int, int]] = {}
+        """By request that runs: its query, and the stage."""
+
+    def arrive(self, now_ns: int, qid: int, number: int, slo_ns: int) -> None:
+        """A query arrives; `number` is that of its pipeline among all that arrives."""
+        self.log.queries[qid] = QueryLog(number - self.first, now_ns)
+        self.table.on_query(now_ns, Query(qid, number - self.first, now_ns, now_ns + slo_ns))
+
+    def on_dispatch(self, batch: Batch) -> None:
+        """Note whose requests a batch has: they may be nobody's any more when it ends."""
+        for request in batch.requests:
+            part = self.table.parts.get(request.rid)
+            if part is not None:
+                self.owners[request.rid] = part.query.qid, part.stage
+
+    def on_done(self, now_ns: int, batch: Batch, started_at_ns: int, run_ns: int) -> None:
+        """A batch has ended; the engine has not been told yet."""
+        done: list[tuple[int, list[int]]] = []
+        measured = started_at_ns >= self.scenario.warmup_ns
+        for request in batch.requests:
+            qid, stage = self.owners.pop(request.rid, (-1, 0))
+            if qid < 0:
+                continue
+            log = self.log.queries[qid]
+            spent_ns = run_ns * request.rows / batch.size
+            log.spent_ns += spent_ns
+            if measured:
+                of_stage = self.log.stages[log.pipeline][stage]
+                of_stage.requests += 1
+                of_stage.waited_ns += started_at_ns - request.arrived_at_ns
+                of_stage.spent_ns += spent_ns
+            edges = self.scenario.pipelines[log.pipeline].fan_outs[stage]
+            done.append((request.rid, [self.draw(now_ns, each) for each in edges]))
+        self.table.on_done(now_ns, done)
+
+    def draw(self, now_ns: int, spec: FanOutSpec) -> int:
+        """Requests that a result makes on an edge."""
+        mean = spec.at(now_ns - self.scenario.warmup_ns)
+        if spec.law == "fixed":
+            return int(mean) + (self.rng.random() < mean % 1.0)
+        return int(math.log(1.0 - self.rng.random()) / math.log(mean / (1.0 + mean))) if mean else 0
+
+    def take_ended(self) -> list[Query]:
+        """Queries that have ended since the last call, noted in the log."""
+        ended = self.table.take_ended()
+        for query in ended:
+            log = self.log.queries[query.qid]
+            log.outcome, log.refused = query.outcome, query.refused
+        return ended
+
+
+def is_good(query: Query) -> bool:
+    """Whether a query was answered in time."""
+    return query.outcome == GOOD

@@ -187,6 +187,34 @@ def test_any_law_may_be_given() -> None:
     assert solve(small(law=Bursty(burst_s=0.05))) != solve(small())
 
 
+def every_10_ms(rate_rps: float, times_s: Floats, count_max: int) -> Floats:
+    """A camera: one request every 10 ms, as a law."""
+    come = np.floor(np.asarray(times_s) / 0.01 + 1e-9)
+    law: Floats = np.where(come[..., None] == np.arange(count_max + 1), 0.0, -np.inf)
+    return law
+
+
+@pytest.mark.parametrize("drops", [True, False])
+@pytest.mark.parametrize("slo_ms", [61, 100])
+def test_a_queue_that_stays_as_it_is_has_a_table_too(drops: bool, slo_ms: int) -> None:
+    # One request runs before the next comes, and during four of them four come: a short queue
+    # stays short for ever, and a long one long. Two parts of a chain that never meet.
+    problem = small(
+        latency_ns=((ms(5), ms(20), ms(30), ms(40)), (ms(9), ms(20), ms(30), ms(40))),
+        slo_ns=ms(slo_ms),
+        slack_ns=fixed_bins(ms(slo_ms), 10),
+        workers=1,
+        rate_rps=100.0,
+        law=every_10_ms,
+        drops=drops,
+        queue_max=4,
+    )
+    solution = solve(problem)
+    assert solution.accuracy == pytest.approx(0.9)
+    assert solution.violation == pytest.approx(0.0, abs=1e-6)
+    assert promises(problem, solution.choice) == (solution.accuracy, solution.violation)
+
+
 def test_shortest_queue_rates_follow_appendix_i() -> None:
     problem = small(balancing="shortest-queue")
     # Both keep up with 60 a second in half the SLO, so mu is the slower one's, 1 / 16 ms.

@@ -22,6 +22,10 @@ SHARE_MIN = 1e-18
 LOSS = 2.0
 """Price of a request that is dropped, in right answers. Were it 0, the best table would drop many
 to answer the others better. The dearer, the sooner fast variants run to be on the safe side."""
+RESTART = 1e-9
+"""Chance that the worker starts anew before a decision, with an empty queue. Without it, a chain
+could fall into parts that never meet: there a short queue stays short and a long one long, and its
+equations have no single solution."""
 GAIN_MIN = 1e-10
 """A choice is changed only for more than this: ties must not go round in circles."""
 
@@ -167,6 +171,8 @@ def _chain(
     chain = np.empty((empty + 1, empty + 1))
     chain[:, :empty] = (none_by[:, :, :-1] - none_by[:, :, 1:]).reshape(empty + 1, empty)
     chain[:, empty] = none_by[:, :, -1].sum(axis=1) + landing.emptied
+    chain *= 1.0 - RESTART
+    chain[:, empty] += RESTART
     earned = np.take_along_axis(rules.reward, choice[None], axis=0)[0] * rules.weight[:, None]
     reward = np.tensordot(landing.share, earned, axes=2) - LOSS * landing.lost
     weight = landing.share.sum(axis=2) @ rules.weight + landing.lost
@@ -207,7 +213,7 @@ def _improve(
             beyond = moves.carry.beyond
             future = (1.0 - beyond) * future + beyond * (moves.carry.none_by[variants] @ worth)
         now = (rules.reward[variants, length] - gain) * rules.weight[length]
-        total[variants, length] = now + future
+        total[variants, length] = now + (1.0 - RESTART) * future
     total[~rules.valid] = -np.inf
     best = total.argmax(axis=0)
     gained = total.max(axis=0) - np.take_along_axis(total, choice[None], axis=0)[0]

@@ -11,7 +11,7 @@ import numpy as np
 
 from fermata.foundation.errors import ConfigError
 from fermata.router.policies.ramsis.chain.problem import WorkerProblem
-from fermata.router.policies.ramsis.chain.solve import ROUNDS_MAX
+from fermata.router.policies.ramsis.chain.solve import RESTART, ROUNDS_MAX
 from fermata.router.policies.ramsis.chain.transitions import Transitions, actions_of, transitions_of
 from fermata.router.policies.ramsis.counts import Floats, poisson
 
@@ -120,6 +120,8 @@ def _decisions(problem: WorkerProblem) -> list[list[_Decision]]:
                     after = _after_all(moves, none_by, length, slack)
                 else:
                     after = _after_part(problem, moves, length, slack, size, run_ns)
+                after *= 1.0 - RESTART
+                after[len(slack_ns) - 1] += RESTART
                 by_state[-1].append(_Decision(state, variant, size, reward, after))
     return by_state
 

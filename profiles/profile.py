@@ -151,6 +151,30 @@ def slowed(profile: Profile, factor: float) -> Profile:
     )
 
 
+def narrowed(profile: Profile, share: float) -> Profile:
+    """The profile of the same model on inputs of this share of the size.
+
+    The part of its run times that grows with the batch shrinks; what every batch takes stays.
+    """
+    if share == 1.0:
+        return profile
+    line = profile.linear_ns
+    return replace(
+        profile,
+        p50_ns=_narrowed(profile.batches, profile.p50_ns, share),
+        p99_ns=_narrowed(profile.batches, profile.p99_ns, share),
+        linear_ns=line and (max(1, round(share * line[0])), line[1]),
+    )
+
+
+def _narrowed(batches: tuple[int, ...], column: tuple[int, ...], share: float) -> tuple[int, ...]:
+    if len(column) < 2:
+        return column
+    slope = (column[-1] - column[0]) / (batches[-1] - batches[0])
+    fixed_ns = min(column[0], max(0, round(column[0] - slope * batches[0])))
+    return tuple(fixed_ns + max(1, round(share * (each - fixed_ns))) for each in column)
+
+
 def interpolate(sizes: Sequence[int], values: Sequence[int], size: int) -> int:
     """The value at `size`, which lies within `sizes`, rounded to the nearest integer."""
     right = bisect_left(sizes, size)

@@ -1,6 +1,8 @@
 """Loads models by the names of the configuration; imports torch only where needed."""
 
 from collections.abc import Callable, Mapping
+from copy import copy
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,10 @@ from fermata.deployments.backend.execution.out_of_memory import (
     is_out_of_memory,
     release_memory,
 )
+from fermata.deployments.backend.execution.padding import PaddingRunner, find_cuts
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
 from fermata.deployments.backend.execution.tensors import Item, Outputs, held_as
+from fermata.deployments.backend.open_models import OpenModels
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
 from fermata.deployments.models.catalog import open_model
@@ -77,19 +81,28 @@ def pick_device(device: str) -> str:
     return "cuda" if found else "cpu"
 
 
-def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool = True) -> Runner:
-    """A variant loaded, warmed up and within the budget; `device` as `pick_device` gives it."""
+def load_runner(
+    spec: ModelSpec,
+    device: str,
+    budget: MemoryBudget,
+    warm: bool = True,
+    models: OpenModels | None = None,
+) -> Runner:
+    """A variant loaded, warmed up and within the budget; `device` as `pick_device` gives it.
+
+    `models` are those that are open already, for buckets of them.
+    """
     if spec.model == EMULATED:
         if not spec.table_ns:
             raise ConfigError(f"{spec.name}: an emulated model needs run times; give a profile")
         model = EmulatedModel(EmulatedGpu(spec.gpu_lock), spec.table_ns, spec.outputs)
         size_max = min(spec.batch_size_max, len(spec.table_ns))
         if spec.inputs:
-            return NamedRunner(model, size_max, spec.inputs)
+            return _padding(spec, NamedRunner(model, size_max, spec.at_bucket().inputs), None)
         plain = PlainRunner(model, size_max)
-        return _fitting(spec, plain, spec.input_shape or (3, 1, 1))
+        return _padding(spec, _fitting(spec, plain, spec.input_shape or (3, 1, 1)), None)
     try:
-        return _load(spec, device, budget, warm)
+        return _load(spec, device, budget, warm, models or OpenModels())
     # Every library has an error of its own for a lack of memory.
     except Exception as error:
         if not is_out_of_memory(error):
@@ -104,23 +117,48 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool =
     )
 
 
-def _load(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool) -> Runner:
+def _load(
+    spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool, models: OpenModels
+) -> Runner:
     before = _device_bytes(device)
-    opened = _open(spec, device)
-    runner = _make_runner(spec, opened, device)
+    opened = models.take(spec, lambda: _open(spec, device))
+    # Padded inputs have one shape, which graphs can be captured for.
+    inner = spec.at_bucket() if spec.pad else spec
+    runner = _make_runner(inner, _with_shape(opened, inner), device)
     held = spec.static_bytes or _device_bytes(device) - before
-    if isinstance(opened, TorchModel | NamedNetwork):
+    if isinstance(opened, TorchModel | NamedNetwork) and not models.is_shared(spec):
         held = max(held, opened.static_bytes())
     try:
-        budget.take(spec.name, held)
+        # The weights stay for as long as any bucket of them.
+        budget.take(spec.stem if models.is_first(spec) else spec.name, held)
     except ConfigError:
         runner.close()
+        models.release(spec)
         raise
     if warm:
-        _warm_up(spec, opened.card, runner)
+        _warm_up(spec.at_bucket(), opened.card, runner)
+    if spec.bucket:
+        return _padding(spec, runner, opened)
     if spec.picture is not None:
         return _decoding(spec, spec.picture, runner, opened.card, warm)
     return _fitting(spec, runner, opened.card.input_shape)
+
+
+def _with_shape(model: Model, spec: ModelSpec) -> Model:
+    """The model as it runs a bucket, whose inputs have one shape; its weights are the same."""
+    shape = spec.input_shape
+    if not spec.bucket or not isinstance(model, TorchModel) or shape is None:
+        return model
+    made = copy(model)
+    made.card = replace(model.card, input_shape=shape)
+    return made
+
+
+def _padding(spec: ModelSpec, runner: Runner, model: Model | None) -> Runner:
+    """The runner of a bucket; without a model, answers have no size of their own."""
+    if not spec.pad:
+        return runner
+    return PaddingRunner(runner, spec, None if model is None else find_cuts(spec, model))
 
 
 def _decoding(

@@ -9,6 +9,7 @@ from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.kernels.background import BackgroundTuning
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner, pick_device
 from fermata.deployments.backend.meter import LoadCounts
+from fermata.deployments.backend.open_models import OpenModels
 from fermata.deployments.backend.profiling import profile_runner
 from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
 from fermata.deployments.models.cache import cache_folder
@@ -34,6 +35,7 @@ class ModelStore:
         self.kind = Cuda().name if self.device == "cuda" else self.device
         """Accelerator type; backends of one type share run times."""
         self.budget = MemoryBudget(options.memory_bytes_max)
+        self.models = OpenModels()
         self.loads = LoadCounts()
         self.non_finite = NonFiniteCounts()
         self.space = SwapSpace(self._swap_in) if options.swap else None
@@ -64,7 +66,7 @@ class ModelStore:
         if self.space is not None:
             return SwappingRunner(spec, self.space)
         from_ns = time.monotonic_ns()
-        runner = load_runner(spec, self.device, self.budget)
+        runner = load_runner(spec, self.device, self.budget, models=self.models)
         if self.tuning is not None:
             self.tuning.add(spec, runner)
         self.loads.add(spec.name, time.monotonic_ns() - from_ns)
@@ -84,6 +86,9 @@ class ModelStore:
     def release(self, variant: str) -> None:
         """Free the budget of a variant whose runner has been closed."""
         self.budget.release(variant)
+        spec = self.specs.get(variant)
+        if spec is not None and self.models.release(spec):
+            self.budget.release(spec.stem)
 
     def measure(self, variant: str, runner: Runner) -> Profile:
         """Run times of a loaded variant on this device."""

@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from fermata.applications.application import Application
-from fermata.applications.reader import router_names
+from fermata.applications.reader import bucketed, router_names
 from fermata.applications.server_options import InputSpec
 from fermata.applications.variant import Variant
 from fermata.clients.wire.dtypes import NAMES
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
+from fermata.deployments.config.shapes import in_shape, with_buckets
 from fermata.deployments.config.signature import check_same, named_inputs, signature_of
 from fermata.deployments.models.catalog import describe
 from fermata.deployments.models.digits import training_data
@@ -55,7 +56,7 @@ def known_profiles(config: DeploymentConfig) -> dict[str, Profile]:
 
 def variants(config: DeploymentConfig) -> list[tuple[Application, Variant]]:
     """Every variant with its application."""
-    return [(each, variant) for each in config.applications for variant in each.variants]
+    return [(each, variant) for each in config.served for variant in each.variants]
 
 
 def gpus_each(backend: BackendConfig, in_cluster: float) -> int:
@@ -80,11 +81,11 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
 
     `kind` is that of the backends which the profiles were measured on.
     """
-    names = router_names(config.applications)
+    names = router_names(config.served)
     return RouterConfig(
         applications=tuple(
             _application(each, name, profiles, config)
-            for each, name in zip(config.applications, names, strict=True)
+            for each, name in zip(config.served, names, strict=True)
         ),
         policy=config.router.policy,
         kind=kind,
@@ -193,8 +194,8 @@ def _check_peek(application: Application, spec: InputSpec, shape: tuple[int, ...
 
 def peeks(config: DeploymentConfig) -> dict[str, SneakPeekModel]:
     """SneakPeek models of frontends, by the router's name of the application."""
-    names = router_names(config.applications)
-    found = {name: peek_of(each) for name, each in zip(names, config.applications, strict=True)}
+    names = router_names(config.served)
+    found = {name: peek_of(each) for name, each in zip(names, config.served, strict=True)}
     return {name: model for name, model in found.items() if model is not None}
 
 
@@ -259,22 +260,21 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
         if variant.model == "emulated":
             static_bytes = profiles[variant.name].static_bytes
             table_ns = tuple(profiles[variant.name].table_ns(variant.batch_size_max))
-        specs.append(
-            ModelSpec(
-                variant.name,
-                variant.model,
-                variant.batch_size_max,
-                _input_shape(variant, given),
-                given.dtype,
-                table_ns,
-                static_bytes,
-                fit=given.fit if given.sized else "",
-                picture=_image(application, given) if decodes_later(config, application) else None,
-                finite_outputs=application.finite_outputs,
-                inputs=named_inputs(application, signature),
-                outputs=() if signature is None else signature.outputs,
-            )
+        spec = ModelSpec(
+            variant.name,
+            variant.model,
+            variant.batch_size_max,
+            _input_shape(variant, given),
+            given.dtype,
+            table_ns,
+            static_bytes,
+            fit=given.fit if given.sized else "",
+            picture=_image(application, given) if decodes_later(config, application) else None,
+            finite_outputs=application.finite_outputs,
+            inputs=named_inputs(application, signature),
+            outputs=() if signature is None else signature.outputs,
         )
+        specs.append(in_shape(spec, application, config.backend.swap))
     return specs
 
 
@@ -337,14 +337,16 @@ def registry(config: DeploymentConfig) -> Registry:
             *versions.get(application.name, ()),
             str(application.version),
         )
-    return Registry.of(
-        replace(
+    found: list[ServedModel] = []
+    for application, name in given:
+        policy = application.policy or config.router.policy
+        rows = [rows_max(part, policy) for part in bucketed((application,))]
+        model = replace(
             _served_model(application, name, versions[application.name]),
             decoded_later=decodes_later(config, application),
-            rows_max=rows_max(application, application.policy or config.router.policy),
         )
-        for application, name in given
-    )
+        found.append(with_buckets(model, application, rows))
+    return Registry.of(found)
 
 
 def rows_max(application: Application, policy: str) -> int:

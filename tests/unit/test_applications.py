@@ -36,6 +36,7 @@ SET: dict[str, Any] = {
     "input": {"dtype": "UINT8", "shape": [3, 8, 8], "image": True, "fit": "whole"},
     "inputs": [{"name": "ids", "dtype": "INT64", "shape": [-1], "optional": False}],
     "outputs": [{"name": "scores", "dtype": "FP32", "shape": [4]}],
+    "shapes": {"buckets": [32, 128], "pad": False, "tokens_max": 512},
     "labels": ["cat", "dog"],
     "rows": [1, 4],
     "clients": CLIENTS,

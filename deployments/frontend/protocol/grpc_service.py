@@ -179,7 +179,7 @@ class InferenceService:
         except UnknownModelError as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
             raise
-        trouble = self.readiness.trouble(model.application(version))
+        trouble = self.readiness.trouble(*model.applications(version))
         return pb.ModelReadyResponse(ready=not trouble)
 
     async def ModelMetadata(  # noqa: N802

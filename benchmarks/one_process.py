@@ -10,10 +10,11 @@ from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.config.backend_options import store_options
-from fermata.deployments.config.deployment import read_config
+from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.config.resolve import known_profiles, registry, router_config
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.specs.frontend import FrontendOptions, ServerOptions
+from fermata.profiles.profile import Profile
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.transport import LinkOptions, LinkServer
 from fermata.router.live.driver import LiveRouter
@@ -23,13 +24,26 @@ START_S = 60.0
 STEP_S = 0.02
 
 
+def _profiles(config: DeploymentConfig, store: ModelStore) -> dict[str, Profile]:
+    """Run times that the file gives, and those of the others as measured."""
+    found = known_profiles(config)
+    for name in store.specs.keys() - found.keys():
+        runner = store.load(name)
+        found[name] = store.measure(name, runner)
+        runner.close()
+        store.release(name)
+    return found
+
+
 @asynccontextmanager
 async def serve_here(
     config: Mapping[str, Any], backends: int = 1, shared_memory: bool = True
 ) -> AsyncIterator[FrontendProcess]:
-    """The frontend of a deployment whose variants have run times in the file."""
+    """The frontend of a deployment; variants without run times in the file are measured."""
     given = read_config(dict(config))
-    plan = router_config(given, known_profiles(given))
+    store = ModelStore(store_options(given))
+    profiles = await asyncio.to_thread(_profiles, given, store)
+    plan = router_config(given, profiles)
     loop = asyncio.get_running_loop()
     router = LiveRouter(
         plan, 1, time.monotonic_ns, loop.call_soon, lambda call: precise_timer(loop, call)
@@ -42,7 +56,6 @@ async def serve_here(
     async def resolve() -> str:
         return f"127.0.0.1:{port}"
 
-    store = ModelStore(store_options(given))
     processes: list[BackendProcess] = []
     for number in range(1, backends + 1):
         runners = {name: await asyncio.to_thread(store.load, name) for name in store.specs}

@@ -15,11 +15,13 @@ import grpc
 import numpy as np
 
 from benchmarks.one_process import serve_here
+from fermata.applications.application import Application
+from fermata.applications.reader import bucketed
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import add_input, from_array, response_tensors, to_array
 from fermata.simulator.run import Driver
-from fermata.simulator.scenario.scenario import read_scenario
+from fermata.simulator.scenario.scenario import Scenario, read_scenario
 from fermata.simulator.tournament.bound import fluid_bound
 from fermata.simulator.tournament.draw import draw
 from fermata.simulator.tournament.play import earned
@@ -40,10 +42,11 @@ def drawn(seed: int, requests: int) -> dict[str, Any] | None:
     applications = document["applications"]
     if any("clients" in each for each in applications):
         return None
+    if document["arrivals"].get("process") == "trace":
+        return None
     rng = Random(f"shapes {seed}")
     groups = document["backends"] if isinstance(document["backends"], list) else [{}]
     slower = max(each.get("slower", 1.0) for each in groups)
-    work = 0.0
     for each in applications:
         run_ms = each["variants"][0]["latency_ms"]
         # Frontends split what does not run within half of the SLO.
@@ -53,12 +56,32 @@ def drawn(seed: int, requests: int) -> dict[str, Any] | None:
         small = rng.choice((16, 32, 64, 128))
         sizes = [rng.choice((small, LONGEST)) for _ in range(4)]
         each["shapes"] = {"buckets": [small, LONGEST], "sizes": sizes}
-        work += float(np.mean(each["rows"])) * float(np.mean(sizes)) / LONGEST
-    share = len(applications) / work
-    document["rate_rps"] *= share
+    # The same load as without, so that the rate differs and so does the time.
+    part = _work(read_scenario(document))
+    document["rate_rps"] /= part
     for key in ("duration_s", "warmup_s"):
-        document[key] /= share
-    return document if document["arrivals"].get("process") != "trace" else None
+        document[key] *= part
+    return document
+
+
+def _work(scenario: Scenario) -> float:
+    """Backend time of a request, over that of one row in the largest bucket."""
+    work = whole = 0.0
+    for share, application in zip(scenario.shares, scenario.applications, strict=True):
+        shapes, parts = application.shapes, bucketed((application,))
+        assert shapes is not None
+        each_ns = {part.bucket: _cheapest_ns(part) for part in parts}
+        sizes_ns = [each_ns[shapes.bucket(size)] for size in shapes.sizes]
+        work += share * float(np.mean(application.rows)) * float(np.mean(sizes_ns))
+        whole += share * each_ns[LONGEST]
+    return work / whole
+
+
+def _cheapest_ns(application: Application) -> float:
+    """The least backend time that a row can take within the SLO."""
+    table_ns = application.profiles[0].table_ns(application.variants[0].batch_size_max or 64)
+    fits = [ns / size for size, ns in enumerate(table_ns, 1) if ns <= application.slo_ns]
+    return min(fits, default=table_ns[0])
 
 
 def over_bound(document: Mapping[str, Any]) -> float:

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import (
@@ -158,11 +159,15 @@ def narrowed(profile: Profile, share: float) -> Profile:
     """
     if share == 1.0:
         return profile
-    line = profile.linear_ns
+    line, p50_ns = profile.linear_ns, _narrowed(profile.batches, profile.p50_ns, share)
+    columns = zip(p50_ns, profile.p50_ns, profile.p99_ns, strict=True)
     return replace(
         profile,
-        p50_ns=_narrowed(profile.batches, profile.p50_ns, share),
-        p99_ns=_narrowed(profile.batches, profile.p99_ns, share),
+        p50_ns=p50_ns,
+        # Tails stay as long as they were, relative to the median.
+        p99_ns=tuple(
+            accumulate((max(own, own * tail // typical) for own, typical, tail in columns), max)
+        ),
         linear_ns=line and (max(1, round(share * line[0])), line[1]),
     )
 
@@ -171,8 +176,8 @@ def _narrowed(batches: tuple[int, ...], column: tuple[int, ...], share: float) -
     if len(column) < 2:
         return column
     slope = (column[-1] - column[0]) / (batches[-1] - batches[0])
-    fixed_ns = min(column[0], max(0, round(column[0] - slope * batches[0])))
-    return tuple(fixed_ns + max(1, round(share * (each - fixed_ns))) for each in column)
+    fixed_ns = max(0, min(*column, round(column[0] - slope * batches[0])))
+    return tuple(max(1, fixed_ns + round(share * (each - fixed_ns))) for each in column)
 
 
 def interpolate(sizes: Sequence[int], values: Sequence[int], size: int) -> int:

@@ -145,9 +145,14 @@ def test_models_that_are_swapped_have_no_buckets() -> None:
         model_specs(known, known_profiles(known))
 
 
-@given(st.floats(0.01, 0.99), st.lists(st.floats(1.0, 50.0), min_size=2, max_size=9))
-def test_shorter_inputs_never_take_longer(share: float, steps: list[float]) -> None:
-    table = from_table_ms("t", list(np.cumsum(steps)))
+@given(
+    st.floats(0.01, 0.99),
+    st.lists(st.tuples(st.floats(1.0, 50.0), st.floats(1.0, 9.0)), min_size=1, max_size=9),
+)
+def test_shorter_inputs_never_take_longer(share: float, steps: list[tuple[float, float]]) -> None:
+    p50_ms = np.cumsum([step for step, _ in steps])
+    tails = [tail * each for (_, tail), each in zip(steps, p50_ms, strict=True)]
+    table = from_table_ms("t", list(p50_ms), p99_ms=list(np.maximum.accumulate(tails)))
     short = narrowed(table, share)
     assert all(0 < less <= more for less, more in zip(short.p50_ns, table.p50_ns, strict=True))
     assert list(short.p50_ns) == sorted(short.p50_ns)

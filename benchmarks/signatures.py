@@ -32,6 +32,7 @@ PARTS = {
     "shapes": "the same BERT in shape buckets, over padding all to 512 tokens",
     "draws": "simulated draws with rows and two shape buckets, over the bound",
     "rows": "CPU of a row at 16 rows a request over that of single rows",
+    "onnx": "ONNX files in torch on the device, against onnxruntime on the CPU",
     "bad": "requests that do not fit the signature",
 }
 ROWS = 16
@@ -297,6 +298,11 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
             "CPU of a row at 16 rows a request over singles'", ratio, "x", 0.25, at_most=True
         )
         yield Figure("goodput at 16 rows a request over singles'", goodput, "x", 0.95)
+    if "onnx" in parts:
+        # Not above: it needs torch, and runs by itself on machines without Ray.
+        from benchmarks.onnx_device import figures
+
+        yield from figures(quick)
     if "bad" in parts:
         count, right, lost = asyncio.run(bad_answers())
         yield Figure("bad signatures, shapes, types, rows", count, "cases", 60)

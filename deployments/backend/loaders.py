@@ -1,6 +1,6 @@
 """Loads models by the names of the configuration; imports torch only where needed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from importlib import import_module
@@ -20,6 +20,7 @@ from fermata.deployments.backend.execution.out_of_memory import (
 from fermata.deployments.backend.execution.padding import PaddingRunner, find_cuts
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
 from fermata.deployments.backend.execution.tensors import Item, Outputs, held_as
+from fermata.deployments.backend.onnx_models import open_onnx_model
 from fermata.deployments.backend.open_models import OpenModels
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
@@ -33,7 +34,6 @@ from fermata.deployments.models.signatures import (
     SCRIPT_ENDS,
     export_signature,
     open_export,
-    open_onnx,
     open_script,
     script_inputs,
     script_outputs,
@@ -287,34 +287,14 @@ def _check_names(spec: ModelSpec, inputs: tuple[TensorSpec, ...], own: list[str]
         )
 
 
-class OnnxModel:
-    """An ONNX file in onnxruntime; its outputs keep their names."""
-
-    def __init__(self, card: Card, session: Any) -> None:
-        self.card = card
-        self.session = session
-        self.input = session.get_inputs()[0].name
-        self.outputs = [output.name for output in session.get_outputs()]
-
-    def __call__(self, batch: Item) -> Any:
-        given = batch if isinstance(batch, Mapping) else {self.input: batch}
-        return dict(zip(self.outputs, self.session.run(None, dict(given)), strict=True))
-
-
 def _open_onnx(spec: ModelSpec, path: Path, device: str) -> Model:
-    wanted = ["CPUExecutionProvider"]
-    if device == "cuda":
-        wanted.insert(0, "CUDAExecutionProvider")
-    session = open_onnx(spec.name, str(path), wanted)
-    if spec.inputs:
-        _check_names(spec, spec.inputs, [each.name for each in session.get_inputs()])
-    return OnnxModel(_card(spec), session)
+    return open_onnx_model(spec, _card(spec), path, device)
 
 
 def _make_runner(spec: ModelSpec, model: Model, device: str) -> Runner:
     card = model.card
     if spec.inputs or isinstance(model, NamedNetwork):
-        if isinstance(model, NamedNetwork) and device == "cuda" and spec.half:
+        if isinstance(model, NamedNetwork) and device == "cuda" and spec.half and not model.exact:
             model.to(device, half=True)
         inputs = model.inputs if isinstance(model, NamedNetwork) else spec.inputs
         return NamedRunner(model, spec.batch_size_max, inputs)
@@ -322,7 +302,7 @@ def _make_runner(spec: ModelSpec, model: Model, device: str) -> Runner:
     if device == "cuda" and isinstance(model, TorchModel) and -1 not in card.input_shape:
         from fermata.deployments.backend.execution.graphs import GraphRunner
 
-        if spec.half:
+        if spec.half and not model.exact:
             model.to(device, half=True)
         return GraphRunner(model, spec.batch_size_max, dtype)
     shape = None if -1 in card.input_shape else card.input_shape

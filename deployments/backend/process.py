@@ -23,7 +23,7 @@ from fermata.deployments.backend.execution.executor import (
     Executor,
     request_outputs,
 )
-from fermata.deployments.backend.execution.runner import Runner, RunnerStore
+from fermata.deployments.backend.execution.runner import Runner, RunnerStore, innermost
 from fermata.deployments.backend.execution.segments import Segments
 from fermata.deployments.backend.execution.tensors import (
     InputError,
@@ -251,7 +251,13 @@ class BackendProcess:
             kind, costs = self.settings.kind, self.settings.costs
             empty = not here and not self.draining
             limits, cut = self.limits.items(), tuple(sorted(self.pipeline.unreachable))
-            self.router.send(Ready(kind, variants, trouble, costs, empty, limits, cut))
+            runs_in = tuple((name, place) for name in variants if (place := self._runs_in(name)))
+            self.router.send(Ready(kind, variants, trouble, costs, empty, limits, cut, runs_in))
+
+    def _runs_in(self, variant: str) -> str:
+        """The library that runs a variant, and where; empty where there was no choice."""
+        model = getattr(innermost(self.runners[variant]), "model", None)
+        return str(getattr(model, "runs_in", ""))
 
     async def _load(self, variant: str) -> None:
         self.leaving.discard(variant)

@@ -101,6 +101,10 @@ class TorchModel:
         self.card = card
         self.module = module.eval()
         self.device = "cpu"
+        self.exact = False
+        """Its weights stay 32-bit floats: answers would differ too much with others."""
+        self.runs_in = ""
+        """The library that runs it, and where, if that was a choice."""
         self._forward = forward or module
         self._finish = finish
 

@@ -323,6 +323,8 @@ class Ready(msgspec.Struct, tag=40, array_like=True, frozen=True):
     """(variant, largest batch) where memory did not suffice for larger ones lately."""
     unreachable: tuple[int, ...] = ()
     """Frontends that it cannot reach now: their requests are for other backends."""
+    runs_in: tuple[tuple[str, str], ...] = ()
+    """(variant, library and device) where a backend chose between several."""
 
 
 class Done(msgspec.Struct, tag=41, array_like=True, frozen=True):

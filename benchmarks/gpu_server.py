@@ -102,6 +102,8 @@ class GpuServer:
                 "TORCH_HOME": os.fspath(folder),
                 "XDG_CACHE_HOME": os.fspath(folder / CACHE),
                 "RAY_worker_niceness": "0",
+                # Without its web pages, as packed for a box, Ray's dashboard is waited for in vain.
+                "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "1",
             },
             stdout=self.log,
             stderr=subprocess.STDOUT,

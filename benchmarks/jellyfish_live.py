@@ -25,7 +25,7 @@ from benchmarks.figures import Figure, run
 from benchmarks.namespaces import Link, inside, joined, missing
 from fermata.clients.adaptation import shrink
 from fermata.deployments.models.detector import load
-from fermata.deployments.models.picture import whole_frame
+from fermata.deployments.models.pictures.picture import whole_frame
 
 SIDES = (128, 160, 224, 288, 352)
 FPS, SLO_MS = 8.0, 250.0

@@ -37,7 +37,7 @@ KILL_AFTER_S = 2.0
 """From the first request on."""
 STOP_S = 2.0
 """For which a process is stopped rather than killed."""
-BEGIN_S, BACK_S = 30.0, 60.0
+BEGIN_S, BACK_S = 90.0, 60.0
 """How long the load may take to begin, and a server to be whole again."""
 APPLICATION = {
     "name": "emulated",
@@ -91,7 +91,7 @@ Ledger = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What clients saw of one fault."""
+    """Answers and gaps that clients saw at one fault."""
 
     lost: int
     """Sent on a connection that lived on, and never answered."""
@@ -128,7 +128,10 @@ def victim_of(server: Running, role: str) -> int:
 
 @contextmanager
 def loaded(
-    server: Running, duration_s: float, arrivals: Sequence[str] = ()
+    server: Running,
+    duration_s: float,
+    arrivals: Sequence[str] = (),
+    rate_rps: float = RATE_RPS,
 ) -> Iterator[list[tuple[Ledger, int]]]:
     """Send a load, from its first request on; in the end the list holds the client's ledger and
     how many answers were none that it waited for."""
@@ -136,7 +139,7 @@ def loaded(
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "ledger.npz"
         command = [sys.executable, "-m", "fermata.commands.main", "load", "--model", "emulated"]
-        command += ["--server", server.address, "--rate", str(RATE_RPS), "--warmup-s", "0"]
+        command += ["--server", server.address, "--rate", str(rate_rps), "--warmup-s", "0"]
         command += ["--duration-s", str(duration_s), "--streams", str(STREAMS)]
         command += ["--ledger", str(kept), "--json", *arrivals]
         before = _received(server)

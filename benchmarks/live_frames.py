@@ -31,8 +31,8 @@ from fermata.clients.wire.tensors import (
     to_array,
 )
 from fermata.deployments.models.catalog import open_model
-from fermata.deployments.models.picture import centre_square
-from fermata.deployments.models.picture_decoding import decode
+from fermata.deployments.models.pictures.decoding import decode
+from fermata.deployments.models.pictures.picture import centre_square
 from fermata.foundation.units import ms, seconds
 
 MODEL = "imagenet:lite0@224"

@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.figures import Figure, run_parts
 from benchmarks.one_process import serve_here
+from benchmarks.sequences import sequences_under_fire
 from benchmarks.signature_shapes import draws, ragged
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
@@ -32,6 +33,7 @@ PARTS = {
     "shapes": "the same BERT in shape buckets, over padding all to 512 tokens",
     "draws": "simulated draws with rows and two shape buckets, over the bound",
     "rows": "CPU of a row at 16 rows a request over that of single rows",
+    "sequences": "interleaved sequences on two backends, one of which is killed",
     "onnx": "ONNX files in torch on the device, against onnxruntime on the CPU",
     "bad": "requests that do not fit the signature",
 }
@@ -278,6 +280,22 @@ async def bad_answers() -> tuple[int, int, int]:
     return len(given), right, lost
 
 
+def sequence_figures(sequences: int) -> Iterator[Figure]:
+    """Ends of interleaved sequences of which a part loses its backend."""
+    for model, state in (("kept", "kept by the model"), ("carried", "handed back")):
+        found = asyncio.run(sequences_under_fire(model, sequences))
+        name = f"{sequences} sequences, state {state}, one of two backends killed"
+        yield Figure(f"{name}: right answers", found.right, "", 9 * sequences)
+        yield Figure(f"{name}: answers wrong", found.wrong, "", 0, at_most=True)
+        yield Figure(f"{name}: requests lost or told otherwise", found.lost, "", 0, at_most=True)
+        most = max(found.told.values(), default=0)
+        if model == "kept":
+            yield Figure(f"{name}: sequences told", len(found.told), "", 1)
+            yield Figure(f"{name}: each told at most", most, "times", 1, at_most=True)
+        else:
+            yield Figure(f"{name}: sequences told", len(found.told), "", 0, at_most=True)
+
+
 def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
     if "bert" in parts:
         worst = asyncio.run(bert_difference(10 if quick else 100))
@@ -303,6 +321,8 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         from benchmarks.onnx_device import figures
 
         yield from figures(quick)
+    if "sequences" in parts:
+        yield from sequence_figures(100 if quick else 1000)
     if "bad" in parts:
         count, right, lost = asyncio.run(bad_answers())
         yield Figure("bad signatures, shapes, types, rows", count, "cases", 60)

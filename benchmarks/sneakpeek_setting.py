@@ -182,7 +182,13 @@ class Prepared:
         return Stream(labels, np.stack(right, axis=1), votes, votes.argmax(axis=1))
 
 
-def prepare(pictures: Pictures, task: Task, seed: int = 1) -> Prepared:
+IndexOf = Callable[[Floats, Labels, int], NeighbourIndex]
+"""Makes an index from samples, their labels and the number of classes."""
+
+
+def prepare(
+    pictures: Pictures, task: Task, seed: int = 1, index_of: IndexOf = build_index
+) -> Prepared:
     """Train, profile and index one application; takes a few seconds."""
     rng = np.random.default_rng([SPLIT_SEED, seed])
     count = len(task.classes)
@@ -199,7 +205,7 @@ def prepare(pictures: Pictures, task: Task, seed: int = 1) -> Prepared:
         for variant in task.variants
     )
     images, labels = _draw(pictures, task, 0, INDEX_DRAWS, _even(count), rng)
-    index = build_index(images, labels, count)
+    index = index_of(images, labels, count)
     images, labels = _draw(pictures, task, 1, PROFILE_DRAWS, _even(count), rng)
     flat = images.reshape(len(images), -1)
     recall: list[tuple[float, ...]] = []

@@ -101,6 +101,8 @@ def cluster(folder: Path, code: Path = ROOT) -> Iterator[Deployed]:
         "backend": {"count": 2, "device": "emulated", "cpus": 0.1},
         # One serves on while the other is replaced.
         "frontend": {"processes": 2, "grpc_port": port, "http_port": free_port()},
+        # One leads while the other is replaced.
+        "router": {"standby": True},
         "control": {"port": status_port},
     }
     # A token that lies about on this machine would have the cluster ask for it; we have none.

@@ -145,9 +145,13 @@ def shrink(frame: npt.NDArray[np.uint8], side: int) -> tuple[npt.NDArray[np.uint
     return np.asarray(small), longer / side
 
 
-def original_boxes(rows: npt.NDArray[Any], scale: float) -> npt.NDArray[Any]:
-    """Rows of x1, y1, x2, y2, ... in pixels of the frame as it was before it shrank."""
-    moved = rows.copy()
-    if moved.ndim == 2:
-        moved[:, :4] *= scale
+def original_boxes(given: npt.NDArray[Any], scale: float, axis: str = "last") -> npt.NDArray[Any]:
+    """Boxes in pixels of the frame as it was before it shrank; `axis` holds a box's numbers."""
+    # A batch dimension of one row may come first.
+    where = given.ndim - 1 if axis == "last" else max(0, given.ndim - 2)
+    moved = given.copy()
+    if moved.ndim >= 2:
+        numbers = np.moveaxis(moved, where, -1)[..., :4]
+        found = numbers * scale
+        numbers[...] = found if moved.dtype.kind == "f" else np.rint(found)
     return moved

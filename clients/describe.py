@@ -37,12 +37,14 @@ class ModelDescription:
     """How many classes it can name."""
     takes: str = "tensors"
     """`pictures`, `text` or `tensors`."""
-    boxes: bool = False
-    """Answers are rows of x1, y1, x2, y2, score, class in pixels of the frame that was sent."""
     more_inputs: tuple[tuple[str, str, tuple[int, ...]], ...] = ()
     """Name, datatype and shape of inputs that it needs beside the first."""
     fit: str = "whole"
     """Fit of pictures to its input, as its configuration says."""
+    boxes: str = ""
+    """Output that holds boxes, in pixels of the frame that was sent; empty: there is none."""
+    boxes_axis: str = "last"
+    """Dimension of that output that holds the numbers of a box: `last` or `first`."""
 
 
 def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription:
@@ -71,14 +73,20 @@ def describe(server: str, model: str, access: Access = OPEN) -> ModelDescription
         int(facts.get("labels", 0)),
         # Other servers do not say; what they call BYTES is most often a picture.
         facts.get("takes", "pictures" if given.datatype == "BYTES" else "tensors"),
-        facts.get("answers") == "boxes",
         tuple(
             (each.name, each.datatype, _one_row(each.shape))
             for each in others
             if each.name not in optional
         ),
         facts.get("fit", "whole"),
+        _boxes(facts),
+        facts.get("boxes_axis", "last"),
     )
+
+
+def _boxes(facts: dict[str, str]) -> str:
+    """The output with boxes; servers before 9 have one only, and do not name it."""
+    return facts.get("boxes", "output" if facts.get("answers") == "boxes" else "")
 
 
 def _one_row(shape: Sequence[int]) -> tuple[int, ...]:

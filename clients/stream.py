@@ -71,8 +71,10 @@ class StreamOptions:
     fit: str = "whole"
     """The model's: `whole`, where the longer side counts, or `centre`, where the shorter does."""
     boxes: str = ""
-    """The output with rows of x1, y1, x2, y2, ..., which are given back in pixels of the frame as
-    it was before it was made smaller."""
+    """The output with boxes, which are given back in pixels of the frame as it was before it was
+    made smaller."""
+    boxes_axis: str = "last"
+    """Dimension of that output that holds the numbers of a box: `last` or `first`."""
     accuracy_floor: float = 0.0
     """No less accurate variant may answer."""
     variant: str = ""
@@ -343,7 +345,8 @@ class FrameStream:
                     result.side = sized.side
                     if self.options.boxes in result.outputs and sized.scale != 1.0:
                         rows = result.outputs[self.options.boxes]
-                        result.outputs[self.options.boxes] = original_boxes(rows, sized.scale)
+                        moved = original_boxes(rows, sized.scale, self.options.boxes_axis)
+                        result.outputs[self.options.boxes] = moved
                 result.variant = text(given, names.VARIANT)
                 result.batch_size = integer(given, names.BATCH_SIZE) or 0
                 result.queue_ns = (integer(given, names.QUEUE_US) or 0) * 1000

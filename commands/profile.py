@@ -4,25 +4,35 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
+from fermata.commands.judging.options import (
+    Boxes,
+    Every,
+    Fit,
+    Frames,
+    LabelledData,
+    Mean,
+    Metric,
+    Reference,
+    Std,
+    Video,
+)
+from fermata.deployments.models.sizes import split_size
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import check_batches, check_positive, refuse
 from fermata.profiles.devices import choose_device, open_device
 from fermata.profiles.measure import Device, MeasureEffort, Row
 from fermata.profiles.profile import ms
 from fermata.profiles.profiler import LoadedModel, ProfilerOutcome, profile_model
-from fermata.profiles.quality import measure_quality
 from fermata.profiles.store import NS_PER_MS, Table, save_file
 
 BATCHES_MAX = 32
@@ -34,7 +44,9 @@ Models = Annotated[
     typer.Argument(
         metavar="MODEL...",
         help="digits:small, imagenet:lite0@224, text:topics@64, faces:centerface@320, "
-        "torchvision:resnet50, transformers:distilbert@128, or module:function.",
+        "objects:yolov4-tiny@416, torchvision:resnet50, transformers:distilbert@128, "
+        "module:function, or an ONNX, "
+        "TorchScript or exported file.",
     ),
 ]
 OutputPath = Annotated[
@@ -50,16 +62,7 @@ Graphs = Annotated[bool, typer.Option(help="CUDA graphs, on a GPU.")]
 Half = Annotated[bool, typer.Option(help="16-bit floats, on a GPU.")]
 BudgetMs = Annotated[float, typer.Option(help="Time for each model and batch size.")]
 InputShape = Annotated[
-    str, typer.Option("--input", help="One input of a function's model, as in 3x224x224.")
-]
-LabelledData = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Labelled test set, an .npz with samples [n, ...] and labels [n] from 0 up, or "
-        "`digits`, the embedded ones that no model was trained on: measures accuracy, recall "
-        "by class and the confusion matrix, too.",
-    ),
+    str, typer.Option("--input", help="One input of a function's or file's model: 3x224x224.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
@@ -76,11 +79,21 @@ def profile(
     budget_ms: BudgetMs = 3000,
     input_shape: InputShape = "",
     data: LabelledData = None,
+    video: Video = "",
+    reference: Reference = "",
+    frames: Frames = 100,
+    every: Every = 1,
+    metric: Metric = "map",
+    boxes: Boxes = "",
+    mean: Mean = "",
+    std: Std = "",
+    fit: Fit = "",
     as_json: AsJson = False,
 ) -> None:
     """Measure what models cost on this machine: run time by batch size, memory, load time; and
-    with --data how good they are."""
-    from fermata.deployments.models.catalog import parse_name
+    with --data or --video how good they are."""
+    # Imported here: `fermata` without arguments must not wait for torch.
+    from fermata.commands.judging import judge
 
     # A user's functions lie here, and must not be hidden by modules of the same name.
     sys.path.insert(0, os.getcwd())
@@ -88,34 +101,41 @@ def profile(
     shape = read_shape(input_shape)
     check_positive("budget_ms", budget_ms)
     models = at_sizes(models, input_sizes)
-    for index, name in enumerate(models):
-        parse_name(name)
-        if name in models[:index]:
-            refuse("MODEL", name, "is named twice")
+    _check_names(models)
     if not output.parent.is_dir():
         refuse("output", str(output), f"must be in a folder that exists, {output.parent} does not")
-    labelled = None if data is None else _read_data(data)
+    test = judge.read_video(video, reference, frames, every, metric, (boxes, mean, std, fit))
+    labelled = None if data is None else judge.read_labelled(data)
     kind = choose_device(device)
     place = open_device(kind, threads)
     cuda = kind == "cuda"
-    mode = ", ".join(
-        [kind]
-        + ["CUDA graphs"] * (cuda and graphs)
-        + ["float16" if cuda and half else "float32"]
-        + [f"budget {budget_ms:g} ms a size"]
-    )
+    floats = "float16" if cuda and half else "float32"
+    modes = [kind, *["CUDA graphs"] * (cuda and graphs), floats, f"budget {budget_ms:g} ms a size"]
     effort = MeasureEffort(budget_ns=ms(budget_ms))
     openers = [_opener(name, kind, half and cuda, shape) for name in models]
     with _progress() as progress:
         outcomes = _measure(progress, models, openers, sizes, place, effort, cuda, graphs and cuda)
         if labelled is not None:
-            outcomes = _judge(progress, outcomes, openers, *labelled)
+            outcomes = judge.judge_labelled(progress, outcomes, openers, labelled)
+        if test is not None:
+            asked = _opener(reference, kind, half and cuda, shape)
+            outcomes = judge.judge_video(progress, outcomes, openers, test, reference, asked)
     profiles = tuple(outcome.profile for outcome in outcomes)
-    save_file(output, Table(output.stem, place.name, f"fermata profile, {mode}", profiles))
+    source = ", ".join(["fermata profile", *modes])
+    save_file(output, Table(output.stem, place.name, source, profiles))
     if as_json:
         print(_report(output, place.name, outcomes))
         return
     _show(output, place.name, outcomes)
+
+
+def _check_names(models: Sequence[str]) -> None:
+    from fermata.deployments.models.catalog import parse_name
+
+    for index, name in enumerate(models):
+        parse_name(name)
+        if name in models[:index]:
+            refuse("MODEL", name, "is named twice")
 
 
 def read_batches(text: str) -> tuple[int, ...]:
@@ -141,7 +161,7 @@ def at_sizes(models: list[str], text: str) -> list[str]:
     for name in models:
         if name.startswith(("text:", "transformers:")):
             refuse("MODEL", name, "takes text and has no side; leave out --input-sizes")
-        if "@" in name:
+        if split_size(name)[1] is not None:
             refuse("MODEL", name, "has a size already; leave it out, or leave out --input-sizes")
     return [f"{name}@{side}" for name in models for side in sides]
 
@@ -160,13 +180,9 @@ def _opener(
     name: str, device: str, half: bool, shape: tuple[int, ...] | None
 ) -> Callable[[], LoadedModel]:
     def open_one() -> LoadedModel:
-        from fermata.deployments.models.catalog import open_model
-        from fermata.deployments.models.model import TorchModel
+        from fermata.deployments.backend.measured_model import open_measured
 
-        model = open_model(name, device, shape)
-        if half and isinstance(model, TorchModel):
-            model.to(device, half=True)
-        return model
+        return open_measured(name, device, half, shape)
 
     return open_one
 
@@ -204,35 +220,6 @@ def _measure(
             raise ConfigError(f"{name} is the same as {outcome.profile.name}, named before it")
         outcomes.append(outcome)
     return outcomes
-
-
-def _read_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    from fermata.deployments.models.digits import held_out
-    from fermata.deployments.sneakpeek.store import read_data
-
-    return held_out() if path == Path("digits") else read_data(path)
-
-
-def _judge(
-    progress: Progress,
-    outcomes: list[ProfilerOutcome],
-    openers: list[Callable[[], LoadedModel]],
-    samples: NDArray[np.float32],
-    labels: NDArray[np.int64],
-) -> list[ProfilerOutcome]:
-    """The outcomes with accuracy, recall and confusion measured on labelled samples."""
-    task = progress.add_task("judging", total=len(outcomes) * len(samples))
-    judged: list[ProfilerOutcome] = []
-    for number, (outcome, opener) in enumerate(zip(outcomes, openers, strict=True)):
-        done = number * len(samples)
-        progress.update(task, description=f"{outcome.profile.name}: judging")
-
-        def tell(count: int, done: int = done) -> None:
-            progress.update(task, completed=done + count)
-
-        found = measure_quality(opener(), samples, labels, on_batch=tell)
-        judged.append(replace(outcome, profile=replace(outcome.profile, **asdict(found))))
-    return judged
 
 
 def _progress() -> Progress:

@@ -17,9 +17,12 @@ from fermata.commands.cluster import RAYLET, OwnCluster
 from fermata.commands.files.profile_option import apply_profiles
 from fermata.commands.files.scenario_server import serve_scenario
 from fermata.commands.files.workload import Profiles, is_scenario
+from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import ControlConfig, DeploymentConfig, read_config
 from fermata.deployments.config.endpoints import endpoints, with_free_ports
-from fermata.deployments.config.resolve import check_gpus, peeks, registry
+from fermata.deployments.config.resolve import check_gpus
+from fermata.deployments.config.served.looks import peeks
+from fermata.deployments.config.served.registry import registry
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.ports import held
 from fermata.foundation.sections import Mark, options
@@ -93,7 +96,7 @@ def _serve(loaded: DeploymentConfig) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     if _is_own_cluster():
         # A cluster of one's own gets no more GPUs; Ray would wait for them without a word.
-        check_gpus(loaded.backend, gpus_in_cluster())
+        check_gpus([each.backend for each in groups_of(loaded)], gpus_in_cluster())
     _check_alone(ray_serve)
     cluster = OwnCluster()
     try:

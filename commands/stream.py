@@ -34,6 +34,7 @@ from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms
 
 INTERRUPTED = 130
+BOXES_SHOWN = 8
 """The exit status of a command that Ctrl-C has ended."""
 Server = Annotated[str, typer.Option(help="host:port of a frontend's gRPC.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
@@ -129,7 +130,8 @@ def stream(
             output=found.output,
             classes=top if found.labels and found.output and not found.boxes else 0,
             adapt=adapt,
-            boxes=found.output if found.boxes else "",
+            boxes=found.boxes,
+            boxes_axis=found.boxes_axis,
             fit=found.fit,
             accuracy_floor=accuracy_floor,
             variant=variant,
@@ -200,8 +202,10 @@ def _line(result: FrameResult, model: ModelDescription) -> str:
     head = f"{result.index:6d} {result.latency_ns / 1e6:7.1f} ms"
     if not result.ok:
         return f"{head}  [red]{result.status}[/red] {result.message[:80]}"
-    say = _boxes if model.boxes else _said
-    said = " ".join(say(name, array) for name, array in result.outputs.items())
+    said = " ".join(
+        _boxes(array, model.boxes_axis) if name == model.boxes else _said(name, array)
+        for name, array in result.outputs.items()
+    )
     side = f" at {result.side}" if result.side else ""
     return f"{head}  {result.variant} (batch {result.batch_size}){side}  {said}"
 
@@ -218,10 +222,15 @@ def _said(name: str, array: Any) -> str:
     return ", ".join(named)
 
 
-def _boxes(name: str, array: Any) -> str:
-    """Each box by its corners, with its score."""
-    rows = array.reshape(-1, array.shape[-1])
-    found = [f"({x1:.0f},{y1:.0f})-({x2:.0f},{y2:.0f}) {s:.2f}" for x1, y1, x2, y2, s, *_ in rows]
+def _boxes(array: Any, axis: str) -> str:
+    """The first boxes, each by its four numbers, with its score where the row has one."""
+    rows = array if axis == "last" else np.moveaxis(array, -2, -1)
+    rows = rows.reshape(-1, rows.shape[-1]) if rows.size else rows[:0]
+    found: list[str] = []
+    for first, second, third, fourth, *more in rows[:BOXES_SHOWN]:
+        score = f" {more[0]:.2f}" if more else ""
+        found.append(f"({first:.0f},{second:.0f})-({third:.0f},{fourth:.0f}){score}")
+    found += [f"and {len(rows) - BOXES_SHOWN} more"] * (len(rows) > BOXES_SHOWN)
     return "  ".join(found) or "nothing"
 
 

@@ -6,6 +6,7 @@ import urllib.error
 import urllib.request
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,11 +19,20 @@ from fermata.commands.server_access import CaFile, TokenEnv, TokenFile, access_o
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.json_types import JsonObject
 from fermata.router.telemetry.dashboard_frames import BackendFrame, DashboardFrame, read_frame
+from fermata.router.telemetry.snapshot import CameraSnapshot
 
 ServerUrl = Annotated[
     str, typer.Option("--control", help="Address of the control plane, `control` in its config.")
 ]
 Once = Annotated[bool, typer.Option("--once", help="Print one look and end.")]
+Cameras = Annotated[
+    bool,
+    typer.Option(
+        "--cameras",
+        help="List each client that reports its network: bandwidth, sizes, variant, frame rate, "
+        "misses, and the reason where it is left out.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one look as JSON and end.")]
 EVERY_S = 1.0
 STRIP = 40
@@ -31,9 +41,9 @@ STRIP_S = 2.0
 WIDE = 160
 
 
-def fetch(control: str, access: Access = OPEN) -> JsonObject:
+def fetch(control: str, access: Access = OPEN, path: str = "frame") -> JsonObject:
     """The last second, as the page gets it; empty while the server starts."""
-    url = f"{'https' if access.tls else 'http'}://{control}/frame"
+    url = f"{'https' if access.tls else 'http'}://{control}/{path}"
     try:
         asked = urllib.request.Request(url, headers=dict(access.headers()))
         with urllib.request.urlopen(asked, timeout=5, context=access.context()) as answer:
@@ -86,6 +96,55 @@ def _applications(frame: DashboardFrame) -> Table:
     return table
 
 
+def shown_cameras(status: JsonObject) -> Table:
+    """A row for each client that reports its network, those that miss most first."""
+    table = Table()
+    for heading in ("camera", "application", "variant"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("Mbit/s", "asked", "sent", "fps", "declared", "missed"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("left out because")
+    for told in sorted(_cameras(status), key=lambda each: (-_missed(each), each.client)):
+        lies = told.fps > 1.1 * told.declared_fps + 1
+        table.add_row(
+            told.client,
+            told.application,
+            told.variant or "-",
+            f"{told.bandwidth_bps / 1e6:.1f}" if told.bandwidth_bps else "-",
+            str(told.size_asked or "-"),
+            str(told.size_sent or "-"),
+            Text(f"{told.fps:.1f}", "red" if lies else ""),
+            f"{told.declared_fps:.1f}",
+            Text(f"{_missed(told):.1%}", "red" if _missed(told) > 0.01 else "green"),
+            told.reason,
+        )
+    return table
+
+
+def _cameras(status: JsonObject) -> list[CameraSnapshot]:
+    return msgspec.convert(status.get("cameras", []), list[CameraSnapshot])
+
+
+def _missed(told: CameraSnapshot) -> float:
+    return told.missed / told.frames if told.frames else 0.0
+
+
+def _watch_cameras(control: str, access: Access, once: bool, as_json: bool) -> None:
+    status = fetch(control, access, "status")
+    if as_json:
+        print(json.dumps(status.get("cameras", [])))
+        return
+    if once:
+        console = Console()
+        console.width = console.width if console.is_terminal else WIDE
+        console.print(shown_cameras(status))
+        return
+    with Live(shown_cameras(status), auto_refresh=False, screen=True) as screen:
+        while True:
+            time.sleep(EVERY_S)
+            screen.update(shown_cameras(fetch(control, access, "status")), refresh=True)
+
+
 def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
@@ -125,6 +184,7 @@ def strip(backend: BackendFrame, at_s: float) -> Text:
 def top(
     control: ServerUrl = "127.0.0.1:8000",
     once: Once = False,
+    cameras: Cameras = False,
     token_file: TokenFile = "",
     token_env: TokenEnv = "",
     ca_file: CaFile = "",
@@ -132,6 +192,9 @@ def top(
 ) -> None:
     """Watch a running server: applications, backends, what is late and why, once a second."""
     access = access_of(token_file, token_env, ca_file, "", "", "")
+    if cameras:
+        _watch_cameras(control, access, once, as_json)
+        return
     document = fetch(control, access)
     # Batches are kept from the first look on.
     end_s = time.monotonic() + 30

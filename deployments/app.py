@@ -4,79 +4,60 @@
 """
 
 import asyncio
-import os
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray import serve
-from ray.experimental import internal_kv
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from fermata.autoscaler.serve_policy import RelayTarget
-from fermata.deployments.backend.execution.executor import tune
-from fermata.deployments.backend.gpu_meter import find_gpu
-from fermata.deployments.backend.meter import BackendMeter
-from fermata.deployments.backend.model_store import LoadedModels, ModelStore
-from fermata.deployments.backend.process import BackendProcess
-from fermata.deployments.backend.settings import BackendSettings
-from fermata.deployments.config.backend_options import store_options
+from fermata.deployments.backend.host import LOADED
+from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.frontend_options import frontend_options
-from fermata.deployments.config.link_options import link_options
 from fermata.deployments.config.policies import PolicyDocument, policies, version_of, with_policies
-from fermata.deployments.config.resolve import (
-    gpus_each,
-    known_profiles,
-    measured_costs,
-    peeks,
-    registry,
-)
+from fermata.deployments.config.resolve import gpus_each
+from fermata.deployments.config.served.looks import peeks
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.config.token_reader import TokenReader, Tokens
 from fermata.deployments.control.access import ControlGate
 from fermata.deployments.control.control_plane import SEATS, ControlPlaneCore
 from fermata.deployments.control.health import check_start
 from fermata.deployments.control.ray_cluster import (
+    BACKENDS,
     NAMESPACE,
     RayCluster,
     link_secret,
     log_options,
+    process_number,
     router_name,
     where_router,
     where_standby,
 )
+from fermata.deployments.control.spares import SpareKeeper, start_host
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.metrics.families import prometheus_text
-from fermata.deployments.metrics.ray_exporter import BackendExport, FrontendExport
+from fermata.deployments.metrics.ray_exporter import FrontendExport
 from fermata.deployments.page import page
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.logs import start_logs
-from fermata.foundation.units import seconds
 from fermata.profiles.profile import Profile
-from fermata.router.leadership.process_ids import claim_process_id
 
 HEALTH_S = 2.0
 """Interval of Serve's checks of a process' health; after three failures it is replaced. Only a new
 control plane makes a router in place of one that was ended by hand."""
+BACKEND_HEALTH_S = 0.5
+"""The same for backends. Serve learns of a dead one by its next check alone, and replaces it."""
 
 
 def _number(config: DeploymentConfig) -> int:
-    """The number of this frontend or backend, which the cluster keeps for it for good.
-
-    Other processes may remember a number for long, so no second process may get it.
-    """
+    """The number of this frontend or backend."""
     context = serve.get_replica_context()
-    name = context.replica_tag
-
-    def claim(number: int) -> str:
-        key = f"fermata-number-{config.name}-{context.deployment}-{number}".encode()
-        internal_kv._internal_kv_put(key, name.encode(), overwrite=False)
-        return str(internal_kv._internal_kv_get(key), "utf-8")
-
-    return claim_process_id(name, claim)
+    return process_number(config, context.deployment, context.replica_tag)
 
 
 def _deployment() -> str:
@@ -89,7 +70,7 @@ def _deployment() -> str:
 class ControlPlane:
     """Connects a `ControlPlaneCore` with Serve and with operators."""
 
-    def __init__(self, config: dict[str, Any], backends: Any, frontends: Any) -> None:
+    def __init__(self, config: dict[str, Any], backends: list[Any], frontends: Any) -> None:
         given = read_config(config)
         start_logs("control", log_options(given))
         tokens = given.control.tokens() if given.control.is_given else ()
@@ -112,7 +93,8 @@ class ControlPlane:
         """(`loading`, current step), (`ready`, ``) or (`failed`, reason)."""
         state, reason = self.control.progress()
         if state == "loading":
-            reason = str(await self.backends.progress.remote())
+            steps = [str(await each.progress.remote()) for each in self.backends]
+            reason = next((each for each in steps if each != LOADED), LOADED)
         return state, reason
 
     async def check_health(self) -> None:
@@ -150,93 +132,34 @@ class ControlPlane:
         await self.control.end()
 
 
-@serve.deployment(health_check_period_s=HEALTH_S)
+@serve.deployment(health_check_period_s=BACKEND_HEALTH_S)
 class Backend:
-    """One accelerator, or an emulated one."""
+    """One accelerator, or an emulated one, and its spare."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         self.config = read_config(config)
-        self.number = _number(self.config)
+        tag = serve.get_replica_context().replica_tag
+        self.number = process_number(self.config, BACKENDS, tag)
         start_logs(f"backend-{self.number}", log_options(self.config))
-        self.step = "starting"
-        loop = asyncio.get_running_loop()
-        self.loading = loop.create_task(self._load())
-        self.starting = loop.create_task(self._start())
-
-    async def _load(self) -> LoadedModels:
-        """Load every model and measure its run times, on the accelerator that will run it."""
-        self.store = ModelStore(store_options(self.config))
-        found = LoadedModels({}, known_profiles(self.config))
-        specs = self.store.specs
-        for index, name in enumerate(specs):
-            count = f"({index + 1} of {len(specs)})"
-            # With sub-clusters the router decides which backend holds which model.
-            on_demand = name in self.store.options.on_demand or self.config.epochs is not None
-            if on_demand and name in found.profiles:
-                continue
-            self.step = f"loading {name} {count}"
-            runner = await asyncio.to_thread(self.store.load, name)
-            if name not in found.profiles:
-                self.step = f"measuring {name} {count}"
-                found.profiles[name] = await asyncio.to_thread(self.store.measure, name, runner)
-            if on_demand:
-                runner.close()
-                self.store.release(name)
-            else:
-                found.runners[name] = runner
-        self.step = "loaded"
-        return found
-
-    async def _start(self) -> None:
-        tune()
-        loaded = await asyncio.shield(self.loading)
-        settings = BackendSettings(
-            self.number,
-            kind=self.store.kind,
-            costs=measured_costs(self.config, loaded.profiles),
-            node=node_name(),
-            links=link_options(self.config, link_secret(self.config)),
-        )
-        if self.config.backend.swap:
-            # A batch may have to wait for minutes until its model is loaded.
-            settings = replace(settings, hung_ns=seconds(600))
-        resolve = where_router(self.config)
-        store = self.store
-        gpu = find_gpu(store.device)
-        meter = BackendMeter(store.loads, store.held_bytes, gpu, store.non_finite)
-        export = BackendExport(settings.number)
-        self.process = BackendProcess(
-            settings,
-            loaded.runners,
-            resolve,
-            store,
-            meter,
-            export,
-            standby=where_standby(self.config),
-            # Ray starts another in its place, with a context of its own on the device.
-            end_process=lambda: os._exit(1),
-        )
-        await self.process.start()
-        store.begin_tuning()
+        self.host = start_host(self.config, self.number, node_name())
+        self.spare = SpareKeeper(self.config, self.host)
 
     async def progress(self) -> str:
         """The current step of its start."""
-        return self.step
+        return self.host.step
 
     async def profiles(self) -> tuple[str, dict[str, Profile]]:
         """Its accelerator type, and the run times of every variant once all are loaded."""
-        loaded = await asyncio.shield(self.loading)
-        return self.store.kind, loaded.profiles
+        return await self.host.profiles()
 
     async def check_health(self) -> None:
-        check_start(self.starting)
-        if self.starting.done():
-            self.process.check()
+        check_start(self.host.starting)
+        if self.host.is_up:
+            self.host.process.check()
 
     async def __del__(self) -> None:
-        if self.starting.done() and self.starting.exception() is None:
-            await self.process.drain()
-            await self.process.stop()
+        await self.spare.end()
+        await self.host.leave()
 
 
 @serve.deployment(health_check_period_s=HEALTH_S)
@@ -309,6 +232,22 @@ def _scaling_options(config: DeploymentConfig) -> dict[str, Any]:
     }
 
 
+def _backends(config: DeploymentConfig, number: int, version: Mapping[str, str | bool]) -> Any:
+    """The deployment of one group of backends."""
+    backend: Any = Backend
+    given = config.backend
+    return backend.options(
+        **version,
+        **_scaling_options(config),
+        name=BACKENDS if number == 1 else f"{BACKENDS}-{number}",
+        ray_actor_options={
+            "num_cpus": given.cpus,
+            "num_gpus": gpus_each(given, gpus_in_cluster()),
+            "resources": given.resources,
+        },
+    ).bind(config.model_dump())
+
+
 def build(arguments: dict[str, Any]) -> serve.Application:
     """The Serve application; `config` is a YAML file's path or the configuration itself."""
     given = arguments.get("config", str(Path(__file__).with_name("local.yaml")))
@@ -316,21 +255,13 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     config.check_backends()
     plain = config.model_dump()
     # Serve keeps the processes of a version: where policies alone differ, it says so to them.
-    version = {"version": version_of(config), "_internal": True}
-    gpus = gpus_each(config.backend, gpus_in_cluster())
+    version: Mapping[str, str | bool] = {"version": version_of(config), "_internal": True}
     # The types of `serve.deployment` do not describe the class that it returns.
-    backend: Any = Backend
     frontend: Any = Frontend
     control: Any = ControlPlane
-    backends = backend.options(
-        **version,
-        **_scaling_options(config),
-        ray_actor_options={
-            "num_cpus": config.backend.cpus,
-            "num_gpus": gpus,
-            "resources": config.backend.resources,
-        },
-    ).bind(plain)
+    backends = [
+        _backends(each, number, version) for number, each in enumerate(groups_of(config), 1)
+    ]
     frontends = frontend.options(
         **version,
         num_replicas=config.frontend.processes,

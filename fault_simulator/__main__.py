@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from fermata.fault_simulator.run import RunResult, run_lasting, run_seed
+from fermata.fault_simulator.run import RunResult, run_lasting, run_seed, run_sequences
 
 SEEDS_EACH = 8
 
@@ -23,8 +23,11 @@ def main() -> int:
     parser.add_argument(
         "--lasting", action="store_true", help="faults never end, and the rest must serve"
     )
+    parser.add_argument(
+        "--sequences", action="store_true", help="some requests share a state with others"
+    )
     given = parser.parse_args()
-    play = run_lasting if given.lasting else run_seed
+    play = run_lasting if given.lasting else run_sequences if given.sequences else run_seed
     if given.seed is not None:
         story = play(given.seed, tell=True)
         print("\n".join(story.said))

@@ -14,11 +14,15 @@ from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.fault_simulator.processes import FrontendHost
 from fermata.fault_simulator.world import World
-from fermata.foundation.units import ms
+from fermata.foundation.units import ms, seconds
+from fermata.router.core.events import SequenceStep
 from fermata.router.links.messages import Result
 
 PROMISE_NS = ms(50)
 """After a request has expired: by then its client has an answer."""
+
+PATIENCE_NS = seconds(3)
+"""Several times as long as it takes to see that a backend hangs."""
 
 
 @dataclass(slots=True)
@@ -36,7 +40,10 @@ class Sent:
     outcomes: list[Outcome] = field(default_factory=list)
     answered_at_ns: int = 0
     sent_at_ns: int = 0
+    tenant: int = 0
     cancelled: bool = False
+    step: SequenceStep | None = None
+    """Its part in a sequence."""
 
 
 class SimulatedClients:
@@ -49,15 +56,23 @@ class SimulatedClients:
         self.ledger: list[Sent] = []
         self.open: dict[int, Sent] = {}
         """By number: no answer yet."""
+        self.patient: set[int] = set()
+        """Requests whose clients wait for long, so that there is time to try them elsewhere."""
 
     def on_lost(self, frontend: FrontendHost) -> None:
         """They see their connections end: that is their answer."""
         for number in [n for n, sent in self.open.items() if sent.frontend is frontend]:
             del self.open[number]
 
-    def send(self, model: ServedModel, frontend: FrontendHost) -> Sent:
+    def send(
+        self,
+        model: ServedModel,
+        frontend: FrontendHost,
+        step: SequenceStep | None = None,
+        tenant: int = 0,
+    ) -> Sent:
         """One request, now or as soon as its frontend looks."""
-        sent = Sent(len(self.ledger), model, frontend)
+        sent = Sent(len(self.ledger), model, frontend, tenant=tenant, step=step)
         self.ledger.append(sent)
         self.world.enter(self.world.now_ns, lambda: self._open(sent), frontend.loop)
         return sent
@@ -70,11 +85,17 @@ class SimulatedClients:
             tensor = RawTensor("input", "BYTES", (1,), data)
         else:
             tensor = RawTensor("input", "INT64", (1,), sent.number.to_bytes(8, "little"))
-        terms = RequestTerms(model.name, model.slo_ns, model.hard_limit_ns, 8)
+        slo_ns, limit_ns = model.slo_ns, model.hard_limit_ns
+        if sent.number in self.patient:
+            slo_ns = limit_ns = PATIENCE_NS
+        terms = RequestTerms(
+            model.name, slo_ns, limit_ns, 8, tenant=sent.tenant, sequence=sent.step
+        )
         given = RequestInput(model, tensor, encoded, batched=False)
-        request = ParsedRequest("1", "", terms, given)
+        sequence_id = "" if sent.step is None else str(sent.step.key)
+        request = ParsedRequest("1", "", terms, given, sequence_id=sequence_id)
         sent.sent_at_ns = world.now_ns
-        sent.due_ns = world.now_ns + model.hard_limit_ns + PROMISE_NS
+        sent.due_ns = world.now_ns + limit_ns + PROMISE_NS
         sent.held_ns = sent.frontend.loop.held_ns
         self.open[sent.number] = sent
         answer = sent.frontend.hub.driver.open(

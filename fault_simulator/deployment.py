@@ -6,6 +6,7 @@ import numpy as np
 
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
+from fermata.foundation.json_types import JsonObject
 from fermata.foundation.units import ms
 
 POLICIES: tuple[tuple[str, dict[str, str]], ...] = (
@@ -53,8 +54,14 @@ def draw_policy(rng: random.Random, placed: bool) -> tuple[str, dict[str, str]]:
 
 
 def deployment(
-    rng: random.Random, backends: int, standby: bool, scaled: bool, placed: bool = False
+    rng: random.Random,
+    backends: int,
+    standby: bool,
+    scaled: bool,
+    placed: bool = False,
+    more: tuple[JsonObject, ...] = (),
 ) -> DeploymentConfig:
+    """`more` are entries of further applications."""
     policy, options = draw_policy(rng, placed)
     scaling = {
         "minimum": rng.randint(1, 2),
@@ -62,29 +69,27 @@ def deployment(
         "window_s": WINDOW_S,
         "startup_s": WINDOW_S,
     }
-    return read_config(
+    applications: list[JsonObject] = [
         {
-            "name": "world",
-            "applications": [
+            "name": model.name,
+            "slo_ms": model.slo_ns / 1e6,
+            "hard_limit_ms": model.hard_limit_ns / 1e6,
+            "variants": [
                 {
-                    "name": model.name,
-                    "slo_ms": model.slo_ns / 1e6,
-                    "hard_limit_ms": model.hard_limit_ns / 1e6,
-                    "variants": [
-                        {
-                            "name": f"{model.name}-1",
-                            "latency_ms": [
-                                each / 1e6 for each in TABLES[scaled][f"{model.name}-1"]
-                            ],
-                            "batch_size_max": 8,
-                        }
-                    ],
+                    "name": f"{model.name}-1",
+                    "latency_ms": [each / 1e6 for each in TABLES[scaled][f"{model.name}-1"]],
+                    "batch_size_max": 8,
                 }
-                for model in (PLAIN, ENCODED)
             ],
-            "backend": {"count": backends, "device": "emulated"},
-            "router": {"policy": policy, "policy_options": options, "standby": standby},
-            "autoscaler": scaling if scaled else None,
-            "epochs": EPOCHS if placed else None,
         }
-    )
+        for model in (PLAIN, ENCODED)
+    ]
+    document: JsonObject = {
+        "name": "world",
+        "applications": [*applications, *more],
+        "backend": {"count": backends, "device": "emulated"},
+        "router": {"policy": policy, "policy_options": options, "standby": standby},
+        "autoscaler": scaling if scaled else None,
+        "epochs": EPOCHS if placed else None,
+    }
+    return read_config(document)

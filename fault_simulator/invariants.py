@@ -12,6 +12,7 @@ from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop
 from fermata.foundation.units import ms, seconds
 from fermata.router.core.events import Dispatch
+from fermata.router.core.matching.rank import RULES
 from fermata.router.links.messages import FleetStatus
 from fermata.router.live.driver import LiveRouter
 
@@ -142,6 +143,10 @@ class Invariants:
         live = leader.live if leader is not None else None
         if refusal.reason not in OVERLOAD or live is None:
             return
+        heard = sent.frontend.hub.readiness.fleet
+        if heard is not None and heard.backends:
+            # A link keeps the order: this was said while there was one, and is late.
+            return
         up = [host for host in self.system.backends if host.loop.alive]
         if not up and not live.fleet.backends:
             self.system.clients.broken(f"request {sent.number} was refused as {refusal.reason}")
@@ -162,13 +167,15 @@ class Invariants:
 
     def _check_backend(self, host: BackendHost) -> None:
         process = host.process
+        if self.system.spares is not None:
+            self.system.spares.check(host)
         router = process.router
         if router is not None and router.open:
             term, highest = router.peer.term, self.obeyed.get(host.loop, 0)
             if term < highest:
                 raise InvariantViolationError(f"{host.loop.name} obeys term {term} after {highest}")
             self.obeyed[host.loop] = term
-        if len(process.pipeline.jobs) > 2:
+        if len(process.pipeline.jobs) > 1 + RULES.queued_max:
             raise InvariantViolationError(
                 f"{host.loop.name} has {len(process.pipeline.jobs)} batches"
             )
@@ -201,7 +208,7 @@ class Invariants:
                 raise InvariantViolationError(
                     f"{frontend.loop.name} keeps memory of requests that have ended"
                 )
-        for backend in system.backends:
+        for backend in system.backend_hosts():
             process = backend.process
             # One that tries to reach a frontend whose machine is gone does so for a while.
             busy = process.tasks and not process.frontends.unreachable
@@ -263,7 +270,7 @@ class Invariants:
                 raise InvariantViolationError(f"{frontend.loop.name} has not heard of {fleet}")
         for number in live.fleet.backends:
             state = live.fleet.state_of(number)
-            if state.running is not None or state.queued is not None:
+            if state.batches():
                 raise InvariantViolationError(f"backend {number} is thought to be busy")
 
     def _check_trusted(self, live: LiveRouter) -> None:
@@ -312,10 +319,9 @@ def check_grants(live: LiveRouter) -> None:
     count = 0
     for rank in live.engine.ranks:
         for state in rank.backends.values():
-            for batch in (state.running, state.queued):
-                if batch is not None:
-                    count += len(batch.requests)
-                    granted.update([request.rid for request in batch.requests])
+            for batch in state.batches():
+                count += len(batch.requests)
+                granted.update([request.rid for request in batch.requests])
     if len(granted) != count:
         raise InvariantViolationError("a request is in two batches")
     if not granted.isdisjoint(queued):

@@ -11,7 +11,7 @@ import numpy as np
 from fermata.deployments.backend.batch_pipeline import PipelineJob
 from fermata.deployments.backend.execution.executor import BatchOutcome
 from fermata.deployments.backend.execution.runner import PlainRunner, Runner
-from fermata.deployments.backend.execution.tensors import Array
+from fermata.deployments.backend.execution.tensors import Array, Item, copy_of
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.frontend.link_hub import LinkHub
@@ -229,7 +229,7 @@ class VirtualExecutor:
         errors: dict[int, str],
     ) -> None:
         self.orders.append((job, runner, items, errors))
-        self.given[job] = [item.copy() for _, item in items]
+        self.given[job] = [copy_of(item) for _, item in items]
         if self.running is None:
             self._next()
 
@@ -241,11 +241,11 @@ class VirtualExecutor:
         machine, world = self.machine, self.loop.world
         # Here they are read at last, as `Executor` stages them.
         given = self.given.pop(job)
-        hangs_on = machine.hanging.intersection(int(item[0]) for item in given)
+        hangs_on = machine.hanging.intersection(map(number_of, given))
         machine.hung_on |= hangs_on
         self.hung = bool(hangs_on)
         for before, (_, item) in zip(given, items, strict=True):
-            if not np.array_equal(before, item):
+            if number_of(before) != number_of(item):
                 world.trouble.append(f"{self.loop.name} reads {item} where {before} was meant")
         plain_ns = machine.tables[job.run.variant][max(0, len(items) - 1)]
         jitter = 1.0 + abs(self.loop.rng.gauss(0.0, 0.02))
@@ -294,7 +294,9 @@ class VirtualExecutor:
         elif not failed:
             for half in _halves(items):
                 places = [place for place, _ in half]
-                if machine.bad_inputs and any(not item[0] % machine.bad_inputs for _, item in half):
+                if machine.bad_inputs and any(
+                    not number_of(item) % machine.bad_inputs for _, item in half
+                ):
                     failed = "ValueError: a bad input"
                     errors.update(dict.fromkeys(places, failed))
                     spoilt.update(places if len(places) > 1 else ())
@@ -322,6 +324,11 @@ class VirtualExecutor:
 
     def stop(self) -> None:
         self.orders.clear()
+
+
+def number_of(item: Item) -> int:
+    """The number of a request, which is its input."""
+    return int((next(iter(item.values())) if isinstance(item, Mapping) else item)[0])
 
 
 def _halves(items: Sequence[tuple[int, Array]]) -> list[Sequence[tuple[int, Array]]]:
@@ -373,8 +380,10 @@ class BackendHost:
         on_crash: Callable[["BackendHost"], None],
         room: int = 0,
         links: LinkOptions = LINKS,
+        extra: Mapping[str, Runner] | None = None,
     ) -> None:
-        """`room`: models that fit, loaded as the router says; 0: it holds all from the start."""
+        """`room`: models that fit, loaded as the router says; 0: it holds all from the start.
+        `extra` are runners of other models than the one that echoes."""
         self.loop = new_process(world, name)
         self.machine = Machine(tables)
         self.on_crash = on_crash
@@ -382,6 +391,7 @@ class BackendHost:
         runners: dict[str, Runner] = {
             variant: PlainRunner(echo, len(table)) for variant, table in tables.items() if not room
         }
+        runners.update({} if extra is None else extra)
         first, second = _both(routers, self.loop)
         self.process = BackendProcess(
             BackendSettings(number, KIND, NODE, links=links),

@@ -10,6 +10,7 @@ from fermata.fault_simulator.deployment import ENCODED, PLAIN
 from fermata.fault_simulator.faults.lasting import LastingFaults
 from fermata.fault_simulator.faults.schedule import FaultSchedule
 from fermata.fault_simulator.invariants import Invariants
+from fermata.fault_simulator.sequences.load import SequenceClients
 from fermata.fault_simulator.system import SimulatedDeployment
 from fermata.fault_simulator.world import InvariantViolationError, World
 from fermata.foundation.units import ms, seconds
@@ -26,6 +27,8 @@ UNLEARNT = frozenset(("late", "window", "shed"))
 """Requests until then may end in any way."""
 PLACED = 0.4
 """Share of deployments with sub-clusters, among those whose number of backends is fixed."""
+SPARED = 0.3
+"""Share of deployments whose backends have spares."""
 PROBE_NS = ms(400)
 REST_NS = seconds(1)
 
@@ -57,7 +60,10 @@ def run_seed(
     rng = world.rng("schedule")
     backends, frontends = rng.randint(2, 4), rng.randint(1, 2)
     placed = world.rng("placed").random() < PLACED
-    system = SimulatedDeployment(world, backends, frontends, plant, scaled=scaled, placed=placed)
+    spared = world.rng("spared").random() < SPARED
+    system = SimulatedDeployment(
+        world, backends, frontends, plant, scaled=scaled, placed=placed, spared=spared
+    )
     invariants = Invariants(system)
     schedule = FaultSchedule(system, rng, kinds)
     broken = ""
@@ -131,6 +137,51 @@ def run_lasting(
     except Exception as error:
         # As above.
         broken = f"{type(error).__name__}: {error}"
+    outcomes = dict(Counter(_ends(system.clients.ledger)))
+    return RunResult(seed, broken, outcomes, world.sequence, world.said or [])
+
+
+def run_sequences(
+    seed: int,
+    kinds: tuple[str, ...] = (),
+    plant: Callable[[object], None] | None = None,
+    tell: bool = False,
+) -> RunResult:
+    """Play one seed with clients whose requests share a state, beside others."""
+    world = World(seed)
+    world.said = [] if tell else None
+    rng = world.rng("sequences")
+    backends, frontends = rng.randint(2, 4), rng.randint(1, 2)
+    system = SimulatedDeployment(world, backends, frontends, plant, sequences=True)
+    Invariants(system)
+    schedule = FaultSchedule(system, rng, kinds)
+    steps = SequenceClients(system.clients, world.rng("steps"), rng.randint(3, 12))
+    broken = ""
+    try:
+        world.run_until(world.now_ns + UP_NS)
+        from_ns = world.now_ns
+        schedule.load(from_ns, from_ns + TROUBLE_NS, rng.uniform(20.0, 60.0))
+        steps.load(system, from_ns, from_ns + TROUBLE_NS, rng.uniform(50.0, 300.0))
+        schedule.faults(from_ns, from_ns + TROUBLE_NS, rng.randint(0, 6))
+        world.run_until(from_ns + TROUBLE_NS)
+        schedule.heal()
+        system.settle()
+        for left in reversed(range(WARM_ROUNDS)):
+            schedule.load(world.now_ns, world.now_ns + WARM_NS, WARM_RPS)
+            steps.load(system, world.now_ns, world.now_ns + WARM_NS, WARM_RPS)
+            world.run_until(world.now_ns + WARM_NS + REST_NS)
+            probes = steps.probe(system)
+            world.run_until(world.now_ns + REST_NS)
+            if left == 0 or set(_ends(probes)) == {"served"}:
+                break
+        steps.judge()
+        Invariants.check_served(probes)
+    except InvariantViolationError as error:
+        broken = str(error)
+    except Exception as error:
+        # As above.
+        broken = f"{type(error).__name__}: {error}"
+    broken = broken or next(iter(world.trouble), "")
     outcomes = dict(Counter(_ends(system.clients.ledger)))
     return RunResult(seed, broken, outcomes, world.sequence, world.said or [])
 

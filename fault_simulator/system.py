@@ -20,6 +20,14 @@ from fermata.fault_simulator.processes import (
     Machine,
     RouterHost,
 )
+from fermata.fault_simulator.sequences.steps import (
+    STEPS,
+    STEPS_ENTRY,
+    STEPS_VARIANT,
+    TABLE,
+    steps_runners,
+)
+from fermata.fault_simulator.spares import SimulatedSpares
 from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop, World
 from fermata.foundation.errors import ServingError
 from fermata.foundation.units import ms, seconds
@@ -85,9 +93,12 @@ class SimulatedDeployment(Harm):
         scaled: bool | None = None,
         placed: bool = False,
         links: LinkOptions = LINKS,
+        spared: bool = False,
+        sequences: bool = False,
     ) -> None:
         """`standby`: a second router waits to lead; `scaled`: the number of backends follows the
-        load; None: the seed decides. `placed`: two sub-clusters, where it does not."""
+        load; None: the seed decides. `placed`: two sub-clusters, where it does not. `spared`:
+        backends have spares. `sequences`: there is a model with a state, too."""
         super().__init__()
         self.world, self.rng = world, world.rng("system")
         world.network = SimulatedNetwork(world)
@@ -95,7 +106,8 @@ class SimulatedDeployment(Harm):
         self.room = world.rng("placement").randint(1, 2) if placed and not self.scaled else 0
         """Models that a backend has room for; 0: it holds all of them."""
         placed = self.room > 0
-        self.deployment = deployment(self.rng, backends, self.standby, self.scaled, placed)
+        self.sequences, more = sequences, (STEPS_ENTRY,) if sequences else ()
+        self.deployment = deployment(self.rng, backends, self.standby, self.scaled, placed, more)
         self.mark = "first"
         """Version of the code and configuration that the cluster is to run."""
         self.weather = RpcConditions(world.rng("weather"))
@@ -111,6 +123,8 @@ class SimulatedDeployment(Harm):
         self.terms = KeptTerms(self.weather)
         self.frontends: list[FrontendHost] = []
         self.backends: list[BackendHost] = []
+        """Serve's replicas, whether they serve or wait."""
+        self.spares = SimulatedSpares(self) if spared else None
         self.wanted = backends
         """How many of them Serve is to have."""
         self.coming: list[object] = []
@@ -141,7 +155,7 @@ class SimulatedDeployment(Harm):
 
     def _check_health(self) -> None:
         """As Serve does: whoever says that it is unfit is replaced."""
-        for host in tuple(self.backends):
+        for host in self.backend_hosts():
             if not host.loop.held and not host.leaving:
                 try:
                     host.process.check()
@@ -177,7 +191,7 @@ class SimulatedDeployment(Harm):
     @property
     def tables(self) -> Tables:
         """Run times of its models."""
-        return TABLES[self.scaled]
+        return TABLES[self.scaled] | ({STEPS_VARIANT: TABLE} if self.sequences else {})
 
     # Processes
 
@@ -247,26 +261,37 @@ class SimulatedDeployment(Harm):
         options = FrontendOptions(
             number, link_host="world", node="world", shared_memory=False, links=self.links
         )
-        host = FrontendHost(
-            self.world, name, options, Registry.of((PLAIN, ENCODED)), self.resolvers
-        )
+        models = (PLAIN, ENCODED, STEPS) if self.sequences else (PLAIN, ENCODED)
+        host = FrontendHost(self.world, name, options, Registry.of(models), self.resolvers)
         self.frontends.append(host)
         self._started(host)
         host.loop.start(host.run)
 
+    def backend_hosts(self) -> list[BackendHost]:
+        """Replicas and spares."""
+        return [*self.backends, *(() if self.spares is None else self.spares.hosts())]
+
     def start_backend(self) -> None:
+        host = self.new_backend()
+        self.backends.append(host)
+        if self.spares is not None:
+            self.spares.seat(host)
+        host.loop.start(host.run)
+
+    def new_backend(self) -> BackendHost:
+        """A backend's process that does not run yet."""
         name, number = self._name_and_number("backend")
         host = BackendHost(
             *(self.world, name, number, self.tables, self.resolvers),
             *(self.lose_backend, self.room, self.links),
+            extra=steps_runners() if self.sequences else None,
         )
         host.machine.poison = self.poison
         host.machine.bad_inputs = self.bad_inputs
         host.machine.hanging = self.hanging
         self.machines.append(host.machine)
-        self.backends.append(host)
         self._started(host)
-        host.loop.start(host.run)
+        return host
 
     def _started(self, what: object) -> None:
         for call in self.on_start:
@@ -324,6 +349,8 @@ class SimulatedDeployment(Harm):
 
     def drain_backend(self, host: BackendHost) -> None:
         self.backends.remove(host)
+        if self.spares is not None:
+            self.spares.on_drain(host)
         host.loop.start(host.leave)
         self.world.after(GRACE_NS, host.loop.die)
 
@@ -421,17 +448,19 @@ class SimulatedDeployment(Harm):
             return False
         linked = all(
             each.process.pipeline.announced and not each.machine.hangs and not each.machine.hung_on
-            for each in self.backends
+            for each in self.backend_hosts()
         )
         return (
             linked
+            and (self.spares is None or self.spares.whole())
             and not live.fleet.availability.not_loaded(live.fleet.serving())
             and sorted(live.fleet.backends) == self.backend_numbers()
             and sorted(live.fleet.frontends) == self.frontend_numbers()
         )
 
     def backend_numbers(self) -> list[int]:
-        return sorted(each.process.settings.number for each in self.backends)
+        serving = self.backends if self.spares is None else self.spares.holders()
+        return sorted(each.process.settings.number for each in serving)
 
     def frontend_numbers(self) -> list[int]:
         return sorted(each.hub.options.number for each in self.frontends)
@@ -462,7 +491,7 @@ class SimulatedDeployment(Harm):
     def _check_failed(self, sent: Sent) -> None:
         """Nobody is told of a failure while a backend that does not fail is at it."""
         live = self.router.live if self.router is not None else None
-        for host in self.backends:
+        for host in self.backend_hosts():
             number = host.process.settings.number
             has_it = any(sent.rid in job.inputs for job in host.process.pipeline.jobs)
             if live is None or not has_it or host.machine.fails:
@@ -470,7 +499,7 @@ class SimulatedDeployment(Harm):
             if number not in live.fleet.backends:
                 continue
             state = live.fleet.state_of(number)
-            known = [each for each in (state.running, state.queued) if each is not None]
-            granted = any(sent.rid == each.rid for batch in known for each in batch.requests)
+            known = [each.rid for batch in state.batches() for each in batch.requests]
+            granted = sent.rid in known
             if granted and number in sent.frontend.hub.backends:
                 self.clients.broken(f"request {sent.number} failed while {host.loop.name} had it")

@@ -1,7 +1,7 @@
 """Structured logs: one JSON object a line, with what it is about as fields of its own.
 
 Nothing is logged for each request or batch above `debug`, and nothing is formatted that nobody
-wants. Lines of `debug` are written by a thread: no request waits for a disk.
+wants. A thread writes the lines: no request waits for a disk.
 """
 
 import json
@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -23,6 +24,10 @@ LOG.addHandler(logging.NullHandler())
 WAITING_MAX = 100_000
 """Lines that wait for the disk; more are left out, and how many is said."""
 WRITE_EVERY_S = 0.2
+PATIENCE_S = 0.05
+"""How long a line above `debug` is waited for; on a slow disk the next one is not."""
+CLOSE_S = 5.0
+"""How long the last lines are waited for."""
 
 Write = Callable[[str], None]
 Loggable: TypeAlias = "Json | Path | Exception"
@@ -72,8 +77,11 @@ def log_line(record: logging.LogRecord, process: str) -> str:
 
 
 class LineHandler(logging.Handler):
-    """Writes what is rare at once, so that it is there even if the process ends next; lines of
-    `debug` a little later and by a thread."""
+    """Has a thread write all lines, those of `debug` a little later.
+
+    What is rare is waited for, so that it is there even if the process ends next; but not for long:
+    a disk that is slow or full holds nobody up.
+    """
 
     def __init__(self, process: str, write: Write) -> None:
         super().__init__()
@@ -81,49 +89,64 @@ class LineHandler(logging.Handler):
         self.write = write
         self.waiting: list[logging.LogRecord] = []
         self.left_out = 0
+        self.queueing, self.writing = threading.Lock(), threading.Lock()
+        self.due, self.written = threading.Event(), threading.Event()
+        self.slow = self.failing = False
         self.stopped = threading.Event()
-        self.writing = threading.Lock()
         self.thread = threading.Thread(target=self._run, name="logs", daemon=True)
         self.thread.start()
 
     def emit(self, record: logging.LogRecord) -> None:
+        with self.queueing:
+            if len(self.waiting) < WAITING_MAX:
+                self.waiting.append(record)
+            else:
+                self.left_out += 1
         if record.levelno > logging.DEBUG:
-            self._write(log_line(record, self.process))
-        elif len(self.waiting) < WAITING_MAX:
-            self.waiting.append(record)
-        else:
-            self.left_out += 1
+            self.written.clear()
+            self.due.set()
+            if not self.slow:
+                self.slow = not self.written.wait(PATIENCE_S)
 
     def _run(self) -> None:
-        while not self.stopped.wait(WRITE_EVERY_S):
+        while not self.stopped.is_set():
+            self.due.wait(WRITE_EVERY_S)
+            self.due.clear()
             self.flush()
 
     def flush(self) -> None:
-        # Threads that log hold this lock while they do.
-        self.acquire()
-        waiting, self.waiting = self.waiting, []
-        left_out, self.left_out = self.left_out, 0
-        self.release()
-        if left_out:
-            told = logging.LogRecord("", logging.WARNING, "", 0, "lines left out", None, None)
-            told.fields = {"lines": left_out}
-            waiting.append(told)
-        if waiting:
-            self._write("".join([log_line(record, self.process) for record in waiting]))
+        """Write all lines that wait."""
+        with self.writing:
+            with self.queueing:
+                waiting, self.waiting = self.waiting, []
+                left_out, self.left_out = self.left_out, 0
+            if left_out:
+                told = logging.LogRecord("", logging.WARNING, "", 0, "lines left out", None, None)
+                told.fields = {"lines": left_out}
+                waiting.append(told)
+            if waiting:
+                self._write("".join([log_line(record, self.process) for record in waiting]))
+            self.slow = False
+            self.written.set()
 
     def _write(self, text: str) -> None:
-        with self.writing:
-            try:
-                self.write(text)
-            except OSError as error:
-                # There is no other place to say it.
-                print(f"logs cannot be written: {error.strerror}", file=sys.stderr)
+        try:
+            self.write(text)
+            self.failing = False
+        except OSError as error:
+            # There is no other place to say it, and once is enough. That may be full as well.
+            if not self.failing:
+                with suppress(OSError):
+                    print(f"logs cannot be written: {error.strerror}", file=sys.stderr)
+            self.failing = True
 
     def close(self) -> None:
         if not self.stopped.is_set():
             self.stopped.set()
-            self.thread.join()
-            self.flush()
+            self.due.set()
+            self.thread.join(CLOSE_S)
+            if not self.thread.is_alive():
+                self.flush()
         super().close()
 
 

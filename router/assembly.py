@@ -24,10 +24,11 @@ from fermata.router.policies.catalog import (
 )
 from fermata.router.policies.family import Family
 from fermata.router.policies.ownership import Ownership
+from fermata.router.policies.sequences import SEQUENCES
 from fermata.router.policies.sneakpeek.classes import check_classes, sharpened
 from fermata.router.policies.sneakpeek.estimator import Estimator
-from fermata.router.policies.sneakpeek.options import SneakPeekOptions
-from fermata.router.policies.sneakpeek.window import room_ns
+from fermata.router.policies.sneakpeek.options import SneakPeekOptions, room_ns
+from fermata.router.policies.sneakpeek.truths import LOOK
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,19 @@ class Assembly:
         if not answers:
             estimate.label = -1
         return self.engine.on_update(now_ns, rid, estimate.accuracies, estimate)
+
+    def on_truth(
+        self, application: str, label: int, variant: str, answer: int, tenant: int
+    ) -> bool:
+        """A client has told the true class of an earlier request; false where that says nothing."""
+        number = self.applications.get(application)
+        estimator = None if number is None else self.estimators[number]
+        if number is None or estimator is None or not 0 <= label < estimator.classes.count:
+            return False
+        own = [self.variants[each] for each in self.families[number].variants]
+        local = own.index(variant) if variant in own else -1
+        right = None if answer < 0 else answer == label
+        return estimator.on_truth(label, local, variant == LOOK, right, tenant)
 
 
 def assemble(config: RouterConfig) -> Assembly:
@@ -246,6 +260,11 @@ def check(config: RouterConfig) -> None:
             raise ConfigError(f"application {application.name!r} is there twice; rename one")
         seen.add(application.name)
         _check_application(application)
+        if application.sequences and config.swap:
+            raise ConfigError(
+                f"application {application.name!r}: sequences need their model to stay loaded; "
+                "leave backend.swap out, or sequences"
+            )
         _check_policy(config, application)
 
 
@@ -319,6 +338,19 @@ def _check_floor(application: ApplicationSpec, options: Mapping[str, object]) ->
         )
 
 
+def _check_sequences(application: ApplicationSpec, where: str) -> None:
+    """Refuse options that would run requests of a sequence out of order, or elsewhere."""
+    if not application.sequences:
+        return
+    if application.policy not in ("", SEQUENCES):
+        raise ConfigError(
+            f"{where}: policy={application.policy!r}, but its sequences run where their state is; "
+            "leave policy out, or sequences"
+        )
+    if application.newest:
+        raise ConfigError(f"{where}: newest would drop parts of its sequences; leave one out")
+
+
 def _check_application(application: ApplicationSpec) -> None:
     where = f"application {application.name!r}"
     names = [variant.name for variant in application.variants]
@@ -328,6 +360,7 @@ def _check_application(application: ApplicationSpec) -> None:
     ):
         if not value > 0:
             raise ConfigError(f"{where}: {share}={value}; must be above 0")
+    _check_sequences(application, where)
     if not names:
         raise ConfigError(f"{where} has no variants; give at least one")
     if application.serving and application.serving not in names:

@@ -2,12 +2,14 @@
 
 import math
 import random
+from collections import deque
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.costs import Costs
 from fermata.router.core.events import Batch
+from fermata.router.core.matching.rank import RULES
 from fermata.simulator.scenario.scenario import Fault
 
 START_FAULT = 0
@@ -17,7 +19,7 @@ CONTROL = 3
 
 
 class EmulatedBackend:
-    """One accelerator: a running batch and at most one that waits."""
+    """One accelerator: a running batch, and those that wait behind it."""
 
     __slots__ = (
         "incarnation",
@@ -36,7 +38,8 @@ class EmulatedBackend:
         self.running: Batch | None = None
         self.started_at_ns = 0
         self.run_ns = 0
-        self.waiting: tuple[Batch, int] | None = None
+        self.waiting: deque[tuple[Batch, int]] = deque()
+        """In order, each with the time of its arrival."""
         self.slowness = 1.0
         self.stalled_until_ns = 0
 
@@ -100,8 +103,8 @@ class EmulatedCluster:
         if state.running is None:
             self._start(arrives_at_ns, backend, batch)
         else:
-            assert state.waiting is None, "a backend holds at most one batch beside the running one"
-            state.waiting = (batch, arrives_at_ns)
+            assert len(state.waiting) < RULES.queued_max, "more batches wait than the rules allow"
+            state.waiting.append((batch, arrives_at_ns))
 
     def _start(self, at_ns: int, backend: int, batch: Batch) -> None:
         state = self.backends[backend]
@@ -132,15 +135,14 @@ class EmulatedCluster:
         return current
 
     def complete(self, now_ns: int, backend: int) -> tuple[Batch, int, int]:
-        """End the running batch: (batch, when it started, how long it ran). The waiting one
+        """End the running batch: (batch, when it started, how long it ran). The next one
         starts."""
         state = self.backends[backend]
         batch, started_at_ns, run_ns = state.running, state.started_at_ns, state.run_ns
         assert batch is not None
         state.running = None
-        if state.waiting is not None:
-            following, arrives_at_ns = state.waiting
-            state.waiting = None
+        if state.waiting:
+            following, arrives_at_ns = state.waiting.popleft()
             self._start(max(now_ns, arrives_at_ns), backend, following)
         return batch, started_at_ns, run_ns
 
@@ -162,7 +164,7 @@ class EmulatedCluster:
         elif fault.kind == "crash":
             state.incarnation += 1
             state.running = None
-            state.waiting = None
+            state.waiting.clear()
         else:
             self._hang(now_ns, fault)
         if fault.for_ns is not None:

@@ -30,6 +30,7 @@ from fermata.simulator.contents import Contents, draw_contents
 from fermata.simulator.rows import draw_rows
 from fermata.simulator.scaling import EpochLog, ScalingControl, WindowLog
 from fermata.simulator.scenario.scenario import Scenario
+from fermata.simulator.sequences import sequences_of
 from fermata.simulator.shapes import spread, whole_variants
 from fermata.simulator.uplinks import CameraFrame, Uplinks
 
@@ -97,7 +98,6 @@ class Driver:
         self.contents = draw_contents(scenario, self.arrivals) if contents is None else contents
         assembly = assemble(scenario, self.arrivals.weights)
         self.engine: Engine = assembly.engine
-        self.accuracy = assembly.accuracy
         self.router = assembly.router
         self.ownership = assembly.ownership
         self.families = assembly.families
@@ -126,6 +126,7 @@ class Driver:
         sizes_max = [costs.of(family.serving).size_max for family in families]
         self.rows = draw_rows(scenario, self.arrivals, sizes_max)
         """By request; None: all have one."""
+        self.sequences = sequences_of(scenario.applications)
         self.uplinks: Uplinks | None = None
         if scenario.network is not None:
             rng = random.Random(f"{scenario.seed} network")
@@ -230,8 +231,8 @@ class Driver:
                     who = client[here], priority[here]
                     request = Request(index, number, now_ns, deadline_ns, expires_at_ns, *who)
                     request.rows = 1 if self.rows is None else self.rows[index]
-                    if self.allowed:
-                        request.allowed = self.allowed.get(client[here])
+                    if self.allowed or self.sequences is not None:
+                        self._add_wishes(request)
                     engine.on_request(now_ns, request)
                 elif not uplinks.capture(now_ns, index, client[here]):
                     self.end_ns[index] = DROPPED
@@ -304,8 +305,14 @@ class Driver:
         expires_at_ns = max(deadline_ns, deadline_ns + hard_limit_ns[number] - slo_ns[rid])
         who = client[rid], priority[rid]
         request = Request(rid, number, now_ns, deadline_ns, expires_at_ns, *who)
-        request.allowed = self.allowed.get(client[rid])
+        self._add_wishes(request)
         self.engine.on_request(now_ns, request)
+
+    def _add_wishes(self, request: Request) -> None:
+        """Add what the client of a request asks for: variants, and its place in a sequence."""
+        request.allowed = self.allowed.get(request.client)
+        if self.sequences is not None:
+            request.sequence = self.sequences.step(request.application, request.client)
 
     def _on_agenda(self, now_ns: int) -> None:
         kind, subject, incarnation = self.cluster.pop()
@@ -359,6 +366,8 @@ class Driver:
                 assert self.end_ns[rid] == PENDING, f"request {rid} ended twice"
                 self.end_ns[rid] = DROPPED
                 self.reasons[rid] = effect.reason
+                if self.sequences is not None:
+                    self.sequences.on_drop(effect)
                 if self.uplinks is not None:
                     self.uplinks.answered(now_ns, rid)
             elif isinstance(effect, Advise) and self.uplinks is not None:

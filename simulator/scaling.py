@@ -159,8 +159,8 @@ class ScalingControl:
             received[request.application] += 1
         for rank in self.engine.ranks:
             for state in rank.backends.values():
-                for batch in (state.running, state.queued):
-                    for request in () if batch is None else batch.requests:
+                for batch in state.batches():
+                    for request in batch.requests:
                         received[request.application] += 1
         return {
             name: ApplicationReading(
@@ -215,7 +215,7 @@ class ScalingControl:
         """A backend may go once it has ended its last batch."""
         if backend in self.draining:
             state = self.engine.backend(backend)
-            if state.running is None and state.queued is None:
+            if not state.batches():
                 self._count_time(now_ns)
                 del self.draining[backend]
                 self.engine.on_backend_down(now_ns, backend)

@@ -42,10 +42,9 @@ def _draw(scenario: Scenario, place: int, count: int) -> Times:
 
 
 def _check(application: Application, shapes: ShapesOptions) -> None:
-    for key, given in (("clients", application.clients), ("classes", application.content)):
-        if given:
-            rule = f"cannot be simulated with shapes; leave {key} out"
-            refuse(f"shapes of {application.name}", list(shapes.buckets), rule)
+    if application.clients:
+        rule = "cannot be simulated with clients; leave clients out"
+        refuse(f"shapes of {application.name}", list(shapes.buckets), rule)
 
 
 def whole_variants(applications: Sequence[Application]) -> list[int]:

@@ -487,3 +487,191 @@ class RepositoryModelUnloadRequest(_Message):
 
 class RepositoryModelUnloadResponse(_Message):
     def __init__(self) -> None: ...
+
+class SystemSharedMemoryStatusRequest(_Message):
+    name: str
+    def __init__(
+        self,
+        *,
+        name: str = ...,
+    ) -> None: ...
+
+class SystemSharedMemoryStatusResponse(_Message):
+    class RegionStatus(_Message):
+        name: str
+        key: str
+        offset: int
+        byte_size: int
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            key: str = ...,
+            offset: int = ...,
+            byte_size: int = ...,
+        ) -> None: ...
+
+    regions: MutableMapping[str, SystemSharedMemoryStatusResponse.RegionStatus]
+    def __init__(
+        self,
+        *,
+        regions: Mapping[str, SystemSharedMemoryStatusResponse.RegionStatus] = ...,
+    ) -> None: ...
+
+class SystemSharedMemoryRegisterRequest(_Message):
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+    def __init__(
+        self,
+        *,
+        name: str = ...,
+        key: str = ...,
+        offset: int = ...,
+        byte_size: int = ...,
+    ) -> None: ...
+
+class SystemSharedMemoryRegisterResponse(_Message):
+    def __init__(self) -> None: ...
+
+class SystemSharedMemoryUnregisterRequest(_Message):
+    name: str
+    def __init__(
+        self,
+        *,
+        name: str = ...,
+    ) -> None: ...
+
+class SystemSharedMemoryUnregisterResponse(_Message):
+    def __init__(self) -> None: ...
+
+class CudaSharedMemoryStatusRequest(_Message):
+    name: str
+    def __init__(
+        self,
+        *,
+        name: str = ...,
+    ) -> None: ...
+
+class CudaSharedMemoryStatusResponse(_Message):
+    class RegionStatus(_Message):
+        name: str
+        device_id: int
+        byte_size: int
+        def __init__(
+            self,
+            *,
+            name: str = ...,
+            device_id: int = ...,
+            byte_size: int = ...,
+        ) -> None: ...
+
+    regions: MutableMapping[str, CudaSharedMemoryStatusResponse.RegionStatus]
+    def __init__(
+        self,
+        *,
+        regions: Mapping[str, CudaSharedMemoryStatusResponse.RegionStatus] = ...,
+    ) -> None: ...
+
+class CudaSharedMemoryRegisterRequest(_Message):
+    name: str
+    raw_handle: bytes
+    device_id: int
+    byte_size: int
+    def __init__(
+        self,
+        *,
+        name: str = ...,
+        raw_handle: bytes = ...,
+        device_id: int = ...,
+        byte_size: int = ...,
+    ) -> None: ...
+
+class CudaSharedMemoryRegisterResponse(_Message):
+    def __init__(self) -> None: ...
+
+class CudaSharedMemoryUnregisterRequest(_Message):
+    name: str
+    def __init__(
+        self,
+        *,
+        name: str = ...,
+    ) -> None: ...
+
+class CudaSharedMemoryUnregisterResponse(_Message):
+    def __init__(self) -> None: ...
+
+class TraceSettingRequest(_Message):
+    class SettingValue(_Message):
+        value: list[str]
+        def __init__(
+            self,
+            *,
+            value: Iterable[str] = ...,
+        ) -> None: ...
+
+    settings: MutableMapping[str, TraceSettingRequest.SettingValue]
+    model_name: str
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, TraceSettingRequest.SettingValue] = ...,
+        model_name: str = ...,
+    ) -> None: ...
+
+class TraceSettingResponse(_Message):
+    class SettingValue(_Message):
+        value: list[str]
+        def __init__(
+            self,
+            *,
+            value: Iterable[str] = ...,
+        ) -> None: ...
+
+    settings: MutableMapping[str, TraceSettingResponse.SettingValue]
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, TraceSettingResponse.SettingValue] = ...,
+    ) -> None: ...
+
+class LogSettingsRequest(_Message):
+    class SettingValue(_Message):
+        bool_param: bool
+        uint32_param: int
+        string_param: str
+        def __init__(
+            self,
+            *,
+            bool_param: bool = ...,
+            uint32_param: int = ...,
+            string_param: str = ...,
+        ) -> None: ...
+
+    settings: MutableMapping[str, LogSettingsRequest.SettingValue]
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, LogSettingsRequest.SettingValue] = ...,
+    ) -> None: ...
+
+class LogSettingsResponse(_Message):
+    class SettingValue(_Message):
+        bool_param: bool
+        uint32_param: int
+        string_param: str
+        def __init__(
+            self,
+            *,
+            bool_param: bool = ...,
+            uint32_param: int = ...,
+            string_param: str = ...,
+        ) -> None: ...
+
+    settings: MutableMapping[str, LogSettingsResponse.SettingValue]
+    def __init__(
+        self,
+        *,
+        settings: Mapping[str, LogSettingsResponse.SettingValue] = ...,
+    ) -> None: ...

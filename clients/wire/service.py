@@ -19,6 +19,14 @@ UNARY = (
     "RepositoryIndex",
     "RepositoryModelLoad",
     "RepositoryModelUnload",
+    "SystemSharedMemoryStatus",
+    "SystemSharedMemoryRegister",
+    "SystemSharedMemoryUnregister",
+    "CudaSharedMemoryStatus",
+    "CudaSharedMemoryRegister",
+    "CudaSharedMemoryUnregister",
+    "TraceSetting",
+    "LogSettings",
 )
 STREAM = "ModelStreamInfer"
 Headers = tuple[tuple[str, str], ...]

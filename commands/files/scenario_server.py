@@ -42,9 +42,13 @@ def serve_scenario(path: Path) -> DeploymentConfig:
         "policy_options": {**_presets(scenario.policy), **scenario.policy_options},
         "fair_shares": scenario.fair_shares,
     }
+    groups = [
+        {"count": each.count, "kind": each.kind, "slower": each.slower} for each in scenario.groups
+    ]
     told = {
         "applications": _unique(applications),
         "backend": backend,
+        "backends": groups if emulated and len(scenario.kinds) > 1 else [],
         "router": router,
         # Both kinds of file have the same options there.
         "autoscaler": top.data.get("autoscaler"),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -103,9 +103,12 @@ def is_serving_file(data: object) -> bool:
         return False
     keys = set(data)
     simulated = keys & (set(SCENARIO_KEYS) - SHARED_KEYS)
-    if "backends" in simulated:
-        return False
     served = keys & (serving_keys() - SHARED_KEYS)
+    if "backends" in keys:
+        # Both kinds of file may list groups; a number of them is a scenario's.
+        if not isinstance(data["backends"], list) or served == {"backends"}:
+            return False
+        simulated, served = simulated - {"backends"}, served - {"backends"}
     return len(served) > len(simulated) or (not simulated and keys <= serving_keys())
 
 
@@ -127,7 +130,11 @@ def serving_keys() -> frozenset[str]:
 
 def load_workload(path: Path, load: LoadOptions, needs_rate: bool = True) -> Scenario:
     """The scenario in a file, or that of a serving file under a load; else a ConfigError."""
-    data = read_yaml(path)
+    return workload_of(path, read_yaml(path), load, needs_rate)
+
+
+def workload_of(path: Path, data: object, load: LoadOptions, needs_rate: bool = True) -> Scenario:
+    """The same of a file's content."""
     find_beside(path)
     if is_serving_file(data):
         return _of_serving_file(path, data, load, needs_rate)
@@ -187,7 +194,7 @@ def _fleet(config: "DeploymentConfig", beside: Path) -> Fields:
     router, autoscaler, epochs = config.router, config.autoscaler, config.epochs
     preset = presets(router.policy, is_scaled(config))
     told = {
-        "backends": config.backend.count,
+        "backends": _groups(config) or config.backend.count,
         "policy": router.policy,
         "policy_options": {**preset, **router.policy_options},
         "fair_shares": router.fair_shares,
@@ -203,6 +210,16 @@ def _fleet(config: "DeploymentConfig", beside: Path) -> Fields:
         if section is not None
     }
     return Fields("", {**told, **scaled}, beside)
+
+
+def _groups(config: "DeploymentConfig") -> list[Any]:
+    """The groups of backends as a scenario writes them."""
+    from fermata.deployments.config.backend_groups import groups_of
+
+    if not config.backends:
+        return []
+    keys = ("count", "kind", "slower")
+    return [each.backend.model_dump(include=set(keys)) for each in groups_of(config)]
 
 
 def _limited(epochs: "EpochsConfig", memory_mb: float | None) -> "EpochsConfig":
@@ -230,7 +247,7 @@ def _with_peek(application: Application) -> Application:
     if given is None or not given.sneakpeek or not isinstance(given.sneakpeek, str):
         return application
     try:
-        from fermata.deployments.config.resolve import peek_of
+        from fermata.deployments.config.served.looks import peek_of
     except ModuleNotFoundError as error:
         raise ConfigError(f"{error.name} is missing; pip install 'fermata[serve]'") from None
     model = peek_of(application)

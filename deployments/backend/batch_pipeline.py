@@ -1,7 +1,7 @@
 """The batches of one backend, from the router's order to the results.
 
-Pure: events and a time in, effects out. One batch runs; at most one more waits behind it and has
-its inputs fetched meanwhile. Every request of a batch gets exactly one `Result`, or is returned
+Pure: events and a time in, effects out. One batch runs; two more may wait behind it and have
+their inputs fetched meanwhile. Every request of a batch gets exactly one `Result`, or is returned
 when its batch fails or its router is gone. Requests that have ended, or whose frontend is out of
 reach, are left out.
 """
@@ -30,8 +30,8 @@ Tensors = tuple[tuple[str, str, tuple[int, ...], bytes], ...]
 class PipelineLimits:
     """Limits of a batch pipeline."""
 
-    batches_max: int = 2
-    """Batches here at a time: one that runs, and the one behind it."""
+    batches_max: int = 3
+    """Batches here at a time: one that runs, and those behind it (`RankRules.queued_max`)."""
     fetch_limit_ns: int = ms(100)
     """An input this much later than its batch's planned start is not waited for."""
     outputs_bytes_max: int = LIMITS.data_bytes_max

@@ -1,7 +1,6 @@
 """Loads models by the names of the configuration; imports torch only where needed."""
 
 from collections.abc import Callable
-from copy import copy
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -19,15 +18,15 @@ from fermata.deployments.backend.execution.out_of_memory import (
 )
 from fermata.deployments.backend.execution.padding import PaddingRunner, find_cuts
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
-from fermata.deployments.backend.execution.tensors import Item, Outputs, held_as
+from fermata.deployments.backend.execution.sequences import SequenceRunner
+from fermata.deployments.backend.execution.tensors import Array, Item, Outputs, held_as
 from fermata.deployments.backend.onnx_models import open_onnx_model
-from fermata.deployments.backend.open_models import OpenModels
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
 from fermata.deployments.models.catalog import open_model
 from fermata.deployments.models.model import Card, Model, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork, Tensors
-from fermata.deployments.models.picture import centre_square, whole_frame
+from fermata.deployments.models.pictures.decoding import fit, write
 from fermata.deployments.models.signatures import (
     EXPORT_ENDS,
     ONNX_ENDS,
@@ -38,12 +37,15 @@ from fermata.deployments.models.signatures import (
     script_inputs,
     script_outputs,
 )
+from fermata.deployments.models.sizes import shared, shared_file, split_size
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import ImageSpec, TensorSpec
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.logs import LOG, fields
 
 EMULATED = "emulated"
+FLOATS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+"""torch's names of types, by those of the option `precision`."""
 
 
 class MemoryBudget:
@@ -52,10 +54,17 @@ class MemoryBudget:
     def __init__(self, bytes_max: int | None = None) -> None:
         self.bytes_max = bytes_max
         self.held: dict[str, int] = {}
+        self.networks: dict[str, int] = {}
+        """Identity of the network that a model shares with its other sizes."""
 
-    def take(self, name: str, size: int) -> None:
-        """Allocate memory for a model; ConfigError if too little is left."""
-        others = sum(self.held.values())
+    def take(self, name: str, size: int, network: int = 0) -> None:
+        """Allocate memory for a model; ConfigError if too little is left.
+
+        Models with the same `network` share it: its memory counts once.
+        """
+        others = self.total()
+        if network in self.networks.values():
+            size = 0
         if self.bytes_max is not None and others + size > self.bytes_max:
             raise ConfigError(
                 f"{name} takes {size >> 20} MB beside {others >> 20} MB held by "
@@ -63,9 +72,19 @@ class MemoryBudget:
                 f"{self.bytes_max >> 20}: raise it or serve fewer models here"
             )
         self.held[name] = size
+        if network:
+            self.networks[name] = network
+
+    def total(self) -> int:
+        """Memory that all models hold."""
+        return sum(self.held.values())
 
     def release(self, name: str) -> None:
-        self.held.pop(name, None)
+        size, network = self.held.pop(name, 0), self.networks.pop(name, 0)
+        heir = next((each for each, other in self.networks.items() if other == network), "")
+        if network and heir:
+            # Another size of the model keeps the weights.
+            self.held[heir] = max(self.held.get(heir, 0), size)
 
 
 def pick_device(device: str) -> str:
@@ -81,28 +100,20 @@ def pick_device(device: str) -> str:
     return "cuda" if found else "cpu"
 
 
-def load_runner(
-    spec: ModelSpec,
-    device: str,
-    budget: MemoryBudget,
-    warm: bool = True,
-    models: OpenModels | None = None,
-) -> Runner:
-    """A variant loaded, warmed up and within the budget; `device` as `pick_device` gives it.
-
-    `models` are those that are open already, for buckets of them.
-    """
+def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool = True) -> Runner:
+    """A variant loaded, warmed up and within the budget; `device` as `pick_device` gives it."""
     if spec.model == EMULATED:
         if not spec.table_ns:
             raise ConfigError(f"{spec.name}: an emulated model needs run times; give a profile")
         model = EmulatedModel(EmulatedGpu(spec.gpu_lock), spec.table_ns, spec.outputs)
         size_max = min(spec.batch_size_max, len(spec.table_ns))
         if spec.inputs:
-            return _padding(spec, NamedRunner(model, size_max, spec.at_bucket().inputs), None)
+            named = SequenceRunner if spec.keeps_state else NamedRunner
+            return _padding(spec, named(model, size_max, spec.at_bucket().inputs), None)
         plain = PlainRunner(model, size_max)
         return _padding(spec, _fitting(spec, plain, spec.input_shape or (3, 1, 1)), None)
     try:
-        return _load(spec, device, budget, warm, models or OpenModels())
+        return _load(spec, device, budget, warm)
     # Every library has an error of its own for a lack of memory.
     except Exception as error:
         if not is_out_of_memory(error):
@@ -117,23 +128,19 @@ def load_runner(
     )
 
 
-def _load(
-    spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool, models: OpenModels
-) -> Runner:
+def _load(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool) -> Runner:
     before = _device_bytes(device)
-    opened = models.take(spec, lambda: _open(spec, device))
+    opened = _open_bucket(spec, device)
     # Padded inputs have one shape, which graphs can be captured for.
     inner = spec.at_bucket() if spec.pad else spec
     runner = _make_runner(inner, _with_shape(opened, inner), device)
     held = spec.static_bytes or _device_bytes(device) - before
-    if isinstance(opened, TorchModel | NamedNetwork) and not models.is_shared(spec):
+    if isinstance(opened, TorchModel | NamedNetwork):
         held = max(held, opened.static_bytes())
     try:
-        # The weights stay for as long as any bucket of them.
-        budget.take(spec.stem if models.is_first(spec) else spec.name, held)
+        budget.take(spec.name, held, id(getattr(opened, "module", opened)))
     except ConfigError:
         runner.close()
-        models.release(spec)
         raise
     if warm:
         _warm_up(spec.at_bucket(), opened.card, runner)
@@ -144,14 +151,19 @@ def _load(
     return _fitting(spec, runner, opened.card.input_shape)
 
 
+def _open_bucket(spec: ModelSpec, device: str) -> Model:
+    """The model of a variant, which all of its buckets share."""
+    if not spec.bucket:
+        return open_variant(spec, device)
+    return shared((spec.whole(), device), lambda: open_variant(spec, device))
+
+
 def _with_shape(model: Model, spec: ModelSpec) -> Model:
     """The model as it runs a bucket, whose inputs have one shape; its weights are the same."""
     shape = spec.input_shape
     if not spec.bucket or not isinstance(model, TorchModel) or shape is None:
         return model
-    made = copy(model)
-    made.card = replace(model.card, input_shape=shape)
-    return made
+    return model.with_card(replace(model.card, input_shape=shape))
 
 
 def _padding(spec: ModelSpec, runner: Runner, model: Model | None) -> Runner:
@@ -179,10 +191,17 @@ def _decoding(
 
 
 def _fitting(spec: ModelSpec, runner: Runner, shape: tuple[int, ...]) -> Runner:
-    if not spec.fit:
+    if spec.frames is None:
         return runner
-    how = centre_square if spec.fit == "centre" else whole_frame
-    return FittingRunner(runner, lambda frame: how(frame, shape[1]))
+    image = replace(spec.frames, height=shape[1], width=shape[1])
+    dtype = np.dtype(held_as(spec.input_dtype or "UINT8"))
+
+    def fitted(frame: Array) -> Array:
+        out: Array = np.empty((3, image.height, image.width), dtype)
+        write(fit(frame, image), image, out)
+        return out
+
+    return FittingRunner(runner, fitted)
 
 
 def _device_bytes(device: str) -> int:
@@ -196,8 +215,9 @@ def _torch() -> Any:
     return import_module("torch")
 
 
-def _open(spec: ModelSpec, device: str) -> Model:
-    path = Path(spec.model)
+def open_variant(spec: ModelSpec, device: str) -> Model:
+    """The model of a variant on a device, as yet without a runner."""
+    path = Path(split_size(spec.model)[0])
     end = path.suffix.lower()
     openers: dict[str, Callable[[ModelSpec, Path, str], Model]] = {
         **dict.fromkeys(SCRIPT_ENDS, _open_script),
@@ -238,7 +258,8 @@ def _as_network(spec: ModelSpec, network: Any, device: str) -> TorchModel:
 
 
 def _open_script(spec: ModelSpec, path: Path, device: str) -> Model:
-    network = open_script(spec.name, str(path), device)
+    use = device, spec.precision
+    network = shared_file(path, use, lambda: open_script(spec.name, str(path), device))
     names, outputs = script_inputs(network), script_outputs(network)
     if not spec.inputs and len(names) == outputs == 1:
         return _as_network(spec, network, device)
@@ -293,20 +314,34 @@ def _open_onnx(spec: ModelSpec, path: Path, device: str) -> Model:
 
 def _make_runner(spec: ModelSpec, model: Model, device: str) -> Runner:
     card = model.card
+    if isinstance(model, TorchModel | NamedNetwork):
+        model.to(device, _floats(spec, model, device))
+    elif spec.precision != "auto":
+        raise ConfigError(
+            f"{spec.name}: precision={spec.precision}, but {spec.model} is no torch network and "
+            "keeps its own types: leave precision out"
+        )
     if spec.inputs or isinstance(model, NamedNetwork):
-        if isinstance(model, NamedNetwork) and device == "cuda" and spec.half and not model.exact:
-            model.to(device, half=True)
         inputs = model.inputs if isinstance(model, NamedNetwork) else spec.inputs
-        return NamedRunner(model, spec.batch_size_max, inputs)
+        named = SequenceRunner if spec.keeps_state else NamedRunner
+        return named(model, spec.batch_size_max, inputs)
     dtype = held_as(spec.input_dtype) if spec.input_dtype else ""
     if device == "cuda" and isinstance(model, TorchModel) and -1 not in card.input_shape:
         from fermata.deployments.backend.execution.graphs import GraphRunner
 
-        if spec.half and not model.exact:
-            model.to(device, half=True)
         return GraphRunner(model, spec.batch_size_max, dtype)
     shape = None if -1 in card.input_shape else card.input_shape
     return PlainRunner(model, spec.batch_size_max, shape, dtype)
+
+
+def _floats(spec: ModelSpec, model: TorchModel | NamedNetwork, device: str) -> str:
+    """The type of a network's weights, as torch names it; empty: as they are."""
+    if spec.precision != "auto":
+        return FLOATS[spec.precision]
+    if model.exact:
+        return ""
+    sized = isinstance(model, NamedNetwork) or -1 not in model.card.input_shape
+    return FLOATS["fp16"] if device == "cuda" and sized else ""
 
 
 def _warm_up(spec: ModelSpec, card: Card, runner: Runner) -> None:

@@ -3,19 +3,30 @@
 import os
 import time
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 from fermata.deployments.backend.execution.finite import FiniteRunner, NonFiniteCounts
 from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.kernels.background import BackgroundTuning
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner, pick_device
 from fermata.deployments.backend.meter import LoadCounts
-from fermata.deployments.backend.open_models import OpenModels
 from fermata.deployments.backend.profiling import profile_runner
 from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
 from fermata.deployments.models.cache import cache_folder
 from fermata.deployments.specs.backend import ModelSpec, StoreOptions
 from fermata.profiles.devices import Cuda
 from fermata.profiles.profile import Profile
+
+CONTEXT_BYTES = 2**30
+"""Memory of a process on a GPU beside its models, at most: context, kernels, libraries."""
+ROOM = 0.1
+"""Share of a GPU's memory that stays free beside a backend and its spare."""
+
+
+def spare_fits(free: int, total: int, models: int) -> bool:
+    """Whether models of this size fit once more beside the process that holds them."""
+    return free - models - CONTEXT_BYTES >= ROOM * total
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +43,10 @@ class ModelStore:
     def __init__(self, options: StoreOptions) -> None:
         self.options = options
         self.device = pick_device(options.device)
-        self.kind = Cuda().name if self.device == "cuda" else self.device
+        self.called = Cuda().name if self.device == "cuda" else self.device
+        self.kind = options.kind or self.called
         """Accelerator type; backends of one type share run times."""
         self.budget = MemoryBudget(options.memory_bytes_max)
-        self.models = OpenModels()
         self.loads = LoadCounts()
         self.non_finite = NonFiniteCounts()
         self.space = SwapSpace(self._swap_in) if options.swap else None
@@ -50,7 +61,7 @@ class ModelStore:
         limited = options.swap or options.memory_bytes_max is not None
         if self.device != "cuda" or options.kernels == "plain" or limited:
             return None
-        return BackgroundTuning(cache_folder(os.environ), self.kind)
+        return BackgroundTuning(cache_folder(os.environ), self.called)
 
     def begin_tuning(self) -> None:
         """Try other kernels from now on, beside the batches that are served."""
@@ -66,7 +77,7 @@ class ModelStore:
         if self.space is not None:
             return SwappingRunner(spec, self.space)
         from_ns = time.monotonic_ns()
-        runner = load_runner(spec, self.device, self.budget, models=self.models)
+        runner = load_runner(spec, self.device, self.budget)
         if self.tuning is not None:
             self.tuning.add(spec, runner)
         self.loads.add(spec.name, time.monotonic_ns() - from_ns)
@@ -79,16 +90,25 @@ class ModelStore:
         self.loads.add(spec.name, time.monotonic_ns() - from_ns)
         return runner
 
+    def has_room_for_spare(self, placed: bool) -> bool:
+        """Whether a second process with the same models fits the GPU, with room to work in; where
+        models are `placed` or asked for later, by the budget that they have."""
+        if self.device != "cuda" or self.options.swap:
+            return False
+        torch: Any = import_module("torch")
+        free, total = torch.cuda.mem_get_info()
+        models = int(torch.cuda.memory_reserved())
+        if placed or self.options.on_demand:
+            models = self.options.memory_bytes_max or total
+        return spare_fits(free, total, models)
+
     def held_bytes(self) -> int:
         """Memory of all loaded models."""
-        return sum(self.budget.held.values())
+        return self.budget.total()
 
     def release(self, variant: str) -> None:
         """Free the budget of a variant whose runner has been closed."""
         self.budget.release(variant)
-        spec = self.specs.get(variant)
-        if spec is not None and self.models.release(spec):
-            self.budget.release(spec.stem)
 
     def measure(self, variant: str, runner: Runner) -> Profile:
         """Run times of a loaded variant on this device."""

@@ -12,6 +12,7 @@ from fermata.deployments.models.model import Card, Model, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork, Tensors
 from fermata.deployments.models.onnx_graph import load_graph
 from fermata.deployments.models.signatures import onnx_signature, open_onnx
+from fermata.deployments.models.sizes import check_sides, shared_file, split_size
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import Signature, TensorSpec
 from fermata.foundation.errors import ConfigError
@@ -49,14 +50,13 @@ class OnnxModel:
 
 def open_onnx_model(spec: ModelSpec, card: Card, path: Path, device: str) -> Model:
     """The model of a file; on a GPU a torch network where it can be, with CUDA graphs then."""
-    wanted = ["CPUExecutionProvider"]
+    session = _checked_session(spec, path, "cpu")
     if device != "cuda":
-        return OnnxModel(card, _checked_session(spec, path, wanted))
-    session = _checked_session(spec, path, wanted)
+        return OnnxModel(card, session)
     try:
         model = on_device(spec, card, path, session, device)
     except ConfigError as error:
-        found = OnnxModel(card, _checked_session(spec, path, ["CUDAExecutionProvider", *wanted]))
+        found = OnnxModel(card, _checked_session(spec, path, device))
         about = fields(variant=spec.name, runs_in=found.runs_in, reason=str(error))
         LOG.warning("an ONNX file is not converted to torch", extra=about)
         return found
@@ -64,8 +64,13 @@ def open_onnx_model(spec: ModelSpec, card: Card, path: Path, device: str) -> Mod
     return model
 
 
-def _checked_session(spec: ModelSpec, path: Path, providers: list[str]) -> Any:
-    session = open_onnx(spec.name, str(path), providers)
+def _checked_session(spec: ModelSpec, path: Path, device: str) -> Any:
+    """The file in onnxruntime, which its sizes share. Raises ConfigError for other inputs."""
+    wanted = ["CPUExecutionProvider"]
+    if device == "cuda":
+        wanted.insert(0, "CUDAExecutionProvider")
+    session = shared_file(path, device, lambda: open_onnx(spec.name, str(path), wanted))
+    check_sides(spec.name, tuple(session.get_inputs()[0].shape), split_size(spec.model)[1])
     own = [each.name for each in session.get_inputs()]
     given = [each.name for each in spec.inputs]
     if given and set(given) != set(own):
@@ -87,10 +92,12 @@ def on_device(
     sample = _sample(spec, signature, session)
     expected = dict(zip(_names(signature.outputs), session.run(None, sample), strict=True))
     reason = ""
-    for floats in ON_GPU if device == "cuda" and spec.half else ON_GPU[1:]:
-        # Weights that were made 16-bit floats have lost the rest.
-        model = _network(spec, card, path, signature, expected, floats == "exact")
-        model.to(device, floats == "half")
+    for floats in ON_GPU if device == "cuda" and spec.precision == "auto" else ON_GPU[1:]:
+        # Weights that were made 16-bit floats have lost the rest: each try has its own.
+        use = device, floats, spec.precision
+        network = shared_file(path, use, lambda: load_graph(path))
+        model = _with_names(spec, card, network, signature, expected, floats == "exact")
+        model.to(device, "float16" if floats == "half" else "")
         try:
             worst = difference(model, sample, expected)
         # A converted network may fail in any way on inputs that it was not traced with.
@@ -130,16 +137,15 @@ def _names(specs: Sequence[TensorSpec]) -> tuple[str, ...]:
     return tuple(each.name for each in specs)
 
 
-def _network(
+def _with_names(
     spec: ModelSpec,
     card: Card,
-    path: Path,
+    network: Any,
     signature: Signature,
     expected: Mapping[str, Array],
     exact: bool,
 ) -> TorchModel | NamedNetwork:
     """The converted file: with one input and one output of floats, as CUDA graphs can hold it."""
-    network: Any = load_graph(path)
     run = _exactly(network) if exact else network
     inputs, outputs = _names(signature.inputs), _names(signature.outputs)
     floats = [each.dtype.kind == "f" for each in expected.values()]

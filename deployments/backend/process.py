@@ -25,6 +25,7 @@ from fermata.deployments.backend.execution.executor import (
 )
 from fermata.deployments.backend.execution.runner import Runner, RunnerStore, innermost
 from fermata.deployments.backend.execution.segments import Segments
+from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import (
     InputError,
     Item,
@@ -43,8 +44,10 @@ from fermata.router.links.closing import CloseCode, Closed
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import (
     PROTOCOL,
+    SPARES_FROM,
     BackendStats,
     Drained,
+    EndSequence,
     FrontendAddress,
     Hello,
     LoadVariant,
@@ -84,9 +87,11 @@ class BackendProcess:
         make_executor: Callable[[Callable[[BatchOutcome], None]], BatchExecutor] = Executor,
         standby: Resolve | None = None,
         end_process: Callable[[], None] = lambda: None,
+        first: int | None = None,
     ) -> None:
         """`resolve` and `standby` find routers; one of the two leads at a time. `end_process` is
-        called for another process to take its place."""
+        called for another process to take its place. `first` is the number of the backend whose
+        spare this one is, until it takes over."""
         self.settings = settings
         self.heartbeat = heartbeat or HeartbeatThread(settings.links.beat_ns)
         self.clock = self.heartbeat.clock
@@ -99,6 +104,7 @@ class BackendProcess:
         self.export = export
         """Receives each report to the router too."""
         self.end_process = end_process
+        self.first = first
         self.leaving: set[str] = set()
         """Variants that get no new batch, and are unloaded after those they have."""
         self.loading: dict[str, bool] = {}
@@ -154,12 +160,19 @@ class BackendProcess:
         self._announce()
         # Orders may be in flight until the router confirms the drain; one that is gone, or does
         # not answer, sends none.
-        give_up_at_ns = self.clock() + self.settings.drain_answer_ns
-        while self.pipeline.jobs or not self._drained(give_up_at_ns):
+        began_ns = self.clock()
+        while self.pipeline.jobs or not self._drained(began_ns):
             await asyncio.sleep(self.settings.drain_check_s)
 
-    def _drained(self, give_up_at_ns: int) -> bool:
-        return self.drained or self.router is None or self.clock() > give_up_at_ns
+    def _drained(self, began_ns: int) -> bool:
+        wait_ns = self.settings.drain_answer_ns
+        if any(each.open for each in self._sequence_runners()):
+            wait_ns = self.settings.drain_sequences_ns
+        return self.drained or self.router is None or self.clock() > began_ns + wait_ns
+
+    def _sequence_runners(self) -> list[SequenceRunner]:
+        runners = map(innermost, self.runners.values())
+        return [each for each in runners if isinstance(each, SequenceRunner)]
 
     def check(self) -> None:
         """UnfitError if this process is to be replaced: its accelerator hangs or is unusable, or
@@ -197,6 +210,8 @@ class BackendProcess:
             link.close(CloseCode.STALE, refusal, term=self.pipeline.term)
             return
         self.router = link
+        for runner in self._sequence_runners():
+            runner.end_all()
         LOG.info("router linked", extra=fields(term=link.peer.term))
         self.carry_out()
 
@@ -209,7 +224,9 @@ class BackendProcess:
 
     def on_order(self, link: Link, message: Message) -> None:
         """Handle one message of the router."""
-        if isinstance(message, Run):
+        if isinstance(message, Run) and self.first is not None:
+            link.close(CloseCode.REFUSED, f"a batch for the spare of backend {self.first}")
+        elif isinstance(message, Run):
             run = self._without_strangers(message)
             refusal = self.pipeline.on_run(self.clock(), link.peer.term, run)
             if refusal is not None:
@@ -225,6 +242,10 @@ class BackendProcess:
                 self.loading[message.variant] = False
             self._announce()
             self._unload_leaving()
+        elif isinstance(message, EndSequence):
+            runner = innermost(self.runners.get(message.variant))
+            if isinstance(runner, SequenceRunner):
+                runner.end(message.key)
         elif isinstance(message, Drained):
             self.drained = True
         elif isinstance(message, Retire):
@@ -244,20 +265,42 @@ class BackendProcess:
 
     def _announce(self) -> None:
         """Announce the variants that run here, or that this backend drains."""
-        if self.router is not None and self.pipeline.announced:
+        if self.router is not None and self.pipeline.announced and self._is_understood():
             here = self.runners.keys() - self.leaving
             variants = () if self.draining else tuple(sorted(here))
             trouble = tuple(sorted(self.trouble.items()))
             kind, costs = self.settings.kind, self.settings.costs
             empty = not here and not self.draining
             limits, cut = self.limits.items(), tuple(sorted(self.pipeline.unreachable))
+            spare_of = -1 if self.first is None else self.first
             runs_in = tuple((name, place) for name in variants if (place := self._runs_in(name)))
-            self.router.send(Ready(kind, variants, trouble, costs, empty, limits, cut, runs_in))
+            self.router.send(
+                Ready(kind, variants, trouble, costs, empty, limits, cut, spare_of, runs_in)
+            )
 
     def _runs_in(self, variant: str) -> str:
         """The library that runs a variant, and where; empty where there was no choice."""
         model = getattr(innermost(self.runners[variant]), "model", None)
         return str(getattr(model, "runs_in", ""))
+
+    def _is_understood(self) -> bool:
+        """Whether the router knows what a spare is, where this is one."""
+        if self.first is None:
+            return True
+        return self.router is not None and self.router.peer.protocol >= SPARES_FROM
+
+    def follow(self, first: int) -> None:
+        """Wait for the end of this backend from now on: a spare alone."""
+        assert self.first is not None, "only a spare waits for another backend"
+        if first != self.first:
+            self.first = first
+            self._announce()
+
+    def take_over(self) -> None:
+        """Take batches from now on: the process of the backend before has ended."""
+        LOG.warning("spare takes over", extra=fields(first=self.first))
+        self.first = None
+        self._announce()
 
     async def _load(self, variant: str) -> None:
         self.leaving.discard(variant)

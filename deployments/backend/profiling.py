@@ -19,6 +19,7 @@ from fermata.deployments.backend.execution.tensors import Item, held_as
 from fermata.deployments.models.cache import cached
 from fermata.deployments.models.catalog import FAMILIES
 from fermata.deployments.models.model import Card
+from fermata.deployments.models.sizes import split_size
 from fermata.deployments.specs.backend import Measure, ModelSpec
 from fermata.foundation.errors import ConfigError
 from fermata.profiles.devices import Cpu, Cuda
@@ -163,15 +164,19 @@ def _table(profile: Profile) -> Table:
 
 
 def _is_file(spec: ModelSpec) -> bool:
-    return ":" not in spec.model and Path(spec.model).is_file()
+    return ":" not in spec.model and _path(spec).is_file()
+
+
+def _path(spec: ModelSpec) -> Path:
+    return Path(split_size(spec.model)[0])
 
 
 def digest_of(spec: ModelSpec, device: str, more: str = "") -> str:
     """Digest of all that changes run times: the model, its input, the device, the libraries."""
     stamp = ""
     if _is_file(spec):
-        found = Path(spec.model).stat()
-        stamp = f"{Path(spec.model).resolve()} {found.st_mtime_ns} {found.st_size}"
+        found = _path(spec).stat()
+        stamp = f"{_path(spec).resolve()} {found.st_mtime_ns} {found.st_size}"
     versions = [f"{name} {_version(name)}" for name in LIBRARIES]
     text = f"{VERSION} {spec} {stamp} {device} {versions} {more}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -27,6 +27,8 @@ class BackendSettings:
     """Interval between checks whether all batches have ended."""
     drain_answer_ns: int = seconds(5)
     """A router that has not answered a drain by then is not waited for."""
+    drain_sequences_ns: int = seconds(15)
+    """The same while sequences have a state here. Serve ends a replica after 20 s."""
     frontends_max: int = 4096
     """Frontends whose addresses are kept."""
     reasons_max: int = 100

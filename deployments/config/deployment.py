@@ -21,8 +21,15 @@ from pydantic import (
 
 from fermata.applications.accuracy_goal import check_accuracy
 from fermata.applications.application import Application
-from fermata.applications.reader import bucketed, owners_of, read_applications
+from fermata.applications.reader import bucketed, owners_of, read_applications, router_names
 from fermata.applications.variant import EMULATED, RUN_TIMES
+from fermata.deployments.config.backend_groups import (
+    BackendGroupConfig,
+    Device,
+    Resources,
+    counted,
+    groups_of,
+)
 from fermata.deployments.config.base import Positive, Section
 from fermata.deployments.config.observability import LogsConfig, TracesConfig
 from fermata.deployments.config.scaling import AutoscalerConfig, EpochsConfig
@@ -46,9 +53,6 @@ from fermata.router.policies.catalog import (
     read_options,
     shares_backends,
 )
-
-Resources = dict[str, Positive]
-
 
 BATCH_SIZE_MAX = 64
 """Limit of variants that name none of their own."""
@@ -136,6 +140,9 @@ class FrontendConfig(Section):
     end."""
     idle_s: Positive = 120
     """A stream without a request, or a gRPC connection without a call, is ended after this."""
+    client_memory: bool = False
+    """Clients on the same machine may pass tensors in shared memory of their own, under /dev/shm,
+    which a frontend then reads and writes for them."""
     tls: ClientTlsConfig | None = None
     """Absent: plain connections."""
     reply_ms: Annotated[float, Field(ge=0)] = 2
@@ -153,7 +160,7 @@ class BackendConfig(Section):
 
     count: Annotated[int, Field(ge=1)] = 1
     """How many."""
-    device: Literal["auto", "cpu", "cuda", "emulated"] = "auto"
+    device: Device = "auto"
     """`auto` takes a GPU where there is one."""
     memory_mb: Positive | None = None
     """Budget for models on one accelerator; what does not fit is refused by name."""
@@ -166,6 +173,13 @@ class BackendConfig(Section):
     cache; `always` at every start; `never` refuses such variants."""
     swap: bool = False
     """Hold one model at a time; a batch of another one waits until it is loaded."""
+    spare: Literal[True, False, "auto"] = "auto"
+    """A second process for each, with the same models loaded, that takes its place when it dies;
+    see docs/reliability.md. `auto`: on a GPU whose memory holds the models twice, with room."""
+    kind: str = ""
+    """Name of this kind of device, under which its run times are known; absent: as it is called."""
+    slower: Positive = 1.0
+    """Run times over those of the profiles, for emulated devices; others are measured."""
     kernels: Literal["auto", "plain"] = "auto"
     """`auto`: on a GPU, other ways to run a network are tried while it serves, and used where they
     are faster and agree; see docs/gpu.md. `plain`: the network as it is."""
@@ -249,6 +263,9 @@ class DeploymentConfig(Section):
     """Processes that clients talk to."""
     backend: BackendConfig = BackendConfig()
     """Processes that run batches."""
+    backends: list[BackendGroupConfig] = []
+    """Groups of backends, where they are of several kinds; each is a Serve deployment of its own.
+    Absent: `backend.count` that are all alike."""
     router: RouterSection = RouterSection()
     """The process that decides."""
     control: ControlConfig = ControlConfig()
@@ -268,6 +285,25 @@ class DeploymentConfig(Section):
     """How many backends; absent: `backend.count`, always."""
     epochs: EpochsConfig | None = None
     """Sub-clusters; absent: every backend holds every model."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _counted(cls, data: object) -> object:
+        return counted(data) if isinstance(data, dict) else data
+
+    @model_validator(mode="after")
+    def _groups(self) -> "DeploymentConfig":
+        for name, section in (("autoscaler", self.autoscaler), ("epochs", self.epochs)):
+            if self.backends and section is not None:
+                raise ValueError(f"{name} and backends: only backends of one kind can be scaled")
+        for index, each in enumerate(groups_of(self)):
+            if each.backend.slower != 1.0 and each.backend.device != "emulated":
+                where = f"backends.{index}" if self.backends else "backend"
+                raise ValueError(
+                    f"{where}.slower={each.backend.slower:g} needs device: emulated, not "
+                    f"{each.backend.device}, whose run times are measured"
+                )
+        return self
 
     @model_validator(mode="after")
     def _backends(self) -> "DeploymentConfig":
@@ -317,8 +353,8 @@ class DeploymentConfig(Section):
                     f"canary of {each.name} version {each.version} needs a lower version beside it"
                 )
         for kind, names in (
-            ("application", [f"{each.name}@{each.version}" for each in self.applications]),
-            ("variant", [one.name for each in self.applications for one in each.variants]),
+            ("application", router_names(self.served)),
+            ("variant", [one.name for each in self.served for one in each.variants]),
             ("tenant", [each.name for each in self.tenants]),
         ):
             for name in names:

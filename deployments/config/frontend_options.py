@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from fermata.deployments.config.deployment import DeploymentConfig, FrontendConfig
-from fermata.deployments.config.link_options import link_options
+from fermata.deployments.config.process_options import link_options
 from fermata.deployments.specs.frontend import (
     ConnectionLimits,
     FrontendOptions,
@@ -33,6 +33,7 @@ def frontend_options(
         link_host=own_address(config.links.host),
         traces=_traces(config),
         tenants=tenants(config),
+        client_memory=given.client_memory,
         repository_open=config.repository == "open",
         to_zero=scales_to_zero(config),
         table=TableLimits(

@@ -159,7 +159,7 @@ def _type(annotation: Any, metadata: list[Any] | tuple[Any, ...] = ()) -> str:
     if hasattr(annotation, "__metadata__"):
         return _type(annotation.__origin__, (*annotation.__metadata__, *metadata))
     if origin is Literal:
-        text = ", ".join(f"`{each}`" for each in inner)
+        text = ", ".join(_default(each) for each in inner)
     elif origin in (Union, types.UnionType):
         text = " or ".join(_type(each) for each in inner if each is not type(None))
     elif origin in (list, tuple):

@@ -54,14 +54,16 @@ class ControlPlaneCore:
         config = self.config
         plan = router_config(config, profiles, kind)
         wanted = SEATS if config.router.standby else 1
-        # The standby first: it would take the place of one that is ended here. Its successor does.
-        second = await self._adopt(1, wanted > 1)
-        if second is None and wanted > 1 and await cluster.find(0) is not None:
-            second = cluster.create(1, plan)
+        # The one that does not lead first: its successor takes the lead of the other.
+        last = await self._leading_seat() if wanted > 1 else 0
+        found: list[Router | None] = [None] * SEATS
+        found[1 - last] = await self._adopt(1 - last, wanted > 1)
+        if found[1 - last] is None and wanted > 1 and await cluster.find(last) is not None:
+            second = found[1 - last] = cluster.create(1 - last, plan)
             with suppress(NoAnswerError):
                 await within(START_S, second.address())
                 await asyncio.sleep(SETTLE_S)
-        found = (await self._adopt(0, wanted=True), second)
+        found[last] = await self._adopt(last, wanted=True)
         loop, seats = asyncio.get_running_loop(), self.seats
         for seat in range(wanted):
             router = found[seat] or cluster.create(seat, plan)
@@ -79,6 +81,18 @@ class ControlPlaneCore:
             await self.scaling.start()
         if self.config is not config:
             self.set_policies(self.config)
+
+    async def _leading_seat(self) -> int:
+        """The seat of a router that leads already; the first where none does."""
+        for seat in reversed(range(SEATS)):
+            router = await self.cluster.find(seat)
+            if router is None:
+                continue
+            with suppress(NoAnswerError):
+                term = await within(PATIENCE_S, router.leading())
+                if term:
+                    return seat
+        return 0
 
     def _map_clients(self) -> None:
         """Have clients mapped as the policies of now want it."""

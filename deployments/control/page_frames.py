@@ -12,7 +12,7 @@ from fermata.router.telemetry.dashboard_frames import (
     SubClusterFrame,
 )
 from fermata.router.telemetry.histogram import quantile
-from fermata.router.telemetry.snapshot import BackendSnapshot, RouterSnapshot
+from fermata.router.telemetry.snapshot import BackendSnapshot, RouterSnapshot, SpareSnapshot
 
 SECOND = 1e9
 
@@ -32,7 +32,10 @@ def live_frame(status: DeploymentStatus, history: History, title: str) -> Dashbo
             _application(name, status, minute, second, span_s) for name in now.applications
         ),
         sub_clusters=_sub_clusters(status),
-        backends=tuple(_backend(number, told, now, at_s) for number, told in now.backends.items()),
+        backends=(
+            *(_backend(number, told, now, at_s) for number, told in now.backends.items()),
+            *(_spare(number, told, now) for number, told in now.spares.items()),
+        ),
     )
 
 
@@ -131,4 +134,16 @@ def _backend(number: int, told: BackendSnapshot, now: RouterSnapshot, at_s: floa
             )
             for each in recent.get(str(number), ())
         ),
+    )
+
+
+def _spare(number: int, told: SpareSnapshot, now: RouterSnapshot) -> BackendFrame:
+    first = now.backends.get(told.first)
+    return BackendFrame(
+        name=str(number),
+        sub_cluster=0 if first is None else first.sub_cluster,
+        kind=told.kind,
+        state=f"spare of {told.first}",
+        models=tuple(told.models),
+        batches=(),
     )

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
@@ -12,8 +12,8 @@ from ray.experimental import internal_kv
 from ray.serve.schema import ApplicationStatusOverview
 
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.config.link_options import link_options
 from fermata.deployments.config.policies import mark_of
+from fermata.deployments.config.process_options import link_options
 from fermata.deployments.control.cluster import Router
 from fermata.foundation.errors import GoneError, NoAnswerError
 from fermata.foundation.logs import LogOptions
@@ -28,6 +28,7 @@ from fermata.router.leadership.actor import (
     in_our_words,
     standby_name,
 )
+from fermata.router.leadership.process_ids import claim_process_id
 from fermata.router.links.transport import Resolve
 
 NAMESPACE = "fermata"
@@ -39,7 +40,7 @@ GOES_ON = ("DEPLOYING", "RUNNING", "UNHEALTHY")
 STATUS_S = 2.0
 SECRET_BYTES = 32
 BACKENDS = "Backend"
-"""Their deployment's name: that of its class."""
+"""Name of their deployment: that of its class. Those of groups have a number behind it."""
 
 
 def log_options(config: DeploymentConfig) -> LogOptions:
@@ -75,11 +76,25 @@ def link_secret(config: DeploymentConfig) -> bytes:
     return bytes(found)
 
 
+def process_number(config: DeploymentConfig, deployment: str, name: str) -> int:
+    """The number of a frontend or backend, which the cluster keeps for it for good.
+
+    Other processes may remember a number for long, so no second process may get it.
+    """
+
+    def claim(number: int) -> str:
+        key = f"fermata-number-{config.name}-{deployment}-{number}".encode()
+        internal_kv._internal_kv_put(key, name.encode(), overwrite=False)
+        return str(internal_kv._internal_kv_get(key), "utf-8")
+
+    return claim_process_id(name, claim)
+
+
 class RayCluster:
     """A `Cluster`, seen from a Serve replica."""
 
-    def __init__(self, config: DeploymentConfig, backends: Any) -> None:
-        """`backends` is the handle of their deployment."""
+    def __init__(self, config: DeploymentConfig, backends: Sequence[Any]) -> None:
+        """`backends` are the handles of their deployments."""
         self.config = config
         self.backends = backends
         context: Any = ray.get_runtime_context()
@@ -87,7 +102,8 @@ class RayCluster:
         self.mark = hashlib.blake2s(f"{mark_of(config)}{code}".encode()).hexdigest()
 
     async def profiles(self) -> tuple[str, Mapping[str, Profile]]:
-        kind, found = await self.backends.profiles.remote()
+        # Backends of other kinds bring their own, each when it links.
+        kind, found = await self.backends[0].profiles.remote()
         return kind, found
 
     async def find(self, seat: int) -> Router | None:
@@ -133,8 +149,13 @@ class RayCluster:
         told = await self._status()
         if told is None:
             raise NoAnswerError("Serve does not tell how many backends there are")
-        states = told.deployments[BACKENDS].replica_states
-        return sum(count for state, count in states.items() if state != "STOPPING")
+        return sum(
+            count
+            for name, deployment in told.deployments.items()
+            if name.startswith(BACKENDS)
+            for state, count in deployment.replica_states.items()
+            if state != "STOPPING"
+        )
 
     async def is_followed(self) -> bool:
         told = await self._status()

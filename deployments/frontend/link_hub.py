@@ -3,6 +3,7 @@
 It has no servers and no threads of its own, so that the fault simulator runs it as it is.
 """
 
+import asyncio
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 
@@ -40,6 +41,7 @@ from fermata.router.links.messages import (
     Shares,
     ShortCircuit,
     Submit,
+    Truth,
     Unavailable,
     Unread,
 )
@@ -71,6 +73,8 @@ class LinkHub:
         """The highest term met: an older router is refused."""
         self.address = ""
         self.router: Link | None = None
+        self.router_met = asyncio.Event()
+        """Set once a router was linked."""
         self.backends: dict[int, Link] = {}
         self.strays = 0
         """Messages that their sender had no business to send."""
@@ -117,6 +121,7 @@ class LinkHub:
         if peer.role == "router":
             self.term = max(self.term, peer.term)
             self.router = link
+            self.router_met.set()
             self.repository.on_router_up()
             self.readiness.on_router_up()
             self.driver.on_router_up(peer.term, peer.protocol >= PLACES_FROM)
@@ -193,7 +198,9 @@ class LinkHub:
 
     # MessageSender
 
-    def to_router(self, message: Submit | Cancel | Evidence | Place | ClientNetworkReport) -> None:
+    def to_router(
+        self, message: Submit | Cancel | Evidence | Place | ClientNetworkReport | Truth
+    ) -> None:
         if self.router is not None:
             self.router.send(message)
 

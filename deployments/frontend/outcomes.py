@@ -44,6 +44,11 @@ _STATUSES = {
     DropReason.LOST: ("UNAVAILABLE", "its backend died and no time was left to run it again"),
     DropReason.NO_BACKEND: ("UNAVAILABLE", "no backend that runs its model is up and in reach"),
     DropReason.HUNG: ("INTERNAL", "the model did not end its batch; it is not run again"),
+    DropReason.SEQUENCE_LOST: ("ABORTED", "the state of its sequence is gone: start it anew"),
+    DropReason.NO_SEQUENCE: (
+        "FAILED_PRECONDITION",
+        "its sequence has not been started or has ended: send sequence_start first",
+    ),
     DropReason.BLAMED: ("UNAVAILABLE", "its tenant's or client's inputs have hung backends"),
 }
 RETRY_AFTER_NS = 100_000_000

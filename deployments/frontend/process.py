@@ -5,7 +5,7 @@ import gc
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from starlette.routing import Route
@@ -13,18 +13,20 @@ from starlette.routing import Route
 from fermata.deployments.frontend.access.tenants import TokenSource
 from fermata.deployments.frontend.link_hub import LinkHub
 from fermata.deployments.frontend.memory.arena import Arena
+from fermata.deployments.frontend.memory.client_memory import ClientMemory
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.server import FrontendServer
 from fermata.deployments.frontend.requests.observers import RequestObserver, observe_with
 from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.request_log import RequestLog
-from fermata.deployments.frontend.requests.trace_file import Traces
+from fermata.deployments.frontend.requests.tracing.trace_file import Traces
 from fermata.deployments.metrics.process_stats import PeriodicReport, resident_bytes
 from fermata.deployments.sneakpeek.store import SneakPeekModel
 from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.json_types import JsonObject
 from fermata.foundation.logs import LOG, debugging, fields
+from fermata.foundation.ports import bind_error, grpc_endpoint
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import FrontendStats
 from fermata.router.links.transport import Resolve
@@ -68,7 +70,7 @@ class FrontendProcess:
         self.reported = self.tasks = 0
 
     async def start(self) -> None:
-        """Listen to clients and backends; the link to the router may come up later."""
+        """Listen to clients and backends. Where no other frontend does, a router may come later."""
         options, hub = self.options, self.hub
         async with AsyncExitStack() as undo:
             # A failure below leaves nothing behind.
@@ -84,6 +86,8 @@ class FrontendProcess:
             undo.callback(heartbeat.stop)
             observer = observe_with(self._observers())
             await hub.listen(undo, arena, pool, heartbeat, self.peeker, observer)
+            memory = ClientMemory(options.client_memory)
+            undo.callback(memory.close)
             self.service = InferenceService(
                 hub.driver,
                 hub.registry,
@@ -92,11 +96,13 @@ class FrontendProcess:
                 hub.readiness,
                 hub.tenants,
                 options.server.message_bytes_max,
+                memory,
             )
             self.server = FrontendServer(self.service, options.server, self.routes)
+            hub.reach_router(undo)
+            await self._wait_for_router()
             await self.server.start()
             LOG.info("frontend listens", extra=fields(links=hub.address))
-            hub.reach_router(undo)
             if self.tokens is not None:
                 renewing = asyncio.ensure_future(self.tokens.keep(hub.tenants.renew))
                 undo.callback(renewing.cancel)
@@ -108,6 +114,14 @@ class FrontendProcess:
         gc.freeze()
         gc.set_threshold(100_000, 50, 1000)
         hub.driver.stall_detector.start()
+
+    async def _wait_for_router(self) -> None:
+        """Leave clients to the frontends that share our ports until a router is linked here."""
+        server = self.options.server
+        if server.reuse_port and bind_error(grpc_endpoint(server.host, server.grpc_port)):
+            with suppress(TimeoutError):
+                wait_s = self.options.table.router_wait_ns / 1e9
+                await asyncio.wait_for(self.hub.router_met.wait(), wait_s)
 
     def check(self) -> None:
         """Raise what a frontend cannot go on after."""

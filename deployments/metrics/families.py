@@ -233,6 +233,62 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
                 samples.accuracy,
             ),
             MetricFamily(
+                "looked_total",
+                "counter",
+                "Requests that were looked at.",
+                APPLICATION,
+                samples.looks("looked"),
+            ),
+            MetricFamily(
+                "short_circuits_total",
+                "counter",
+                "Requests that a look was the answer to.",
+                APPLICATION,
+                samples.looks("short_circuits"),
+            ),
+            MetricFamily(
+                "frequency_alarms_total",
+                "counter",
+                "Changes of class frequencies that were found.",
+                APPLICATION,
+                samples.looks("alarms"),
+            ),
+            MetricFamily(
+                "truths_total",
+                "counter",
+                "True classes told by clients, of those that counted.",
+                APPLICATION,
+                samples.looks("truths"),
+            ),
+            MetricFamily(
+                "truths_refused_total",
+                "counter",
+                "True classes beyond their tenant's share.",
+                APPLICATION,
+                samples.looks("truths_refused"),
+            ),
+            MetricFamily(
+                "short_circuits_judged_total",
+                "counter",
+                "Short circuits whose true class was told.",
+                APPLICATION,
+                samples.looks("judged"),
+            ),
+            MetricFamily(
+                "short_circuits_right_total",
+                "counter",
+                "Short circuits that were right, of those.",
+                APPLICATION,
+                samples.looks("right"),
+            ),
+            MetricFamily(
+                "class_share",
+                "gauge",
+                "Share of each of the 20 most frequent classes, as learnt.",
+                ("application", "class"),
+                samples.class_shares,
+            ),
+            MetricFamily(
                 "model_loads_total",
                 "counter",
                 "Loads of a model, on all backends.",
@@ -294,6 +350,13 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
         (
             MetricFamily(
                 "backends", "gauge", "Backends up.", SUB_CLUSTER, samples.sub_cluster("backends")
+            ),
+            MetricFamily(
+                "spares",
+                "gauge",
+                "Processes that wait to take the place of a backend; none of them is a backend.",
+                (),
+                samples.spares,
             ),
             MetricFamily(
                 "idle_fraction",

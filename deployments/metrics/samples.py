@@ -79,6 +79,24 @@ def accuracy(status: DeploymentStatus) -> Iterator[Sample]:
             yield {"application": name}, told.expected_right / told.rated
 
 
+def looks(key: str) -> Reader:
+    """One counter of every application whose requests are looked at."""
+
+    def read(status: DeploymentStatus) -> Iterator[Sample]:
+        for name, told in status.router.applications.items():
+            if told.looks is not None:
+                yield {"application": name}, getattr(told.looks, key)
+
+    return read
+
+
+def class_shares(status: DeploymentStatus) -> Iterator[Sample]:
+    for name, told in status.router.applications.items():
+        if told.looks is not None:
+            for number, share in told.looks.frequencies.items():
+                yield {"application": name, "class": str(number)}, share
+
+
 def policy_figures(status: DeploymentStatus) -> Iterator[Sample]:
     for name, told in status.router.policies.items():
         for figure, value in told.figures.items():
@@ -152,6 +170,10 @@ def sub_cluster(key: str, unit: float = 1.0) -> Reader:
             yield {"subcluster": str(number)}, getattr(told, key) / unit
 
     return read
+
+
+def spares(status: DeploymentStatus) -> Iterable[Sample]:
+    return [({}, len(status.router.spares))]
 
 
 def idle(status: DeploymentStatus) -> Iterator[Sample]:

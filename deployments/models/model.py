@@ -1,12 +1,15 @@
 """A loaded model: a card that describes it, and a call that runs a batch."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fermata.applications.server_options import BoxOptions
+from fermata.deployments.specs.served_model import TensorSpec
 from fermata.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -38,8 +41,8 @@ class Card:
     fit: str = ""
     """Fit of a client's picture to the input: `centre` or `whole` of `picture.py`; empty if inputs
     are no pictures."""
-    boxes: bool = False
-    """Answers are rows of x1, y1, x2, y2, score, class in pixels of its input."""
+    boxes: BoxOptions | None = None
+    """Boxes among its outputs; None: it is no detector."""
     text: bool = False
     """Inputs are token ids of a sentence; see `minilm.Tokens`."""
     accuracy: float | None = None
@@ -47,6 +50,8 @@ class Card:
     file_bytes: int = 0
     trained: bool = True
     """False where no weights are on this machine: costs are right, answers are noise."""
+    outputs: tuple[TensorSpec, ...] = ()
+    """Outputs of a model that names them; empty: one called `output`, of `output_shape`."""
 
     @property
     def input(self) -> str:
@@ -105,16 +110,24 @@ class TorchModel:
         """Its weights stay 32-bit floats: answers would differ too much with others."""
         self.runs_in = ""
         """The library that runs it, and where, if that was a choice."""
+        self.original: TorchModel | None = None
+        """The model that this one is under another card: it stays for others to share."""
         self._forward = forward or module
         self._finish = finish
 
-    def to(self, device: str, half: bool = False) -> "TorchModel":
-        """Moves its weights; `half` makes them 16-bit floats."""
+    def with_card(self, card: Card) -> "TorchModel":
+        """The same network and weights, under another card."""
+        found = copy(self)
+        found.card, found.original = card, self
+        return found
+
+    def to(self, device: str, floats: str = "") -> "TorchModel":
+        """Move its weights, and make them `floats` where these are named, as torch does."""
         import torch
 
         self.module.to(device)
-        if half:
-            self.module.to(torch.float16)
+        if floats:
+            self.module.to(getattr(torch, floats))
         self.device = device
         return self
 

@@ -40,13 +40,13 @@ class NamedNetwork:
         self._forward = forward
         self._outputs = outputs
 
-    def to(self, device: str, half: bool = False) -> "NamedNetwork":
-        """Move its weights; `half` makes them 16-bit floats."""
+    def to(self, device: str, floats: str = "") -> "NamedNetwork":
+        """Move its weights, and make them `floats` where these are named, as torch does."""
         import torch
 
         self.module.to(device)
-        if half:
-            self.module.to(torch.float16)
+        if floats:
+            self.module.to(getattr(torch, floats))
         self.device = device
         return self
 

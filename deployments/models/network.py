@@ -2,11 +2,13 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fermata.deployments.models.model import Card, Model, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork, Tensors
+from fermata.deployments.models.sizes import check_sides, shared
 from fermata.deployments.specs.served_model import Signature, TensorSpec
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.user_code import import_function
@@ -182,10 +184,13 @@ class _Pixels:
         return self.constants[device]
 
 
-def load_function(path: str, input_shape: tuple[int, ...] | None, device: str) -> Model:
+def load_function(
+    path: str, input_shape: tuple[int, ...] | None, device: str, size: int | None = None
+) -> Model:
     """Load the model that `module:function` returns; `function(device)` where it takes an argument.
 
-    The model needs a `card`, or the caller gives the shape of one float32 input.
+    The model needs a `card`, or the caller gives the shape of one float32 input. A function with a
+    parameter `size` makes a model for each size; the model of any other is shared by its sizes.
     """
     module_name, _, function_name = path.partition(":")
     try:
@@ -196,14 +201,52 @@ def load_function(path: str, input_shape: tuple[int, ...] | None, device: str) -
         raise ConfigError(f"{path}: module {module_name} has no {function_name}") from None
     if not callable(function):
         raise ConfigError(f"{path}: is a {type(function).__name__}, not a function")
-    model = function(device) if _takes_argument(function) else function()
+    model = _called(path, function, device, size)
     if not callable(model):
         raise ConfigError(f"{path}: returned a {type(model).__name__}, which cannot be called")
-    if isinstance(getattr(model, "card", None), Card):
-        return model  # type: ignore[no-any-return]
+    card = getattr(model, "card", None)
+    if isinstance(card, Card):
+        return model if size is None else at_size(model, card, f"{path}@{size}", size)
+    if size is not None and input_shape is None:
+        input_shape = (3, size, size)
     if input_shape is None:
         raise ConfigError(f"{path}: give its model a card, or the shape of one input (3x224x224)")
-    return Plain(Card(path, input_shape, "float32", (-1,)), model)
+    name = path if size is None else f"{path}@{size}"
+    check_sides(name, input_shape, size)
+    return Plain(Card(name, input_shape, "float32", (-1,)), model)
+
+
+def _called(path: str, function: Any, device: str, size: int | None) -> Any:
+    """The function's model, for this size where it takes one."""
+    wanted = _parameters(function)
+    given = [device] if any(name != "size" for name in wanted) else []
+    if "size" not in wanted:
+        if size is None:
+            return function(*given)
+        return shared((path, id(function), device), lambda: function(*given))
+    if size is not None:
+        return function(*given, size=size)
+    if wanted["size"].default is inspect.Parameter.empty:
+        raise ConfigError(f"{path}: takes a size; name it, as in {path}@160")
+    return function(*given)
+
+
+def at_size(model: Any, card: Card, name: str, size: int) -> Model:
+    """The model with a card for pictures of this side; the weights are its own ones still."""
+    shape = card.input_shape
+    if len(shape) != 3:
+        raise ConfigError(
+            f"{name}: its card says {list(shape)}, which has no side; leave out the size"
+        )
+    # Channels come first or last.
+    sides = shape[:2] if shape[2] in (1, 3, 4) and shape[0] not in (1, 3, 4) else shape[1:]
+    check_sides(name, sides, size)
+    at = 0 if sides == shape[:2] and sides != shape[1:] else 1
+    sized = (*shape[:at], size, size, *shape[at + 2 :])
+    card = replace(card, name=name, input_shape=sized)
+    if isinstance(model, TorchModel):
+        return model.with_card(card)
+    return Plain(card, model)
 
 
 class Plain:
@@ -212,20 +255,27 @@ class Plain:
     def __init__(self, card: Card, function: Any) -> None:
         self.card = card
         self._function = function
-        if hasattr(function, "check_device"):
-            self.check_device = function.check_device
+        for name in ("check_device", "static_bytes", "end_sequences"):
+            if hasattr(function, name):
+                setattr(self, name, getattr(function, name))
 
     def __call__(self, batch: Any) -> Any:
         return self._function(batch)
 
 
-def _takes_argument(function: Any) -> bool:
+def _parameters(function: Any) -> dict[str, inspect.Parameter]:
+    """Positional parameters of a function, and its `size`."""
     try:
-        given = inspect.signature(function).parameters.values()
+        given = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return False
+        return {}
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(each.kind in positional for each in given)
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {
+        name: each
+        for name, each in given.items()
+        if each.kind in (named if name == "size" else positional)
+    }
 
 
 def _kind(network: Any) -> Any:

@@ -11,12 +11,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from fermata.deployments.models.cache import cache_folder, cached
+from fermata.deployments.models.sizes import check_sides, split_size
 from fermata.deployments.specs.served_model import OUTPUT, Signature, TensorSpec
 from fermata.foundation.errors import ConfigError
 
@@ -48,15 +49,32 @@ DATATYPES = {
 """Types of the Open Inference Protocol, by the names of torch and onnxruntime."""
 
 
+def is_file(model: str) -> bool:
+    """Whether a model's name is that of a file, with or without a size."""
+    end = Path(split_size(model)[0]).suffix.lower()
+    return end in (*SCRIPT_ENDS, *EXPORT_ENDS, *ONNX_ENDS)
+
+
 def read_signature(model: str) -> Signature | None:
     """The signature of a model, read once; None where none is told."""
-    path = Path(model)
     if model.startswith(FAMILY):
         return _known(model, "")
-    if path.suffix.lower() not in (*SCRIPT_ENDS, *EXPORT_ENDS, *ONNX_ENDS) or not path.is_file():
+    name, size = split_size(model)
+    path = Path(name)
+    if not is_file(model) or not path.is_file():
         return None
     found = path.stat()
-    return _known(str(path.resolve()), f"{found.st_mtime_ns} {found.st_size}")
+    own = _known(str(path.resolve()), f"{found.st_mtime_ns} {found.st_size}")
+    return own if size is None else _at_size(model, own, size)
+
+
+def _at_size(model: str, own: Signature, size: int) -> Signature:
+    """The signature with pictures of this side as the first input."""
+    first, *others = own.inputs
+    if len(first.shape) != 3:
+        raise ConfigError(f"{model}: {first} is no picture and has no side; leave out @{size}")
+    check_sides(model, first.shape, size)
+    return replace(own, inputs=(replace(first, shape=(first.shape[0], size, size)), *others))
 
 
 @cache

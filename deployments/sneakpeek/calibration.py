@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fermata.deployments.sneakpeek.index import Floats, Labels
+from fermata.deployments.sneakpeek.projection import Floats, Labels
 from fermata.foundation.refusals import refuse
 from fermata.router.policies.sneakpeek.classes import Peek, possible_shares
 

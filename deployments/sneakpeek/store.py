@@ -3,6 +3,7 @@
 import json
 import math
 import zipfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
@@ -11,23 +12,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fermata.deployments.sneakpeek.calibration import calibrate
-from fermata.deployments.sneakpeek.index import (
-    Floats,
-    Labels,
-    NeighbourIndex,
-    Projection,
-    build_index,
-    checksum,
-    open_faiss,
+from fermata.deployments.models.pictures.picture import FITS
+from fermata.deployments.sneakpeek.embedding import RAW, open_embedding, sees, use_one_core
+from fermata.deployments.sneakpeek.index import NeighbourIndex, open_faiss
+from fermata.deployments.sneakpeek.labelled_data import (
+    ArchiveData,
+    Array,
+    FolderData,
+    digest_files,
 )
+from fermata.deployments.sneakpeek.projection import Floats, Labels, Projection
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import refuse
 from fermata.router.policies.sneakpeek.classes import Peek
 
-SCHEMA = 1
-HELD_OUT = 0.25
-"""Share of each class's samples that calibrate and never enter the index."""
+SCHEMA = 2
+SCHEMAS = (1, SCHEMA)
+"""Those that can be read; the first knew raw inputs alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,58 +42,84 @@ class SneakPeekModel:
     input_shape: tuple[int, ...]
     fit: str = ""
     """Frames come in any size and are fitted to its own: `whole` or `centre`."""
+    embedding: str = RAW
+    dtype: str = ""
+    """Type of the samples that it was built from; empty where unknown."""
+    names: tuple[str, ...] = ()
+    """Names of classes; empty where unknown."""
+    scale: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """Mean and deviation of each channel that inputs were normalised by; None: they were not."""
 
     @property
     def accuracy(self) -> float:
         """On held-out samples, every class counting alike."""
         return sum(self.peek.recall) / len(self.peek.recall)
 
+    @property
+    def is_embedded(self) -> bool:
+        """Whether looks need more than the inputs themselves."""
+        return self.embedding != RAW
+
+    def warm_up(self) -> None:
+        """Take a first look, on one core: other threads serve requests."""
+        if not self.is_embedded:
+            return
+        use_one_core()
+        shape = tuple(64 if side < 0 else side for side in self.input_shape)
+        self.look([np.zeros(shape, self.dtype or np.float32)])
+
     def sees(self, shape: tuple[int, ...]) -> bool:
         """Whether it can look at an input of this shape."""
         if self.fit:
             return len(shape) == 3 and shape[2] == 3
-        return math.prod(shape) == math.prod(self.input_shape)
+        return sees(self.embedding, self.input_shape, shape) or self._is_turned(shape)
+
+    def _is_turned(self, shape: tuple[int, ...]) -> bool:
+        """Whether channels of a picture come last, where the model has them first."""
+        return len(shape) == 3 == shape[2] and len(self.input_shape) == 3 == self.input_shape[0]
+
+    def look(self, samples: Sequence[Array], device: str = "cpu") -> Floats:
+        """Votes [samples, classes] on inputs as they come."""
+        pictures = len(self.input_shape) == 3
+        if self.fit:
+            make, side = FITS[self.fit], self.input_shape[1]
+            samples = [make(each, side) for each in samples]
+        elif pictures:
+            turned = [self._is_turned(each.shape) and each.shape[0] != 3 for each in samples]
+            samples = [
+                each.transpose(2, 0, 1) if turn else each
+                for each, turn in zip(samples, turned, strict=True)
+            ]
+        batch = np.stack([each.reshape(self._shape(each.shape)) for each in samples])
+        return self.index.votes(open_embedding(self.embedding, device)(self._pixels(batch)))
+
+    def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape in which an input is embedded."""
+        same = math.prod(shape) == math.prod(self.input_shape)
+        return self.input_shape if same and -1 not in self.input_shape else shape
+
+    def _pixels(self, batch: Array) -> Array:
+        """Inputs as they were before they were normalised."""
+        if self.scale is None or batch.dtype == np.uint8:
+            return batch
+        mean, std = (np.array(each, np.float32)[:, None, None] for each in self.scale)
+        return (255 * (batch * std + mean)).round().clip(0, 255).astype(np.uint8)
 
 
 def read_data(path: Path) -> tuple[Floats, Labels]:
     """Labelled samples from an .npz with `samples` [n, ...] and `labels` [n] from 0 up."""
-    try:
-        with np.load(path, allow_pickle=False) as held:
-            samples, labels = held["samples"], held["labels"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(
-            f"data={str(path)!r}: cannot be read ({reason}); give an .npz with samples and labels"
-        ) from None
-    if len(samples) != len(labels) or labels.ndim != 1 or not len(labels):
-        refuse("data", str(path), f"has {len(samples)} samples and {len(labels)} labels")
-    if labels.dtype.kind not in "iu" or labels.min() < 0:
-        refuse("data", str(path), "labels must be whole numbers from 0 up")
-    return samples.astype(np.float32), labels.astype(np.int64)
+    data = ArchiveData(path)
+    parts = [rows.astype(np.float32) for _, rows in data.parts(np.arange(len(data.labels)))]
+    return np.concatenate(parts), data.labels
 
 
-def build_model(
-    samples: Floats,
-    labels: Labels,
-    dimensions: int = 3,
-    k: int = 5,
-    kind: str = "auto",
-    seed: int = 0,
-) -> SneakPeekModel:
-    """Index most of the samples and calibrate on the others."""
-    classes = int(labels.max()) + 1
-    rng = np.random.default_rng(seed)
-    held: list[int] = []
-    for number in range(classes):
-        mine = rng.permutation(np.flatnonzero(labels == number))
-        if len(mine) < 2:
-            refuse(f"class {number}", len(mine), "must have at least 2 samples")
-        held.extend(mine[: max(1, round(HELD_OUT * len(mine)))].tolist())
-    out = np.zeros(len(labels), np.bool_)
-    out[held] = True
-    index = build_index(samples[~out], labels[~out], classes, dimensions, k, kind)
-    peek = calibrate(index.votes(samples[out]), labels[out])
-    return SneakPeekModel(index, peek, checksum(samples, labels), samples.shape[1:])
+def checksum_of(path: Path) -> str:
+    """Names the labelled data in a folder, a CSV or an .npz."""
+    if path.is_dir():
+        return FolderData(path, 1, "stretch").checksum()
+    if path.suffix == ".csv" and path.is_file():
+        return digest_files([path])
+    return ArchiveData(path).checksum()
 
 
 @dataclass(frozen=True)
@@ -125,6 +152,9 @@ class _Header:
     peek: Peek
     parts: str
     """Digest of the arrays."""
+    embedding: str = RAW
+    dtype: str = ""
+    names: tuple[str, ...] = ()
 
 
 def save_model(path: Path, model: SneakPeekModel) -> None:
@@ -144,6 +174,9 @@ def save_model(path: Path, model: SneakPeekModel) -> None:
         input_shape=model.input_shape,
         peek=model.peek,
         parts=arrays.digest(),
+        embedding=model.embedding,
+        dtype=model.dtype,
+        names=model.names,
     )
     about = np.array(json.dumps(asdict(header)))
     with open(path, "wb") as file:
@@ -160,12 +193,12 @@ def load_model(path: Path, data: Path | None = None) -> SneakPeekModel:
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"sneakpeek={str(path)!r}: cannot be read ({reason}); {remedy}") from None
-    if about.get("schema") != SCHEMA:
-        refuse(f"{path}: schema", about.get("schema"), f"must be {SCHEMA}; {remedy}")
+    if about.get("schema") not in SCHEMAS:
+        refuse(f"{path}: schema", about.get("schema"), f"must be 1 to {SCHEMA}; {remedy}")
     header = _Header(**{**about, "peek": _read_peek(**about["peek"])})
     if header.parts != arrays.digest():
         refuse("sneakpeek", str(path), f"is damaged; {remedy}")
-    if data is not None and header.data != checksum(*read_data(data)):
+    if data is not None and header.data != checksum_of(data):
         refuse("sneakpeek", str(path), f"was not built from {data}; {remedy}")
     index = NeighbourIndex(
         Projection(arrays.mean, arrays.axes),
@@ -175,7 +208,15 @@ def load_model(path: Path, data: Path | None = None) -> SneakPeekModel:
         header.kind,
         open_faiss().deserialize_index(arrays.faiss),
     )
-    return SneakPeekModel(index, header.peek, header.data, tuple(header.input_shape))
+    return SneakPeekModel(
+        index,
+        header.peek,
+        header.data,
+        tuple(header.input_shape),
+        embedding=header.embedding,
+        dtype=header.dtype,
+        names=tuple(header.names),
+    )
 
 
 def _read_peek(confusion: Any, recall: Any, sharpness: float, hidden: Any, named: Any = ()) -> Peek:

@@ -19,7 +19,8 @@ class ModelSpec:
     name: str
     model: str
     """`emulated`, a path to a TorchScript (.pt), exported (.pt2) or ONNX (.onnx) file, or a name
-    that `fermata.deployments.models.catalog` knows, `module:function` among them."""
+    that `fermata.deployments.models.catalog` knows, `module:function` among them; all with or
+    without `@SIZE`."""
     batch_size_max: int = 64
     input_shape: tuple[int, ...] | None = None
     """Shape of one request's input, which files and plain functions do not describe themselves."""
@@ -31,16 +32,19 @@ class ModelSpec:
     """Memory that an emulated model takes, by its profile."""
     gpu_lock: str = ""
     """File whose lock stands for the GPU that processes with emulated models share."""
-    fit: str = ""
-    """Pictures come in any size and are fitted to the model's: `whole` or `centre`."""
+    frames: ImageSpec | None = None
+    """Set if pictures come in any size, to be fitted to the model's, and normalised, here."""
     picture: ImageSpec | None = None
     """Set if encoded pictures come here, to be decoded and fitted where they run."""
     inputs: tuple[TensorSpec, ...] = ()
     """Its inputs, where it takes arrays by name; empty: it takes one array."""
     outputs: tuple[TensorSpec, ...] = ()
     """Outputs that an emulated model answers with; empty: one number."""
-    half: bool = True
-    """Use 16-bit floats on a GPU."""
+    precision: str = "auto"
+    """Floats that a torch network computes with: `fp32`, `fp16`, `bf16`, or `auto`, which is
+    `fp16` on a GPU and leaves the weights alone elsewhere."""
+    keeps_state: bool = False
+    """It keeps the state of sequences: no batch of it runs twice."""
     finite_outputs: bool = False
     """A batch whose outputs hold a NaN or an infinity has failed."""
     bucket: int = 0
@@ -49,8 +53,11 @@ class ModelSpec:
     """Inputs are padded to the size of the bucket, and answers are cut back."""
     mask: str = ""
     """The input that is 1 where a request has data, and is made where it is left out."""
-    stem: str = ""
-    """The variant in the file: its buckets run one model. Empty: it has no buckets."""
+
+    def whole(self) -> "ModelSpec":
+        """The same for every bucket of a variant: they run one model."""
+        stem = self.name.removesuffix(f"[{self.bucket}]")
+        return replace(self, name=stem, bucket=0, batch_size_max=0, table_ns=())
 
     def at_bucket(self) -> "ModelSpec":
         """The variant for inputs that all have the size of the bucket."""
@@ -77,6 +84,8 @@ class StoreOptions:
     specs: tuple[ModelSpec, ...]
     device: str = "auto"
     """`cuda`, `cpu`, `emulated`, or `auto` for whichever there is."""
+    kind: str = ""
+    """Name of this kind of device; empty: as the device is called."""
     memory_bytes_max: int | None = None
     """Memory that all loaded models may take together; None: no limit."""
     swap: bool = False

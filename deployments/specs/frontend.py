@@ -144,6 +144,8 @@ class FrontendOptions:
     decoders: int = 2
     """Threads that decode pictures."""
     shared_memory: bool = True
+    client_memory: bool = False
+    """Clients of this machine may pass tensors in shared memory of their own."""
     repository_open: bool = False
     """Clients may load and unload models."""
     to_zero: bool = False

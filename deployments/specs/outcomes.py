@@ -40,6 +40,7 @@ class RefusalReason:
 
 CLIENT_FAULTS = (
     DropReason.CANCELLED,
+    DropReason.NO_SEQUENCE,
     RefusalReason.BAD_INPUT,
     RefusalReason.NOT_FOUND,
     RefusalReason.RATE,

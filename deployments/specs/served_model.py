@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy.typing as npt
 
+from fermata.applications.server_options import BoxOptions
 from fermata.applications.shapes import in_bucket
 from fermata.foundation.errors import ConfigError
 
@@ -13,6 +14,8 @@ Reader = Callable[[bytes], npt.NDArray[Any]]
 Fit = Literal["stretch", "crop", "centre", "whole"]
 OUTPUT = "output"
 """Name of the output of a model that returns a bare array."""
+SEQUENCE_ID, SEQUENCE_START, SEQUENCE_END = "sequence_id", "sequence_start", "sequence_end"
+"""Inputs of a model that keeps the state of sequences itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,13 @@ class TensorSpec:
 
     def __str__(self) -> str:
         return f"{self.name} {self.datatype}{list(self.shape)}"
+
+
+CONTROLS = (
+    TensorSpec(SEQUENCE_ID, "UINT64", ()),
+    TensorSpec(SEQUENCE_START, "BOOL", ()),
+    TensorSpec(SEQUENCE_END, "BOOL", ()),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,7 @@ class ImageSpec:
     fit: Fit = "stretch"
     """`stretch`: the whole picture, at any aspect ratio. `crop`: as in torchvision, the shorter
     side to `resize`, then the middle. `centre`, `whole`: as in
-    `fermata.deployments.models.picture`, for a square input."""
+    `fermata.deployments.models.pictures.picture`, for a square input."""
     resize: int = 256
     """Shorter side before `crop`."""
     bicubic: bool = False
@@ -64,6 +74,22 @@ class ImageSpec:
             raise ConfigError(
                 f"fit={self.fit!r} makes squares, not {self.width}x{self.height}: use stretch"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSpec:
+    """Inputs that a model gets for the sequence of a request, beside those of its client."""
+
+    idle_ns: int
+    """A sequence without a request for so long ends."""
+    controls: tuple[TensorSpec, ...] = ()
+    """Those of `CONTROLS` that the model takes, where it keeps the state itself."""
+    state: tuple[tuple[TensorSpec, str], ...] = ()
+    """Inputs that hold the state, each with the output that is the next one; zeros at the start."""
+
+    @property
+    def hidden_outputs(self) -> frozenset[str]:
+        return frozenset(output for _, output in self.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +117,8 @@ class ServedModel:
     read: Reader | None = None
     """Makes the input from a BYTES element if inputs are not pictures; called in threads.
     A ValueError is the client's."""
-    boxes: bool = False
-    """Answers are rows of x1, y1, x2, y2, ... in input pixels of a `whole` picture; clients get
-    them in pixels of their own picture."""
+    boxes: BoxOptions | None = None
+    """Boxes among its outputs, which clients get in pixels of their own picture."""
     sides: Mapping[str, int] = field(default_factory=dict)
     """Side of each variant's pictures, if they differ. Pictures then keep the size that they come
     with, and the backend fits them to the variant that it runs."""
@@ -103,6 +128,8 @@ class ServedModel:
     allow_nan: bool = False
     more_inputs: tuple[TensorSpec, ...] = ()
     """Inputs after the first one."""
+    stateful: SequenceSpec | None = None
+    """Set if its requests are steps of sequences."""
     rows_max: int = 1
     """Rows that one batch takes; a request with more is split here, and joined."""
     buckets: tuple[int, ...] = ()

@@ -48,7 +48,8 @@ class Draws:
     # Victims
 
     def backend(self) -> BackendHost | None:
-        here = [each for each in self.system.backends if each.loop.alive and not each.leaving]
+        hosts = self.system.backend_hosts()
+        here = [each for each in hosts if each.loop.alive and not each.leaving]
         if not here:
             return None
         host = self.rng.choice(here)
@@ -62,7 +63,8 @@ class Draws:
         return self.rng.choice(here) if here else None
 
     def excuse_all(self) -> None:
-        self.system.excused.update(each.process.settings.number for each in self.system.backends)
+        hosts = self.system.backend_hosts()
+        self.system.excused.update(each.process.settings.number for each in hosts)
 
     def host(self) -> Host | None:
         kind = self.rng.randrange(4)

@@ -148,15 +148,19 @@ def _bad_inputs(draws: Draws) -> Heal:
     """A client whose inputs a model cannot take, whatever backend runs it."""
     system = draws.system
     system.bad_inputs = draws.rng.choice((2, 5, 10))
-    for host in system.backends:
+    for host in system.backend_hosts():
         host.machine.bad_inputs = system.bad_inputs
 
     def heal() -> None:
         system.bad_inputs = 0
-        for host in system.backends:
+        for host in system.backend_hosts():
             host.machine.bad_inputs = 0
 
     return heal
+
+
+NEIGHBOURS = 4
+"""Requests before and after one that hangs which may be in its batch."""
 
 
 def _hanging_input(draws: Draws) -> Heal:
@@ -164,6 +168,8 @@ def _hanging_input(draws: Draws) -> Heal:
     system = draws.system
     number = len(system.clients.ledger) + draws.rng.randrange(20)
     system.hanging.add(number)
+    # Those that may run with it as well: they too would be there to be tried again.
+    system.clients.patient.update(range(number - NEIGHBOURS, number + NEIGHBOURS + 1))
 
     def heal() -> None:
         if not any(number in machine.hung_on for machine in system.machines):
@@ -229,12 +235,12 @@ def _poison(draws: Draws) -> Heal:
     """A model that kills every process that runs it."""
     system = draws.system
     system.poison = draws.rng.choice(sorted(system.tables))
-    for host in system.backends:
+    for host in system.backend_hosts():
         host.machine.poison = system.poison
 
     def heal() -> None:
         system.poison = ""
-        for host in system.backends:
+        for host in system.backend_hosts():
             host.machine.poison = ""
 
     return heal
@@ -328,7 +334,7 @@ def _deaf_cluster(draws: Draws) -> Heal:
 
 def _drain_backend(draws: Draws) -> None:
     host = draws.backend()
-    if host is not None and not host.loop.held:
+    if host in draws.system.backends and not host.loop.held:
         draws.system.drain_backend(host)
         draws.system.start_backend()
 

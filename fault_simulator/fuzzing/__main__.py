@@ -1,5 +1,7 @@
 """`python -m fermata.fault_simulator.fuzzing`."""
 
+import sys
+
 from fermata.fault_simulator.fuzzing.campaign import main
 
-main()
+sys.exit(main())

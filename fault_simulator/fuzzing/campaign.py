@@ -1,8 +1,9 @@
-"""Feeds hostile bytes to all parsers: `python -m fermata.fault_simulator.fuzzing`.
+"""Feeds hostile bytes to all parsers and codecs: `python -m fermata.fault_simulator.fuzzing`.
 
-Led by coverage where Atheris is installed, and by chance where it is not. Each parser has a process
-of its own, which ends by its time, or by an input that breaks a promise, takes longer than 10 s or
-more than 2 GB; the input is then kept, and `--replay FILE` plays it again.
+Led by coverage: by Atheris where it is installed, and by the lines that inputs reach where it is
+not. With Atheris, each parser has a process of its own. One ends by its time, or by an input that
+breaks a promise, takes longer than 10 s or more than 2 GB. The input is then kept, and
+`--replay FILE` plays it again.
 """
 
 import argparse
@@ -12,7 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+
+from fermata.fault_simulator.fuzzing.line_coverage import Lines, reached_lines
 
 KEPT = Path("build/fuzz")
 INPUT_S = 10
@@ -24,29 +28,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m fermata.fault_simulator.fuzzing", description=__doc__
     )
-    parser.add_argument("--seconds", type=float, default=60.0, help="for all parsers together")
+    parser.add_argument("--seconds", type=float, default=60.0, help="for all together")
     parser.add_argument("--only", action="append", help="a parser, may be repeated")
-    parser.add_argument("--chance", action="store_true", help="not led by coverage")
+    parser.add_argument("--chance", action="store_true", help="led by lines, not by Atheris")
     parser.add_argument("--replay", type=Path, help="one input, to the parser named by --only")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.inside:
         return by_coverage(given.inside, given.seconds)
-    from fermata.fault_simulator.fuzzing.parsers import PARSERS
+    from fermata.fault_simulator.fuzzing.targets import TARGETS
 
-    names = given.only or list(PARSERS)
-    if strange := set(names) - set(PARSERS):
-        parser.error(f"no parser {min(strange)}: there are {', '.join(PARSERS)}")
+    names = given.only or list(TARGETS)
+    if strange := set(names) - set(TARGETS):
+        parser.error(f"no parser {min(strange)}: there are {', '.join(TARGETS)}")
     if given.replay:
-        PARSERS[names[0]].read(given.replay.read_bytes())
+        TARGETS[names[0]].read(given.replay.read_bytes())
         print(f"{names[0]} takes {given.replay}, or refuses it by name")
         return 0
     led = not given.chance and importlib.util.find_spec("atheris") is not None
     if not led:
-        print("not led by coverage: Atheris is not installed, or not wanted")
+        print("led by the lines that inputs reach: Atheris is not installed, or not wanted")
     each_s = given.seconds / len(names)
-    broken = [name for name in names if not (guided if led else by_chance)(name, each_s)]
-    print(f"{len(names)} parsers, {len(broken)} broken{': ' if broken else ''}{', '.join(broken)}")
+    if led:
+        broken = [name for name in names if not guided(name, each_s)]
+    else:
+        with reached_lines() as reached:
+            broken = [name for name in names if not by_lines(name, each_s, reached)]
+    print(f"{len(names)} parsers and codecs, {len(broken)} broken", *broken)
     return 1 if broken else 0
 
 
@@ -79,13 +87,12 @@ def by_coverage(name: str, seconds: float) -> int:
     import atheris
 
     # Only what is imported here is led by its coverage, and only ours: a library's own is not.
-    packages = ["clients", "deployments", "faults", "profiles", "router"]
-    with atheris.instrument_imports(include=packages, enable_loader_override=False):
-        from fermata.fault_simulator.fuzzing.parsers import PARSERS
+    with atheris.instrument_imports(include=["fermata"], enable_loader_override=False):
+        from fermata.fault_simulator.fuzzing.targets import TARGETS
     kept = KEPT / name
     kept.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as corpus:
-        for number, seed in enumerate(PARSERS[name].seeds()):
+        for number, seed in enumerate(TARGETS[name].seeds()):
             Path(corpus, str(number)).write_bytes(seed)
         options = [
             f"-max_total_time={max(1, round(seconds))}",
@@ -94,38 +101,48 @@ def by_coverage(name: str, seconds: float) -> int:
             f"-max_len={INPUT_BYTES}",
             f"-artifact_prefix={kept}/",
         ]
-        atheris.Setup([sys.argv[0], *options, corpus], PARSERS[name].read)
+        atheris.Setup([sys.argv[0], *options, corpus], TARGETS[name].read)
         atheris.Fuzz()
     return 0
 
 
-def by_chance(name: str, seconds: float, seed: int = 0) -> bool:
-    """The same without coverage: seeds, changed here and there."""
-    from fermata.fault_simulator.fuzzing.parsers import PARSERS
+def by_lines(name: str, seconds: float, reached: Lines, seed: int = 0) -> bool:
+    """The same without Atheris: inputs that reach a new line of ours are changed further."""
+    from fermata.fault_simulator.fuzzing.targets import TARGETS
 
-    rng, parser = random.Random(seed), PARSERS[name]
-    seeds = parser.seeds()
-    until_s = time.monotonic() + seconds
-    tried = 0
+    rng, target = random.Random(seed), TARGETS[name]
+    corpus = target.seeds()
+    begin, until_s = len(corpus), time.monotonic() + seconds
+    tried = known = 0
     while time.monotonic() < until_s:
-        data = mutated(rng, seeds)
-        started_s = time.monotonic()
-        try:
-            parser.read(data)
-            took_s = time.monotonic() - started_s
-            assert took_s < INPUT_S, f"it took {took_s:.1f} s"
-        except Exception as error:
-            kept = KEPT / name / f"chance-{seed}-{tried}"
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_bytes(data)
-            print(f"{name}: {type(error).__name__}: {error}")
-            print(
-                "replay with: python -m fermata.fault_simulator.fuzzing"
-                f" --only {name} --replay {kept}"
-            )
+        # Seeds as they are come first: what they reach is nothing new.
+        data = corpus[tried] if tried < begin else mutated(rng, corpus)
+        if not _stands(name, target.read, data, f"{seed}-{tried}"):
             return False
+        if len(reached) > known and tried >= begin:
+            corpus.append(data)
+        known = len(reached)
         tried += 1
-    print(f"{name}: {tried} inputs", flush=True)
+    print(f"{name}: {tried} inputs, {len(corpus)} kept, {known} lines", flush=True)
+    return True
+
+
+def _stands(name: str, read: Callable[[bytes], None], data: bytes, label: str) -> bool:
+    """Whether a parser takes an input as it has promised; one that it does not is kept."""
+    started_s = time.monotonic()
+    try:
+        read(data)
+        took_s = time.monotonic() - started_s
+        assert took_s < INPUT_S, f"it took {took_s:.1f} s"
+    except Exception as error:
+        kept = KEPT / name / f"chance-{label}"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(data)
+        print(f"{name}: {type(error).__name__}: {error}")
+        print(
+            f"replay with: python -m fermata.fault_simulator.fuzzing --only {name} --replay {kept}"
+        )
+        return False
     return True
 
 

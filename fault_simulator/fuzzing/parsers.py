@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError
 
+from fermata.applications.server_options import BoxOptions
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import DTYPES
 from fermata.deployments.config.deployment import load_config
 from fermata.deployments.frontend.protocol.json_tensors import read_request
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
-from fermata.deployments.models.picture_decoding import (
+from fermata.deployments.models.pictures.decoding import (
     PIXEL_BYTES_MAX,
     check_pixels,
     decode,
@@ -54,7 +55,7 @@ def _pictures(name: str, fit: Fit, **given: Any) -> ServedModel:
     shape = (SIDE, SIDE, 3) if spec.channels_last else (3, SIDE, SIDE)
     datatype = "UINT8" if fit == "whole" else "FP32" if fit == "stretch" else "FP16"
     return ServedModel(
-        name, TensorSpec("input", datatype, shape), ms(100), ms(100), image=spec, boxes=True
+        name, TensorSpec("input", datatype, shape), ms(100), ms(100), image=spec, boxes=BoxOptions()
     )
 
 

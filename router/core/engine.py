@@ -25,6 +25,12 @@ from fermata.router.core.matching.rank import RankThread
 from fermata.router.core.source import NO_LANES, POOL_ONLY, Outbox, Source
 from fermata.router.core.timers import Timers
 
+SEQUENCE_LOST = DropReason.SEQUENCE_LOST
+NOT_LOAD = frozenset(
+    (DropReason.CANCELLED, DropReason.FAILED, DropReason.SEQUENCE_LOST, DropReason.NO_SEQUENCE)
+)
+"""Ends that do not say that too much was let in."""
+
 
 class Engine:
     """Takes events, gives effects. The driver carries them out and calls `on_time` at
@@ -39,8 +45,10 @@ class Engine:
         """By application."""
         self.nodes: dict[int, str] = {}
         """By backend, where the driver knows them."""
+        self.shallow: set[int] = set()
+        """Backends of an earlier version, which refuse a second batch that waits."""
         self.ranks = [
-            RankThread(costs, self.timers, self.outbox, self.leads, self.nodes)
+            RankThread(costs, self.timers, self.outbox, self.leads, self.nodes, self.shallow)
             for _ in range(ranks)
         ]
         self.sources: list[Source] = []
@@ -106,6 +114,7 @@ class Engine:
             if admission is not None:
                 admission.on_queued(request)
             self.outbox.drop(request, DropReason.FLOOR)
+            self.on_refused(now_ns, request)
             return
         if admission is not None and not self._admit(now_ns, request, admission):
             return
@@ -116,6 +125,13 @@ class Engine:
         lanes = source.on_request(now_ns, request)
         if lanes:
             source.desk.refresh(now_ns, source, lanes)
+
+    def on_refused(self, now_ns: int, request: Request) -> None:
+        """A request never reaches its source. Where it would have started a sequence, those that
+        follow it belong to none."""
+        step = request.sequence
+        if step is not None and step.start:
+            self.sources[request.application].on_unstarted(now_ns, step)
 
     def _queue_apart(self, now_ns: int, request: Request, apart: Apart) -> None:
         source = self.sources[request.application]
@@ -132,6 +148,7 @@ class Engine:
         reason = admission.admit(now_ns, request)
         if reason is not None:
             self.outbox.drop(request, reason)
+            self.on_refused(now_ns, request)
             return False
         older = admission.superseded(request)
         if older is not None:
@@ -239,12 +256,21 @@ class Engine:
             if batch.retry is not None:
                 rank.retries.on_lost(batch, began=batch is running)
             for request in batch.requests:
-                if hung and batch is running:
+                if request.sequence is not None:
+                    reason = DropReason.HUNG if hung and batch is running else SEQUENCE_LOST
+                    self._break(now_ns, request, reason)
+                elif hung and batch is running:
                     self._queue_again(request)
                     self.outbox.drop(request, DropReason.HUNG)
                 else:
                     alone = batch.variant if batch is running else None
                     self._run_again(now_ns, request, alone)
+
+    def vacate(self, now_ns: int, backend: int) -> bool:
+        """Prepare for a backend to go; returns whether no sequence needs it any more."""
+        # Each of them has to hear of it.
+        left = [each for each in set(self.sources) if not each.vacate(now_ns, backend)]
+        return not left
 
     def on_drain(self, now_ns: int, backend: int) -> None:
         """Give a backend nothing more; it finishes what it has and then goes down."""
@@ -271,6 +297,25 @@ class Engine:
             state.ejected = False
             state.trial = True
             self.backend_rank[backend].undrain(now_ns, backend)
+
+    def _break(self, now_ns: int, request: Request, reason: str) -> None:
+        """End a request of a sequence without a result. Run again it would change a state twice, or
+        one that is gone."""
+        self._queue_again(request)
+        self.outbox.drop(request, reason)
+        source = self.sources[request.application]
+        source.desk.refresh(now_ns, source, source.on_broken(now_ns, request))
+
+    def _break_sequences(
+        self, now_ns: int, requests: Sequence[Request], error: str
+    ) -> Sequence[Request]:
+        """End those of a batch's requests without an answer that are of sequences; returns the
+        others."""
+        for request in requests:
+            if request.sequence is not None:
+                request.error = error
+                self._break(now_ns, request, DropReason.FAILED if error else SEQUENCE_LOST)
+        return [each for each in requests if each.sequence is None]
 
     def _run_again(self, now_ns: int, request: Request, alone: int | None = None) -> None:
         """Queue a request once more; alone, where it is to have no company on that variant."""
@@ -369,6 +414,9 @@ class Engine:
             ran = [each for each in ran if each not in left_out and each not in spoilt]
             ended = len(ran) + len(left_out) + len(spoilt)
             assert ended == len(batch.requests), "strangers were left out"
+            # Before their source hears of the batch: what comes after them has to know.
+            left_out = self._break_sequences(now_ns, left_out, failed)
+            spoilt = self._break_sequences(now_ns, spoilt, error)
         if failed:
             for request in ran:
                 self.ledger.on_drop(request, DropReason.FAILED)
@@ -411,7 +459,7 @@ class Engine:
         if dispatch.backend not in self.backend_rank:
             return False
         state = self.backend(dispatch.backend)
-        return dispatch.batch is state.running or dispatch.batch is state.queued
+        return any(dispatch.batch is each for each in state.batches())
 
     # Time and effects
 
@@ -444,8 +492,7 @@ class Engine:
         if admission is None or drop.reason == DropReason.SHED:
             return
         admission.on_left(drop.request, drop.reason)
-        # Neither says that too much was let in.
-        if drop.reason not in (DropReason.CANCELLED, DropReason.FAILED):
+        if drop.reason not in NOT_LOAD:
             admission.on_lost(drop.request)
 
     def _tell_of_end(self, request: Request) -> None:

@@ -38,11 +38,17 @@ class DropReason:
     """Its batch did not end. Whatever hung it is not run again: it would cost another backend."""
     BLAMED: Final = "blamed"
     """Inputs of its tenant, or client, have hung one backend after the other."""
+    SEQUENCE_LOST: Final = "sequence-lost"
+    """The state of its sequence is gone, with its backend or with a result. Told once."""
+    NO_SEQUENCE: Final = "no-sequence"
+    """Its sequence has not been started, or has ended."""
 
 
 GOOD: Final = "good"
 """The outcome of a request that was answered in time."""
-CLIENT_CAUSED: Final = frozenset((DropReason.CANCELLED, "bad-input", "not-found", "rate"))
+CLIENT_CAUSED: Final = frozenset(
+    (DropReason.CANCELLED, DropReason.NO_SEQUENCE, "bad-input", "not-found", "rate")
+)
 """Outcomes that are the client's own doing. The last three are refusals of frontends."""
 
 
@@ -87,6 +93,20 @@ class Apart:
         """Backends that may not run them; whoever made it may change them at any time."""
 
 
+class SequenceStep:
+    """A request's part in a sequence, whose requests run in order and share a state."""
+
+    __slots__ = ("end", "key", "start")
+
+    def __init__(self, key: int, start: bool = False, end: bool = False) -> None:
+        self.key = key
+        """Number of the sequence, one for each tenant and id."""
+        self.start = start
+        """It begins with an empty state, whatever there was before."""
+        self.end = end
+        """The state is not needed after it."""
+
+
 class Request:
     """One inference to be done for one client, with its deadline. Hot: one for each request."""
 
@@ -105,6 +125,7 @@ class Request:
         "retried",
         "rid",
         "rows",
+        "sequence",
         "start_by_ns",
         "tenant",
         "ticket",
@@ -149,6 +170,8 @@ class Request:
         """It ran once on a backend that died, or in a batch that failed."""
         self.error = ""
         """Why that batch failed; whatever keeps it from running again, its client is told this."""
+        self.sequence: SequenceStep | None = None
+        """Its part in a sequence; None: it stands alone."""
         self.ticket: object = None
         """Whatever its driver keeps with it."""
 
@@ -370,6 +393,17 @@ class Advise(Effect):
         """How long a frame may be on its way and still find time to wait and run."""
         self.served = served
         """False: there is no room for it now; its frames run only where some is left over."""
+
+
+class EndSession(Effect):
+    """Tell a backend that the state of a sequence is not needed any more."""
+
+    __slots__ = ("backend", "key", "variant")
+
+    def __init__(self, backend: int, variant: int, key: int) -> None:
+        self.backend = backend
+        self.variant = variant
+        self.key = key
 
 
 class Load(Effect):

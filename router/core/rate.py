@@ -59,18 +59,18 @@ class RateMeter:
         self.lulls_ns = 0.0
         """Time from the start of lulls to the arrivals that ended them."""
 
-    def on_arrival(self, now_ns: int) -> bool:
-        """Count one arrival; true when the estimates have just been refreshed."""
+    def on_arrival(self, now_ns: int, count: int = 1) -> bool:
+        """Count what arrives now; true when the estimates have just been refreshed."""
         gap_ns = now_ns - self.last_at_ns
         self.last_at_ns = now_ns
         if gap_ns > self.lull_ns:
             self.lulls += 1.0
             self.lulls_ns += gap_ns - self.lull_ns
         if now_ns < self.due_at_ns:
-            self.count += 1
+            self.count += count
             return False
         self._roll(now_ns)
-        self.count += 1
+        self.count += count
         return True
 
     def fall_silent(self) -> None:

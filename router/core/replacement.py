@@ -68,7 +68,7 @@ def _note_foreign(engine: Engine, successors: Mapping[int, Successor]) -> None:
     running: list[Batch] = []
     for rank in engine.ranks:
         for state in rank.backends.values():
-            running += [each for each in (state.running, state.queued) if each is not None]
+            running += state.batches()
     running = [each for each in running if each.retry is None]
     known = [batch for batch in engine.foreign if any(batch is each for each in running)]
     new = [each for each in running if each.requests[0].application in successors]

@@ -165,16 +165,38 @@ class FairAdmission(Admission):
         (Symphony Eqn 2), and how long it may wait for its own."""
         self.look_at_ns = now_ns + self.source.pool.rules.look_ns
         source = self.source
-        pool, backends = source.pool, max(1, source.pool.backends)
+        pool = source.pool
         slo_ns = self.slo_ns - source.desk.lead_ns(1, application)
         pool.reserved -= self.queued * self.cost_ns / self.slack_ns
-        self.cost_ns = 0.0
-        for variant in self.variants:
-            plan_ns = source.costs.of(variant).plan_ns
-            size = max(1, bisect_right(plan_ns, slo_ns * backends // (backends + 1)) - 1)
-            cost_ns = plan_ns[size] / size
-            if self.cost_ns == 0.0 or cost_ns < self.cost_ns:
-                self.cost_ns = cost_ns
-                self.slack_ns = max(slo_ns - plan_ns[size], plan_ns[size] // backends, 1)
+        self.cost_ns, self.slack_ns = self._turns(slo_ns)
         assert self.cost_ns > 0.0, "an application has a variant"
         pool.reserved += self.queued * self.cost_ns / self.slack_ns
+
+    def _turns(self, slo_ns: int) -> tuple[float, int]:
+        """Cost and slack, the mean over requests that all backends together could serve. A kind
+        on which nothing ends in time serves none, unless there is no other."""
+        desk = self.source.desk
+        there = {kind: desk.backends_of_kind(kind) for kind in range(len(desk.costs.by_kind))}
+        backends = sum(there.values())
+        if backends in there.values():
+            only = next((kind for kind, count in there.items() if count > 0), 0)
+            return self._turn(slo_ns, only)[:2]
+        turns = [(count, *self._turn(slo_ns, kind)) for kind, count in there.items() if count > 0]
+        if any(in_time for *_, in_time in turns):
+            turns = [turn for turn in turns if turn[-1]]
+        served = [count / cost_ns for count, cost_ns, _, _ in turns]
+        slack_ns = sum(part * turn[2] for part, turn in zip(served, turns, strict=True))
+        return backends / sum(served), max(1, int(slack_ns / sum(served)))
+
+    def _turn(self, slo_ns: int, kind: int) -> tuple[float, int, bool]:
+        """Cost and slack on backends of one kind, and whether anything ends in time there."""
+        backends = max(1, self.source.pool.backends)
+        best: tuple[float, int, bool] = (0.0, 1, False)
+        for variant in self.variants:
+            plan_ns = self.source.costs.of(variant, kind).plan_ns
+            size = max(1, bisect_right(plan_ns, slo_ns * backends // (backends + 1)) - 1)
+            cost_ns = plan_ns[size] / size
+            if best[0] == 0.0 or cost_ns < best[0]:
+                slack_ns = max(slo_ns - plan_ns[size], plan_ns[size] // backends, 1)
+                best = (cost_ns, slack_ns, plan_ns[size] <= slo_ns)
+        return best

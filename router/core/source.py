@@ -13,6 +13,7 @@ from fermata.router.core.events import (
     DropReason,
     Effect,
     Request,
+    SequenceStep,
 )
 from fermata.router.core.lead import Lead
 from fermata.router.core.pool import Pool
@@ -295,6 +296,18 @@ class Source:
         """A backend of one of its lanes has come or gone."""
         return NO_LANES
 
+    def on_broken(self, now_ns: int, request: Request) -> Sequence[int]:
+        """A request of a sequence that was granted has no result, and is not run again."""
+        return NO_LANES
+
+    def on_unstarted(self, now_ns: int, step: SequenceStep) -> None:
+        """The request that would have started this sequence was refused on arrival."""
+
+    def vacate(self, now_ns: int, backend: int) -> bool:
+        """Begin nothing on a backend that lasts, as it is to go; returns whether it holds nothing
+        that lasts any more."""
+        return True
+
     def on_kinds(self, now_ns: int, kinds: tuple[int, ...]) -> Sequence[int]:
         """The pool has backends of these kinds from now on; told to sources that are `by_kind`
         or `hears_kinds`."""
@@ -431,6 +444,14 @@ class SourceContext:
 
     def has_idle(self, owner: Source | None) -> bool:
         """Whether a backend of this owner has nothing to do."""
+        raise NotImplementedError
+
+    def pool_backends(self, variant: int) -> list[int]:
+        """Backends of the pool that may be given the variant."""
+        raise NotImplementedError
+
+    def batches_ahead(self) -> int:
+        """Batches that may wait on a backend behind the one that runs."""
         raise NotImplementedError
 
     def backends_for(self, source: Source) -> int:

@@ -18,6 +18,9 @@ come last and have one."""
 PLACES_FROM = 9
 """Version that tells where inputs lie, in `Submit` and `Run`. Peers of an earlier one would not say
 that nobody has read them, so they are told nothing, and fetch."""
+SPARES_FROM = 9
+"""Version that knows spares. A router of an earlier one would give them batches, so it hears
+nothing of them before they take over."""
 RID_BITS = 40
 """A frontend's own counter; its number stands above."""
 
@@ -112,6 +115,8 @@ class Submit(msgspec.Struct, tag=10, array_like=True, frozen=True):
     payload: "Payload | None" = None
     """Where its input lies, for the first backend that runs it, if that is on the frontend's
     node."""
+    sequence: tuple[int, bool, bool] | None = None
+    """(key, start, end) of its step in a sequence whose state a backend keeps; None: alone."""
 
 
 class Cancel(msgspec.Struct, tag=11, array_like=True, frozen=True):
@@ -129,6 +134,18 @@ class Evidence(msgspec.Struct, tag=12, array_like=True, frozen=True):
     votes: tuple[float, ...] = ()
     answers: bool = True
     """Whether the client takes the look's answer for the model's."""
+
+
+class Truth(msgspec.Struct, tag=16, array_like=True, frozen=True):
+    """The true class of an earlier request, as its client tells it; since protocol 9."""
+
+    application: str
+    label: int
+    variant: str = ""
+    """Variant that answered, or `sneakpeek`; empty: unknown."""
+    answer: int = -1
+    """Class that was answered; negative: unknown."""
+    tenant: int = 0
 
 
 class Place(msgspec.Struct, tag=13, array_like=True, frozen=True):
@@ -155,6 +172,8 @@ class ClientNetworkReport(msgspec.Struct, tag=14, array_like=True, frozen=True):
     """Name of the only variant that may serve it; empty: any."""
     source_size: int = 0
     """The largest size that its source can fill; 0: any."""
+    name: str = ""
+    """The client as it calls itself, for operators."""
 
 
 class Answered(msgspec.Struct, array_like=True, frozen=True):
@@ -304,6 +323,13 @@ class Retire(msgspec.Struct, tag=35, array_like=True, frozen=True):
     reason: str
 
 
+class EndSequence(msgspec.Struct, tag=36, array_like=True, frozen=True):
+    """The state of this sequence is not needed any more."""
+
+    variant: str
+    key: int
+
+
 # Backend -> router
 
 
@@ -323,6 +349,9 @@ class Ready(msgspec.Struct, tag=40, array_like=True, frozen=True):
     """(variant, largest batch) where memory did not suffice for larger ones lately."""
     unreachable: tuple[int, ...] = ()
     """Frontends that it cannot reach now: their requests are for other backends."""
+    spare_of: int = -1
+    """Number of the backend whose spare it is: it takes no batch before that one has ended, and
+    then announces itself without this; negative: it is none."""
     runs_in: tuple[tuple[str, str], ...] = ()
     """(variant, library and device) where a backend chose between several."""
 
@@ -427,7 +456,7 @@ class Result(msgspec.Struct, tag=52, array_like=True, frozen=True):
 
 
 OfLinks = Hello | Challenge | Proof | Heartbeat | Goodbye
-FrontendToRouter = Submit | Cancel | Evidence | Place | ClientNetworkReport | FrontendStats
+FrontendToRouter = Submit | Cancel | Evidence | Place | ClientNetworkReport | FrontendStats | Truth
 RouterToFrontend = (
     Dropped
     | Unavailable
@@ -438,7 +467,9 @@ RouterToFrontend = (
     | Shares
     | Unread
 )
-RouterToBackend = Run | FrontendAddress | LoadVariant | UnloadVariant | Drained | Retire
+RouterToBackend = (
+    Run | FrontendAddress | LoadVariant | UnloadVariant | Drained | Retire | EndSequence
+)
 BackendToRouter = Ready | Done | BackendStats
 BackendAndFrontend = Fetch | Returned | Payload | Result
 Message = (

@@ -33,6 +33,8 @@ class ClientMapping:
         self.names = {number: name for name, number in built.applications.items()}
         self.frontends: dict[tuple[int, int], LinkPeer] = {}
         """By application and client: the link of its last report, in the order of those."""
+        self.called: dict[tuple[int, int], str] = {}
+        """The names of the same clients, where they have any."""
         self.on_urgent: Callable[[], None] = nothing
         """Called when the last decision holds no more, and another one is due soon."""
         self.sources: dict[int, Jellyfish] = {}
@@ -68,8 +70,12 @@ class ClientMapping:
         who = (application, said.client)
         before = self.frontends.pop(who, None)
         self.frontends[who] = frontend
+        if said.name:
+            self.called[who] = said.name
         if len(self.frontends) > self.clients_max:
-            del self.frontends[next(iter(self.frontends))]
+            oldest = next(iter(self.frontends))
+            del self.frontends[oldest]
+            self.called.pop(oldest, None)
         pinned = -1
         if said.pinned:
             # A name that no variant has pins to nothing: such a client hears that it is not served.

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from fermata.foundation.logs import LOG
+from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import ms
 from fermata.partitioner.plan import Plan
 from fermata.router.assembly import Assembly, RouterConfig, assemble
@@ -16,8 +16,10 @@ from fermata.router.core.events import (
     Dispatch,
     Drop,
     DropReason,
+    EndSession,
     Load,
     Request,
+    SequenceStep,
     Unload,
     Verdict,
 )
@@ -32,6 +34,7 @@ from fermata.router.links.messages import (
     Done,
     Drained,
     Dropped,
+    EndSequence,
     Evidence,
     FrontendStats,
     Hello,
@@ -40,6 +43,7 @@ from fermata.router.links.messages import (
     Place,
     Ready,
     Submit,
+    Truth,
     UnloadVariant,
 )
 from fermata.router.live.client_mapping import Assignments, ClientMapping
@@ -58,6 +62,7 @@ from fermata.router.telemetry.meters import Meters
 REPLY_NS = ms(2)
 """Taken off a client's SLO by frontends, where the configuration does not say how much."""
 UNKNOWN = "unknown-application"
+REPLACED = Closed(CloseCode.LOST, "its spare has taken over")
 OVERDUE = Closed(CloseCode.OVERDUE, "its batch should have ended long ago")
 
 
@@ -107,6 +112,8 @@ class LiveRouter:
         self.dispatcher = BatchDispatcher(
             built, self.fleet, self.lead, self.meters, self.notifier, self.supervisor
         )
+        self.vacating: dict[int, LinkPeer] = {}
+        """Backends that are to go once their sequences have ended."""
         self.settling = False
         self.stale = ""
         """Reason why this router must not go on: a newer one has been met."""
@@ -141,6 +148,9 @@ class LiveRouter:
             queued = self.engine.outbox.queued
             for rid in [rid for rid in queued if rid >> RID_BITS == number]:
                 self.engine.on_cancel(now_ns, rid)
+        elif role == "backend" and self.fleet.spares.take(link) is not None:
+            self.meters.on_gone(role, number)
+            LOG.info("spare gone", extra=fields(backend=number, reason=str(closed)))
         elif role == "backend" and self.fleet.backend_of(link) is not None:
             running = self.fleet.state_of(number).running
             self._remove_backend(now_ns, number, closed)
@@ -172,6 +182,8 @@ class LiveRouter:
                     self._on_evidence(now_ns, message)
                 elif isinstance(message, Place):
                     self._place(message)
+                elif isinstance(message, Truth):
+                    self._on_truth(message)
                 elif isinstance(message, FrontendStats):
                     self._on_stats(link, message)
                 else:
@@ -232,6 +244,8 @@ class LiveRouter:
         request.tenant = submit.tenant
         request.rows = max(1, submit.rows)
         request.ticket = submit.payload
+        if submit.sequence is not None:
+            request.sequence = SequenceStep(*submit.sequence)
         wishes = self.clients.wishes
         request.allowed = wishes.allowed(application, submit.accuracy_floor, submit.pinned)
         if self.fleet.separation.active and not self._set_apart(now_ns, request):
@@ -243,16 +257,19 @@ class LiveRouter:
             self.engine.on_request(now_ns, request)
 
     def _set_apart(self, now_ns: int, request: Request) -> bool:
-        """Set a request apart where it has to be; false where its party is refused."""
+        """Set a request apart where it has to be; false where its party is refused. One of a
+        sequence runs where the state is, in any company."""
         separation = self.fleet.separation
         if separation.refused_ns(now_ns, request):
             self._refuse(now_ns, request, DropReason.BLAMED)
             return False
-        request.apart = separation.apart(now_ns, request)
+        if request.sequence is None:
+            request.apart = separation.apart(now_ns, request)
         return True
 
     def _refuse(self, now_ns: int, request: Request, reason: str = DropReason.LATE) -> None:
         """Drop a request that has no chance, before it takes another one's place."""
+        self.engine.on_refused(now_ns, request)
         drop = Drop(request, self.engine.outbox.true_reason(request, reason))
         self.engine.ledger.on_drop(request, drop.reason)
         self.meters.on_drop(now_ns, drop)
@@ -274,13 +291,30 @@ class LiveRouter:
         else:
             self.engine.on_update(now_ns, evidence.rid, evidence.accuracies)
 
+    def _on_truth(self, truth: Truth) -> None:
+        told = truth.label, truth.variant, truth.answer, truth.tenant
+        self.built.on_truth(truth.application, *told)
+
     # Backends
 
     def _on_ready(self, now_ns: int, link: LinkPeer, ready: Ready) -> None:
         number, fleet = link.peer.number, self.fleet
-        if not ready.variants and not ready.empty:
+        leaves = not ready.variants and not ready.empty
+        spare = fleet.spares.take(link) if leaves or ready.spare_of < 0 else None
+        if leaves:
             self._drain(now_ns, link)
             return
+        if ready.spare_of >= 0:
+            if fleet.backend_of(link) is None:
+                fleet.on_spare(link, ready)
+            else:
+                self._stray(link, ready)
+            return
+        if spare is not None and spare.first in fleet.backends:
+            # Its process has ended, though the end of its link has not been read yet.
+            ended = fleet.backends[spare.first].link
+            self.on_down(ended, REPLACED)
+            ended.close(REPLACED.code, REPLACED.detail)
         if fleet.backend_of(link) is None:
             if number in fleet.backends:
                 # It came back before its old link was seen to end.
@@ -292,8 +326,12 @@ class LiveRouter:
             self.notifier.publish_unavailable()
 
     def _drain(self, now_ns: int, link: LinkPeer) -> None:
-        """Let a backend go; one that has not announced itself here has nothing to finish."""
+        """Let a backend go; one that has not announced itself here has nothing to finish. One that
+        holds sequences goes on until they have ended, or it waits no longer."""
         if self.fleet.backend_of(link) is not None:
+            if not self.engine.vacate(now_ns, link.peer.number):
+                self.vacating[link.peer.number] = link
+                return
             self.fleet.drain(now_ns, link.peer.number)
             # Batches granted in this tick go out before the message that nothing more comes.
             self._carry_out(now_ns)
@@ -363,6 +401,8 @@ class LiveRouter:
     def _settle(self) -> None:
         self.settling = False
         now_ns = self.clock()
+        for link in self._vacated(now_ns) if self.vacating else ():
+            self._drain(now_ns, link)
         for backend in self.supervisor.hung(now_ns):
             link, running = self.fleet.backends[backend].link, self.fleet.state_of(backend).running
             # It may come back when it has ended its batch.
@@ -379,6 +419,16 @@ class LiveRouter:
         self.fleet.flush()
         self.timer.set(min(self.engine.wake_at_ns(), self.supervisor.wake_at_ns()))
 
+    def _vacated(self, now_ns: int) -> list[LinkPeer]:
+        """Backends that were to go, and hold no sequence any more."""
+        found: list[LinkPeer] = []
+        for number, link in list(self.vacating.items()):
+            if self.fleet.backend_of(link) is None:
+                del self.vacating[number]
+            elif self.engine.vacate(now_ns, number):
+                found.append(self.vacating.pop(number))
+        return found
+
     def _carry_out(self, now_ns: int) -> None:
         for effect in self.engine.take_effects():
             if isinstance(effect, Dispatch):
@@ -391,6 +441,7 @@ class LiveRouter:
                 if effect.reason == DropReason.LATE:
                     self.lead.on_late(now_ns, effect.request)
             elif isinstance(effect, Answer):
+                self.meters.on_short_circuit(effect.request)
                 self.notifier.short_circuit(effect)
             elif isinstance(effect, Verdict):
                 self.supervisor.on_verdict(now_ns, effect)
@@ -399,6 +450,11 @@ class LiveRouter:
             elif isinstance(effect, Compute):
                 source = self.engine.sources[effect.application]
                 self.submit_work(effect.work, partial(self._on_computed, effect, source))
+            elif isinstance(effect, EndSession):
+                if effect.backend in self.fleet.backends:
+                    link = self.fleet.backends[effect.backend].link
+                    name = self.built.variants[effect.variant]
+                    self.fleet.send(link, EndSequence(name, effect.key))
             elif isinstance(effect, Load | Unload) and effect.backend in self.fleet.backends:
                 name = self.built.variants[effect.variant]
                 order = LoadVariant(name) if isinstance(effect, Load) else UnloadVariant(name)

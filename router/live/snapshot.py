@@ -6,18 +6,23 @@ from typing import NamedTuple, TypeVar
 
 from fermata.foundation.units import NEVER
 from fermata.router.assembly import policy_of
+from fermata.router.core.engine import Engine
+from fermata.router.live.cameras import cameras
 from fermata.router.live.driver import LiveRouter
 from fermata.router.policies.pool_signals import read_pools
 from fermata.router.telemetry.snapshot import (
     ApplicationSnapshot,
     BackendProcessSnapshot,
     BackendSnapshot,
+    CameraSnapshot,
     FrontendSnapshot,
+    LookSnapshot,
     PlacementSnapshot,
     PolicySnapshot,
     PoolSnapshot,
     ProcessesSnapshot,
     RouterSnapshot,
+    SpareSnapshot,
     StreamsSnapshot,
     SubClusterSnapshot,
     VariantSnapshot,
@@ -26,6 +31,8 @@ from fermata.router.telemetry.snapshot import (
 LATENESS = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 APPLICATIONS, BACKENDS = 8, 64
 """So many of each are read before others have their turn on the router's loop."""
+CLASSES = 20
+"""Classes whose frequencies are told: the most frequent ones."""
 Key = TypeVar("Key")
 Read = TypeVar("Read")
 Slices = Generator[None, None, Read]
@@ -61,7 +68,6 @@ def snapshot_in_slices(
     Whoever comes or goes between two slices may be in one part and not in another.
     """
     engine, now_ns = live.engine, live.clock()
-    wake_ns = engine.wake_at_ns()
     up_ns, sub_clusters = now_ns - live.started_at_ns, _sub_clusters(live, now_ns)
     yield
     parts = yield from _parts(live, now_ns)
@@ -81,7 +87,7 @@ def snapshot_in_slices(
         lost_backends=[f"{number}: {reason}" for number, reason in live.supervisor.losses],
         retired_backends=dict(live.supervisor.retired),
         ejected_backends=dict(live.supervisor.outliers.ejected),
-        next_wake_in_ns=None if wake_ns == NEVER else wake_ns - now_ns,
+        next_wake_in_ns=_wake_in_ns(engine, now_ns),
         lead_ns=live.lead.lead_ns,
         link_ns=live.lead.link_ns,
         timer_late_ns={name: live.lead.late.quantile(share) for name, share in LATENESS},
@@ -90,6 +96,7 @@ def snapshot_in_slices(
         loads={name: list(counts) for name, counts in sorted(live.meters.loads.items())},
         failures=live.meters.failures,
         non_finite=dict(sorted(live.meters.non_finite.items())),
+        spares=_spares(live),
         applications=parts.applications,
         tenants={name: dict(told) for name, told in sorted(live.meters.tenants.items())},
         absent=dict(live.fleet.availability.unavailable),
@@ -107,6 +114,7 @@ def snapshot_in_slices(
         tasks=tasks,
         links_refused=links_refused,
         recent=recent,
+        cameras=parts.cameras,
     )
 
 
@@ -119,6 +127,7 @@ class _Parts(NamedTuple):
     backends: dict[int, BackendSnapshot]
     processes: ProcessesSnapshot
     placement: PlacementSnapshot
+    cameras: list[CameraSnapshot]
 
 
 def _parts(live: LiveRouter, now_ns: int) -> Slices[_Parts]:
@@ -134,7 +143,14 @@ def _parts(live: LiveRouter, now_ns: int) -> Slices[_Parts]:
     processes = yield from _processes(live)
     placement = live.fleet.placement.snapshot(live.fleet.backends)
     yield
-    return _Parts(applications, policies, variants, backends, processes, placement)
+    listed = cameras(live.clients, live.meters)
+    yield
+    return _Parts(applications, policies, variants, backends, processes, placement, listed)
+
+
+def _wake_in_ns(engine: Engine, now_ns: int) -> int | None:
+    wake_ns = engine.wake_at_ns()
+    return None if wake_ns == NEVER else wake_ns - now_ns
 
 
 def _sliced(
@@ -170,6 +186,26 @@ def _application(live: LiveRouter, number: int, now_ns: int) -> ApplicationSnaps
         slack=meter.slack.snapshot(),
         streams=StreamsSnapshot(streams, worst, worst_bad_rate),
         policy=live.engine.sources[number].describe(),
+        looks=_looks(live, number),
+    )
+
+
+def _looks(live: LiveRouter, number: int) -> LookSnapshot | None:
+    estimator = live.built.estimators[number]
+    if estimator is None:
+        return None
+    truths, learnt = estimator.truths, estimator.frequencies
+    shares = learnt.settled.tolist()
+    most = sorted(range(len(shares)), key=shares.__getitem__, reverse=True)[:CLASSES]
+    return LookSnapshot(
+        looked=estimator.looked,
+        short_circuits=live.meters.applications[number].short_circuits,
+        alarms=learnt.alarms,
+        truths=truths.count,
+        truths_refused=truths.refused,
+        judged=truths.looks_told,
+        right=truths.looks_right,
+        frequencies={each: shares[each] for each in sorted(most)},
     )
 
 
@@ -231,6 +267,13 @@ def _processes(live: LiveRouter) -> Slices[ProcessesSnapshot]:
     return ProcessesSnapshot(frontends, backends)
 
 
+def _spares(live: LiveRouter) -> dict[int, SpareSnapshot]:
+    return {
+        number: SpareSnapshot(each.first, each.kind, sorted(each.held))
+        for number, each in sorted(live.fleet.spares.waiting.items())
+    }
+
+
 def _sub_clusters(live: LiveRouter, now_ns: int) -> list[SubClusterSnapshot]:
     for rank in live.engine.ranks:
         rank.settle(now_ns)
@@ -279,7 +322,7 @@ def _backend(live: LiveRouter, number: int) -> BackendSnapshot | None:
         kind=live.fleet.accelerator_types.name_of(state.kind),
         models=live.fleet.availability.names(number),
         running=state.running is not None,
-        queued=state.queued is not None,
+        queued=bool(state.queued),
         draining=state.draining,
         factor=live.engine.costs.backend_factor.get(number, 1.0),
         runs_in=live.fleet.backends[number].runs_in,

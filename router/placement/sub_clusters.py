@@ -244,7 +244,7 @@ class SubClusters:
 
     def _leave(self, now_ns: int, backend: int) -> None:
         state = self.engine.backend(backend)
-        if state.running is not None or state.queued is not None:
+        if state.batches():
             return
         rank, kind = self.leaving.pop(backend), state.kind
         self.engine.on_backend_down(now_ns, backend)
@@ -287,7 +287,7 @@ class SubClusters:
             return
         needed = self._needed(self.of_backend[backend])
         state = self.engine.backend(backend)
-        used = {batch.variant for batch in (state.running, state.queued) if batch is not None}
+        used = {batch.variant for batch in state.batches()}
         self.untidy.discard(backend)
         # One that has nothing to serve keeps what it has: the next plan may want it.
         surplus = self.held[backend] - needed if needed else frozenset[int]()

@@ -58,6 +58,11 @@ class ApplicationSpec:
     runs no other where it is set."""
     newest: bool = False
     """A new frame of a stream replaces the queued one; in simulations, streams are `clients`."""
+    sequences: bool = False
+    """Its model keeps a state between the requests of a sequence: they run in order, on the backend
+    that the sequence was started on."""
+    sequence_idle_ns: PositiveTime = 0
+    """A sequence without a request for so long ends; absent: a minute."""
     policy: str = ""
     """A policy of its own, in place of the router's; see docs/scenarios.md."""
     policy_options: Mapping[str, object] = field(default_factory=dict)

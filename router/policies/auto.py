@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fermata.foundation.units import NEVER
 from fermata.router.policies.application import ApplicationSpec
+from fermata.router.policies.sequences import SEQUENCES
 
 AUTO = "auto"
 CHOOSING = "lookahead"
@@ -27,6 +28,8 @@ def resolved(
     application: ApplicationSpec, policy: str, options: Mapping[str, object]
 ) -> tuple[str, Mapping[str, object]]:
     """The policy that serves an application, and its options, where `auto` may be asked for."""
+    if application.sequences:
+        return SEQUENCES, options if policy == SEQUENCES else {}
     if policy != AUTO:
         return policy, options
     if not leaves_choice(application) or not application.accuracies:

@@ -36,6 +36,7 @@ from fermata.router.policies.ramsis.slo_classes import classes_of
 from fermata.router.policies.rl.checkpoint import load_checkpoint
 from fermata.router.policies.rl.slot_routing import SlotRouting, SlotRoutingOptions
 from fermata.router.policies.routing.deadline import DeadlineRouting, RoutingOptions
+from fermata.router.policies.sequences import SEQUENCES, SequenceOptions, SequenceQueues
 from fermata.router.policies.sneakpeek import options as sneakpeek
 from fermata.router.policies.sneakpeek.source import WindowScheduler
 
@@ -167,6 +168,10 @@ def _ramsis(families: Sequence[Family], options: Any, rng: random.Random) -> lis
     return [classes_of(family, options) for family in families]
 
 
+def _sequences(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
+    return [SequenceQueues(family, options) for family in families]
+
+
 def _load_granular(families: Sequence[Family], options: Any, rng: random.Random) -> list[Source]:
     return [LoadGranular(family, options) for family in families]
 
@@ -223,6 +228,7 @@ POLICIES: dict[str, Policy] = {
     ),
     "jellyfish-plus": Policy(JellyfishPlusOptions(), _load_granular, chooses=True),
     "model-switching": Policy(ModelSwitchingOptions(), _model_switching, chooses=True),
+    SEQUENCES: Policy(SequenceOptions(), _sequences),
     AUTO: Policy(AutoOptions(), _auto),
 }
 

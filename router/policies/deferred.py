@@ -113,11 +113,9 @@ class ModelThread(Source):
     # Events
 
     def on_request(self, now_ns: int, request: Request) -> Sequence[int]:
-        if self.rate.on_arrival(now_ns):
+        if self.rate.on_arrival(now_ns, request.rows):
             self._aim(request.deadline_ns - request.arrived_at_ns)
             self.timers.arm(self.silence, now_ns + self.rules.silent_ns)
-        if request.rows > 1:
-            self.rate.count += request.rows - 1
         if request.start_by_ns != NEVER and not self.framed:
             self.framed = True
         queue = self.queue
@@ -231,10 +229,13 @@ class ModelThread(Source):
         end_by_ns = self.queue.first().deadline_ns
         while size > 1 and now_ns + lead.ns(size) + self.plan_ns[size] > end_by_ns:
             size -= 1
+        full = False
         if self.queue.extra:
             size = self._whole(size)
+            # Rows of one request stay together: the next one finds no room.
+            full = size < self.queue.rows
         self.hold_until_ns = self._hold_until_ns(self.queue.head, size)
-        self._stand(now_ns, size, end_by_ns - lead.ns(size))
+        self._stand(now_ns, size, end_by_ns - lead.ns(size), full)
 
     def _whole(self, size: int, first: int = -1) -> int:
         """The most places up to that size that whole requests fill, from the first one on."""
@@ -304,15 +305,14 @@ class ModelThread(Source):
             for request in items[first : first + size]
         )
 
-    def _stand(self, now_ns: int, size: int, end_by_ns: int) -> None:
+    def _stand(self, now_ns: int, size: int, end_by_ns: int, full: bool = False) -> None:
         """Bid for a batch of this size whose run, begun without delay, must end by then."""
         before, self.size = self.size, size
         plan_ns = self.plan_ns
         bid = self.standing_bid
         bid.size = size
         bid.expires_at_ns = bid.key = end_by_ns - plan_ns[size]
-        full = size == self.cost.size_max or (self.queue.extra and size < self.queue.rows)
-        if full or size >= self.at_once:
+        if full or size >= self.at_once or size == self.cost.size_max:
             # Not before everything of this instant has arrived: frames of cameras come together.
             if before == 0 or bid.ripe_at_ns > now_ns:
                 bid.ripe_at_ns = min(now_ns + 1, bid.expires_at_ns)

@@ -23,14 +23,18 @@ class Unassigned:
         if self.heap[0][2] is request:
             self.source.timers.arm(self.timer, until_ns + 1)
 
-    def drop_hopeless(self, now_ns: int) -> None:
+    def drop_hopeless(self, now_ns: int) -> list[Request]:
+        """Drop those that have waited for too long; returns them."""
         heap = self.heap
+        dropped: list[Request] = []
         while heap and heap[0][0] < now_ns:
             request = heappop(heap)[2]
             if self._waits(request):
                 self.source.outbox.drop(request, DropReason.LATE)
+                dropped.append(request)
         if heap:
             self.source.timers.arm(self.timer, heap[0][0] + 1)
+        return dropped
 
     def take_all(self) -> list[Request]:
         """Everyone who still waits, in order of arrival."""

@@ -58,7 +58,7 @@ class BackendFrame:
     sub_cluster: int
     kind: str
     state: str
-    """`running`, `idle`, `draining`."""
+    """`running`, `idle`, `draining`, or `spare of` another one."""
     models: tuple[str, ...]
     batches: tuple[BatchFrame, ...]
     """The last ones, in order."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fermata.router.assembly import Assembly, RouterConfig
-from fermata.router.core.events import Batch, Drop, DropReason
+from fermata.router.core.events import Batch, Drop, DropReason, Request
 from fermata.router.links.messages import BackendStats, FrontendStats
 from fermata.router.telemetry.histogram import LATENCY_NS, SHORT_NS, SLACK_NS, Histogram
 from fermata.router.telemetry.stream_counts import StreamCounts
@@ -40,6 +40,7 @@ class ApplicationMeter:
         "queue_delay",
         "rated",
         "received",
+        "short_circuits",
         "slack",
         "streams",
     )
@@ -57,6 +58,8 @@ class ApplicationMeter:
         self.answered: dict[str, int] = {}
         """Outcomes that frontends reported: `good`, `late`, or a reason."""
         self.streams = StreamCounts()
+        self.short_circuits = 0
+        """Requests that a look was the answer to."""
 
 
 class Meters:
@@ -129,6 +132,9 @@ class Meters:
         elif accuracy is not None:
             meter.expected_right += accuracy * len(requests)
             meter.rated += len(requests)
+
+    def on_short_circuit(self, request: Request) -> None:
+        self.applications[request.application].short_circuits += 1
 
     def on_drop(self, now_ns: int, drop: Drop) -> None:
         request = drop.request

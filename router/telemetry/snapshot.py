@@ -26,6 +26,27 @@ class StreamsSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class LookSnapshot:
+    """Looks at the requests of one application, since the router started."""
+
+    looked: int
+    short_circuits: int
+    """Requests that a look was the answer to."""
+    alarms: int
+    """Changes of class frequencies that were found."""
+    truths: int
+    """True classes told by clients, of those that counted."""
+    truths_refused: int
+    """Those beyond their tenant's share."""
+    judged: int
+    """Short circuits whose true class was told."""
+    right: int
+    """Those of them that were right."""
+    frequencies: Mapping[int, float]
+    """Share of the most frequent classes, as learnt."""
+
+
+@dataclass(frozen=True, slots=True)
 class ApplicationSnapshot:
     """One application, since the router started."""
 
@@ -49,6 +70,8 @@ class ApplicationSnapshot:
     streams: StreamsSnapshot
     policy: Mapping[str, float]
     """The policy's own description of itself."""
+    looks: LookSnapshot | None = None
+    """None where nothing looks at its requests."""
 
     @property
     def bad(self) -> int:
@@ -138,6 +161,16 @@ class BackendSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class SpareSnapshot:
+    """A process that waits for the end of a backend."""
+
+    first: int
+    """Number of that backend."""
+    kind: str
+    models: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSnapshot:
     """Backends that some applications share, or that one policy has for itself."""
 
@@ -178,6 +211,35 @@ class PlacementSnapshot:
     backends: Mapping[int, int]
     on_their_way: list[str]
     """Applications that are moving."""
+
+
+@dataclass(frozen=True, slots=True)
+class CameraSnapshot:
+    """A client that reports its network, and is mapped to a variant or left out."""
+
+    application: str
+    client: str
+    """Its name, or its number where it has none."""
+    bandwidth_bps: float
+    """As it measures its uplink; 0: not yet."""
+    declared_fps: float
+    fps: float
+    """Frames a second that came in the last full second."""
+    size_asked: int
+    """Side that it was told to send; 0: not yet."""
+    size_sent: int
+    """Side of its last frame."""
+    source_size: int
+    """The largest side that its source fills; 0: it does not say."""
+    variant: str
+    """The DNN that serves it; empty: none."""
+    backend: int
+    frames: int
+    """Frames of the last half to one minute, and those of them that were late or refused."""
+    missed: int
+    served: bool
+    reason: str
+    """Reason why it is left out; empty while it is served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,5 +293,9 @@ class RouterSnapshot:
     recent: Mapping[str, list[RecentBatch]] | None = None
     """Batches of the last seconds on each backend, where they were asked for."""
     non_finite: Mapping[str, int] = field(default_factory=dict)
-    """Requests whose outputs held a NaN or an infinity, by variant. Last: the control plane of the
-    version before reads these by their place."""
+    """Requests whose outputs held a NaN or an infinity, by variant. Last, as the next two: the
+    control plane of the version before reads these by their place."""
+    spares: Mapping[int, SpareSnapshot] = field(default_factory=dict)
+    """By their own numbers; none of them is among the backends."""
+    cameras: list[CameraSnapshot] = field(default_factory=list)
+    """Clients that report their network."""

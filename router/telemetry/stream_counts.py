@@ -72,6 +72,16 @@ class StreamCounts:
         if not good:
             now.bad[slot] += 1
 
+    def of(self, client: int) -> tuple[int, int]:
+        """(all, bad) of one stream."""
+        found = [0, 0]
+        for half in (self.now, self.before):
+            slot = half.slots.get(client)
+            if slot is not None:
+                found[0] += half.all[slot]
+                found[1] += half.bad[slot]
+        return found[0], found[1]
+
     def _turn(self, now_ns: int) -> None:
         fresh = now_ns - self.turned_at_ns <= 2 * self.window.half_ns
         self.before = self.now if fresh else Half()

@@ -36,6 +36,8 @@ def simulated(where: str, application: Application) -> Application:
     )
     if application.newest and not clients:
         refuse(f"{where}.newest", True, "needs clients, whose frames supersede one another")
+    if application.sequences and not clients:
+        refuse(f"{where}.sequences", True, "needs clients, each with a sequence at a time")
     classes, content = None, None
     if application.class_options is not None:
         classes, content = resolve_content(f"{where}.classes", application.class_options, profiles)

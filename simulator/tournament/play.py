@@ -7,6 +7,7 @@ import numpy as np
 
 from fermata.foundation.errors import ConfigError
 from fermata.router.policies.catalog import POLICIES
+from fermata.router.policies.sequences import SEQUENCES
 from fermata.simulator.arrivals import Arrivals, generate
 from fermata.simulator.run import Driver, RunLog
 from fermata.simulator.scenario.scenario import Scenario, read_scenario
@@ -14,9 +15,12 @@ from fermata.simulator.tournament.bound import fluid_bound
 from fermata.simulator.tournament.draw import Draw
 
 NEED_MORE = frozenset(
-    ("rl", "model-switching", "sneakpeek", "grouped", "lo-edf", "lo-priority", "maxacc-edf")
+    (
+        *("rl", "model-switching", "sneakpeek", "grouped", "lo-edf", "lo-priority", "maxacc-edf"),
+        SEQUENCES,
+    )
 )
-"""Policies that need training, measured limits or evidence of what requests hold."""
+"""Policies that need training, measured limits, evidence of what requests hold, or sequences."""
 PLAYERS = tuple(name for name in POLICIES if name not in NEED_MORE)
 
 

@@ -27,13 +27,8 @@ from fermata.commands.main import app
 from fermata.commands.view import Record
 from fermata.deployments.config.deployment import DeploymentConfig, load_config
 from fermata.deployments.config.frontend_options import frontend_options
-from fermata.deployments.config.resolve import (
-    known_profiles,
-    model_specs,
-    registry,
-    router_config,
-    variants,
-)
+from fermata.deployments.config.resolve import known_profiles, model_specs, router_config, variants
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.control.scaling import ScalingLoop
 from fermata.deployments.sneakpeek.store import load_model, read_data
 from fermata.partitioner.plan import Plan
@@ -321,7 +316,9 @@ def _deployment(path: str) -> Meaning:
 
 
 def _loaded(spec: Any) -> Meaning:
-    told = _pick(spec, "name model batch_size_max input_shape input_dtype fit half")
+    told = _pick(spec, "name model batch_size_max input_shape input_dtype")
+    told["half"] = spec.precision == "auto"
+    told["fit"] = "" if spec.frames is None else spec.frames.fit
     return {**told, "run_ns": _at_sizes(spec.table_ns)}
 
 
@@ -362,7 +359,8 @@ def _served(application: Any) -> Meaning:
 def _offered(model: Any, version: str) -> Meaning:
     labels, image = model.labels, "height width mean std fit resize bicubic channels_last"
     return {
-        **_pick(model, "name slo_ns hard_limit_ns versions share boxes sides variants takes_bytes"),
+        **_pick(model, "name slo_ns hard_limit_ns versions share sides variants takes_bytes"),
+        "boxes": model.boxes is not None,
         "version": version,
         "served_as": model.application(version),
         "input": _pick(model.input, "name datatype shape"),

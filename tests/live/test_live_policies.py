@@ -68,7 +68,8 @@ def processes(root: int) -> dict[int, str]:
         path = Path(f"/proc/{pid}/cmdline")
         words = path.read_bytes().decode(errors="replace") if path.exists() else ""
         if any(each in words for each in OURS):
-            found[pid] = words.split("\0")[0]
+            # Ray appends what a process is doing.
+            found[pid] = words.split("\0")[0].partition(".")[0]
     return found
 
 

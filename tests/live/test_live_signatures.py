@@ -219,7 +219,7 @@ def test_rest_reads_compressed_bodies_and_refuses_what_it_does_not_serve() -> No
         ):
             status, answer = send(infer, packed, encoding)
             assert (status, said in answer) == (400, True)
-        status, said = send("/v2/systemsharedmemory/status", None, "identity")
+        status, said = send("/v2/systemsharedmemory", None, "identity")
         assert (status, "is not served: see /v2/openapi.json" in said) == (404, True)
         assert send("/v2/models/fusion/infer", None, "identity")[0] == 405
 

@@ -15,7 +15,7 @@ from fermata.deployments.models.catalog import EMBEDDED, describe, open_model
 from fermata.deployments.models.minilm import Tokens, embed, load_weights, weights_folder
 from fermata.deployments.models.model import Array
 from fermata.deployments.models.network import load_torchvision
-from fermata.deployments.models.picture import Pixels, centre_square, whole_frame
+from fermata.deployments.models.pictures.picture import Pixels, centre_square, whole_frame
 from fermata.deployments.models.video import bundled_video
 from fermata.foundation.errors import ConfigError
 

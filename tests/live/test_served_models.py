@@ -29,8 +29,8 @@ from fermata.deployments.models import detector
 from fermata.deployments.models.catalog import open_model
 from fermata.deployments.models.minilm import Tokens
 from fermata.deployments.models.model import Array
-from fermata.deployments.models.picture import Pixels, centre_square, whole_frame
-from fermata.deployments.models.picture_decoding import decode
+from fermata.deployments.models.pictures.decoding import decode
+from fermata.deployments.models.pictures.picture import Pixels, centre_square, whole_frame
 
 pytestmark = pytest.mark.live
 

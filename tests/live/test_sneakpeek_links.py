@@ -19,9 +19,11 @@ from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
 from fermata.deployments.backend.swapping import SwappingRunner
-from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import load_config
-from fermata.deployments.config.resolve import peeks, registry, router_config
+from fermata.deployments.config.process_options import store_options
+from fermata.deployments.config.resolve import router_config
+from fermata.deployments.config.served.looks import peeks
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.models.digits import held_out, load

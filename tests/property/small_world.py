@@ -13,6 +13,7 @@ from fermata.foundation.units import NEVER, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import Batch, Compute, Dispatch, Drop, DropReason, Request
+from fermata.router.core.matching.rank import RULES
 from fermata.router.core.shares import FairAdmission
 from fermata.router.policies.deferred import ModelThread
 
@@ -101,7 +102,7 @@ class Machine:
     """So many batches give no results."""
     life: int = 0
     running: Batch | None = None
-    waiting: Batch | None = None
+    waiting: list[Batch] = field(default_factory=list)
     resident: frozenset[int] | None = None
     began_at_ns: int = 0
 
@@ -257,11 +258,11 @@ class World:
 
     def take_down(self, backend: int) -> None:
         machine = self.machines[backend]
-        for batch in (machine.running, machine.waiting):
+        for batch in (machine.running, *machine.waiting):
             for request in batch.requests if batch else ():
                 fate = self.fates[request.rid]
                 fate.ended, fate.excused = "", True
-        machine.up, machine.running, machine.waiting = False, None, None
+        machine.up, machine.running, machine.waiting = False, None, []
         machine.life += 1
         self.engine.on_backend_down(self.now_ns, backend)
         self.settle()
@@ -303,9 +304,8 @@ class World:
                 fate.ended, fate.excused = "", True
         machine.running = None
         run_ns = self.now_ns - machine.began_at_ns
-        following, machine.waiting = machine.waiting, None
-        if following is not None:
-            self.start(backend, following)
+        if machine.waiting:
+            self.start(backend, machine.waiting.pop(0))
         left_out = list(batch.requests) if failed else ()
         ended = self.engine.on_done(self.now_ns, backend, run_ns, failed=failed, left_out=left_out)
         assert ended is batch
@@ -363,7 +363,7 @@ class World:
         assert not machine.draining
         assert self.name == "swapper" or machine.holds((batch.variant,))
         assert not machine.ejected
-        assert machine.waiting is None, "at most one batch beside the running one"
+        assert len(machine.waiting) < RULES.queued_max, "more wait than the rules allow"
         assert batch.start_at_ns >= self.now_ns
         end_at_ns = batch.start_at_ns + batch.plan_ns
         for request in batch.requests:
@@ -374,7 +374,7 @@ class World:
         if machine.running is None:
             self.start(effect.backend, batch)
         else:
-            machine.waiting = batch
+            machine.waiting.append(batch)
 
     def check_drop(self, effect: Drop, later: Sequence[object]) -> None:
         request, reason = effect.request, effect.reason

@@ -39,6 +39,29 @@ def _forgetting(retries: Retries) -> Callable[[Source | None, Request, Apart], S
     return forget
 
 
+def hung_in_company(what: object) -> None:
+    """Requests that were in a batch that hung are tried again, with others."""
+    if isinstance(what, LiveRouter):
+        engine = what.engine
+        down, again = engine.on_backend_down, engine._run_again
+
+        def forget(now_ns: int, backend: int, hung: bool = False) -> None:
+            if hung:
+                engine._run_again = lambda now_ns, request, _: again(now_ns, request, None)  # type: ignore[method-assign]
+            down(now_ns, backend)
+            engine._run_again = again  # type: ignore[method-assign]
+
+        engine.on_backend_down = forget  # type: ignore[method-assign]
+
+
+def hung_alone(what: object) -> None:
+    """Requests that were in a batch that hung are tried again, each alone."""
+    if isinstance(what, LiveRouter):
+        engine = what.engine
+        down = engine.on_backend_down
+        engine.on_backend_down = lambda now_ns, backend, hung=False: down(now_ns, backend)  # type: ignore[method-assign]
+
+
 def want_called_overload(what: object) -> None:
     """Requests are refused as overload while there is no backend."""
     if isinstance(what, LiveRouter):
@@ -96,6 +119,8 @@ MORE: dict[str, tuple[Plant, tuple[str, ...]]] = {
     "quarantined for ever": (quarantined_for_ever, ("poison",)),
     "nobody told of the fleet": (nobody_told_of_the_fleet, ("kill",)),
     "in flight for ever": (in_flight_for_ever, ("kill", "hang")),
+    "hung in company": (hung_in_company, ("hanging-input",)),
+    "hung alone": (hung_alone, ("hanging-input",)),
     "memory uncounted": (memory_uncounted, ()),
 }
 LASTING: dict[str, tuple[Plant, tuple[str, ...]]] = {

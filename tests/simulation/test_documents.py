@@ -12,7 +12,7 @@ from documents import PAGES, ROOT, Block, blocks, commands, play, serves
 
 from fermata.commands.main import app
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.resolve import registry
+from fermata.deployments.config.served.registry import registry
 from fermata.simulator.scenario.scenario import read_scenario
 
 README = ROOT / "README.md"

@@ -19,6 +19,7 @@ from fermata.router.core.lead import Lead
 from fermata.router.core.margins.ratios import RatioWindow
 from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.core.matching.lane import Lane
+from fermata.router.core.matching.rank import RULES
 from fermata.router.core.matching.standing import Standing
 from fermata.router.core.matching.time_share import TimeParty
 from fermata.router.core.pool import Pool
@@ -64,8 +65,8 @@ class Crowder(Told):
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         batch = super().grant(now_ns, slot)
         state = self.engine.backend(slot.backend)
-        if state.running is not None:
-            state.queued = batch
+        if state.running is not None and batch is not None:
+            state.queued = [batch] * RULES.queued_max
         return batch
 
     engine: Engine
@@ -214,8 +215,8 @@ def busy_backend_is_granted() -> None:
     engine.ranks[0]._grant(0, backend(engine), waits, waits.bid, engine.leads[0])
 
 
-@breaks("RankThread._grant", "state.queued is None")
-def two_batches_wait_on_a_backend() -> None:
+@breaks("RankThread._grant", "len(state.queued) < state.queued_max")
+def too_many_batches_wait_on_a_backend() -> None:
     source = Crowder()
     source.engine = make(source, lead_ns=ms(2))
     send(source.engine, 0)
@@ -307,11 +308,11 @@ def draining_backend_is_offered() -> None:
     engine.on_done(ms(5), 0, ms(5))
 
 
-@breaks("Lane.offer", "state.queued is None")
-def backend_with_a_batch_ahead_is_offered() -> None:
-    engine = busy()
+@breaks("Lane.offer", "state.running is not None or not state.queued")
+def backend_with_a_batch_that_nobody_starts_is_offered() -> None:
+    engine = make(Told())
     state = backend(engine)
-    state.queued = Batch(0, [request(1)])
+    state.queued = [Batch(0, [request(1)])]
     state.lane.offer(state, weak=False)
 
 

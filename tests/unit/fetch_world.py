@@ -7,6 +7,7 @@ from heapq import heappop, heappush
 
 from router_world import TABLE, FakeLink, FakeWake
 
+from fermata.deployments.backend.batch_pipeline import PipelineLimits
 from fermata.foundation.units import NEVER, SECOND, ms
 from fermata.router.assembly import RouterConfig
 from fermata.router.links.messages import RID_BITS, Done, Dropped, Message, Ready, Run, Submit
@@ -146,7 +147,7 @@ class FetchWorld:
     # Backends
 
     def _order(self, machine: Machine, run: Run) -> None:
-        assert len(machine.jobs) < 2
+        assert len(machine.jobs) < PipelineLimits().batches_max
         origins = frozenset(self.sent[rid].node for rid in run.rids)
         done = self.fetched[run.variant] = self.fetched.get(run.variant, 0) + 1
         fetch = Fetch(

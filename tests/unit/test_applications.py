@@ -36,6 +36,8 @@ SET: dict[str, Any] = {
     "input": {"dtype": "UINT8", "shape": [3, 8, 8], "image": True, "fit": "whole"},
     "inputs": [{"name": "ids", "dtype": "INT64", "shape": [-1], "optional": False}],
     "outputs": [{"name": "scores", "dtype": "FP32", "shape": [4]}],
+    "boxes": {"output": "found", "format": "xywh"},
+    "state": {"memory": "memory_out"},
     "shapes": {"buckets": [32, 128], "pad": False, "tokens_max": 512},
     "labels": ["cat", "dog"],
     "rows": [1, 4],
@@ -56,6 +58,7 @@ VARIANT_EXAMPLES: dict[str, Any] = {
     "swap_in_ms": 12.5,
     "batch_size_max": 7,
     "input_size": 160,
+    "precision": "bf16",
 }
 
 

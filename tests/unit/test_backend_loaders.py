@@ -227,6 +227,38 @@ def test_what_does_not_fit_is_refused_by_name(network: Any, tmp_path: Path) -> N
     assert budget.held == {}
 
 
+@pytest.mark.parametrize(
+    ("precision", "floats"),
+    [
+        ("auto", torch.float32),
+        ("fp32", torch.float32),
+        ("bf16", torch.bfloat16),
+        ("fp16", torch.float16),
+    ],
+)
+def test_weights_have_the_precision_that_is_asked_for(
+    precision: str, floats: Any, network: Any, tmp_path: Path
+) -> None:
+    script(network, path := tmp_path / "net.pt")
+    runner: Any = load(spec(str(path), precision=precision))
+    assert {each.dtype for each in runner.model.module.parameters()} == {floats}
+    answers = run(runner, batch())
+    assert answers.dtype == np.float32
+    off = np.abs(answers - wanted(network)).max()
+    assert off <= (0.02 if floats != torch.float32 else 1e-6)
+    assert (off > 1e-6) == (floats != torch.float32)
+
+
+def test_a_model_that_is_no_network_keeps_its_precision() -> None:
+    given = spec(f"{__name__}:make_doubling", precision="bf16")
+    with pytest.raises(ConfigError, match=r"precision=bf16, but .* leave precision out"):
+        load(given)
+
+
+def make_doubling(device: str) -> Any:
+    return lambda batch: 2 * batch
+
+
 def test_devices_are_found_or_refused_by_name() -> None:
     assert pick_device("cpu") == pick_device("emulated") == "cpu"
     if not torch.cuda.is_available():

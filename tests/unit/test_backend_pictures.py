@@ -26,7 +26,7 @@ from fermata.deployments.backend.execution.tensors import Array, InputError, Ite
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.device_fitting import fit_all, fits_on_device, normalise
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
-from fermata.deployments.models.picture_decoding import decode, fit, write
+from fermata.deployments.models.pictures.decoding import decode, fit, write
 from fermata.deployments.specs.served_model import ImageSpec
 from fermata.router.links.messages import Payload, Run
 

@@ -195,8 +195,9 @@ def test_refuses_what_it_cannot_take() -> None:
     assert pipeline.on_router_up(4) == "router term 4 is stale: this backend has met 5"
     order(pipeline, 1, 1)
     order(pipeline, 2, 2)
-    assert pipeline.on_run(0, 5, Run(3, "v", (3,), 0, 0)) == "batch 3 came while 2 others are here"
     assert pipeline.on_run(0, 5, Run(3, "v", (), 0, 0)) is not None
+    order(pipeline, 3, 3)
+    assert pipeline.on_run(0, 5, Run(4, "v", (4,), 0, 0)) == "batch 4 came while 3 others are here"
 
 
 def test_after_its_router_it_ends_what_runs_and_forgets_the_rest() -> None:

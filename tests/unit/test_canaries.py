@@ -9,7 +9,7 @@ from router_world import World
 from snapshots import application, router, snapshot
 
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.resolve import registry
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.control.canaries import canaries
 from fermata.deployments.specs.registry import UnloadedModelError
 from fermata.deployments.specs.status import DeploymentStatus

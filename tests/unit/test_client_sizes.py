@@ -10,7 +10,7 @@ from PIL import Image
 from fermata.clients.adaptation import SIDES, Adaptation
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
-from fermata.deployments.models.picture import CROP_MARGIN, centre_square
+from fermata.deployments.models.pictures.picture import CROP_MARGIN, centre_square
 from fermata.foundation.units import ms
 from fermata.router.policies.jellyfish.decision import Decider, SearchEffort
 from fermata.router.policies.jellyfish.known_clients import ClientNeeds

@@ -149,6 +149,37 @@ def test_at_most_one_batch_waits_on_a_backend() -> None:
     assert ran(engine) == [(0, 12, [2])]
 
 
+def test_two_batches_wait_where_they_run_shorter_than_their_lead() -> None:
+    engine = make(Told(), lead_ns=ms(12))
+    for rid, at_ms in enumerate((0, 1, 6, 11)):
+        advance(engine, ms(at_ms))
+        send(engine, rid, ms(at_ms))
+    advance(engine, ms(16))
+    # Each begins as the one before ends; a fourth has to wait until one has ended.
+    assert ran(engine) == [(0, 12, [0]), (0, 17, [1]), (0, 22, [2])]
+    engine.on_done(ms(17), 0, ms(5))
+    assert ran(engine) == []
+    advance(engine, ms(18))
+    assert ran(engine) == [(0, 29, [3])]
+    assert [batch.requests[0].rid for batch in engine.backend(0).batches()] == [1, 2, 3]
+    engine.on_backend_down(ms(19), 0)
+    assert engine.outbox.queued.keys() == {1, 2, 3}
+
+
+def test_one_batch_waits_on_a_backend_of_an_earlier_version() -> None:
+    engine = make(Told(), backends=0, lead_ns=ms(12))
+    engine.shallow.add(0)
+    engine.on_backend_up(0, 0)
+    for rid, at_ms in enumerate((0, 1, 6)):
+        advance(engine, ms(at_ms))
+        send(engine, rid, ms(at_ms))
+    advance(engine, ms(16))
+    assert ran(engine) == [(0, 12, [0]), (0, 17, [1])]
+    engine.on_done(ms(17), 0, ms(5))
+    advance(engine, ms(18))
+    assert [batch.requests[0].rid for batch in engine.backend(0).batches()] == [1, 2]
+
+
 def test_lead_grows_with_the_batch() -> None:
     engine = make(Told(), backends=0, lead_ns=ms(2))
     engine.ranks[0].lead_per_request_ns = ms(1)

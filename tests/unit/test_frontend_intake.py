@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fermata.applications.server_options import BoxOptions
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.tensors import (
@@ -28,7 +29,7 @@ from fermata.deployments.frontend.protocol.json_tensors import read_request, wri
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import best_classes, response_of, stream_refusal
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
-from fermata.deployments.models.picture_decoding import decode, fit, write
+from fermata.deployments.models.pictures.decoding import decode, fit, write
 from fermata.deployments.specs.registry import Registry, UnknownModelError
 from fermata.deployments.specs.served_model import Fit, ImageSpec, ServedModel, TensorSpec
 from fermata.foundation.errors import ConfigError
@@ -297,7 +298,7 @@ def test_boxes_come_back_in_pixels_of_the_clients_frame() -> None:
         ms(50),
         ms(50),
         image=ImageSpec(32, 32, fit="whole"),
-        boxes=True,
+        boxes=BoxOptions(),
     )
     request = pb.ModelInferRequest(model_name="faces")
     data = encoded("JPEG", 64, 48)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.resolve import registry
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.repository import (
     FixedRepositoryError,
     LoadFailedError,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fermata.deployments.models.jpeg_header import baseline_size
+from fermata.deployments.models.pictures.jpeg_header import baseline_size
 
 
 def picture(width: int = 50, height: int = 30, mode: str = "RGB") -> Image.Image:

@@ -3,6 +3,10 @@
 import json
 import logging
 import random
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.requests.observers import RequestObservers, observe_with
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.frontend.requests.request_log import RequestLog
-from fermata.deployments.frontend.requests.traces import Tracer
+from fermata.deployments.frontend.requests.tracing.traces import Tracer
 from fermata.foundation import logs
 from fermata.foundation.logs import LOG, LineHandler, LogOptions, debugging, fields, start_logs
 from fermata.foundation.units import NEVER, ms
@@ -87,6 +91,7 @@ def test_a_folder_that_cannot_be_written_ends_nothing(
     start_logs("p", LogOptions("info", str(tmp_path / "logs")))
     (tmp_path / "logs/p.jsonl").mkdir()
     LOG.warning("said nowhere")
+    LOG.handlers[-1].flush()
     assert "logs cannot be written: Is a directory" in capsys.readouterr().err
 
 
@@ -104,6 +109,56 @@ def test_lines_that_the_disk_does_not_take_in_time_are_counted(
     told = [json.loads(line) for line in "".join(written).splitlines()]
     assert [line["event"] for line in told] == ["e0", "e1", "lines left out"]
     assert told[-1]["lines"] == 3
+
+
+def test_a_slow_disk_holds_nobody_up() -> None:
+    """Lines above `debug` were written by whoever logs: a router, for as long as the disk took."""
+    free, written = threading.Event(), list[str]()
+
+    def write(text: str) -> None:
+        free.wait(30)
+        written.append(text)
+
+    handler = LineHandler("p", write)
+    began_s = time.monotonic()
+    for number in range(200):
+        handler.handle(logging.LogRecord("", logging.WARNING, "", 0, str(number), None, None))
+    assert time.monotonic() - began_s < 5
+    free.set()
+    handler.close()
+    lines = "".join(written).splitlines()
+    assert [json.loads(line)["event"] for line in lines] == [str(each) for each in range(200)]
+
+
+def test_a_line_above_debug_is_there_when_it_was_logged() -> None:
+    written: list[str] = []
+    handler = LineHandler("p", written.append)
+    for number in range(50):
+        handler.handle(logging.LogRecord("", logging.ERROR, "", 0, str(number), None, None))
+    assert len("".join(written).splitlines()) == 50 or handler.slow
+    handler.close()
+
+
+FULL = """
+from fermata.foundation.logs import LOG, LogOptions, start_logs
+start_logs("p", LogOptions("info"))
+for number in range(20):
+    LOG.warning("line %d", number)
+print("serves on")
+"""
+
+
+def test_a_full_disk_ends_nothing_where_errors_go_there_too() -> None:
+    """Ray keeps standard error in a file. A line that could not be written ended the process."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", FULL],
+            stdout=subprocess.PIPE,
+            stderr=full,
+            text=True,
+            check=False,
+        )
+    assert done.stdout == "serves on\n"
 
 
 def test_a_request_a_batch_and_a_drop_can_be_joined(tmp_path: Path) -> None:

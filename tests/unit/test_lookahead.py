@@ -136,3 +136,33 @@ def test_backlogs_of_others_count_as_far_as_they_are_due_before() -> None:
     assert market.ahead_ns(float(ms(10))) == pytest.approx(1100.0)
     market.leave(long)
     assert market.ahead_ns(float(ms(100))) == pytest.approx(1000.0)
+
+
+def rich_and_poor(end_ms: float = 50.0) -> tuple[Market, Stake, Stake]:
+    """One earns a hundred times as much with backend time as the other, which takes all it gets."""
+    market = Market()
+    rich, poor = staked(market, 1_000, end_ms), staked(market, 4_000)
+    rich.offer([Point(0, 1, ms(1), 0.5), Point(1, 1, ms(2), 0.9)])
+    poor.offer([Point(0, 1, ms(1), 0.5), Point(1, 1, ms(4), 0.512)])
+    return market, rich, poor
+
+
+def test_who_earns_far_more_has_time_to_spare() -> None:
+    market, rich, poor = rich_and_poor()
+    backends = 8.0
+    parts = [market.part_of(each, backends) for each in (rich, poor)]
+    # Two backends do for the best of the rich one; chance calls for some more.
+    assert parts[0] * backends > 2.3
+    assert parts[1] * backends > 4.0
+    assert sum(parts) == pytest.approx(1.0)
+
+
+def test_time_that_is_left_to_who_has_less_of_it_is_theirs() -> None:
+    market, rich, poor = rich_and_poor(end_ms=5.0)
+    parts = [0.0, 0.0]
+    for _ in range(3):
+        parts = [market.part_of(each, 8.0) for each in (rich, poor)]
+    even, wide, long = rich_and_poor()
+    assert parts[0] > even.part_of(wide, 8.0)
+    assert parts[1] < even.part_of(long, 8.0)
+    assert sum(parts) == pytest.approx(1.0)

@@ -21,7 +21,7 @@ from fermata.foundation.units import ms, seconds
 from fermata.router.core.signals import Promise
 from fermata.router.links.messages import Answered, BackendStats, Done, FrontendStats
 from fermata.router.telemetry.histogram import LATENCY_NS
-from fermata.router.telemetry.snapshot import PolicySnapshot
+from fermata.router.telemetry.snapshot import LookSnapshot, PolicySnapshot
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,7 +61,11 @@ def test_prometheus_reads_every_family() -> None:
     policies = {"cats": PolicySnapshot({"table_failures": 1.0}, "ended with status 1")}
     status = told(busy_world())
     promises = {"cats": PromiseStatus(Promise(0.8, 0.01), 0.79, 0.02)}
-    status = replace(status, router=replace(status.router, policies=policies))
+    looks = LookSnapshot(9, 4, 1, 3, 0, 2, 2, {0: 0.75, 1: 0.25})
+    cats = replace(status.router.applications["cats"], looks=looks)
+    applications = {**status.router.applications, "cats": cats}
+    told_router = replace(status.router, policies=policies, applications=applications)
+    status = replace(status, router=told_router)
     status = replace(status, scaling=scaling, promises=promises)
     text = prometheus_text(status)
     families = {family.name: family for family in parser.text_string_to_metric_families(text)}

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fermata.deployments.models.detector import decode, suppress, to_frame
-from fermata.deployments.models.picture import centre_square, reduction, whole_frame
+from fermata.deployments.models.pictures.picture import centre_square, reduction, whole_frame
 
 
 def maps() -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

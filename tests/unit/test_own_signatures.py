@@ -9,7 +9,8 @@ import pytest
 from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.resolve import model_specs, registry
+from fermata.deployments.config.resolve import model_specs
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.models.signatures import asked, own_signature, read_signature
 from fermata.deployments.specs.served_model import Signature, TensorSpec
 from fermata.foundation.errors import ConfigError

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fermata.deployments.models.picture_decoding import PIXEL_BYTES_MAX
-from fermata.fault_simulator.fuzzing.campaign import INPUT_BYTES, by_chance, mutated
+from fermata.deployments.models.pictures.decoding import PIXEL_BYTES_MAX
+from fermata.fault_simulator.fuzzing.campaign import INPUT_BYTES, by_lines, mutated
+from fermata.fault_simulator.fuzzing.codecs import server
+from fermata.fault_simulator.fuzzing.line_coverage import reached_lines
 from fermata.fault_simulator.fuzzing.parsers import (
     PARSERS,
     PIXELS_MAX,
@@ -16,7 +18,9 @@ from fermata.fault_simulator.fuzzing.parsers import (
     SLACK_BYTES,
     bounded_memory,
 )
+from fermata.fault_simulator.fuzzing.targets import TARGETS
 from fermata.foundation.errors import ConfigError
+from fermata.foundation.logs import LOG
 from fermata.profiles.store import load_file
 
 FOUND = [
@@ -38,13 +42,32 @@ def test_what_was_found_is_refused_by_name_now(name: str, data: str) -> None:
     PARSERS[name].read(bytes.fromhex(data))
 
 
-@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize("name", TARGETS)
 def test_every_seed_is_taken_and_short_chance_breaks_nothing(name: str) -> None:
-    seeds = PARSERS[name].seeds()
+    seeds = TARGETS[name].seeds()
     assert seeds
     for seed in seeds:
-        PARSERS[name].read(seed)
-    assert by_chance(name, seconds=0.5)
+        TARGETS[name].read(seed)
+    assert by_lines(name, 0.5, set())
+
+
+def test_an_input_that_reaches_a_new_line_leads_further() -> None:
+    with reached_lines() as reached:
+        PARSERS["rest"].read(b"\x00\x02{}")
+        before = len(reached)
+        PARSERS["rest"].read(b"\x00\x02{}")
+        assert len(reached) == before > 0
+        PARSERS["rest"].read(PARSERS["rest"].seeds()[0])
+        assert len(reached) > before
+
+
+def test_a_codec_that_blames_the_server_is_found() -> None:
+    """The stand-in frontend serves, and an error of its own is seen whoever caused it."""
+    server().check()
+    LOG.error("broken on purpose")
+    with pytest.raises(AssertionError, match="broken on purpose"):
+        server().check()
+    server().check()
 
 
 def test_a_picture_takes_no_more_memory_than_is_said() -> None:

@@ -16,7 +16,8 @@ from fermata.deployments.config.deployment import (
     read_config,
 )
 from fermata.deployments.config.frontend_options import decoders_of
-from fermata.deployments.config.resolve import model_specs, registry
+from fermata.deployments.config.resolve import model_specs
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.inputs.request_input import DEVICE_PIXELS_MAX, RequestInput
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest

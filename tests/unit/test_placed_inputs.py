@@ -23,6 +23,7 @@ from fermata.router.links.messages import (
     Dropped,
     Fetch,
     Payload,
+    Ready,
     Result,
     Returned,
     Run,
@@ -211,6 +212,17 @@ def test_a_backend_of_the_version_before_is_given_no_place() -> None:
     (order,) = world.backend.take(Run)
     assert (order.rids, order.inputs) == ((rid(1),), ())
     assert world.frontend.take(Unread) == [Unread((rid(1),))]
+
+
+def test_a_backend_of_the_version_before_takes_one_batch_ahead_until_it_is_renewed() -> None:
+    world = World()
+    assert world.router.fleet.state_of(world.backend.peer.number).queued_max == 2
+    for protocol, ahead in ((PLACES_FROM - 1, 1), (PLACES_FROM, 2)):
+        link = FakeLink("backend", world.backend.peer.number)
+        link.peer = msgspec.structs.replace(link.peer, protocol=protocol)
+        world.router.on_up(link)
+        world.hear(link, Ready("emulated", ("v",)))
+        assert world.router.fleet.state_of(link.peer.number).queued_max == ahead
 
 
 def test_a_router_tells_that_nobody_was_given_the_place_of_a_cancelled_request() -> None:

@@ -5,13 +5,9 @@ from typing import Any
 import pytest
 
 from fermata.deployments.config.deployment import BackendConfig, read_config
-from fermata.deployments.config.resolve import (
-    check_gpus,
-    gpus_each,
-    input_of,
-    model_specs,
-    registry,
-)
+from fermata.deployments.config.resolve import check_gpus, gpus_each, model_specs
+from fermata.deployments.config.served.inputs import input_of
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.specs.served_model import TensorSpec
 from fermata.foundation.errors import ConfigError
 
@@ -78,10 +74,10 @@ def test_the_serving_variant_says_what_the_input_is() -> None:
 def test_gpus_that_are_not_there_are_said_to_be_missing(device: str, there: float) -> None:
     backend = BackendConfig.model_validate({"device": device, "count": 2})
     with pytest.raises(ConfigError, match=f"needs 2 GPUs, and there are {there:g} here"):
-        check_gpus(backend, there)
+        check_gpus([backend], there)
 
 
 def test_who_asks_for_no_gpu_needs_none() -> None:
     for device in ("auto", "cpu", "emulated"):
-        check_gpus(BackendConfig.model_validate({"device": device, "count": 2}), 1.0)
-    check_gpus(BackendConfig.model_validate({"device": "cuda", "count": 2}), 2.0)
+        check_gpus([BackendConfig.model_validate({"device": device, "count": 2})], 1.0)
+    check_gpus([BackendConfig.model_validate({"device": "cuda", "count": 2})], 2.0)

@@ -22,7 +22,7 @@ from fermata.deployments.backend.execution.tensors import (
     view_rows,
 )
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.resolve import registry
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.protocol.replies import response_of

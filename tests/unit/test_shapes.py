@@ -1,5 +1,6 @@
 """Shape buckets: names, costs and batches of their own, padding with a mask, answers cut back."""
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,15 +20,11 @@ from fermata.deployments.backend.execution.runner import PlainRunner
 from fermata.deployments.backend.execution.tensors import InputError
 from fermata.deployments.backend.loaders import MemoryBudget
 from fermata.deployments.backend.model_store import ModelStore
-from fermata.deployments.config.backend_options import store_options
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.config.policies import policies, with_policies
-from fermata.deployments.config.resolve import (
-    known_profiles,
-    model_specs,
-    registry,
-    router_config,
-)
+from fermata.deployments.config.process_options import store_options
+from fermata.deployments.config.resolve import known_profiles, model_specs, router_config
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.protocol.parsing import parse_request
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.specs.backend import ModelSpec
@@ -139,6 +136,19 @@ def test_buckets_that_do_not_fit_the_inputs_are_refused(changed: Any, said: str)
         model_specs(known, known_profiles(known))
 
 
+@pytest.mark.parametrize("key", ["sequences", "state", "classes"])
+def test_buckets_go_without_what_spans_them(key: str) -> None:
+    given = {"sequences": True, "state": {"ids": "out"}, "classes": {"prior": [0.5, 0.5]}}
+    with pytest.raises(ConfigError, match=f"{key}='bert': goes without shapes; leave one"):
+        config(**{key: given[key]})
+
+
+def test_names_of_buckets_are_not_given_twice() -> None:
+    other = {"name": "plain", "slo_ms": 500, "variants": [{**VARIANT, "name": "base[32]"}]}
+    with pytest.raises(ConfigError, match="two variants are named 'base\\[32\\]'"):
+        read_config({"applications": [BERT, other]})
+
+
 def test_models_that_are_swapped_have_no_buckets() -> None:
     known = read_config({"applications": [BERT], "backend": {"swap": True}})
     with pytest.raises(ConfigError, match="swap would load it"):
@@ -226,7 +236,6 @@ SPEC = ModelSpec(
     bucket=8,
     pad=True,
     mask="mask",
-    stem="base",
 )
 
 
@@ -277,7 +286,7 @@ def test_inputs_that_a_bucket_does_not_hold_are_refused(item: Any, said: str) ->
 
 
 def test_pictures_are_padded_and_cut_along_both_sides() -> None:
-    spec = ModelSpec("p", "users:load", 4, (3, -1, -1), "FP32", bucket=6, pad=True, stem="p")
+    spec = ModelSpec("p", "users:load", 4, (3, -1, -1), "FP32", bucket=6, pad=True)
 
     def halves(batch: Any) -> Any:
         return batch.sum(1)
@@ -330,11 +339,70 @@ def test_buckets_of_a_model_share_its_weights(tmp_path: Any) -> None:
     assert store.held_bytes() == 0
 
 
+FUNCTIONS = """
+import torch
+from fermata.deployments.models.model import Card, TorchModel
+made = []
+
+def load(device):
+    made.append("shared")
+    card = Card("sums", (-1,), "float32", (1,))
+    return TorchModel(card, torch.nn.Identity(), lambda batch: batch.sum(1, keepdim=True))
+
+class Closing:
+    card = Card("sums", (-1,), "float32", (1,))
+    def __call__(self, batch):
+        assert not hasattr(self, "closed")
+        return batch.sum(1, keepdims=True)
+    def close(self):
+        self.closed = True
+
+def load_closing(device):
+    made.append("own")
+    return Closing()
+"""
+
+
+@pytest.mark.parametrize(("function", "made"), [("load", 1), ("load_closing", 2)])
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")
+def test_buckets_share_what_a_function_makes_unless_it_is_closed(
+    function: str, made: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bucket_functions.py").write_text(FUNCTIONS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "bucket_functions", raising=False)
+    given = {
+        "name": "sums",
+        "slo_ms": 500,
+        "input": {"dtype": "FP32", "shape": [-1]},
+        "shapes": {"buckets": [4, 16]},
+        "variants": [{"name": "sums", "model": f"bucket_functions:{function}"}],
+    }
+    known = read_config({"applications": [given], "backend": {"device": "cpu"}})
+    store = ModelStore(store_options(known))
+    small = store.load("sums[4]")
+    large = store.load("sums[16]")
+    assert len(sys.modules["bucket_functions"].made) == made
+    small.close()
+    store.release("sums[4]")
+    (answer,) = large.run(large.stage([np.ones(3, np.float32)]))
+    assert answer.tolist() == [3.0]
+    # The model stays for as long as any bucket of it.
+    store.load("sums[4]")
+    assert len(sys.modules["bucket_functions"].made) == 2 * made - 1
+
+
 def test_a_budget_counts_shared_weights_once() -> None:
     budget = MemoryBudget(100)
-    budget.take("base", 80)
+    budget.take("base[32]", 80, network=7)
+    budget.take("base[64]", 80, network=7)
     with pytest.raises(ConfigError, match="memory_mb"):
-        budget.take("base[32]", 30)
+        budget.take("other", 30, network=8)
+    # What was refused holds nothing.
+    with pytest.raises(ConfigError, match="memory_mb"):
+        budget.take("another", 30, network=8)
+    budget.release("base[32]")
+    assert budget.total() == 80
 
 
 # Simulations

@@ -68,6 +68,37 @@ def test_request_costs_its_part_of_the_largest_batch_that_lets_another_run_too()
     assert engine.ranks[0].pool.reserved == pytest.approx(1 / 8)
 
 
+@pytest.mark.parametrize("slow_first", [False, True])
+def test_request_costs_what_backends_of_all_kinds_take_on_average(slow_first: bool) -> None:
+    engine, (door,) = make(backends=0)
+    # 8 requests take 50 ms on one kind, and 3 of them 60 ms on the other.
+    kinds = (1, 0) if slow_first else (0, 1)
+    fast, slow = kinds
+    engine.costs.add(0, [ms(10 + 5 * size) for size in range(1, 17)], kind=fast)
+    engine.costs.add(0, [ms(15 + 15 * size) for size in range(1, 17)], kind=slow)
+    engine.on_backend_up(0, 0, kind=fast)
+    engine.on_backend_up(0, 1, kind=slow)
+    send(engine, 1)
+    # With two backends a batch may take 66 ms: 11 in 65 ms here, 3 in 60 ms there.
+    served = 11 / ms(65) + 3 / ms(60)
+    assert door.cost_ns == pytest.approx(2 / served)
+    slack_ns = (11 / ms(65) * ms(35) + 3 / ms(60) * ms(40)) / served
+    assert door.slack_ns == pytest.approx(slack_ns, rel=1e-6)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_kind_that_is_too_slow_for_the_slo_serves_nobody(slow: int) -> None:
+    engine, (door,) = make(backends=0)
+    engine.costs.add(0, [ms(10 + 5 * size) for size in range(1, 17)], kind=1 - slow)
+    engine.costs.add(0, [ms(200 * size) for size in range(1, 17)], kind=slow)
+    for backend in range(3):
+        engine.on_backend_up(0, backend, kind=int(backend > 0) ^ slow ^ 1)
+    send(engine, 1)
+    # With three backends a batch may take 75 ms: 13 in 75 ms.
+    capable = engine.ranks[0].backends_of_kind(1 - slow)
+    assert door.cost_ns == pytest.approx(3 / capable * ms(75) / 13)
+
+
 def test_cost_and_slack_are_those_of_the_slo_whatever_a_client_asks_for() -> None:
     engine, (door,) = make()
     for rid, slo_ns in ((1, ms(2)), (2, 6000 * SLO_NS)):

@@ -15,7 +15,8 @@ from fermata.deployments.backend.execution.runner import PlainRunner
 from fermata.deployments.backend.execution.segments import Segments
 from fermata.deployments.backend.execution.tensors import InputError, view
 from fermata.deployments.config.deployment import read_config
-from fermata.deployments.config.resolve import model_specs, registry
+from fermata.deployments.config.resolve import model_specs
+from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.protocol.json_tensors import (
     read_request,

@@ -14,6 +14,7 @@ from fermata.router.policies.sneakpeek.classes import (
     Peek,
     check_classes,
     lower_recall,
+    measured_recalls,
     sharpened,
 )
 from fermata.router.policies.sneakpeek.estimator import Estimator, dirichlet
@@ -300,3 +301,30 @@ def test_penalty_by_import_path() -> None:
         load_penalty("penalty", "no_such_module:penalty")
     with pytest.raises(ConfigError, match="must be step, linear, sigmoid or module:function"):
         load_penalty("penalty", "steep")
+
+
+def test_sure_looks_at_digits_are_answers() -> None:
+    pytest.importorskip("faiss")
+    from fermata.deployments.models.digits import held_out, training_data
+    from fermata.deployments.sneakpeek.building import build_model
+
+    model = build_model(*training_data())
+    images, labels = held_out()
+    # The most accurate variant's own recalls, as its card tells them.
+    best = (1.0, 0.9841, 1.0, 0.9828, 1.0, 0.9773, 1.0, 1.0, 0.9773, 0.9831)
+    estimator = Estimator(Classes((best,), peek=model.peek), (0.9899,))
+    rows = np.random.default_rng(3).integers(0, len(images), 1000)
+    votes = model.index.votes(images[rows])
+    right: list[bool] = []
+    for each, true in zip(votes.tolist(), labels[rows].tolist(), strict=True):
+        found = estimator.on_votes(each)
+        if found.label_accuracy > max(found.accuracies):
+            right.append(found.label == true)
+    assert len(right) >= 0.8 * len(rows)
+    assert np.mean(right) >= 0.97
+
+
+def test_recall_on_few_samples_is_not_taken_for_certain() -> None:
+    certain = Classes(((1.0, 0.0),), counts=(9, 19))
+    assert measured_recalls(certain) == ((pytest.approx(0.95), pytest.approx(0.025)),)
+    assert measured_recalls(Classes(((1.0, 0.5),))) == ((1.0, 0.5),)

@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fermata.deployments.sneakpeek.building import build_model
 from fermata.deployments.sneakpeek.calibration import calibrate
-from fermata.deployments.sneakpeek.index import build_index, checksum, fit_projection
-from fermata.deployments.sneakpeek.store import build_model, load_model, read_data, save_model
+from fermata.deployments.sneakpeek.index import build_index, checksum
+from fermata.deployments.sneakpeek.projection import fit_projection
+from fermata.deployments.sneakpeek.store import load_model, read_data, save_model
 from fermata.foundation.errors import ConfigError
 from fermata.profiles.profile import Profile
 from fermata.profiles.quality import measure_quality

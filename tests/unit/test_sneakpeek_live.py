@@ -14,15 +14,17 @@ from fermata.clients.wire.tensors import DTYPES, RawTensor
 from fermata.deployments.backend.execution.runner import PlainRunner, Runner
 from fermata.deployments.backend.swapping import SwappingRunner, SwapSpace
 from fermata.deployments.config.deployment import load_config, read_config
-from fermata.deployments.config.resolve import peeks, router_config
+from fermata.deployments.config.resolve import router_config
+from fermata.deployments.config.served.looks import peeks
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.protocol.replies import response_of
 from fermata.deployments.frontend.requests.look_answers import LookAnswers
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
-from fermata.deployments.frontend.requests.peeker import Peeker, look
+from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.pending_request import RequestTerms, SendAnswer
 from fermata.deployments.frontend.requests.table import RequestTable
-from fermata.deployments.sneakpeek.store import build_model, save_model
+from fermata.deployments.sneakpeek.building import build_model
+from fermata.deployments.sneakpeek.store import save_model
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.errors import ConfigError
@@ -270,7 +272,7 @@ def test_frames_of_any_size_are_looked_at(tmp_path: Path) -> None:
     for shape in ((30, 40, 3), (8, 8, 3), (64, 64, 3)):
         assert model.sees(shape)
         frame = np.full(shape, 200, np.uint8)
-        assert look(model, [frame, 0 * frame]).argmax(axis=1).tolist() == [1, 0]
+        assert model.look([frame, 0 * frame]).argmax(axis=1).tolist() == [1, 0]
     assert not model.sees((64,))
     row["classes"] = {"sneakpeek": "digits"}
     with pytest.raises(ConfigError, match=r"need a model of square ones"):

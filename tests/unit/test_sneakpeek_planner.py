@@ -292,6 +292,21 @@ def test_likely_class_decides_the_variant_of_each_request() -> None:
     assert sorted(found[1]) == [3, 4]
 
 
+@pytest.mark.parametrize(("workers", "tau"), [(1, 0), (2, 5), (3, 0)])
+def test_classes_decide_without_split_groups_too(workers: int, tau: int) -> None:
+    # Groups are split for one worker and up to `tau` applications; prices serve all others.
+    easy = [job(key, worths=(0.95, 0.96), likely=0) for key in range(0, 6, 2)]
+    hard = [job(key, worths=(0.1, 0.9), likely=1) for key in range(1, 6, 2)]
+    places = [worker(held=None, number=number) for number in range(workers)]
+    options = SneakPeekOptions(tau=tau)
+    found = plan([*easy, *hard], places, options=options)
+    ran = {
+        each.key: segment.local for line in found.lines for segment in line for each in segment.jobs
+    }
+    assert len(ran) == 6
+    assert all(ran[each.key] == 1 for each in hard)
+
+
 def test_short_circuit_is_chosen_per_request() -> None:
     schedule = plan([job(0, instant=0.95), job(1, instant=0.5)])
     assert [each.key for each in schedule.ended] == [0]

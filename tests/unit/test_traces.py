@@ -2,6 +2,7 @@
 
 import json
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from fermata.commands.trace import chrome_events, read_spans
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
-from fermata.deployments.frontend.requests.trace_file import otlp_line
-from fermata.deployments.frontend.requests.traces import Span, Tracer, read_traceparent
+from fermata.deployments.frontend.requests.tracing.trace_file import Traces, otlp_line
+from fermata.deployments.frontend.requests.tracing.traces import Span, Tracer, read_traceparent
+from fermata.deployments.specs.frontend import TraceOptions
 from fermata.foundation.rolling_file import RollingFile
 from fermata.foundation.units import ms
 from fermata.router.links.messages import Fetch, Result
@@ -103,3 +105,18 @@ def test_a_full_file_starts_anew_and_keeps_the_one_before(tmp_path: Path) -> Non
         file.write(line)
     assert path.read_text() == line
     assert path.with_suffix(".old.jsonl").read_text() == line * 2
+
+
+def test_a_disk_that_takes_no_spans_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fermata.foundation.logs.LOG.propagate", True)
+    blocked = tmp_path / "frontend-1.jsonl"
+    with ThreadPoolExecutor(1) as pool:
+        traces = Traces(TraceOptions(tmp_path, 1.0), 1, pool)
+        blocked.mkdir()
+        for rid in range(3):
+            traces.tracer.begin(0, rid, CATS, PARENT)
+            traces.tracer.end(ms(1), rid, Result(rid, "v", 1, 0, ms(1)))
+            traces.write()
+    assert [each.message for each in caplog.records] == ["cannot write traces"]

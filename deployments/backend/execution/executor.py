@@ -21,12 +21,13 @@ from fermata.deployments.backend.execution.out_of_memory import (
     is_out_of_memory,
     release_memory,
 )
-from fermata.deployments.backend.execution.runner import Runner
+from fermata.deployments.backend.execution.runner import Runner, innermost
 from fermata.deployments.backend.execution.tensors import (
     Item,
     Outputs,
     each_row,
     first_row,
+    is_encoded,
     item_bytes,
     rows_in,
     split,
@@ -35,6 +36,9 @@ from fermata.deployments.backend.execution.tensors import (
 INLINE_BYTES = 1 << 18
 """Less than this is staged by the thread that runs it: another one would take longer to wake."""
 SWITCH_S = 0.0005
+DECODERS = 2
+"""Batches of pictures staged at once. The decoder takes one at a time, and the other is fitted
+meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,7 @@ class Executor:
         self.jobs: queue.SimpleQueue[ExecutorJob | None] = queue.SimpleQueue()
         self.flying: queue.Queue[tuple[ExecutorJob, list[LaunchedGroup]] | None] = queue.Queue()
         self.stager = ThreadPoolExecutor(1, "stager")
+        self.decoders = ThreadPoolExecutor(DECODERS, "decoder")
         self.thread = threading.Thread(target=self._serve, name="executor", daemon=True)
         self.finisher = threading.Thread(target=self._finish_flights, name="finisher", daemon=True)
         self.thread.start()
@@ -139,11 +144,12 @@ class Executor:
         self.jobs.put(ExecutorJob(job, runner, groups, errors))
 
     def _stage(self, runner: Runner, arrays: list[Item]) -> Callable[[], tuple[Any, int]]:
-        long = getattr(runner, "stages_long", False)
+        long = getattr(runner, "stages_long", False) and any(map(is_encoded, arrays))
         if not long and sum(map(item_bytes, arrays)) < INLINE_BYTES:
             # Staged as part of the run, whose time does not show when the inputs arrived.
             return lambda: (runner.stage(each_row(arrays)), 0)
-        return partial(take_result, [self.stager.submit(stage, runner, arrays)])
+        stager = self.decoders if long else self.stager
+        return partial(take_result, [stager.submit(stage, runner, arrays)])
 
     def stop(self) -> None:
         """End all threads, after the batches that they have."""
@@ -151,6 +157,7 @@ class Executor:
         self.thread.join()
         self.finisher.join()
         self.stager.shutdown()
+        self.decoders.shutdown()
 
     def _serve(self) -> None:
         sharpen_sleep()
@@ -201,6 +208,7 @@ class Executor:
                 failed = describe(error)
                 errors.update(dict.fromkeys(group.places, failed))
                 again = len(group.places) > 1 and not is_out_of_memory(error)
+                again = again and not keeps_state(given.runner)
                 drop_references(error)
                 if again:
                     outputs += run_halves(given.runner, group, errors, spoilt)
@@ -254,6 +262,11 @@ def refusals(box: list[Any], places: list[int], items: list[Item]) -> dict[int, 
     return {each[row]: reason for row, reason in refused.items()}
 
 
+def keeps_state(runner: Runner) -> bool:
+    """Whether a second run of the same rows would change the state of sequences twice."""
+    return getattr(innermost(runner), "keeps_state", False)
+
+
 def take_outputs(flight: Flight) -> Outputs:
     return flight.outputs()
 
@@ -305,7 +318,7 @@ def run_or_halve(
             return [(places, (run or runner.run)(box.pop()))]
     # Every library has an error of its own for a lack of memory.
     except Exception as error:
-        if len(places) == 1 or not is_out_of_memory(error):
+        if len(places) == 1 or not is_out_of_memory(error) or keeps_state(runner):
             raise
         drop_references(error)
     # Outside the handler, which holds the error.

@@ -42,8 +42,8 @@ WARM_UPS = 3
 FINER_S = 8.0
 """Time at load for sizes between the coarse ones. Some libraries compile for each shape: there
 MobileNetV3 takes two seconds a size, ResNet-50 a tenth."""
-STAGED = 2
-"""Batches staged at a time: one that runs, and the one behind it."""
+STAGED = 3
+"""Batches staged at a time: one that runs, and those behind it."""
 PLAIN = "plain"
 """The network as it is, kernel by kernel."""
 
@@ -291,7 +291,7 @@ class GraphRunner:
         try:
             spare = self.free.get_nowait()
         except queue.Empty:
-            # A third batch gets buffers of its own size: half of it takes half as much.
+            # A fourth batch gets buffers of its own size: half of it takes half as much.
             spare = self._staging(size, kept=False)
         try:
             with torch.inference_mode(), torch.cuda.stream(self.copying):

@@ -14,8 +14,13 @@ from fermata.deployments.backend.execution.tensors import (
     held_as,
 )
 from fermata.deployments.models.model import VARYING
-from fermata.deployments.specs.served_model import TensorSpec
+from fermata.deployments.specs.served_model import (
+    CONTROLS,
+    SEQUENCE_ID,
+    TensorSpec,
+)
 
+CONTROL_NAMES = frozenset(each.name for each in CONTROLS)
 NamedModel = Callable[[Mapping[str, Array]], Outputs]
 
 
@@ -87,7 +92,20 @@ def sample_items(
     Whole numbers are 0 or 1: these are token ids, masks and token types alike.
     """
     rng = np.random.default_rng(count)
-    return [{spec.name: _sample(rng, spec, varying) for spec in inputs} for _ in range(count)]
+    return [
+        {
+            spec.name: _control(place, spec)
+            if spec.name in CONTROL_NAMES
+            else _sample(rng, spec, varying)
+            for spec in inputs
+        }
+        for place in range(count)
+    ]
+
+
+def _control(place: int, spec: TensorSpec) -> Array:
+    """An input that tells of a sequence which starts and ends with this row."""
+    return np.full(spec.shape, place if spec.name == SEQUENCE_ID else True, held_as(spec.datatype))
 
 
 def _sample(rng: "np.random.Generator", spec: TensorSpec, varying: int) -> Array:

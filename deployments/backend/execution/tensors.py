@@ -79,7 +79,7 @@ def view(payload: Payload, segments: Segments) -> Item:
 def _array(data: bytes | memoryview, datatype: str, shape: tuple[int, ...]) -> Array:
     """One tensor in place."""
     if datatype == "BYTES":
-        return _strings(bytes(data), shape)
+        return _strings(data, shape)
     if datatype == "BF16":
         # numpy has no such type; its bits are the upper half of a 32-bit float's.
         bits = _array(data, "UINT16", shape).astype(np.uint32) << 16
@@ -134,6 +134,12 @@ def each_row(items: Sequence[Item]) -> Sequence[Item]:
     return found
 
 
+def is_encoded(item: Item) -> bool:
+    """Whether an input holds bytes that are still to be decoded, as pictures do."""
+    array = first_row(item)
+    return isinstance(array, np.ndarray) and array.dtype == object
+
+
 def first_row(item: Item) -> Item:
     """An input, or the first row of one that has several."""
     return item.row(0) if isinstance(item, RowItems) else item
@@ -160,7 +166,7 @@ def copy_of(item: Item) -> Item:
     return np.array(item)
 
 
-def _strings(data: bytes, shape: Sequence[int]) -> Array:
+def _strings(data: bytes | memoryview, shape: Sequence[int]) -> Array:
     """A BYTES tensor: each item after its length in four bytes, little-endian."""
     items: list[bytes] = []
     at = 0
@@ -168,7 +174,7 @@ def _strings(data: bytes, shape: Sequence[int]) -> Array:
         end = at + 4 + int.from_bytes(data[at : at + 4], "little")
         if at + 4 > len(data) or end > len(data):
             raise InputError(f"item {len(items)} of a BYTES tensor ends past its {len(data)} bytes")
-        items.append(data[at + 4 : end])
+        items.append(bytes(data[at + 4 : end]))
         at = end
     if prod(shape) != len(items):
         raise InputError(f"a BYTES tensor of shape {tuple(shape)} holds {len(items)} items")

@@ -32,11 +32,11 @@ def substituted(network: Any, function: Callable[..., Any]) -> Iterator[None]:
 
 def input_of(network: Any, run: Callable[[], Any]) -> Any:
     """The tensor that `run` calls the network with; None unless it does so once, with one."""
-    seen: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    seen: list[tuple[tuple[Any, ...], bool]] = []
     plain = network.forward
 
     def forward(*given: Any, **named: Any) -> Any:
-        seen.append((given, named))
+        seen.append((given, bool(named)))
         return plain(*given, **named)
 
     with substituted(network, forward):

@@ -168,7 +168,7 @@ def _line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
-def _told(agreement: Agreement) -> dict[str, Any]:
+def _told(agreement: Agreement) -> dict[str, float]:
     return {
         "difference": round(agreement.difference, 5),
         "bound": agreement.bound,

@@ -1,6 +1,7 @@
 """Encoded pictures to tensors: a batch at a time by nvJPEG, what that refuses one by one."""
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 from fermata.clients.wire.errors import BadRequestError
 from fermata.deployments.backend.execution.out_of_memory import is_out_of_memory
 from fermata.deployments.backend.pictures.device_fitting import fit_all, fits_on_device
-from fermata.deployments.models.picture_decoding import Pixels, decode, fit
+from fermata.deployments.models.pictures.decoding import Pixels, decode, fit
 from fermata.deployments.specs.served_model import ImageSpec
 
 Tensor = Any
@@ -28,6 +29,8 @@ class DeviceDecoder:
         self.device = device
         self.decode_jpeg: Any = decode_jpeg
         self.mode: Any = ImageReadMode.RGB
+        # The decoder only reads the bytes.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
 
     def __call__(self, encoded: Sequence[bytes]) -> tuple[Tensor, dict[int, str]]:
         """Bytes [count, 3, height, width] on the device, and why some pictures are none.
@@ -37,6 +40,9 @@ class DeviceDecoder:
         refused: dict[int, str] = {}
         found = self._decode_all(encoded)
         on_device = {place: each for place, each in enumerate(found) if self._fits_here(each)}
+        if len(on_device) == len(encoded):
+            # Places would be copied to the device, and this thread would wait for that.
+            return fit_all(self.torch, list(on_device.values()), self.spec), refused
         rows = self.torch.zeros(
             (len(encoded), 3, self.spec.height, self.spec.width),
             dtype=self.torch.uint8,
@@ -64,8 +70,7 @@ class DeviceDecoder:
         return [self._decode_one(each) for each in encoded]
 
     def _decode(self, encoded: Sequence[bytes]) -> list[Tensor]:
-        # A copy each, since torch warns of memory that it must not write to.
-        given = [self.torch.frombuffer(bytearray(each), dtype=self.torch.uint8) for each in encoded]
+        given = [self.torch.from_numpy(np.frombuffer(each, np.uint8)) for each in encoded]
         found: list[Tensor] = self.decode_jpeg(given, mode=self.mode, device=self.device)
         return found
 

@@ -1,12 +1,12 @@
 """Pictures on a device to a model's input: cut, scaled and normalised there.
 
-The results are those of `fermata.deployments.models.picture_decoding` but for rounding.
+The results are those of `fermata.deployments.models.pictures.decoding` but for rounding.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-from fermata.deployments.models.picture import CROP_MARGIN, reduction
+from fermata.deployments.models.pictures.picture import CROP_MARGIN, reduction
 from fermata.deployments.specs.served_model import ImageSpec
 
 Tensor = Any

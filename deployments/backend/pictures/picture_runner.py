@@ -15,7 +15,7 @@ from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.execution.tensors import Array, InputError, Item, Outputs
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder, fit_or_refuse
 from fermata.deployments.backend.pictures.device_fitting import normalise
-from fermata.deployments.models.picture_decoding import write
+from fermata.deployments.models.pictures.decoding import write
 from fermata.deployments.specs.served_model import ImageSpec
 
 WARM_UP_FRAME = (360, 640, 3)

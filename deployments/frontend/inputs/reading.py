@@ -6,7 +6,7 @@ from fermata.clients.wire.errors import BadRequestError, shown
 from fermata.clients.wire.open_inference_pb2 import ModelInferRequest
 from fermata.clients.wire.tensors import RawTensor, request_tensors, shape_of, split_bytes
 from fermata.deployments.frontend.inputs.request_input import RequestInput, pack
-from fermata.deployments.models.picture_decoding import frame_size
+from fermata.deployments.models.pictures.decoding import frame_size
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 
 Declared = ModelInferRequest.InferInputTensor
@@ -31,7 +31,7 @@ class InputForm:
             raise BadRequestError(f"input {tensor.name!r} of shape {list(tensor.shape)} is empty")
         if model.sides and not self.encoded:
             raise BadRequestError(f"model {model.name!r} takes pictures: send a JPEG as BYTES[1]")
-        wants_frame = model.boxes or bool(model.sides)
+        wants_frame = model.boxes is not None or bool(model.sides)
         if rows > 1 and wants_frame:
             raise BadRequestError(
                 f"input {tensor.name!r} holds {rows} pictures, whose answers differ in shape: send "
@@ -203,5 +203,6 @@ def _matches(wanted: tuple[int, ...], shape: tuple[int, ...]) -> bool:
 def _refuse_shared_memory(given: Declared) -> None:
     if "shared_memory_region" in given.parameters:
         raise BadRequestError(
-            f"input {given.name!r} names shared memory, which is not supported: send its data"
+            f"input {given.name!r} names shared memory that is not registered for this call: "
+            "register it, or send its data"
         )

@@ -16,8 +16,8 @@ from fermata.clients.wire.tensors import (
     split_bytes,
     to_array,
 )
-from fermata.deployments.models.jpeg_header import baseline_size
-from fermata.deployments.models.picture_decoding import Pixels, check_pixels, decode, fit, write
+from fermata.deployments.models.pictures.decoding import Pixels, check_pixels, decode, fit, write
+from fermata.deployments.models.pictures.jpeg_header import baseline_size
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.router.links.messages import PackedTensors
 
@@ -50,6 +50,8 @@ class RequestInput:
     """The client's tensors, where the model has several inputs."""
     rows: int = 1
     """Items in the batch dimension."""
+    hidden: tuple[RawTensor, ...] = ()
+    """Tensors of one row for the model that its client does not send; they come last."""
 
     def left_encoded(self) -> "RequestInput":
         """The same, and not to be decoded here where a backend does that on its device."""
@@ -64,9 +66,29 @@ class RequestInput:
     def packed(self) -> PackedTensors:
         """The several tensors as the payload lists them, without a batch dimension."""
         skip = int(self.batched and self.rows == 1)
-        return tuple(
+        told = tuple(
             (each.name, each.datatype, each.shape[skip:], len(each.data)) for each in self.tensors
         )
+        return told + self._packed_hidden(told) if self.hidden else told
+
+    def _packed_hidden(self, told: PackedTensors) -> PackedTensors:
+        """The hidden tensors, after the only other one where that has no entry yet."""
+        spec, size = self.payload_spec(), self.payload_bytes() - self._hidden_bytes
+        first = () if told else ((self.model.input.name, spec.datatype, spec.shape, size),)
+        return first + tuple(
+            (each.name, each.datatype, each.shape, len(each.data)) for each in self.hidden
+        )
+
+    @property
+    def _hidden_bytes(self) -> int:
+        return sum([len(each.data) for each in self.hidden])
+
+    @property
+    def data(self) -> bytes | memoryview:
+        """The payload of an input that need not be decoded."""
+        if not self.hidden:
+            return self.tensor.data
+        return b"".join((self.tensor.data, *(each.data for each in self.hidden)))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -129,12 +151,12 @@ class RequestInput:
     def payload_bytes(self) -> int:
         """Size of the payload."""
         if not self.encoded:
-            return len(self.tensor.data)
+            return len(self.tensor.data) + self._hidden_bytes
         spec = self.payload_spec()
         size = DTYPES[spec.datatype].itemsize
         for dimension in spec.shape:
             size *= dimension
-        return size
+        return size + self._hidden_bytes
 
     def memory_bytes(self) -> int:
         """Size of the payload, and of the encoded picture beside it until that is decoded."""
@@ -152,8 +174,12 @@ class RequestInput:
         model, tensor = self.model, self.tensor
         if not self.encoded:
             self.check_finite()
-            view[:] = tensor.data
+            view[:] = self.data
             return
+        if self.hidden:
+            size = len(view) - self._hidden_bytes
+            view[size:] = b"".join(each.data for each in self.hidden)
+            view = view[:size]
         spec = self.payload_spec()
         out: Array = np.frombuffer(view, DTYPES[spec.datatype]).reshape(spec.shape)
         if model.sides:

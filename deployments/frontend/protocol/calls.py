@@ -12,7 +12,7 @@ import grpc
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError
-from fermata.clients.wire.service import SERVICE, STREAM, UNARY
+from fermata.clients.wire.service import STREAM, UNARY
 from fermata.deployments.frontend.access.callers import CallGate, OpenCall
 from fermata.deployments.frontend.access.tenants import AUTHORIZATION, UnauthenticatedError
 from fermata.deployments.frontend.access.turns import Turns
@@ -46,8 +46,8 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.turns = Turns()
         self._tenants = service.tenants
         read_infer = service.reader.read
-        self._methods = {
-            f"/{SERVICE}/{name}": self._unary(
+        self.methods = {
+            name: self._unary(
                 getattr(service, name),
                 read_infer if name == "ModelInfer" else _small_reader(name),
                 name,
@@ -55,25 +55,33 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
             for name in UNARY
             if name not in HEALTH
         }
-        self._methods[f"/{SERVICE}/{STREAM}"] = self._stream(service.ModelStreamInfer)
-        self.health = {name: self._health(getattr(service, name), name) for name in HEALTH}
-        """Handlers that gRPC keeps apart, so that they need not wait behind other calls."""
+        """Handlers by name. gRPC keeps the calls of each apart, so that health checks need not
+        wait behind others."""
+        self.methods[STREAM] = self._stream(service.ModelStreamInfer)
+        for name in HEALTH:
+            self.methods[name] = self._health(getattr(service, name), name)
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
-        """The method of a call, or one that refuses it."""
+        """Refuse a call of a method that there is not; without a token that is not told."""
         try:
             self._tenants.find(header_of(details.invocation_metadata, AUTHORIZATION))
-        except UnauthenticatedError as error:
-            return self._refusing(refusal_of(error))
-        return self._methods.get(details.method)
+        except UnauthenticatedError:
+            return grpc.stream_stream_rpc_method_handler(self._refuse)
+        return None
 
     async def _enter(self, context: Any, health: bool = False) -> OpenCall:
-        """Admit a call until its answer has left; one at a limit is refused here."""
+        """Admit a call until its answer has left; one without a token or at a limit is refused
+        here."""
         call = self.gate.enter(context.peer(), health)
         if isinstance(call, Refusal):
             await refuse(context, call)
             raise AssertionError("a refused call goes on")
         context.add_done_callback(lambda _: self.gate.leave(call, context.code() in WRONG))
+        if self._tenants and not health:
+            try:
+                self._tenants.find(header_of(context.invocation_metadata(), AUTHORIZATION))
+            except UnauthenticatedError as error:
+                await refuse(context, refusal_of(error))
         return call
 
     async def _read(self, call: OpenCall, context: Any) -> bytes:
@@ -137,12 +145,8 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
 
         return grpc.stream_stream_rpc_method_handler(run, response_serializer=_written)
 
-    def _refusing(self, refusal: Refusal) -> Any:
-        async def answer(messages: object, context: Any) -> None:
-            await self._enter(context)
-            await refuse(context, refusal)
-
-        return grpc.stream_stream_rpc_method_handler(answer)
+    async def _refuse(self, messages: object, context: Any) -> None:
+        await self._enter(context)
 
 
 def _written(response: Any) -> bytes:

@@ -13,9 +13,11 @@ from fermata.clients.wire.errors import BadRequestError, shown
 from fermata.clients.wire.parameters import TRACEPARENT
 from fermata.deployments.frontend.access.client_ids import CLIENT_BITS, tenant_number
 from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant, Tenants
+from fermata.deployments.frontend.memory.client_memory import ClientMemory, RegionOutput
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.deployments.frontend.protocol import server_metadata
 from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
+from fermata.deployments.frontend.protocol.memory.service import MemoryService
 from fermata.deployments.frontend.protocol.messages import MessageReader
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
@@ -31,7 +33,7 @@ from fermata.foundation.errors import ServingError
 from fermata.foundation.units import NEVER
 
 
-class InferenceService:
+class InferenceService(MemoryService):
     """`inference.GRPCInferenceService`."""
 
     def __init__(
@@ -43,8 +45,10 @@ class InferenceService:
         readiness: Readiness,
         tenants: Tenants,
         message_bytes_max: int = 16 << 20,
+        memory: ClientMemory | None = None,
     ) -> None:
         self.driver = driver
+        self.memory = memory or ClientMemory()
         self.reader = MessageReader(driver.pool, message_bytes_max)
         self.registry = registry
         self.repository = repository
@@ -76,7 +80,10 @@ class InferenceService:
         left_s = context.time_remaining()
         left_ns = NEVER if left_s is None else int(left_s * 1e9)
         call = CallContext(left_ns, traceparent=self._trace(context), tenant=tenant.name)
+        wanted: list[RegionOutput] = []
         try:
+            if self.memory.regions:
+                wanted = self.memory.fill(tenant.name, request)
             parsed = parse_request(request, self.registry, call)
         except CLIENT_ERRORS as error:
             await refuse(context, refusal_of(error))
@@ -88,7 +95,10 @@ class InferenceService:
             return None
         queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
         try:
-            return response_of(parsed, outcome, queue_ns)
+            response = response_of(parsed, outcome, queue_ns)
+            if wanted:
+                self.memory.deliver(wanted, response)
+            return response
         except BadRequestError as error:
             await refuse(context, refusal_of(error))
             return None

@@ -17,7 +17,6 @@ from fermata.clients.wire.tensors import (
     check_data,
     check_shape,
     join_bytes,
-    response_tensors,
     split_bytes,
     to_array,
 )
@@ -57,6 +56,9 @@ def read_request(model: str, version: str, body: bytes, header_bytes: int) -> pb
     _read_parameters(given.get("parameters"), request.parameters)
     rest = memoryview(body)[header_bytes:]
     for each in given["inputs"]:
+        if isinstance(each, dict) and _is_in_region(each):
+            _add_region_input(request, each)
+            continue
         tensor, taken = _read_input(each, rest)
         rest = rest[taken:]
         request.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
@@ -87,17 +89,35 @@ def _read_parameters(given: object, into: Any) -> None:
             raise BadRequestError(f"parameter {name}={shown(value)} does not fit 64 bits") from None
 
 
+def _is_in_region(given: JsonObject) -> bool:
+    """Whether an input lies in shared memory, so that it has no data here."""
+    parameters = given.get("parameters")
+    return isinstance(parameters, dict) and "shared_memory_region" in parameters
+
+
+def _add_region_input(request: pb.ModelInferRequest, given: JsonObject) -> None:
+    name, datatype, shape = _described(given)
+    tensor = request.inputs.add(name=name, datatype=datatype, shape=shape)
+    _read_parameters(given["parameters"], tensor.parameters)
+
+
+def _described(given: JsonObject) -> tuple[str, str, tuple[int, ...]]:
+    """Name, type and shape of an input."""
+    name, datatype, dims = given.get("name"), given.get("datatype"), given.get("shape")
+    shape = [dim for dim in dims if type(dim) is int] if isinstance(dims, list) else []
+    whole = isinstance(dims, list) and len(shape) == len(dims)
+    if not isinstance(name, str) or not isinstance(datatype, str) or not whole:
+        raise BadRequestError(f"input {shown(name)} needs name, datatype and a shape of integers")
+    return name, datatype, tuple(shape)
+
+
 def _read_input(given: object, rest: memoryview) -> tuple[RawTensor, int]:
     """A tensor, and the number of binary bytes that it took."""
     if not isinstance(given, dict):
         raise BadRequestError(
             f"input {shown(given)} is no object with name, datatype, shape and data"
         )
-    name, datatype, dims = given.get("name"), given.get("datatype"), given.get("shape")
-    whole = isinstance(dims, list) and all(type(dim) is int for dim in dims)
-    if not isinstance(name, str) or not isinstance(datatype, str) or not whole:
-        raise BadRequestError(f"input {shown(name)} needs name, datatype and a shape of integers")
-    shape = tuple(dims or ())
+    name, datatype, shape = _described(given)
     count = check_shape(name, datatype, shape)
     options = given.get("parameters")
     options = options if isinstance(options, dict) else {}
@@ -155,10 +175,27 @@ def write_body(
     response: pb.ModelInferResponse, is_binary: Callable[[str], bool]
 ) -> tuple[bytes, int]:
     """The body of a response, and the size of its JSON; outputs that `is_binary` follow that."""
-    binary = [each for each in response_tensors(response) if is_binary(each.name)]
+    binary = [each for each in _tensors(response) if is_binary(each.name) and each.data]
     told = write_response(response, is_binary)
     head = json.dumps(told, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     return b"".join((head, *(each.data for each in binary))), len(head)
+
+
+def _tensors(response: pb.ModelInferResponse) -> list[RawTensor]:
+    """The outputs; those in shared memory have no data."""
+    return [
+        RawTensor(each.name, each.datatype, tuple(each.shape), data)
+        for each, data in zip(response.outputs, response.raw_output_contents, strict=True)
+    ]
+
+
+def _describe_region(output: Any) -> JsonObject:
+    return {
+        "name": output.name,
+        "datatype": output.datatype,
+        "shape": list(output.shape),
+        "parameters": _write_parameters(output.parameters),
+    }
 
 
 def write_response(
@@ -166,8 +203,12 @@ def write_response(
 ) -> JsonObject:
     """A response as JSON; BYTES that are not text become base64, with a parameter that marks it."""
     outputs = [
-        _describe_binary(tensor) if is_binary(tensor.name) else _write_tensor(tensor)
-        for tensor in response_tensors(response)
+        _describe_region(described)
+        if described.parameters
+        else _describe_binary(tensor)
+        if is_binary(tensor.name)
+        else _write_tensor(tensor)
+        for described, tensor in zip(response.outputs, _tensors(response), strict=True)
     ]
     return {
         "model_name": response.model_name,

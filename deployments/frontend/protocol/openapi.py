@@ -30,6 +30,7 @@ def document() -> JsonObject:
         }
         paths[f"{path}/stats"] = {"get": _get("Its counts", f"{name}_stats", "Statistics", parts)}
         paths[f"{path}/infer"] = {"post": _infer(f"{name}_infer", parts)}
+        paths[f"{path}/feedback"] = {"post": _feedback(f"{name}_feedback", parts)}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Open Inference Protocol v2, as fermata serves it", "version": VERSION},
@@ -82,6 +83,13 @@ def _infer(name: str, parts: tuple[str, ...]) -> JsonObject:
     return {**found, "requestBody": {"required": True, "content": body}}
 
 
+def _feedback(name: str, parts: tuple[str, ...]) -> JsonObject:
+    done: JsonObject = {"description": "It is taken"}
+    found = _operation("The true class of an earlier request", name, parts, done)
+    body = {"application/json": {"schema": _named("Feedback")}}
+    return {**found, "requestBody": {"required": True, "content": body}}
+
+
 def _json(description: str, schema: str) -> JsonObject:
     return {
         "description": description,
@@ -98,6 +106,7 @@ def _object(required: list[str], **properties: JsonObject) -> JsonObject:
 
 
 TEXT: JsonObject = {"type": "string"}
+CLASS: JsonObject = {"type": ["integer", "string"], "minimum": 0}
 PARAMETERS: JsonObject = {
     "type": "object",
     "additionalProperties": {"type": ["string", "number", "boolean"]},
@@ -139,6 +148,10 @@ SCHEMAS: JsonObject = {
         inputs={"type": "array", "items": TENSOR, "minItems": 1},
         outputs={"type": "array", "items": OUTPUT},
     ),
+    "Feedback": {
+        **_object(["label"], label=CLASS, answer=CLASS, variant=TEXT),
+        "additionalProperties": False,
+    },
     "Answer": _object(
         ["model_name", "outputs"],
         model_name=TEXT,

@@ -7,17 +7,19 @@ from fermata.applications.shapes import in_bucket
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.errors import TEXT_MAX, BadRequestError, shown
 from fermata.clients.wire.open_inference_pb2 import InferParameter, ModelInferRequest
-from fermata.clients.wire.parameters import integer, number, text, truth
+from fermata.clients.wire.parameters import integer, number, text, truth, value_of
 from fermata.deployments.frontend.access.client_ids import client_number, tenant_number
+from fermata.deployments.frontend.inputs.feedback import read_truth
 from fermata.deployments.frontend.inputs.reading import InputForm, input_form, read_input
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
-from fermata.deployments.models.picture_decoding import SIDE_MAX
+from fermata.deployments.models.pictures.decoding import SIDE_MAX
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.units import NEVER
-from fermata.router.links.messages import ClientNetworkReport
+from fermata.router.core.events import SequenceStep
+from fermata.router.links.messages import ClientNetworkReport, Truth
 
 OUTPUTS_MAX = 64
 DURATION_US_MAX = 600_000_000
@@ -56,10 +58,15 @@ class RequestHead:
     given: Parameters
     traceparent: str = ""
     classes: tuple[tuple[str, int], ...] = ()
+    sequence_id: str = ""
 
     def request(self, request_id: str, read: RequestInput) -> ParsedRequest:
         """The request with this id and input. Raises BadRequestError."""
         size_bytes, rows = read.memory_bytes(), read.rows
+        if self.sequence_id and rows > 1:
+            raise BadRequestError(
+                f"sequence {self.sequence_id} has {rows} rows in one request: send one a request"
+            )
         if size_bytes != self.terms.size_bytes or rows != self.terms.rows:
             self.terms = replace(self.terms, size_bytes=size_bytes, rows=rows)
         if self.model.buckets:
@@ -76,6 +83,8 @@ class RequestHead:
             acknowledge=report is not None and truth(self.given, names.ACKNOWLEDGE),
             traceparent=self.traceparent,
             classes=self.classes,
+            truth=self._truth() if names.TRUTH in self.given else None,
+            sequence_id=self.sequence_id,
         )
 
     def _choose_bucket(self, read: RequestInput) -> None:
@@ -86,6 +95,19 @@ class RequestHead:
         if application != self.terms.application:
             pinned = pinned and in_bucket(pinned, self.model.buckets[place])
             self.terms = replace(self.terms, application=application, pinned=pinned)
+
+    def _truth(self) -> Truth:
+        """The truth of an earlier request."""
+        told = {
+            key: value_of(self.given[name])
+            for key, name in (
+                ("label", names.TRUTH),
+                ("answer", names.TRUTH_ANSWER),
+                ("variant", names.TRUTH_VARIANT),
+            )
+            if name in self.given
+        }
+        return read_truth(self.model, self.version, told, self.terms.tenant)
 
 
 def parse_request(
@@ -107,6 +129,9 @@ def read_head(
     given: Parameters = request.parameters or {}
     slo_ns, hard_limit_ns = _time_limits(model, given)
     client = text(given, names.CLIENT) or text(given, names.SEQUENCE)
+    step, sequence_id = None, ""
+    if model.stateful is not None:
+        step, sequence_id = _step(model, given, call.tenant)
     terms = RequestTerms(
         model.application(version),
         slo_ns,
@@ -119,6 +144,7 @@ def read_head(
         text(given, names.PINNED),
         tenant_number(call.tenant),
         model.slo_ns,
+        sequence=step,
     )
     return RequestHead(
         model,
@@ -128,7 +154,25 @@ def read_head(
         given,
         text(given, names.TRACEPARENT) or call.traceparent,
         _classes(model, request) if request.outputs else (),
+        sequence_id,
     )
+
+
+def _step(model: ServedModel, given: Parameters, tenant: str) -> tuple[SequenceStep, str]:
+    """A request's part in a sequence, and the sequence's id as its client has it."""
+    sequence_id = text(given, names.SEQUENCE)
+    key = client_number(sequence_id, tenant)
+    if not key:
+        raise BadRequestError(
+            f"model {model.name!r} takes sequences: send parameter {names.SEQUENCE}, a number "
+            "other than 0 or a text"
+        )
+    if isinstance(value_of(given[names.SEQUENCE]), bool | float):
+        raise BadRequestError(
+            f"parameter {names.SEQUENCE}={sequence_id}: must be an integer or a text"
+        )
+    start, end = truth(given, names.SEQUENCE_START), truth(given, names.SEQUENCE_END)
+    return SequenceStep(key, start, end), sequence_id
 
 
 def _check_counts(request: ModelInferRequest) -> None:
@@ -165,6 +209,7 @@ def _report(terms: RequestTerms, given: Parameters, size_bytes: int) -> ClientNe
         terms.accuracy_floor,
         terms.pinned,
         _within(given, names.SOURCE_SIZE, SIDE_MAX) or 0,
+        text(given, names.CLIENT),
     )
 
 
@@ -198,7 +243,8 @@ def _classes(model: ServedModel, request: ModelInferRequest) -> tuple[tuple[str,
             raise BadRequestError(f"classification={count}: ask for 1 class or more")
         if "shared_memory_region" in output.parameters:
             raise BadRequestError(
-                "outputs in shared memory are not supported: leave the region out"
+                f"output {shown(output.name)} names shared memory that is not registered for this "
+                "call: register it, or leave the region out"
             )
         found.append((output.name, count))
     return tuple(found)

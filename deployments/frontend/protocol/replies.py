@@ -1,7 +1,11 @@
 """Response messages from outcomes."""
 
-import numpy as np
+from dataclasses import replace
 
+import numpy as np
+from msgspec import structs
+
+from fermata.applications.server_options import BoxOptions
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.errors import TEXT_MAX, BadRequestError, shown
 from fermata.clients.wire.open_inference_pb2 import (
@@ -9,11 +13,12 @@ from fermata.clients.wire.open_inference_pb2 import (
     ModelInferResponse,
     ModelStreamInferResponse,
 )
-from fermata.clients.wire.tensors import FLOATS, RawTensor, join_bytes, to_array
+from fermata.clients.wire.tensors import FLOATS, RawTensor, from_array, join_bytes, to_array
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.protocol.client_errors import refusal_of
 from fermata.deployments.frontend.requests.parsed_request import ParsedRequest
-from fermata.deployments.models.picture import reduction
+from fermata.deployments.models.pictures.boxes import Placement, in_frame
+from fermata.deployments.specs.served_model import ImageSpec, ServedModel
 from fermata.router.links.messages import InputSizeAdvice, Result
 
 INFER_RESPONSE_TAG = b"\x12"
@@ -25,12 +30,14 @@ KEY_TAG, VALUE_TAG, INT64_TAG = b"\x0a", b"\x12", b"\x10"
 TEMPLATES_MAX = 64
 """Kept of one stream: there is one for each variant and shape of outputs."""
 
+OutputTensor = tuple[str, str, tuple[int, ...], bytes]
+"""Name, datatype, shape and data."""
 Key = tuple[str, str, str, bool, tuple[tuple[str, str, tuple[int, ...]], ...]]
 
 
 def response_of(request: ParsedRequest, result: Result, queue_ns: int) -> ModelInferResponse:
     """The answer of a unary call; BadRequestError for an output that the model did not give."""
-    _check_outputs(request, result)
+    result = _checked(request, result)
     response = ModelInferResponse(
         model_name=request.model.name, model_version=request.version, id=request.request_id
     )
@@ -46,7 +53,7 @@ def stream_response_of(
         return stream_refusal(request.model.name, request.request_id, outcome)
     message = ModelStreamInferResponse()
     try:
-        _check_outputs(request, outcome)
+        outcome = _checked(request, outcome)
     except BadRequestError as error:
         return stream_refusal(request.model.name, request.request_id, refusal_of(error))
     response = message.infer_response
@@ -95,8 +102,11 @@ def advise(
         given[names.SERVED].bool_param = advice.served
 
 
-def _check_outputs(request: ParsedRequest, result: Result) -> None:
-    """Refuse an output that was asked for by a name that the model does not have."""
+def _checked(request: ParsedRequest, result: Result) -> Result:
+    """The result with boxes in the client's pixels.
+
+    Refuses an output that was asked for by a name that the model does not have.
+    """
     given = {name for name, *_ in result.tensors} if request.classes else set()
     for name, _ in request.classes:
         if name not in given:
@@ -104,6 +114,39 @@ def _check_outputs(request: ParsedRequest, result: Result) -> None:
                 f"model {request.model.name!r} gave no output {shown(name)}: "
                 f"ask for one of {', '.join(sorted(given))}"
             )
+    model, frame = request.model, request.input.frame
+    if model.boxes is None or model.image is None or not frame[0]:
+        return result
+    tensors = _own_pixels(model, model.boxes, model.image, result, frame)
+    return structs.replace(result, tensors=tensors)
+
+
+def _own_pixels(
+    model: ServedModel, boxes: BoxOptions, image: ImageSpec, result: Result, frame: tuple[int, int]
+) -> tuple[OutputTensor, ...]:
+    """The outputs of a detector, its boxes in pixels of the client's frame."""
+    names = [name for name, *_ in result.tensors]
+    if boxes.output not in names:
+        raise BadRequestError(
+            f"model {model.name!r} gave no output {boxes.output!r}: set boxes.output of its entry "
+            f"to one of {', '.join(names)}"
+        )
+    side = model.sides.get(result.variant)
+    shown_as = image if side is None else replace(image, height=side, width=side)
+    placement = Placement.of(shown_as, frame)
+    found: list[OutputTensor] = []
+    for name, datatype, shape, data in result.tensors:
+        if name == boxes.output:
+            raw = to_array(RawTensor(name, datatype, shape, data))
+            try:
+                data = bytes(from_array(name, in_frame(raw, boxes, placement), datatype).data)
+            except ValueError as error:
+                raise BadRequestError(
+                    f"output {name!r} of model {model.name!r} holds no boxes: {error}; correct "
+                    "boxes of its entry"
+                ) from None
+        found.append((name, datatype, shape, data))
+    return tuple(found)
 
 
 def _fill(
@@ -121,9 +164,6 @@ def _fill(
     for name, datatype, shape, data in result.tensors:
         if wanted and name not in wanted:
             continue
-        if request.input.frame[0] and request.model.boxes and request.model.image is not None:
-            side = request.model.sides.get(result.variant, request.model.image.height)
-            data = own_pixels(data, shape, request.input.frame, side) if len(shape) == 2 else data
         rows = request.input.rows
         if request.input.batched and rows == 1:
             shape = (1, *shape)
@@ -134,15 +174,6 @@ def _fill(
             shape = (rows, *shape) if request.input.batched else shape
         response.outputs.add(name=name, datatype=datatype, shape=shape)
         response.raw_output_contents.append(data)
-
-
-def own_pixels(data: bytes, shape: tuple[int, ...], frame: tuple[int, int], size: int) -> bytes:
-    """Boxes [n, 4 or more] of a square of `size`, converted to pixels of the client's frame."""
-    height, width = frame
-    rows = np.frombuffer(data, np.float32).reshape(shape).copy()
-    rows[:, :4] /= np.float32(reduction(height, width, size))
-    rows[:, :4] = np.clip(rows[:, :4], 0, np.array((width, height, width, height), np.float32))
-    return rows.tobytes()
 
 
 def best_classes(
@@ -213,7 +244,8 @@ class ReplyTemplates:
     def reply(self, request: ParsedRequest, result: Result, queue_ns: int) -> bytes | None:
         """A ModelStreamInferResponse as it goes out; None where the answer needs more than that."""
         model = request.model
-        if request.classes or result.estimate >= 0.0 or (model.boxes and request.input.frame[0]):
+        boxes = model.boxes is not None and request.input.frame[0]
+        if boxes or request.classes or result.estimate >= 0.0:
             return None
         outputs = tuple([tensor[:3] for tensor in result.tensors])
         # An answer to several rows has their dimension already.

@@ -16,7 +16,9 @@ from starlette.routing import Route
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError, shown
 from fermata.clients.wire.parameters import TRACEPARENT
+from fermata.deployments.frontend.access.client_ids import tenant_number
 from fermata.deployments.frontend.access.tenants import AUTHORIZATION, Tenant
+from fermata.deployments.frontend.inputs.feedback import read_truth
 from fermata.deployments.frontend.outcomes import RETRY_AFTER_NS, Outcome, Refusal
 from fermata.deployments.frontend.protocol import server_metadata
 from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, refusal_of
@@ -27,6 +29,7 @@ from fermata.deployments.frontend.protocol.json_tensors import (
     wants_binary,
     write_body,
 )
+from fermata.deployments.frontend.protocol.memory.routes import RestMemory
 from fermata.deployments.frontend.protocol.openapi import document
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
 from fermata.deployments.frontend.protocol.replies import response_of
@@ -42,6 +45,7 @@ STATUSES = {
     "CANCELLED": 499,
     "RESOURCE_EXHAUSTED": 429,
     "FAILED_PRECONDITION": 412,
+    "ABORTED": 409,
     "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
@@ -83,6 +87,7 @@ class Rest:
             Route("/v2/repository/models/{model}/load", guard(self.load), methods=["POST"]),
             Route("/v2/repository/models/{model}/unload", guard(self.unload), methods=["POST"]),
         ]
+        routes += RestMemory(self.service.memory, self._options).routes(guard)
         for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             routes += [
                 Route(path, guard(self.model)),
@@ -90,6 +95,7 @@ class Rest:
                 Route(f"{path}/config", guard(self.config)),
                 Route(f"{path}/stats", guard(self.stats)),
                 Route(f"{path}/infer", guard(self.infer), methods=["POST"]),
+                Route(f"{path}/feedback", guard(self.feedback), methods=["POST"]),
             ]
         app = Starlette(routes=routes, exception_handlers={404: _unknown, 405: _unknown})
         # Redirects would lead clients to any host that a header names.
@@ -204,6 +210,19 @@ class Rest:
             raise BadRequestError(f"the body is {shown(given)}: send an object")
         return given
 
+    async def feedback(self, request: Request) -> Response:
+        """Take the true class of an earlier request."""
+        given = await self._options(request)
+        version = request.path_params.get("version", "")
+        model, version = self.service.registry.find(request.path_params["model"], version)
+        tenant: Tenant = request.state.tenant
+        truth = read_truth(model, version, given, tenant_number(tenant.name))
+        refusal = tenant.admit(time.monotonic_ns())
+        if refusal is not None:
+            return _refusal(refusal)
+        self.service.driver.tell(truth)
+        return Response(status_code=200)
+
     async def infer(self, request: Request) -> Response:
         message = await self._message(request)
         if isinstance(message, Refusal):
@@ -211,6 +230,8 @@ class Rest:
         is_binary = wants_binary(message)
         tenant: Tenant = request.state.tenant
         call = CallContext(traceparent=request.headers.get(TRACEPARENT, ""), tenant=tenant.name)
+        memory = self.service.memory
+        wanted = memory.fill(tenant.name, message) if memory.regions else []
         parsed = parse_request(message, self.service.registry, call)
         arrived_at_ns = time.monotonic_ns()
         outcome = await _while_connected(request, self.service.driver.infer(parsed, tenant))
@@ -218,6 +239,8 @@ class Rest:
             return _refusal(outcome)
         queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
         response = response_of(parsed, outcome, queue_ns)
+        if wanted:
+            memory.deliver(wanted, response)
         size = sum(len(each) for each in response.raw_output_contents)
         body, head_bytes = await self._run_off_loop(size, lambda: write_body(response, is_binary))
         if head_bytes == len(body):

@@ -1,13 +1,13 @@
 """Servers for clients, gRPC and HTTP, in front of one service."""
 
 import asyncio
+import logging
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
-import grpc
 import uvicorn
 from starlette.routing import Route
 
@@ -21,6 +21,7 @@ from fermata.deployments.frontend.access.connection_watch import (
     crowded,
 )
 from fermata.deployments.frontend.access.connections import ConnectionGate, HttpServer
+from fermata.deployments.frontend.access.grpc_server import grpc_server
 from fermata.deployments.frontend.access.tls import grpc_credentials, http_context
 from fermata.deployments.frontend.protocol.calls import GrpcCalls
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
@@ -46,6 +47,10 @@ LOOK_REST = 20
 LOOK_NS_MAX = ms(2)
 """A look that took less goes on in the loop. Beside a busy loop, a thread gets Python's lock late
 after each system call, just when a flood should be seen soon."""
+
+GRPC_LOG = logging.getLogger("grpc._cython.cygrpc")
+CLIENTS_FAULTS = ("ExecuteBatchError raised in core", "Invalid encoding on")
+"""How gRPC begins to log, with a stack, that a client has left early or sent an odd header."""
 
 
 class FrontendServer:
@@ -81,10 +86,9 @@ class FrontendServer:
         await listening.wait_for(grpc_at)
         if options.http_port >= 0:
             await listening.wait_for(http_at)
-        self._grpc = grpc.aio.server(options=grpc_options(options))
+        GRPC_LOG.addFilter(is_ours_to_mend)
         calls = GrpcCalls(self.service, self.calls)
-        self._grpc.add_generic_rpc_handlers((calls,))
-        self._grpc.add_registered_method_handlers(SERVICE, calls.health)
+        self._grpc = grpc_server(grpc_options(options), SERVICE, calls.methods, calls)
         self.grpc_port = self._bind_grpc(grpc_at)
         if options.http_port >= 0:
             self._start_http(http_at)
@@ -187,6 +191,11 @@ class FrontendServer:
         await self.rest.json_process.close()
         await self._grpc.stop(self.options.drain_ns / 1e9)
         self.listening.close()
+
+
+def is_ours_to_mend(record: logging.LogRecord) -> bool:
+    """Whether a line of gRPC's log tells of more than any client can cause, and often."""
+    return not str(record.msg).startswith(CLIENTS_FAULTS)
 
 
 def _timed(sockets: ClientSockets) -> tuple[list[ClientSocket], int]:

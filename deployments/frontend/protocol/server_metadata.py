@@ -18,6 +18,7 @@ EXTENSIONS = (
     "model_repository",
     "schedule_policy",
     "statistics",
+    "system_shared_memory",
 )
 PLATFORM = "fermata"
 
@@ -82,9 +83,11 @@ def model_config(model: ServedModel) -> pb.ModelConfigResponse:
         "hard_limit_ms": f"{model.hard_limit_ns / 1e6:g}",
         "variants": ",".join(model.variants),
         "takes": _takes(model),
-        "answers": "boxes" if model.boxes else "tensors",
+        "answers": "tensors" if model.boxes is None else "boxes",
         "labels": str(len(model.labels)),
     }
+    if model.boxes is not None:
+        facts["boxes"], facts["boxes_axis"] = model.boxes.output, model.boxes.axis
     if model.image is not None:
         facts["fit"] = model.image.fit
     for name, value in facts.items():

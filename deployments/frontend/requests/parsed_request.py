@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fermata.deployments.frontend.inputs.request_input import RequestInput
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
 from fermata.deployments.specs.served_model import ServedModel
-from fermata.router.links.messages import ClientNetworkReport
+from fermata.router.links.messages import ClientNetworkReport, Truth
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,12 @@ class ParsedRequest:
     """The client measures its network: acknowledge its frame as soon as that has arrived."""
     traceparent: str = ""
     """The caller's trace, if it named one."""
+    sequence_id: str = ""
+    """The sequence that it is a step of, as its client names it; empty: none."""
     classes: tuple[tuple[str, int], ...] = ()
     """Wanted outputs, each with the number of best classes to name; 0 for the tensor itself."""
+    truth: Truth | None = None
+    """The true class of an earlier request, if the client tells it."""
 
     @property
     def is_split(self) -> bool:
@@ -38,6 +42,7 @@ class ParsedRequest:
                 input=part,
                 terms=replace(self.terms, size_bytes=part.memory_bytes(), rows=part.rows),
                 report=None,
+                truth=None,
             )
             for part in self.input.split(self.input.rows_max)
         ]

@@ -2,32 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from fermata.deployments.models.picture import centre_square, whole_frame
 from fermata.deployments.sneakpeek.store import SneakPeekModel
+from fermata.foundation.logs import LOG, fields
+from fermata.foundation.units import NEVER, ms
 from fermata.router.links.messages import Evidence
 
 Sample = tuple[int, str, NDArray[Any], bool]
 """Request, application, input, and whether a look may answer it."""
-
-
-FITS = {"whole": whole_frame, "centre": centre_square}
-
-
-def look(model: SneakPeekModel, samples: Sequence[NDArray[Any]]) -> NDArray[np.float32]:
-    """Votes [samples, classes] on inputs as they come."""
-    if model.fit:
-        make, side = FITS[model.fit], model.input_shape[1]
-        samples = [make(each, side) for each in samples]
-    flat = np.stack([each.reshape(-1) for each in samples])
-    return model.index.votes(flat.astype(np.float32, copy=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +26,10 @@ class PeekerLimits:
     """Samples that one job votes on."""
     waiting_max: int = 1024
     """Beyond that inputs come faster than votes, and a vote would come too late."""
+    batch_ns: int = ms(50)
+    """Time that one job should take: votes come together, so the first waits for the last."""
+    smoothing: float = 0.2
+    """Weight of one job in the time of a look."""
 
 
 class Peeker:
@@ -67,18 +59,34 @@ class Peeker:
         """Jobs that raised an error; their requests go on without evidence."""
         self.cpu_ns = 0
         """CPU time of all jobs."""
+        self.look_ns: dict[str, float] = {}
+        """Time of one look, as measured lately, by application."""
+        if any(model.is_embedded for model in models.values()):
+            # Weights take seconds to read, and the first look as long as ten others.
+            self.busy = True
+            job = self.loop.run_in_executor(pool, self._warm_up)
+            job.add_done_callback(self._on_votes)
 
     def class_counts(self) -> dict[str, int]:
         """Number of classes by application."""
         return {name: model.index.classes for name, model in self.models.items()}
 
-    def take(self, rid: int, application: str, sample: NDArray[Any], answers: bool = True) -> None:
+    def take(
+        self,
+        rid: int,
+        application: str,
+        sample: NDArray[Any],
+        answers: bool = True,
+        within_ns: int = NEVER,
+    ) -> None:
         """Queue an input for a vote; it is copied, since its memory is released early. `answers`:
-        the client takes a look's answer for its own."""
+        the client takes a look's answer for its own. `within_ns`: a vote is of no use later."""
         model = self.models.get(application)
         if model is None:
             return
-        if len(self.waiting) >= self.limits.waiting_max or not model.sees(sample.shape):
+        late = len(self.waiting) * self.look_ns.get(application, 0.0) > within_ns
+        full = late or len(self.waiting) >= self.limits.waiting_max
+        if full or not model.sees(sample.shape):
             self.skipped += 1
             return
         self.waiting.append((rid, application, sample.copy(), answers))
@@ -87,7 +95,11 @@ class Peeker:
 
     def _vote_on_next(self) -> None:
         self.busy = True
-        size = self.limits.batch_max
+        each_ns = self.look_ns.get(self.waiting[0][1], 0.0)
+        limits = self.limits
+        size = limits.batch_max
+        if each_ns * size > limits.batch_ns:
+            size = max(1, int(limits.batch_ns / each_ns))
         batch, self.waiting = self.waiting[:size], self.waiting[size:]
         job = self.loop.run_in_executor(self.pool, self._votes, batch)
         job.add_done_callback(self._on_votes)
@@ -98,15 +110,32 @@ class Peeker:
         found: list[Evidence] = []
         for application in {each[1] for each in batch}:
             mine = [each for each in batch if each[1] == application]
-            votes = look(self.models[application], [each[2] for each in mine])
+            from_ns = time.monotonic_ns()
+            votes = self.models[application].look([each[2] for each in mine])
+            self._learn(application, (time.monotonic_ns() - from_ns) / len(mine))
             for (rid, _, _, answers), row in zip(mine, votes.tolist(), strict=True):
                 found.append(Evidence(rid, votes=tuple(row), answers=answers))
         return found, time.thread_time_ns() - began_ns
 
+    def _learn(self, application: str, took_ns: float) -> None:
+        """One look took so long."""
+        usual_ns, part = self.look_ns.get(application, took_ns), self.limits.smoothing
+        self.look_ns[application] = usual_ns + part * (took_ns - usual_ns)
+
+    def _warm_up(self) -> tuple[list[Evidence], int]:
+        """Read the weights of embeddings, in a thread."""
+        began_ns = time.thread_time_ns()
+        for model in self.models.values():
+            model.warm_up()
+        return [], time.thread_time_ns() - began_ns
+
     def _on_votes(self, job: "asyncio.Future[tuple[list[Evidence], int]]") -> None:
         if job.cancelled():
             return
-        if job.exception() is not None:
+        error = job.exception()
+        if error is not None:
+            if not self.failed:
+                LOG.warning("cannot look at requests", extra=fields(reason=repr(error)))
             self.failed += 1
         else:
             found, cpu_ns = job.result()

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fermata.deployments.frontend.outcomes import Outcome
 from fermata.foundation.units import NEVER
+from fermata.router.core.events import SequenceStep
 from fermata.router.links.messages import Cancel, Payload, Submit
 
 
@@ -30,6 +31,8 @@ class RequestTerms:
     """SLO of its application, which it may be held for whatever its own is."""
     rows: int = 1
     """Places that it takes in a batch."""
+    sequence: SequenceStep | None = None
+    """Its part in a sequence; None: it stands alone."""
 
 
 class PendingRequest:
@@ -50,8 +53,10 @@ class PendingRequest:
         "plan_by_ns",
         "priority",
         "readers",
+        "returned_by",
         "rid",
         "rows",
+        "sequence",
         "size_bytes",
         "tenant",
         "term",
@@ -71,6 +76,7 @@ class PendingRequest:
         self.tenant = terms.tenant
         self.size_bytes = terms.size_bytes
         self.rows = terms.rows
+        self.sequence = terms.sequence
         self.arrived_at_ns = now_ns
         self.deadline_ns = deadline_ns
         self.expires_at_ns = expires_at_ns
@@ -87,6 +93,8 @@ class PendingRequest:
         """Estimated probability that its answer is right; negative: unknown."""
         self.fetched_by = -1
         """The backend that has it in a batch; -1: none."""
+        self.returned_by = -1
+        """The backend that returned it last; -1: none."""
         self.placed = False
         """A router was told where its payload lies, for one backend. That counts as a reader."""
         self.unread = False

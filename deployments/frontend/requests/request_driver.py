@@ -27,10 +27,11 @@ from fermata.deployments.frontend.requests.pending_request import (
     ToBackend,
     ToRouter,
 )
+from fermata.deployments.frontend.requests.sequences import SequenceRequests
 from fermata.deployments.frontend.requests.stall_detector import StallDetector
 from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.frontend.size_advice import SizeAdvice
-from fermata.deployments.models.picture_decoding import check_pixels
+from fermata.deployments.models.pictures.decoding import check_pixels
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.logs import LOG, fields
@@ -49,6 +50,7 @@ from fermata.router.links.messages import (
     Returned,
     ShortCircuit,
     Submit,
+    Truth,
     Unread,
 )
 
@@ -70,7 +72,9 @@ class DriverLimits:
 class MessageSender(Protocol):
     """Sends messages to the router and to backends."""
 
-    def to_router(self, message: Submit | Cancel | Evidence | ClientNetworkReport) -> None: ...
+    def to_router(
+        self, message: Submit | Cancel | Evidence | ClientNetworkReport | Truth
+    ) -> None: ...
     def to_backend(self, backend: int, payload: Payload) -> None: ...
 
 
@@ -105,8 +109,12 @@ class RequestDriver:
         self.parts = SplitRequests(
             self._begin_part, lambda rid: self.loop.call_soon(self.cancel, rid)
         )
+        self.sequences = SequenceRequests(
+            self._begin_part, self._refuse, self.clock, self.loop.call_soon
+        )
         self.waiters: dict[int, OnAnswer] = {}
         self.advice = SizeAdvice(self.limits.advice_max)
+        self.takes_truths = False
         self.decoding = 0
         """Inputs that threads decode, or will."""
         self._timer: asyncio.TimerHandle | None = None
@@ -125,7 +133,10 @@ class RequestDriver:
             or self._input_refusal(request)
         )
         if refusal is not None:
+            self.sequences.on_refused(request)
             return self._refuse(request, refusal)
+        if request.terms.sequence is not None:
+            return self.sequences.open(now_ns, request, on_answer)
         if request.input.rows > 1 and request.is_split:
             return self.parts.open(now_ns, request, on_answer)
         return self._begin(now_ns, request, on_answer)
@@ -148,6 +159,8 @@ class RequestDriver:
             self.observer.begin(now_ns, rid, request.terms, request.traceparent, request.request_id)
         if request.report is not None:
             self.sender.to_router(request.report)
+        if request.truth is not None:
+            self.tell(request.truth)
         if inline:
             if self.observer is not None:
                 self.observer.on_payload(now_ns, rid)
@@ -203,7 +216,7 @@ class RequestDriver:
 
     def _place(self, given: RequestInput, rid: int) -> Payload:
         tensor, told = given.tensor, (given.packed, given.payload_rows)
-        return self.arena.place(rid, tensor.datatype, given.shape, tensor.data, *told)
+        return self.arena.place(rid, tensor.datatype, given.shape, given.data, *told)
 
     def _peek(
         self,
@@ -214,11 +227,11 @@ class RequestDriver:
         data: bytes | memoryview,
     ) -> None:
         # Neither words nor a picture that is decoded later can be looked at here.
-        if self.peeker is not None and dtype in DTYPES:
+        if self.peeker is not None and dtype in DTYPES and not request.input.hidden:
             sample = np.frombuffer(data, DTYPES[dtype]).reshape(shape)
             application = request.terms.application
             answers = self.table.looks.takes(application, [name for name, _ in request.classes])
-            self.peeker.take(rid, application, sample, answers)
+            self.peeker.take(rid, application, sample, answers, request.terms.slo_ns)
 
     async def infer(self, request: ParsedRequest, tenant: Tenant = ANYBODY) -> Outcome:
         """One request from start to end; cancelling the caller cancels it."""
@@ -232,8 +245,15 @@ class RequestDriver:
             self.cancel(rid)
             raise
 
+    def tell(self, truth: Truth) -> None:
+        """Pass on the true class of an earlier request; routers of before would not know it."""
+        if self.takes_truths:
+            self.sender.to_router(truth)
+
     def cancel(self, rid: int) -> None:
         """Its client has left."""
+        if rid < 0:
+            rid = self.sequences.cancel(rid)
         for each in self.parts.forget(rid) or (rid,):
             self.table.on_cancel(self.clock(), each)
         self.pump()
@@ -241,7 +261,8 @@ class RequestDriver:
     # Links
 
     def on_router_up(self, term: int, takes_places: bool = True) -> None:
-        """`takes_places`: the router passes on where inputs lie."""
+        """`takes_places`: the router passes on where inputs lie, and takes truths."""
+        self.takes_truths = takes_places
         # Observers hear of a batch by what its backend asks for.
         self.table.tells_places = takes_places and self.observer is None
         self.table.on_router_up(self.clock(), term)

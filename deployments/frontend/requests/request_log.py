@@ -3,7 +3,7 @@
 from fermata.deployments.frontend.outcomes import Outcome, Refusal
 from fermata.deployments.frontend.requests.observers import RequestObserver
 from fermata.deployments.frontend.requests.pending_request import RequestTerms
-from fermata.deployments.frontend.requests.traces import read_traceparent
+from fermata.deployments.frontend.requests.tracing.traces import read_traceparent
 from fermata.deployments.specs.outcomes import GOOD, LATE
 from fermata.foundation.json_types import Json
 from fermata.foundation.logs import LOG, fields, in_ms

@@ -32,7 +32,7 @@ from fermata.deployments.frontend.requests.pending_request import (
 from fermata.deployments.specs.frontend import TableLimits
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.foundation.units import NEVER, ms, seconds
-from fermata.router.core.events import DropReason
+from fermata.router.core.events import DropReason, SequenceStep
 from fermata.router.links.messages import (
     RID_BITS,
     Cancel,
@@ -229,7 +229,10 @@ class RequestTable:
         for rid in returned.rids:
             entry = self.entries.get(rid)
             self._release(self.lent.on_read(rid, entry))
-            if entry is not None and entry.fetched_by == backend:
+            if entry is None:
+                continue
+            entry.returned_by = backend
+            if entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend, returned.term)
 
     def on_result(self, now_ns: int, backend: int, result: Result) -> None:
@@ -254,9 +257,13 @@ class RequestTable:
         for entry in list(self.entries.values()):
             if backend in entry.waiting or entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend)
-            elif entry.is_told and entry.fetched_by < 0 and self.term >= 0:
-                # It may have been there.
+            elif self._may_be_at(entry, backend) and self.term >= 0:
                 self._resubmit(now_ns, entry)
+
+    def _may_be_at(self, entry: PendingRequest, backend: int) -> bool:
+        """Whether a backend may have a request that it has not fetched: it was told the place of
+        its payload, and has not returned it."""
+        return entry.is_told and entry.fetched_by < 0 and entry.returned_by != backend
 
     def _take_back(self, now_ns: int, entry: PendingRequest, backend: int, term: int = 0) -> None:
         """`term` is that of a router which knows that the backend has it no more; 0: none."""
@@ -353,11 +360,15 @@ class RequestTable:
                     entry.tenant,
                     entry.rows,
                     entry.tell_place() if self.tells_places else None,
+                    None if entry.sequence is None else _step_of(entry.sequence),
                 )
             )
         )
 
     def _resubmit(self, now_ns: int, entry: PendingRequest) -> None:
+        if entry.sequence is not None and entry.term == self.term:
+            # Its router knows what became of it; run twice it would change its state twice.
+            return
         if entry.expires_at_ns - now_ns > self.reply_ns:
             self._submit(now_ns, entry)
 
@@ -391,3 +402,7 @@ class RequestTable:
             self.counts.refuse(entry.application, outcome.reason, entry.tenant)
         else:
             self.counts.serve(now_ns, entry, outcome)
+
+
+def _step_of(step: SequenceStep) -> tuple[int, bool, bool]:
+    return step.key, step.start, step.end

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class BackendState(Timer):
-    """The rank's view of a backend: one batch runs, at most one more waits there."""
+    """The rank's view of a backend: one batch runs, a few more may wait there."""
 
     __slots__ = (
         "backend",
@@ -31,6 +31,7 @@ class BackendState(Timer):
         "offer",
         "owner",
         "queued",
+        "queued_max",
         "resident",
         "running",
         "trial",
@@ -43,6 +44,7 @@ class BackendState(Timer):
         kind: int,
         lane: "Lane",
         owner: Source | None,
+        queued_max: int = 1,
     ) -> None:
         super().__init__()
         self.offer = offer
@@ -55,7 +57,9 @@ class BackendState(Timer):
         self.resident: frozenset[int] | None = frozenset()
         """Variants that it holds; None: every one. Changed by `Lane.hold` alone."""
         self.running: Batch | None = None
-        self.queued: Batch | None = None
+        self.queued: list[Batch] = []
+        """Batches that wait behind it, in order."""
+        self.queued_max = queued_max
         self.free = False
         """It can be had now."""
         self.free_at_ns = 0
@@ -73,6 +77,10 @@ class BackendState(Timer):
         """Groups of ripe bids that it can serve."""
         self.grouping = -1
         """The lane's grouping when they were looked up."""
+
+    def batches(self) -> list[Batch]:
+        """All that it has been given and has not ended, in order."""
+        return self.queued if self.running is None else [self.running, *self.queued]
 
     def fire(self, now_ns: int) -> None:
         self.offer(now_ns, self)

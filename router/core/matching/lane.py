@@ -153,7 +153,7 @@ class Lane:
     def offer(self, state: BackendState, weak: bool) -> None:
         """This backend can be had from now on."""
         assert self.up & state.bit
-        assert state.queued is None
+        assert state.running is not None or not state.queued
         self.withdraw(state)
         state.free = True
         self.free |= state.bit

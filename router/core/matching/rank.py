@@ -41,6 +41,9 @@ class RankRules:
     last_ns: int = 100_000_000
     """For which a backend whose batch failed comes after its peers, times its errors in a row."""
     last_ns_max: int = 10_000_000_000
+    queued_max: int = 2
+    """Batches that wait on a backend behind the one that runs. Where these run shorter than their
+    lead, a single one would leave the backend idle."""
 
 
 RULES: Final = RankRules()
@@ -59,6 +62,7 @@ class RankThread(SourceContext):
         "retries",
         "rules",
         "settled_at_ns",
+        "shallow",
         "sharers",
         "slot",
         "standings",
@@ -73,12 +77,15 @@ class RankThread(SourceContext):
         outbox: Outbox,
         leads: list[Lead],
         nodes: dict[int, str],
+        shallow: set[int],
         rules: RankRules = RULES,
     ) -> None:
         super().__init__(costs, timers, outbox, leads)
         self.rules = rules
         self.nodes = nodes
         """By backend, where the driver knows them."""
+        self.shallow = shallow
+        """Backends on which one batch may wait, whatever the rules say."""
         self.backends: dict[int, BackendState] = {}
         self.lanes: dict[int, Lane] = {POOL: Lane(POOL, costs.swap_in_ns)}
         self.standings: list[dict[int, Standing]] = []
@@ -109,6 +116,9 @@ class RankThread(SourceContext):
 
     def wait_ns(self, kind: int) -> float:
         return self.waits_ns.get(kind_lane(kind), 0.0)
+
+    def batches_ahead(self) -> int:
+        return self.rules.queued_max
 
     def backends_for(self, source: Source) -> int:
         standing = self.standings[source.number][POOL]
@@ -160,6 +170,13 @@ class RankThread(SourceContext):
             for each in self.backends.values()
         )
 
+    def pool_backends(self, variant: int) -> list[int]:
+        return [
+            each.backend
+            for each in self.backends.values()
+            if each.owner is None and not each.draining and self.runs(each.backend, variant)
+        ]
+
     def has_idle(self, owner: Source | None) -> bool:
         return any(
             each.owner is owner and each.running is None and not each.draining
@@ -195,6 +212,7 @@ class RankThread(SourceContext):
         assert not source.owns_backends
         for index in list(self.standings[source.number]):
             self._quit(source, index)
+        self.sharers = [each for each in self.sharers if each is not source]
         self.vacant.append(source.number)
 
     def retire(self, source: Source) -> None:
@@ -303,7 +321,8 @@ class RankThread(SourceContext):
         resident: frozenset[int] | None = None,
     ) -> None:
         lane = self._lane_for(backend, owner)
-        state = BackendState(self.offer, backend, kind, lane, owner)
+        queued_max = 1 if backend in self.shallow else self.rules.queued_max
+        state = BackendState(self.offer, backend, kind, lane, owner, queued_max)
         lane.add(state)
         lane.hold(state, resident)
         self.backends[backend] = state
@@ -335,7 +354,7 @@ class RankThread(SourceContext):
             self._leave(state.owner, state.lane)
         for sharer in self.sharers if state.owner is None else ():
             self._quit(sharer, own_lane(backend))
-        return [batch for batch in (state.running, state.queued) if batch is not None]
+        return state.batches()
 
     def release(self, now_ns: int, state: BackendState) -> None:
         """Take a backend from its owner, or from the pool; what it has it finishes."""
@@ -468,22 +487,22 @@ class RankThread(SourceContext):
         """Start what waits on the backend, or offer it."""
         state = self.backends[backend]
         assert state.running is None
-        batch = state.queued
-        if batch is None:
+        if not state.queued:
             state.free_at_ns = now_ns
             self.offer(now_ns, state)
-        else:
-            state.running = batch
-            state.queued = None
-            state.free_at_ns = max(now_ns, batch.ready_at_ns) + batch.expect_ns
-            self._offer_ahead(now_ns, state, batch)
+            return
+        state.running, ends_at_ns = state.queued.pop(0), now_ns
+        for batch in state.batches():
+            ends_at_ns = max(ends_at_ns, batch.ready_at_ns) + batch.expect_ns
+        state.free_at_ns = ends_at_ns
+        self._offer_ahead(now_ns, state, batch)
 
     def _offer_ahead(self, now_ns: int, state: BackendState, batch: Batch) -> None:
         """Have the backend offered so early that the next batch, if it is like this one, is there
         when it is free."""
         requests = batch.requests
         lead_ns = self.leads[requests[0].application].ns(len(requests))
-        if lead_ns > 0 and state.queued is None and not state.trial:
+        if lead_ns > 0 and len(state.queued) < state.queued_max and not state.trial:
             self.timers.arm(state, max(now_ns + 1, state.free_at_ns - lead_ns))
         else:
             self.timers.disarm(state)
@@ -491,7 +510,7 @@ class RankThread(SourceContext):
     def offer(self, now_ns: int, state: BackendState) -> None:
         """This backend can be had from now on: offer it to the bids that wait for such a one."""
         overdue = state.running is not None and state.free_at_ns <= now_ns
-        if state.draining or state.queued is not None or overdue:
+        if state.draining or len(state.queued) >= state.queued_max or overdue:
             return
         lane, weak = state.lane, self._weak(state)
         if state.running is None and state.last_until_ns > now_ns:
@@ -655,8 +674,8 @@ class RankThread(SourceContext):
         if state.running is None:
             state.running = batch
         else:
-            assert state.queued is None
-            state.queued = batch
+            assert len(state.queued) < state.queued_max
+            state.queued.append(batch)
         self._offer_ahead(now_ns, state, batch)
         queued, granted = self.outbox.queued, self.outbox.granted
         first = batch.requests[0]

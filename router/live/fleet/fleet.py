@@ -7,11 +7,12 @@ from fermata.router.core.matching.backend_state import BackendState
 from fermata.router.health.availability import Availability
 from fermata.router.health.recovery import Recovery
 from fermata.router.links.closing import CloseCode
-from fermata.router.links.messages import FleetStatus, Message, Ready, frontend_of
+from fermata.router.links.messages import PLACES_FROM, FleetStatus, Message, Ready, frontend_of
 from fermata.router.live.fleet.accelerator_types import AcceleratorTypes
 from fermata.router.live.fleet.batch_limits import BatchSizeLimits
 from fermata.router.live.fleet.in_flight import InFlight
 from fermata.router.live.fleet.peers import BackendPeer, LinkPeer
+from fermata.router.live.fleet.spares import Spares
 from fermata.router.live.separation import Separation
 from fermata.router.placement.live_placement import LivePlacement
 
@@ -26,6 +27,7 @@ class Fleet:
         """Backends bring a model in when they run it, and none is resident before."""
         self.frontends: dict[int, LinkPeer] = {}
         self.backends: dict[int, BackendPeer] = {}
+        self.spares = Spares()
         self.availability = Availability(
             {each.name: tuple(v.name for v in each.variants) for each in config.applications}
         )
@@ -118,13 +120,28 @@ class Fleet:
             rank = self.placement.take(number, held)
             if self.swaps:
                 resident = frozenset()
+            self.engine.shallow.discard(number)
+            if link.peer.protocol < PLACES_FROM:
+                self.engine.shallow.add(number)
             self.engine.on_backend_up(now_ns, number, kind, rank, owner, resident)
         elif not self.swaps:
             self.engine.on_resident(now_ns, number, resident)
         self.backends[number].runs_in = dict(ready.runs_in)
         failed = frozenset(numbers[name] for name, _ in ready.trouble if name in numbers)
         self.placement.on_held(now_ns, number, held, failed)
+        self._equalise(number)
         return news
+
+    def on_spare(self, link: LinkPeer, ready: Ready) -> None:
+        """Take a spare in, or note what it holds now."""
+        self.spares.on_ready(link, ready.spare_of, ready.kind, ready.variants)
+        self._equalise(ready.spare_of)
+
+    def _equalise(self, backend: int) -> None:
+        """Have the spare of a backend hold what it holds."""
+        if self.spares.waiting and backend in self.backends:
+            for link, order in self.spares.equalise(backend, self.availability.names(backend)):
+                self.send(link, order)
 
     def drain(self, now_ns: int, backend: int) -> None:
         """Give a backend nothing more."""
@@ -143,10 +160,9 @@ class Fleet:
         self.separation.on_reach(backend, ())
         self.availability.on_backend_down(backend)
         state, held = self.state_of(backend), 0
-        for batch in (state.running, state.queued):
-            if batch is not None:
-                held += len(batch.requests)
-                self.in_flight.on_lost(batch)
+        for batch in state.batches():
+            held += len(batch.requests)
+            self.in_flight.on_lost(batch)
         self.built.ownership.release(backend)
         self.engine.on_backend_down(now_ns, backend, hung)
         self.placement.on_gone(now_ns, backend)

@@ -40,10 +40,14 @@ class InFlight:
         self.rids.difference_update(rids)
         if not done.failed and not done.left_out and not self.resubmitted:
             return []
-        missed = self.resubmitted.union(rids if done.failed else done.left_out)
+        lost = rids if done.failed else done.left_out
+        missed = self.resubmitted.union(lost)
         self.resubmitted.difference_update(rids)
         return [
             request
             for request in batch.requests
-            if request.rid in missed and frontend_of(request.rid) in frontends
+            if request.rid in missed
+            and frontend_of(request.rid) in frontends
+            # A step of a sequence has run once, and is not to run again.
+            and (request.sequence is None or request.rid in lost)
         ]

@@ -34,6 +34,8 @@ from fermata.router.policies.family import Family
 class CentralRules:
     """Limits and memories of the queue."""
 
+    pace: float = 1.3
+    """Times that batches have to be faster than requests come, for a backlog to go away."""
     efficient: float = 1.03
     """A smaller batch counts as efficient up to this factor of the cost for each request."""
     caution_step: float = 0.005
@@ -172,6 +174,7 @@ class CentralQueue(Source):
         self._count_others(now_ns)
         self.pool_tables.renew()
         self.tables = self.pool_tables.mean
+        self.spaced = [self._with_inputs(each) for each in self.tables]
         self.constrained.tables = self.pool_tables.known
         backends = self._backends()
         self.each_ns = backends * self.gap_ns
@@ -185,7 +188,8 @@ class CentralQueue(Source):
         dear = self.hull[min(self.prices.edge + 1, len(self.hull) - 1)]
         self.turn_ns = min(self.gap_ns, dear.each_ns / backends)
         cheapest = self.hull[0]
-        self.window = max(1, int(options.drop_window * cheapest.size))
+        roomy = int(options.drop_window * cheapest.size)
+        self.window = max(1, min(roomy, self._pace_size(backends)))
         self.demand.set(self.signals, cheapest.each_ns / self.gap_ns if rps > 0.0 else 0.0)
         by_size: list[list[Point]] = [[] for _ in range(max(len(table) for table in self.tables))]
         for variant, table in enumerate(self.tables):
@@ -194,6 +198,28 @@ class CentralQueue(Source):
                 by_size[size].append(point)
         self.by_size = [concave_hull(each) for each in by_size]
 
+    def _with_inputs(self, table: list[int]) -> list[int]:
+        """Run times with the time that a batch's inputs take beyond that of one. Where the lead is
+        long, batches that wait on a backend are too few to keep it busy with small ones."""
+        each_ns = self.lead.per_request_ns
+        turn_ns = self.lead.ns(1) // (self.desk.batches_ahead() + 1)
+        if each_ns == 0 and turn_ns <= table[1]:
+            return table
+        return [
+            max(run_ns, turn_ns) + each_ns * max(0, size - 1) if size else run_ns
+            for size, run_ns in enumerate(table)
+        ]
+
+    def _pace_size(self, backends: float) -> int:
+        """The smallest batch with which requests are served faster than they come. A head that
+        leaves no room for it makes the queue grow, and with it the number of such heads."""
+        each_ns = backends * self.gap_ns / self.rules.pace
+        largest = max(len(table) for table in self.spaced) - 1
+        for size in range(1, largest):
+            if min(table[size] for table in self.spaced if size < len(table)) <= size * each_ns:
+                return size
+        return largest
+
     def _backends(self) -> float:
         """The backends that it may count on: its share of them, or what others leave."""
         able = self.desk.backends_for(self)
@@ -201,7 +227,7 @@ class CentralQueue(Source):
         return max(least, able - self.others)
 
     def _points(self, end_in_ns: int) -> list[Point]:
-        points = reachable(self.tables, self.accuracy, end_in_ns, SECOND / self.gap_ns)
+        points = reachable(self.spaced, self.accuracy, end_in_ns, SECOND / self.gap_ns)
         if points:
             return points
         # Nothing leaves room to wait: the fastest alone is what there is.
@@ -455,7 +481,8 @@ class CentralQueue(Source):
         (a sliding window, as `fermata.router.policies.deferred`)."""
         queue = self.queue
         cheapest = self.tables[self.hull[0].variant]
-        window_ns = cheapest[min(self.window, len(cheapest) - 1)]
+        size = min(self.window, len(cheapest) - 1)
+        window_ns = cheapest[size] + self.lead.per_request_ns * (size - 1)
         alone_ns = self._alone_ns()
         while len(queue) > 0:
             first = queue.first()

@@ -36,7 +36,7 @@ def select_dnns(
         while temperature > cooling.end and not (degrade and current.served == len(clients)):
             if expired():
                 return plan
-            tried = [min(max(dnn + rng.choice(moves), 0), len(zoo.accuracy) - 1) for dnn in dnns]
+            tried = [_moved(zoo, dnn, rng.choice(moves)) for dnn in dnns]
             mapped = map_clients(zoo, clients, tried)
             if mapped.score(zoo) > plan.score(zoo):
                 plan = mapped
@@ -46,6 +46,12 @@ def select_dnns(
                 current, dnns = mapped, tried
             temperature *= cooling.ratio
     return plan
+
+
+def _moved(zoo: Zoo, dnn: int, step: int) -> int:
+    """The next DNN on the same kind of worker, or the same one at either end."""
+    moved = dnn + step * zoo.kinds
+    return moved if 0 <= moved < len(zoo.accuracy) else dnn
 
 
 def _metric(zoo: Zoo, clients: Sequence[Client], plan: MappingPlan, degrade: bool) -> float:

@@ -43,11 +43,19 @@ class Decider:
         self.rng = rng
         self.turns = Rotation(turn)
         self.previous: MappingPlan | None = None
+        self.kinds: tuple[int, ...] = ()
+        """Of the workers that are planned for."""
 
     def decide(
-        self, clients: Sequence[Client], workers: int, expired: Callable[[], bool] = never
+        self,
+        clients: Sequence[Client],
+        workers: int,
+        expired: Callable[[], bool] = never,
+        kinds: Sequence[int] = (),
     ) -> MappingPlan:
-        """A plan for so many workers. Once `expired` says so, the best so far is returned."""
+        """A plan for so many workers, of these kinds where there are several. Once `expired` says
+        so, the best so far is returned."""
+        self.kinds = tuple(kinds) or (0,) * workers
         able = [client for client in clients if servable(self.zoo, client)]
         if workers == 0 or not able:
             plan = MappingPlan(tuple(self._idle(index) for index in range(workers)), tuple(able))
@@ -66,14 +74,17 @@ class Decider:
     ) -> MappingPlan:
         previous = self.previous.shares if self.previous is not None else ()
         # The bootstrap is the smallest DNN everywhere.
-        dnns = [previous[index].dnn if index < len(previous) else 0 for index in range(workers)]
+        dnns = [
+            previous[index].dnn if index < len(previous) else self.kinds[index]
+            for index in range(workers)
+        ]
         return select_dnns(self.zoo, clients, dnns, self.rng, self.effort.cooling, expired)
 
     def _search(
         self, clients: Sequence[Client], workers: int, expired: Callable[[], bool]
     ) -> MappingPlan:
         splits_max = self.effort.splits * max(1, workers // WORKERS_OF_SPLITS)
-        search = Search(self.zoo, clients, workers, self.rng, expired, splits_max)
+        search = Search(self.zoo, clients, workers, self.rng, expired, splits_max, self.kinds)
         search.kept = self.turns.kept()
         search.leave_first = self.turns.leave_first
         if self.previous is None or self.previous.served == 0:
@@ -105,6 +116,13 @@ class Decider:
         # Clients that have made room may find some elsewhere.
         search.serve_left_out()
 
+    def use(self, zoo: Zoo, kinds: tuple[int, ...]) -> None:
+        """Plan with this zoo from now on; plans for workers of other kinds are forgotten."""
+        if kinds != self.kinds and max(zoo.kinds, self.zoo.kinds) > 1:
+            self.previous = None
+        self.zoo = zoo
+
     def _idle(self, index: int) -> Share:
         previous = self.previous.shares if self.previous is not None else ()
-        return Share(previous[index].dnn if index < len(previous) else 0, 0, ())
+        dnn = previous[index].dnn if index < len(previous) else self.kinds[index]
+        return Share(dnn, 0, ())

@@ -36,9 +36,19 @@ class MappingProblem:
     floor: float
     """No less accurate DNN may serve anybody."""
     workers: int
+    kinds: tuple[int, ...] = ()
+    """Kind of each worker, where there are several: 0 is planned with `latency_ns`."""
+    other_latency_ns: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    """The same run times on kinds 1, 2 and so on."""
 
     def zoo(self) -> Zoo:
-        return make_zoo(self.accuracy, self.latency_ns)
+        tables = (self.latency_ns, *self.other_latency_ns)
+        count = len(tables)
+        return make_zoo(
+            [each for each in self.accuracy for _ in tables],
+            [table[dnn] for dnn in range(len(self.accuracy)) for table in tables],
+            count,
+        )
 
     def clients(self, zoo: Zoo) -> list[Client]:
         """The clients as the mapping sees them."""
@@ -98,16 +108,17 @@ class Assignment(NamedTuple):
     """Clients that nobody serves now, each with the smallest DNN that it would take."""
 
 
-def assignment_of(plan: MappingPlan, input_sizes: Sequence[int]) -> Assignment:
+def assignment_of(plan: MappingPlan, input_sizes: Sequence[int], kinds: int = 1) -> Assignment:
     """The plan without what it was made from."""
     by_size = sorted(range(len(input_sizes)), key=lambda dnn: (input_sizes[dnn], dnn))
     posts = [
-        Post(share.dnn, share.batch, tuple(client.number for client in share.clients))
+        Post(share.dnn // kinds, share.batch, tuple(client.number for client in share.clients))
         for share in plan.shares
     ]
     left_out: list[tuple[int, int]] = []
     for client in plan.left_out:
-        smallest = next((dnn for dnn in by_size if client.batch_max[dnn] > 0), by_size[0])
+        takes = [any(client.batch_max[dnn * kinds : (dnn + 1) * kinds]) for dnn in by_size]
+        smallest = by_size[takes.index(True)] if any(takes) else by_size[0]
         left_out.append((client.number, smallest))
     return Assignment(tuple(posts), tuple(left_out))
 
@@ -116,7 +127,7 @@ def answer(
     decider: Decider, question: MappingProblem, expired: Callable[[], bool] = never
 ) -> Assignment:
     """Decide; once `expired` says so, the best so far is the answer."""
-    decider.zoo = question.zoo()
+    decider.use(question.zoo(), question.kinds or (0,) * question.workers)
     clients = question.clients(decider.zoo)
-    plan = decider.decide(clients, question.workers, expired)
-    return assignment_of(plan, question.input_sizes)
+    plan = decider.decide(clients, question.workers, expired, question.kinds)
+    return assignment_of(plan, question.input_sizes, decider.zoo.kinds)

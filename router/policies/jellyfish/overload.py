@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 
 from fermata.router.policies.jellyfish.problem import Client, Zoo
-from fermata.router.policies.jellyfish.split import Offer, make_offers, subset_sums
+from fermata.router.policies.jellyfish.split import Offer, make_offers, of_kinds, subset_sums
 
 NOBODY: Offer = (0.0, 0, 0, 0, 0)
 """A worker that is not there."""
@@ -24,10 +24,11 @@ def most_served(
     workers: int,
     forced: Collection[int],
     leaves_last: Callable[[int], int],
+    kinds: Sequence[int] = (0, 0),
 ) -> list[Client] | None:
     """A largest set of these clients that so many workers, one or two, can serve, among the sets
     that hold those forced; None where none does. Of two that ask for as much, the one with the
-    higher key is rather served."""
+    higher key is rather served. `kinds` are those of the workers."""
     ordered = sorted(
         clients,
         key=lambda each: (
@@ -38,10 +39,12 @@ def most_served(
         ),
     )
     count = sum(client.number in forced for client in ordered)
-    offers = undominated(make_offers(zoo, ordered))
+    every = make_offers(zoo, ordered)
+    offers, others = (undominated(of_kinds(zoo, every, (kind,))) for kind in (kinds[0], kinds[-1]))
+    alike = kinds[0] == kinds[-1]
     best: list[Client] | None = None if count else []
     for position, one in enumerate(offers):
-        for other in offers[position:] if workers > 1 else (NOBODY,):
+        for other in (offers[position:] if alike else others) if workers > 1 else (NOBODY,):
             most = _at_most(ordered, one, other)
             if best is not None and most <= len(best):
                 continue
@@ -130,7 +133,7 @@ def _indices(mask: int) -> list[int]:
 
 
 def most_valuable(
-    zoo: Zoo, clients: Sequence[Client], count: int, forced: Collection[int]
+    zoo: Zoo, clients: Sequence[Client], count: int, forced: Collection[int], kind: int = 0
 ) -> tuple[int, list[Client]]:
     """The DNN and the clients of most value, among those sets of that many that one worker serves
     with all who are forced. There must be one."""
@@ -139,7 +142,7 @@ def most_valuable(
     must = sum(client.number in forced for client in ordered)
     chosen: list[Client] = []
     dnn = 0
-    for offer in make_offers(zoo, ordered):
+    for offer in of_kinds(zoo, make_offers(zoo, ordered), (kind,)):
         accuracy, capacity, takes, load, number = offer
         able = [client for index, client in enumerate(ordered) if takes >> index & 1]
         if len(able) < count or sum(each.number in forced for each in able) < must:

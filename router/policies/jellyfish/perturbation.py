@@ -56,7 +56,7 @@ def _chase_another_objective(
         first, second = search.workers[one], search.workers[other]
         clients = [*first.clients, *second.clients]
         search.rng.shuffle(clients)
-        split = search.split(clients, NOTHING)
+        split = search.split(first, second, clients, NOTHING)
         if split is not None:
             search.apply(first, second, split)
     search.zoo = true_zoo

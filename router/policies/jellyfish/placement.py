@@ -5,11 +5,15 @@ from collections.abc import Sequence
 from fermata.router.policies.jellyfish.mapping_problem import Post
 
 
-def assign(current: Sequence[int], posts: Sequence[Post]) -> list[Post]:
+def assign(current: Sequence[int], posts: Sequence[Post], kinds: Sequence[int] = ()) -> list[Post]:
     """The post of each worker, given the DNN that each runs now. Both are sorted and matched
-    element by element, which makes the distances between old and new DNNs least."""
-    workers = sorted(range(len(current)), key=lambda worker: (current[worker], worker))
-    ordered = sorted(range(len(posts)), key=lambda index: (posts[index].dnn, index))
+    element by element, which makes the distances between old and new DNNs least.
+
+    A post stays with the kind of worker that it was planned for.
+    """
+    kinds = kinds or (0,) * len(current)
+    workers = sorted(range(len(current)), key=lambda index: (kinds[index], current[index], index))
+    ordered = sorted(range(len(posts)), key=lambda index: (kinds[index], posts[index].dnn, index))
     assigned = list(posts)
     for worker, index in zip(workers, ordered, strict=True):
         assigned[worker] = posts[index]

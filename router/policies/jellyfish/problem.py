@@ -18,7 +18,10 @@ QUEUE_FACTOR = 2
 
 @dataclass(frozen=True, slots=True)
 class Zoo:
-    """The DNNs of one task, the least accurate first."""
+    """The DNNs of one task, the least accurate first.
+
+    Where workers are of several kinds, it has each DNN once for each kind, one after the other.
+    """
 
     accuracy: tuple[float, ...]
     latency_ns: tuple[tuple[int, ...], ...]
@@ -33,6 +36,8 @@ class Zoo:
 
     stride: int
     """Fields that each DNN has, one for each batch size and one for 0."""
+    kinds: int = 1
+    """Kinds of workers: place `dnn * kinds + kind` is that DNN on that kind."""
 
     def batch_max(self, dnn: int, budget_ns: float) -> int:
         """Eq. (5): the largest batch whose wait and run fit the latency budget; 0 if none does."""
@@ -46,14 +51,15 @@ class Zoo:
         raise AssertionError(f"no batch of DNN {dnn} carries {load} units")
 
 
-def make_zoo(accuracy: Sequence[float], latency_ns: Sequence[Sequence[int]]) -> Zoo:
+def make_zoo(accuracy: Sequence[float], latency_ns: Sequence[Sequence[int]], kinds: int = 1) -> Zoo:
     """A zoo of DNNs whose accuracy rises; a more accurate one may be faster, with larger inputs.
     Measured tails may not rise with the batch: that of a smaller one then holds for the larger."""
     assert all(low <= high for low, high in pairwise(accuracy))
     tables = [tuple(accumulate(own_ns, max)) for own_ns in latency_ns]
     capacity = tuple(_capacities(table) for table in tables)
     stride = max(map(len, capacity), default=0)
-    return Zoo(tuple(accuracy), tuple(tables), capacity, _fields(capacity, stride), stride)
+    fields = _fields(capacity, stride)
+    return Zoo(tuple(accuracy), tuple(tables), capacity, fields, stride, kinds)
 
 
 def _fields(capacity: Sequence[Sequence[int]], stride: int) -> tuple[tuple[int, ...], ...]:
@@ -104,9 +110,10 @@ def make_client(
 ) -> Client:
     """A client with its latency budget for each DNN (SLO less network time of that input)."""
     batch_max: list[int] = []
-    for dnn, accuracy in enumerate(zoo.accuracy):
+    for place, accuracy in enumerate(zoo.accuracy):
+        dnn = place // zoo.kinds
         allowed = accuracy >= floor and pinned in (None, dnn)
-        batch_max.append(zoo.batch_max(dnn, budget_ns[dnn]) if allowed else 0)
+        batch_max.append(zoo.batch_max(place, budget_ns[dnn]) if allowed else 0)
     packed = sum(zoo.fields[dnn][batch] for dnn, batch in enumerate(batch_max))
     return Client(number, load_of(fps), tuple(batch_max), packed)
 

@@ -26,10 +26,11 @@ NOTHING = -1.0
 class SearchWorker:
     """One worker while the search goes on."""
 
-    __slots__ = ("clients", "dnn", "load", "value", "version")
+    __slots__ = ("clients", "dnn", "kind", "load", "value", "version")
 
-    def __init__(self) -> None:
-        self.dnn = 0
+    def __init__(self, kind: int = 0) -> None:
+        self.kind = kind
+        self.dnn = kind
         self.clients: tuple[Client, ...] = ()
         self.load = 0
         self.value = 0.0
@@ -49,10 +50,11 @@ class Search:
         rng: Random,
         expired: Callable[[], bool],
         splits_max: int,
+        kinds: Sequence[int] = (),
     ) -> None:
         self.zoo = zoo
         self.clients = clients
-        self.workers = [SearchWorker() for _ in range(workers)]
+        self.workers = [SearchWorker(kind) for kind in kinds or (0,) * workers]
         self.left_out: list[Client] = []
         self.kept: frozenset[int] = frozenset()
         """Numbers of clients whose turn it is: nobody may take their place."""
@@ -100,7 +102,7 @@ class Search:
         return free[-1] if free else len(clients) - 1
 
     def _choose_dnn(self, worker: SearchWorker, clients: Sequence[Client]) -> bool:
-        dnn = best_dnn(self.zoo, clients)
+        dnn = best_dnn(self.zoo, clients, worker.kind)
         if dnn is None:
             return False
         self.set(worker, dnn, tuple(clients))
@@ -156,19 +158,24 @@ class Search:
             return False
         self.tried[one, other] = versions
         clients = first.clients + second.clients
-        split = self.split(clients, _a_little_above(first.value + second.value))
+        split = self.split(first, second, clients, _a_little_above(first.value + second.value))
         if split is None:
             return False
         self.apply(first, second, split)
         return True
 
-    def split(self, clients: Sequence[Client], above: float) -> Split | None:
+    def split(
+        self, first: SearchWorker, second: SearchWorker, clients: Sequence[Client], above: float
+    ) -> Split | None:
         """The best split of these clients over two workers; None unless its value is above."""
         self.splits += 1
-        return best_split(self.zoo, clients, above)
+        return best_split(self.zoo, clients, above, (first.kind, second.kind))
 
     def apply(self, first: SearchWorker, second: SearchWorker, split: Split) -> None:
-        if abs(first.dnn - split.first_dnn) + abs(second.dnn - split.second_dnn) > abs(
+        if first.kind != second.kind:
+            if split.first_dnn % self.zoo.kinds != first.kind:
+                first, second = second, first
+        elif abs(first.dnn - split.first_dnn) + abs(second.dnn - split.second_dnn) > abs(
             first.dnn - split.second_dnn
         ) + abs(second.dnn - split.first_dnn):
             first, second = second, first
@@ -214,18 +221,19 @@ class Search:
         waiting.sort(key=lambda client: client.number not in forced)
         clients = own + waiting[:WAITING_MAX]
         must = {client.number for client in own if client.number in self.kept}.union(forced)
-        chosen = most_served(self.zoo, clients, len(workers), must, self.leave_first)
+        kinds = [worker.kind for worker in workers]
+        chosen = most_served(self.zoo, clients, len(workers), must, self.leave_first, kinds)
         if not chosen or not (forced or len(chosen) > len(own) or len(workers) == 1):
             return False
         if len(workers) == 1:
-            dnn, chosen = most_valuable(self.zoo, clients, len(chosen), must)
+            dnn, chosen = most_valuable(self.zoo, clients, len(chosen), must, kinds[0])
             value = self.zoo.accuracy[dnn] * sum(client.load for client in chosen)
             as_now = len(chosen) == len(own) and value <= _a_little_above(workers[0].value)
             if as_now and not forced:
                 return False
             self.set(workers[0], dnn, tuple(chosen))
         else:
-            split = self.split(chosen, NOTHING)
+            split = self.split(workers[0], workers[1], chosen, NOTHING)
             assert split is not None, "two workers do not serve what they were found to"
             self.apply(workers[0], workers[1], split)
         served = {client.number for client in chosen}
@@ -245,7 +253,7 @@ class Search:
         best: tuple[float, int, int] | None = None
         for index in indices:
             worker = self.workers[index]
-            dnn = best_dnn(self.zoo, (*worker.clients, client))
+            dnn = best_dnn(self.zoo, (*worker.clients, client), worker.kind)
             if dnn is None:
                 continue
             gain = self.zoo.accuracy[dnn] * (worker.load + client.load) - worker.value
@@ -262,7 +270,8 @@ class Search:
             if self.has_done_enough():
                 return False
             first, second = self.workers[one], self.workers[other]
-            split = self.split((*first.clients, *second.clients, client), NOTHING)
+            clients = (*first.clients, *second.clients, client)
+            split = self.split(first, second, clients, NOTHING)
             if split is not None:
                 self.apply(first, second, split)
                 return True
@@ -288,7 +297,8 @@ class Search:
         for index, leaving in enumerate(clients):
             if leaving.number in self.kept or _asks_no_more(leaving, waiting):
                 continue
-            split = self.split((*clients[:index], *clients[index + 1 :], waiting), above)
+            others = (*clients[:index], *clients[index + 1 :], waiting)
+            split = self.split(first, second, others, above)
             if split is not None:
                 above, best = split.value, (split, leaving)
         if best is None:
@@ -339,10 +349,10 @@ class Search:
         return MappingPlan(tuple(shares), tuple(self.left_out))
 
 
-def best_dnn(zoo: Zoo, clients: Sequence[Client]) -> int | None:
-    """The most accurate DNN that serves all these clients on one worker."""
+def best_dnn(zoo: Zoo, clients: Sequence[Client], kind: int = 0) -> int | None:
+    """The most accurate DNN that serves all these clients on one worker of this kind."""
     load = sum(client.load for client in clients)
-    for dnn in range(len(zoo.accuracy) - 1, -1, -1):
+    for dnn in range(len(zoo.accuracy) - zoo.kinds + kind, -1, -zoo.kinds):
         batch = min(client.batch_max[dnn] for client in clients)
         if load <= zoo.capacity[dnn][batch]:
             return dnn

@@ -58,10 +58,11 @@ class JellyfishOptions:
 class MappedWorker:
     """One backend: the DNN it runs, and the requests of the clients mapped to it."""
 
-    __slots__ = ("at_hand", "batch", "bid", "dnn", "lane", "queue", "spare")
+    __slots__ = ("at_hand", "batch", "bid", "dnn", "kind", "lane", "queue", "spare")
 
-    def __init__(self, backend: int, dnn: int, at_hand: frozenset[int]) -> None:
+    def __init__(self, backend: int, kind: int, dnn: int, at_hand: frozenset[int]) -> None:
         self.lane = own_lane(backend)
+        self.kind = kind
         self.dnn = dnn
         self.batch = 1
         self.at_hand = at_hand
@@ -103,6 +104,8 @@ class Jellyfish(Source):
         self.hits = HitCount()
         self.idle_for = [0] * len(self.variants)
         """Decisions since each DNN was last chosen."""
+        self.asked_kinds: tuple[int, ...] = ()
+        """Kinds of the backends that the last question was about."""
         self.decided_at_ns = -NEVER
         self.due_at_ns = NEVER
         self.urgent = False
@@ -204,7 +207,8 @@ class Jellyfish(Source):
         if up and backend not in self.workers:
             first = next((dnn for dnn, each in enumerate(self.accuracy) if each >= self.floor), 0)
             at_hand = neighbours(first, self.options.prefetch, len(self.variants))
-            self.workers[backend] = MappedWorker(backend, first, at_hand)
+            kind = self.desk.kind(backend)
+            self.workers[backend] = MappedWorker(backend, kind, first, at_hand)
             homeless = self.stranded.take_all()
         elif not up and backend in self.workers:
             gone = self.workers.pop(backend)
@@ -248,9 +252,12 @@ class Jellyfish(Source):
         }
         for known in self.clients.values():
             known.planned_fps = max(known.fps, 1.0)
+        kinds = [self.workers[backend].kind for backend in sorted(self.workers)]
+        first, *others = sorted(set(kinds)) or [0]
+        self.asked_kinds = tuple(kinds)
         return MappingProblem(
             self.accuracy,
-            tuple(tuple(self._planned_ns(variant)) for variant in self.variants),
+            self._planned_ns(first),
             self.input_sizes,
             self.variants,
             tuple(known.wish() for _, known in sorted(self.clients.items())),
@@ -258,12 +265,16 @@ class Jellyfish(Source):
             self.lead.ns(1),
             self.floor,
             len(self.workers),
+            tuple([first, *others].index(kind) for kind in kinds) if others else (),
+            tuple(self._planned_ns(kind) for kind in others),
         )
 
-    def _planned_ns(self, variant: int) -> list[int]:
-        """Run times from size 1 on, over its share of a backend's time."""
-        plan_ns = self.costs.of(variant).plan_ns[1:]
-        return plan_ns if self.share == 1.0 else [int(each / self.share) for each in plan_ns]
+    def _planned_ns(self, kind: int) -> tuple[tuple[int, ...], ...]:
+        """Run times by DNN, from size 1 on, over its share of a backend's time."""
+        tables = [self.costs.of(variant, kind).plan_ns[1:] for variant in self.variants]
+        if self.share == 1.0:
+            return tuple(map(tuple, tables))
+        return tuple(tuple(int(each / self.share) for each in table) for table in tables)
 
     def _doubt_the_idle(self) -> None:
         """A DNN that once ran slowly is not chosen, and then has no chance to show better."""
@@ -277,10 +288,11 @@ class Jellyfish(Source):
     def take_plan(self, now_ns: int, plan: Assignment) -> Sequence[int]:
         """Map the clients as planned, and tell those whose input size changes."""
         backends = sorted(self.workers)
-        if len(plan.posts) != len(backends):
+        kinds = tuple(self.workers[backend].kind for backend in backends)
+        if len(plan.posts) != len(backends) or kinds != self.asked_kinds:
             # Backends have come or gone meanwhile; the next plan will be for those there are.
             return NO_LANES
-        posts = assign([self.workers[backend].dnn for backend in backends], plan.posts)
+        posts = assign([self.workers[backend].dnn for backend in backends], plan.posts, kinds)
         self.mapped = {}
         homeless: list[Request] = []
         for backend, post in zip(backends, posts, strict=True):
@@ -292,9 +304,9 @@ class Jellyfish(Source):
                 worker.batch = post.batch
             for client in post.clients:
                 self.mapped[client] = backend
-                self._advise(client, post.dnn, post.batch, served=True)
+                self._advise(client, post.dnn, post.batch, worker.kind, served=True)
         for client, dnn in plan.left_out:
-            self._advise(client, dnn, 1, served=False)
+            self._advise(client, dnn, 1, kinds[0] if kinds else 0, served=False)
         homeless.sort(key=lambda request: (request.deadline_ns, request.rid))
         lanes = set(self._enqueue_again(now_ns, homeless))
         return [worker.lane for worker in self.workers.values() if worker.lane in lanes]
@@ -312,11 +324,11 @@ class Jellyfish(Source):
             worker.dnn = dnn
             worker.at_hand = neighbours(dnn, self.options.prefetch, len(self.variants))
 
-    def _advise(self, client: int, dnn: int, batch: int, served: bool) -> None:
+    def _advise(self, client: int, dnn: int, batch: int, kind: int, served: bool) -> None:
         known = self.clients.get(client)
         if known is None:
             return
-        run_ns = self.costs.of(self.variants[dnn]).plan_ns[batch]
+        run_ns = self.costs.of(self.variants[dnn], kind).plan_ns[batch]
         network_ns = known.last.slo_ns - self.lead.ns(1) - 2 * run_ns
         advice = (self.input_sizes[dnn], network_ns, served)
         if self.advised.get(client) != advice:
@@ -338,18 +350,18 @@ class Jellyfish(Source):
 
     # Bid and grant
 
-    def _alone_ns(self, dnn: int) -> int:
-        return self.costs.of(self.variants[dnn]).plan_ns[1]
+    def _alone_ns(self, dnn: int, kind: int = 0) -> int:
+        return self.costs.of(self.variants[dnn], kind).plan_ns[1]
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
         worker = self.workers.get(lane - own_lane(0))
         if worker is None:
             return None
-        alone_ns = self._alone_ns(worker.dnn) + self.lead.ns(1)
+        alone_ns = self._alone_ns(worker.dnn, worker.kind) + self.lead.ns(1)
         hopeless_at_ns = NEVER
         for queue in (worker.queue, worker.spare):
             while len(queue) > 0 and queue.first().deadline_ns < now_ns + alone_ns:
-                self._drop_late(queue, self.variants[worker.dnn])
+                self._drop_late(queue, self.variants[worker.dnn], worker.kind)
             if len(queue) > 0:
                 hopeless_at_ns = min(hopeless_at_ns, queue.first().deadline_ns - alone_ns)
         waiting = len(worker.queue) + len(worker.spare)
@@ -384,7 +396,7 @@ class Jellyfish(Source):
                     if queue is worker.queue:
                         taken.extend(self._fill(worker, slot, worker.dnn, taken))
                     return Batch(self._suited(slot, variant, taken), taken)
-                self._drop_late(queue, variant)
+                self._drop_late(queue, variant, worker.kind)
         return None
 
     def _stand_in(self, worker: MappedWorker, slot: Slot) -> Batch | None:
@@ -417,12 +429,12 @@ class Jellyfish(Source):
         dnn = self.variants.index(found)
         return found if all(self._allows(request, dnn) for request in taken) else variant
 
-    def _drop_late(self, queue: DeadlineQueue, variant: int) -> None:
+    def _drop_late(self, queue: DeadlineQueue, variant: int, kind: int) -> None:
         """Drop the first; where only the learnt margin is in its way, trust that a little less,
         or nothing would ever run again to teach a better one."""
         first = queue.pop()
         left_ns = first.deadline_ns - first.arrived_at_ns - self.lead.ns(1)
-        cost = self.costs.of(variant)
+        cost = self.costs.of(variant, kind)
         if cost.p50_ns[1] <= left_ns < cost.plan_ns[1]:
             self.costs.relax_margin(variant)
         self.outbox.drop(first, DropReason.LATE)

@@ -6,7 +6,7 @@ only, some to the other only; of the rest the more accurate DNN should get the h
 that leaves the other no more than it can carry: a subset sum, in one integer's bits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from fermata.router.policies.jellyfish.problem import FIELD_BITS, Client, Zoo
@@ -31,12 +31,16 @@ class Split:
     second: tuple[Client, ...]
 
 
-def best_split(zoo: Zoo, clients: Sequence[Client], above: float) -> Split | None:
-    """The best way to serve all these clients on two workers; None unless its value is above."""
+def best_split(
+    zoo: Zoo, clients: Sequence[Client], above: float, kinds: tuple[int, int] = (0, 0)
+) -> Split | None:
+    """The best way to serve all these clients on two workers of these kinds; None unless its value
+    is above."""
     load = sum(client.load for client in clients)
     if zoo.accuracy[-1] * load <= above:
         return None
-    offers = make_offers(zoo, clients)
+    offers = of_kinds(zoo, make_offers(zoo, clients), kinds)
+    unlike = kinds[0] != kinds[1]
     everyone = (1 << len(clients)) - 1
     sums: dict[int, int] = {}
     best: tuple[Offer, Offer, int] | None = None
@@ -51,6 +55,8 @@ def best_split(zoo: Zoo, clients: Sequence[Client], above: float) -> Split | Non
         for other in offers[position:]:
             if other[0] <= worth:
                 break
+            if unlike and (one[4] - other[4]) % zoo.kinds == 0:
+                continue
             if other[1] < need or takes | other[2] != everyone or load - other[3] > capacity:
                 continue
             free = takes & other[2]
@@ -67,6 +73,13 @@ def best_split(zoo: Zoo, clients: Sequence[Client], above: float) -> Split | Non
                 above, best = value, (one, other, extra)
                 worth = (above - accuracy * high) / need if need else other[0]
     return None if best is None else _carry_out(clients, above, *best)
+
+
+def of_kinds(zoo: Zoo, offers: list[Offer], kinds: Collection[int]) -> list[Offer]:
+    """The offers of workers of these kinds, in the same order."""
+    if zoo.kinds == 1:
+        return offers
+    return [offer for offer in offers if offer[4] % zoo.kinds in kinds]
 
 
 def make_offers(zoo: Zoo, clients: Sequence[Client]) -> list[Offer]:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.events import Batch, Compute, DropReason, Request
+from fermata.router.core.signals import Promise
 from fermata.router.core.source import NO_LANES, Bid, Slot, SourceContext
 from fermata.router.policies.central.accuracy_hull import concave_hull
 from fermata.router.policies.central.options import CentralOptions
@@ -20,6 +21,7 @@ from fermata.router.policies.family import Family
 from fermata.router.policies.lookahead.arrival_rate import ArrivalRate
 from fermata.router.policies.lookahead.fleet import Fleet, batch_on
 from fermata.router.policies.lookahead.market import Market
+from fermata.router.policies.lookahead.outcomes import OutcomeCount
 from fermata.router.policies.lookahead.rules import LookaheadRules
 from fermata.router.policies.lookahead.values import (
     RULES,
@@ -60,6 +62,8 @@ class LookaheadQueue(CentralQueue):
         self.overloaded = False
         """Not even the cheapest batches keep up with the load."""
         self.failures = 0
+        self.outcome = OutcomeCount()
+        self.accuracy_of = dict(zip(self.variants, self.accuracy, strict=True))
         self.fleet = Fleet(self.under_way)
         self.chosen_for: tuple[int, float, int] = (-1, 0.0, 0)
         """Time, time left and requests waiting at the last look into the table."""
@@ -126,21 +130,52 @@ class LookaheadQueue(CentralQueue):
         self.asked = None
         return NO_LANES
 
+    def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
+        self.own_busy_ns += run_ns
+        self._learn_caution(now_ns, batch)
+        outcome, size = self.outcome, len(batch.requests)
+        outcome.answered += size
+        outcome.right += size * self.accuracy_of[batch.variant]
+        return NO_LANES
+
     def figures(self) -> dict[str, float]:
         """The promise of the table in use."""
         found = {"table_failures": float(self.failures)}
-        if self.table is not None:
-            found["promised_accuracy"] = self.table.accuracy
+        told = self.promise(self.application)
+        if told is not None:
+            found["promised_accuracy"] = told.accuracy
+            found["promised_violation"] = told.violation
         return found
+
+    def promise(self, application: int) -> Promise | None:
+        """That of the table in use: what it foretells, and what came of it so far."""
+        if self.table is None:
+            return None
+        self._settle_outcomes()
+        foretold = self.table.foretold
+        if self.stake.part < 1.0:
+            # The process knows others as copies of the application; experience knows better.
+            foretold = self.outcome.whole.expected(foretold)
+        return self.table.outcomes.expected(foretold)
+
+    def _settle_outcomes(self) -> None:
+        counts, table = self.outbox.ledger.applications, self.table
+        if self.application < len(counts):
+            count = counts[self.application]
+            self.outcome.settle(count.good, count.bad, None if table is None else table.outcomes)
 
     def _learn_caution(self, now_ns: int, batch: Batch) -> None:
         before = self.caution
+        earliest_ns = min([each.deadline_ns for each in batch.requests], default=now_ns)
+        if before == 0.0 and earliest_ns >= now_ns:
+            # The common case: there is nothing to learn, and nothing to unlearn.
+            return
         super()._learn_caution(now_ns, batch)
         self.caution = min(self.caution, before + self.look.caution_rise)
 
     def _count_waiting(self) -> None:
-        waiting = len(self.queue) + len(self.constrained)
-        self.market.set_backlog(self.stake, waiting * self.gap_ns * self.stake.part)
+        waiting, stake = len(self.queue) + len(self.constrained), self.stake
+        self.market.set_backlog(stake, waiting * self.gap_ns * stake.part)
 
     # Tables
 
@@ -154,6 +189,7 @@ class LookaheadQueue(CentralQueue):
         self._count_others(now_ns)
         self.fleet.count(self.desk, self.variants, self.end_in_ns)
         self.tables = [self.costs.of(each, self.fleet.kind).plan_ns for each in self.variants]
+        self.spaced = [self._with_inputs(each) for each in self.tables]
         self.constrained.tables = self.pool_tables.known
         able = self.desk.backends_for(self) * self.fleet.worth
         least = 1.0 if self.share == 1.0 else max(1.0, able) * self.share
@@ -190,13 +226,14 @@ class LookaheadQueue(CentralQueue):
             self.caution / rules.caution_step,
         )
         backends = round(self.backends, 1)
-        fixed = (backends, told_apart(self.tables, self.accuracy, self.end_in_ns))
+        fixed = (backends, told_apart(self.spaced, self.accuracy, self.end_in_ns))
         if self.marks and fixed == self.fixed and self._near(marks):
             return
         rounded = tuple(float(round(each)) for each in marks)
         key = (*rounded, *fixed)
         table = self.market.tables.get(key)
         if table is not None:
+            self._settle_outcomes()
             self.table, self.marks, self.fixed = table, rounded, fixed
             self.chosen_for = (-1, 0.0, 0)
             self.allowance = 1.0 + rounded[3] * rules.caution_step
@@ -214,8 +251,11 @@ class LookaheadQueue(CentralQueue):
         rules = self.look
         allowance = 1.0 + caution * rules.caution_step
         return QueueProblem(
-            tuple(tuple(int(run_ns * allowance) for run_ns in table) for table in self.tables),
-            tuple(tuple(self.costs.of(each, self.fleet.kind).p50_ns) for each in self.variants),
+            tuple(tuple(int(run_ns * allowance) for run_ns in table) for table in self.spaced),
+            tuple(
+                tuple(self._with_inputs(self.costs.of(each, self.fleet.kind).p50_ns))
+                for each in self.variants
+            ),
             tuple(self.accuracy),
             float(self.end_in_ns),
             math.exp(-load * rules.load_step),
@@ -228,8 +268,11 @@ class LookaheadQueue(CentralQueue):
         """In lasting overload a head makes room for a whole batch of the cheapest variant."""
         cheapest = self.hull[0]
         self.overloaded = cheapest.each_ns > self.gap_ns * self.backends * self.stake.part
-        share = 1.0 if self.overloaded else self.options.drop_window
-        self.window = max(1, int(share * cheapest.size))
+        if self.overloaded:
+            self.window = max(1, cheapest.size)
+        else:
+            roomy = int(self.options.drop_window * cheapest.size)
+            self.window = max(1, min(roomy, self._pace_size(self.backends * self.stake.part)))
 
     # Decisions
 
@@ -378,6 +421,8 @@ class LookaheadQueue(CentralQueue):
         return int(hold_ns) if hold_ns >= least_ns else 0
 
     def _drop_hopeless(self, start_at_ns: int, spare: bool) -> None:
+        if len(self.queue) + len(self.constrained) == 0:
+            return
         if self.overloaded:
             # Rather some whole batches than many small ones.
             self.window = max(1, min(self.hull[0].size, len(self.queue) // 2))

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fermata.foundation.units import ms
+from fermata.router.core.signals import Promise
+from fermata.router.policies.lookahead.outcomes import Outcomes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -105,6 +107,10 @@ class ValueTable:
     """Run time, size and variant."""
     larger: list[int]
     """The next larger batch of the same variant; -1: none."""
+    foretold: Promise
+    """The outcome of the process in the long run."""
+    outcomes: Outcomes = field(default_factory=Outcomes)
+    """Outcomes while it was in use."""
     rankings: dict[int, list[Choice]] = field(default_factory=dict)
 
     def ranked(self, state: int) -> list[Choice]:
@@ -230,7 +236,8 @@ def solve(problem: QueueProblem, rules: ValueRules = RULES) -> ValueTable:
                 break
         policy = better
         value = _evaluate(model, policy, reward, place, along)
-    return _tabulate(model, value)
+    assert policy is not None
+    return _tabulate(model, value, _foretell(model, policy, place, along))
 
 
 def _mean(value: Floats, place: Ints, along: Floats) -> Floats:
@@ -239,19 +246,42 @@ def _mean(value: Floats, place: Ints, along: Floats) -> Floats:
     return mean
 
 
-def _evaluate(model: _Model, policy: Ints, reward: Floats, place: Ints, along: Floats) -> Floats:
-    """What following the policy for ever is worth, from each state."""
+def _moves(model: _Model, policy: Ints, place: Ints, along: Floats) -> Floats:
+    """Chances of the next state from each one, times the worth that is left of it."""
     count = len(policy)
     rows = np.arange(count)
     weight = model.kept[policy][:, None] / place.shape[2]
     at, way = place[rows, policy], along[rows, policy]
     cells = np.concatenate((rows[:, None] * count + at, rows[:, None] * count + at + 1), axis=1)
     shares = np.concatenate((weight * (1.0 - way), weight * way), axis=1)
-    moves = np.bincount(cells.ravel(), shares.ravel(), count * count).reshape(count, count)
-    return np.linalg.solve(np.eye(count) - moves, reward[rows, policy]).astype(np.float64)
+    found = np.bincount(cells.ravel(), shares.ravel(), count * count)
+    return found.reshape(count, count).astype(np.float64, copy=False)
 
 
-def _tabulate(model: _Model, value: Floats) -> ValueTable:
+def _evaluate(model: _Model, policy: Ints, reward: Floats, place: Ints, along: Floats) -> Floats:
+    """What following the policy for ever is worth, from each state."""
+    moves = _moves(model, policy, place, along)
+    rows = np.arange(len(policy))
+    return np.linalg.solve(np.eye(len(rows)) - moves, reward[rows, policy]).astype(np.float64)
+
+
+def _foretell(model: _Model, policy: Ints, place: Ints, along: Floats) -> Promise:
+    """Accuracy of the answers and share of requests dropped, from an empty queue on."""
+    moves = _moves(model, policy, place, along)
+    start = np.zeros(len(policy))
+    start[0] = 1.0
+    visits = np.linalg.solve((np.eye(len(policy)) - moves).T, start)
+    variants = np.array([variant for _, _, variant in model.batches])[policy]
+    requests = visits * model.size[policy]
+    answered = requests * (variants != DROP)
+    accuracy = np.array([*model.problem.accuracy, 0.0])[variants]
+    total = float(answered.sum())
+    if total <= 0.0:
+        return Promise(min(model.problem.accuracy), 1.0)
+    return Promise(float(answered @ accuracy) / total, 1.0 - total / float(requests.sum()))
+
+
+def _tabulate(model: _Model, value: Floats, foretold: Promise) -> ValueTable:
     """The worth of all batches on a finer grid, whatever time the oldest request has left."""
     states = model._grid(model.rules.whole, model.rules.fine)
     reward, place, along = model.outcomes(states)
@@ -265,6 +295,7 @@ def _tabulate(model: _Model, value: Floats) -> ValueTable:
         worth,
         model.batches,
         _larger(model.batches),
+        foretold,
     )
 
 

@@ -109,6 +109,25 @@ def lower_recall(classes: Classes, variant: int, number: int) -> float:
     return max(0.0, recall - standard_error(recall, classes.counts[number]))
 
 
+def measured_recalls(classes: Classes) -> Matrix:
+    """Recalls to be expected of requests: one of 1 on few samples is none on all others.
+
+    Where the samples behind them are not counted, they are taken to be as many as those of the
+    look: the two are weighed against one another. A look without any leaves them as they are.
+    """
+    hidden = () if classes.peek is None else classes.peek.hidden
+    counts = classes.counts or tuple(len(each) for each in hidden)
+    if len(counts) != classes.count:
+        return classes.recall
+    return tuple(
+        tuple(
+            (share * count + JEFFREYS) / (count + 2 * JEFFREYS) if count else share
+            for share, count in zip(row, counts, strict=True)
+        )
+        for row in classes.recall
+    )
+
+
 def shortfalls(classes: Classes, variant: int) -> list[float]:
     """By class: by how much a variant may miss its recall floor; 0 where it keeps it."""
     floors = classes.recall_floors or (0.0,) * classes.count

@@ -13,11 +13,13 @@ from fermata.router.core.events import Estimate
 from fermata.router.policies.sneakpeek.classes import (
     JEFFREYS,
     Classes,
+    measured_recalls,
     possible_shares,
     shortfalls,
     standard_error,
 )
 from fermata.router.policies.sneakpeek.frequencies import Frequencies, Shares
+from fermata.router.policies.sneakpeek.truths import Truths
 
 Numbers = npt.NDArray[np.intp]
 """Number of classes."""
@@ -57,7 +59,10 @@ class Estimator:
         count = classes.count
         self.weights = np.array(classes.weights or (1.0,) * count)
         self.floors = classes.recall_floors or (0.0,) * count
-        self.recall = np.array(classes.recall)
+        self.recall = np.array(measured_recalls(classes))
+        self.truths = Truths(self.recall, classes.counts)
+        self.looked = 0
+        """Requests with votes."""
         self.shortfalls = np.array(
             [shortfalls(classes, variant) for variant in range(len(classes.recall))]
         )
@@ -136,6 +141,7 @@ class Estimator:
         """The estimate for one request; also teaches how often classes come."""
         peek = self.classes.peek
         assert peek is not None, "votes for an application without a SneakPeek model"
+        self.looked += 1
         likelihoods = self.likelihoods(votes)
         even = _shares(likelihoods)
         prior = self.classes.prior
@@ -162,6 +168,22 @@ class Estimator:
             instant,
             likely if theta[likely] > 0.5 else -1,
         )
+
+    def on_truth(
+        self, label: int, variant: int, looked: bool, right: bool | None, tenant: int
+    ) -> bool:
+        """The true class of an earlier request: teaches how often classes come and, where it is
+        known whether the answer was right, the recall of whoever gave it. False where the tenant
+        has told its share already."""
+        if not self.truths.admits(tenant, self.looked):
+            return False
+        if self.classes.prior == "online":
+            self.frequencies.tell(label)
+        if right is not None and looked:
+            self.truths.on_look(right)
+        elif right is not None and variant >= 0:
+            self.truths.on_variant(variant, label, right)
+        return True
 
     def _learn(self, votes: Sequence[float], likelihoods: Shares) -> None:
         """How often classes come, by the class that most votes name where it is known how often

@@ -1,4 +1,4 @@
-"""How often each class comes, learnt from evidence alone: nobody tells true labels."""
+"""How often each class comes, learnt from evidence, and from true labels where some are told."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -71,6 +71,12 @@ class Frequencies:
         moved = (1 - even) * (joint / joint.sum()) + even / len(shares)
         shares += self.gain * (moved - shares)
         self.seen += 1
+
+    def tell(self, label: int) -> None:
+        """The true class of one more request: it counts as a look that cannot be wrong."""
+        shares, gain = self.settled, self.gain
+        shares *= 1 - gain
+        shares[label] += gain
 
     def _restart(self, counts: Mapping[int, int]) -> None:
         """Learn from so many looks by the class that they name, and from nothing before."""

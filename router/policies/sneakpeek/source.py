@@ -15,11 +15,10 @@ from fermata.router.core.source import (
 )
 from fermata.router.policies.family import Family
 from fermata.router.policies.sneakpeek.estimator import Estimator
-from fermata.router.policies.sneakpeek.options import SneakPeekOptions
+from fermata.router.policies.sneakpeek.options import SneakPeekOptions, usual_window_ns
 from fermata.router.policies.sneakpeek.penalty import load_penalty
 from fermata.router.policies.sneakpeek.planner import Planning
 from fermata.router.policies.sneakpeek.problem import Job, Schedule, Segment, Worker, batch_size
-from fermata.router.policies.sneakpeek.window import usual_window_ns
 from fermata.router.policies.sneakpeek.worth import worth_at
 
 

@@ -2,15 +2,15 @@
 
 import io
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
 from fermata.clients.wire.errors import BadRequestError
-from fermata.deployments.models.picture import centre_square, whole_frame
-from fermata.deployments.specs.served_model import ImageSpec
+from fermata.deployments.models.pictures.picture import centre_square, whole_frame
+from fermata.deployments.specs.served_model import Fit, ImageSpec
 
 try:
     import simplejpeg
@@ -101,6 +101,12 @@ def frame_size(data: bytes) -> tuple[int, int]:
             return image.height, image.width
     except (OSError, SyntaxError, ValueError) as error:
         raise BadRequestError(f"cannot decode the picture: {error}") from None
+
+
+def decode_square(data: bytes, pixels_max: int, side: int, how: str) -> Pixels:
+    """A picture as the UINT8 input [3, side, side] of a model with this fit."""
+    spec = ImageSpec(side, side, fit=cast(Fit, how))
+    return np.ascontiguousarray(fit(decode(data, pixels_max), spec).transpose(2, 0, 1))
 
 
 def fit(pixels: Pixels, spec: ImageSpec) -> Pixels:

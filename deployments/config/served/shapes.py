@@ -32,7 +32,6 @@ def in_shape(spec: ModelSpec, application: Application, swap: bool) -> ModelSpec
         bucket=bucket,
         pad=shapes.pad,
         mask=shapes.mask,
-        stem=spec.name.removesuffix(f"[{bucket}]"),
     )
 
 

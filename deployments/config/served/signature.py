@@ -1,7 +1,8 @@
 """The signature of an application: as its entry says, or as its model says of itself."""
 
 from fermata.applications.application import Application
-from fermata.applications.server_options import TensorOptions
+from fermata.applications.server_options import BoxOptions, TensorOptions
+from fermata.applications.variant import EMULATED
 from fermata.deployments.models.catalog import describe
 from fermata.deployments.models.signatures import read_signature
 from fermata.deployments.specs.served_model import Signature, TensorSpec
@@ -21,6 +22,41 @@ def signature_of(application: Application, model: str) -> Signature | None:
     if not own.inputs:
         raise ConfigError(f"{model} has no inputs; serve a model that has some")
     return Signature(own.inputs, outputs or own.outputs)
+
+
+def told_outputs(application: Application, model: str) -> tuple[TensorSpec, ...]:
+    """Outputs as the entry says; of a file with an `input` beside it, as the file says."""
+    if application.outputs:
+        return tuple(map(_spec, application.outputs))
+    try:
+        own = read_signature(model)
+    except ConfigError:
+        # TorchScript does not always tell, and a broken file is refused by the backend.
+        return ()
+    return () if own is None else own.outputs
+
+
+def boxes_of(
+    application: Application, model: str, outputs: tuple[TensorSpec, ...], pictures: bool
+) -> BoxOptions | None:
+    """Boxes among the outputs: as the entry says, or as an embedded model's card does."""
+    card, given = describe(model), application.boxes
+    if given is None:
+        return None if card is None or not pictures else card.boxes
+    if model == EMULATED:
+        return None
+    if not pictures:
+        raise ConfigError(
+            f"boxes of {application.name} are given in pixels of clients' frames; it needs input "
+            "with image: true"
+        )
+    names = [each.name for each in outputs]
+    if names and given.output not in names:
+        raise ConfigError(
+            f"boxes.output={given.output!r} of {application.name}: {model} has no such output; "
+            f"give one of {', '.join(names)}"
+        )
+    return given
 
 
 def named_inputs(application: Application, signature: Signature | None) -> tuple[TensorSpec, ...]:

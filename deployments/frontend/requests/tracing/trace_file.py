@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 
-from fermata.deployments.frontend.requests.traces import Span, Tracer
+from fermata.deployments.frontend.requests.tracing.traces import Span, Tracer
 from fermata.deployments.specs.frontend import TraceOptions
 from fermata.foundation.json_types import Json, JsonObject
 from fermata.foundation.logs import LOG, fields
@@ -66,6 +66,8 @@ class Traces:
         self.pool = pool
         self.resource = {"service.name": "fermata", "service.instance.id": f"frontend-{number}"}
         self.wall_ns = time.time_ns() - time.monotonic_ns()
+        self.failing = False
+        """The disk has not taken the last spans, and the log tells so."""
 
     def write(self) -> None:
         """Have a thread write the spans of requests that have ended; called once a second."""
@@ -76,9 +78,12 @@ class Traces:
     def _write(self, spans: Sequence[Span]) -> None:
         try:
             self.file.write(otlp_line(spans, self.wall_ns, self.resource))
+            self.failing = False
         except OSError as error:
-            about = fields(path=self.file.path, reason=error.strerror)
-            LOG.warning("cannot write traces", extra=about)
+            if not self.failing:
+                about = fields(path=self.file.path, reason=error.strerror)
+                LOG.warning("cannot write traces", extra=about)
+            self.failing = True
 
     def close(self) -> None:
         """Write the last spans, before the threads end."""

@@ -11,12 +11,16 @@ CROP_MARGIN = 32
 
 def centre_square(frame: Pixels, size: int) -> Pixels:
     """The middle of a frame [h, w, 3] as [3, size, size], as ImageNet models are tested."""
-    height, width = frame.shape[:2]
-    side = max(1, min(height, width) * size // (size + CROP_MARGIN))
-    left, top = (width - side) // 2, (height - side) // 2
+    left, top, side = centre_part(frame.shape[0], frame.shape[1], size)
     box = (left, top, left + side, top + side)
     picture = Image.fromarray(frame).resize((size, size), Image.Resampling.BICUBIC, box=box)
     return _channels_first(picture)
+
+
+def centre_part(height: int, width: int, size: int) -> tuple[int, int, int]:
+    """(left, top, side) of the square that `centre_square` shows of a frame."""
+    side = max(1, min(height, width) * size // (size + CROP_MARGIN))
+    return (width - side) // 2, (height - side) // 2, side
 
 
 def whole_frame(frame: Pixels, size: int) -> Pixels:
@@ -39,3 +43,7 @@ def reduction(height: int, width: int, size: int) -> float:
 
 def _channels_first(picture: Image.Image) -> Pixels:
     return np.ascontiguousarray(np.asarray(picture, dtype=np.uint8).transpose(2, 0, 1))
+
+
+FITS = {"whole": whole_frame, "centre": centre_square}
+"""Fits that make squares of frames of any size."""

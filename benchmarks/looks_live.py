@@ -1,0 +1,74 @@
+"""Short circuits on digits, served live: how many there are, and how many of them are right."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from benchmarks.figures import Figure
+from benchmarks.live_server import fermata
+from benchmarks.ports import free_port
+
+FILE = Path(__file__).parents[1] / "deployments" / "sneakpeek.yaml"
+CLIENTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One answer."""
+
+    short_circuit: bool
+    right: bool
+
+
+def post(port: int, path: str, body: object) -> bytes:
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v2/models/digits/{path}",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(asked, timeout=30) as reply:
+        answer: bytes = reply.read()
+    return answer
+
+
+def ask(port: int, image: NDArray[np.float32], label: int) -> Told:
+    """Ask, and feed the truth back."""
+    tensor = {"name": "input", "datatype": "FP32", "shape": [64], "data": image.tolist()}
+    answer = json.loads(post(port, "infer", {"inputs": [tensor]}))
+    named = int(np.argmax(answer["outputs"][0]["data"]))
+    about = answer["parameters"]
+    post(port, "feedback", {"label": label, "answer": named, "variant": about["variant"]})
+    return Told(bool(about.get("short_circuit", False)), named == label)
+
+
+def short_circuits(quick: bool) -> Iterator[Figure]:
+    """The sample configuration, with time for everything: the machine may be busy."""
+    from fermata.deployments.models.digits import held_out
+
+    config = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    applications = config["applications"]
+    applications[0].update(slo_ms=2000, hard_limit_ms=4000)
+    images, labels = held_out()
+    count = 700 if quick else 1500
+    rows = np.random.default_rng(5).integers(0, len(labels), count)
+    http_port = free_port()
+    changes = {"applications": applications, "router": config["router"]}
+    changes |= {"backend": config["backend"], "frontend": {"http_port": http_port}}
+    with fermata(**changes) as server, ThreadPoolExecutor(CLIENTS) as pool:
+        answers = list(pool.map(lambda row: ask(http_port, images[row], int(labels[row])), rows))
+        looks = server.status()["router"]["applications"]["digits"]["looks"]
+    short = [each for each in answers if each.short_circuit]
+    told = f"digits live, {count} requests"
+    yield Figure(f"{told}: answered by a look", len(short) / count, "", 0.8)
+    right = float(np.mean([each.right for each in short])) if short else 0.0
+    yield Figure(f"{told}: short circuits that were right", right, "", 0.97)
+    by_truth = looks["right"] / max(1, looks["judged"])
+    name = f"the same as the server tells it, of {looks['judged']} fed back"
+    yield Figure(f"{name} ({looks['alarms']} alarms)", by_truth, "", 0.97)

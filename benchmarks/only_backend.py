@@ -1,0 +1,133 @@
+"""The only backend of a running server killed again and again, with a spare and without."""
+
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from benchmarks.figures import Figure
+from benchmarks.kills import APPLICATION, Ledger, is_good, loaded, unanswered
+from benchmarks.live_server import Running, fermata
+from fermata.deployments.backend.seats import Holder, seats_folder
+from fermata.deployments.specs.outcomes import LATE
+from fermata.router.core.events import GOOD, DropReason
+
+RATE_RPS = 30.0
+"""One backend of 20 + 10 b ms manages some 70 within the SLO: what waited for it is soon served."""
+LOAD_S, ALONE_S = 6.0, 20.0
+"""Lengths of a load: with a spare, and without, where the server must be back before it ends."""
+KILL_AFTER_S = 2.0
+BACK_S = 90.0
+GAP_S, GAP_S_ALONE = 0.5, 5.0
+REPORT_S = 1.5
+"""By then frontends have reported what they have answered."""
+TRUE = {GOOD, LATE, DropReason.LOST, DropReason.NO_BACKEND, DropReason.CANCELLED}
+"""Outcomes when the only backend dies: it took the request along, or was away for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Answers and gaps that clients saw at one kill."""
+
+    gap_s: float
+    """The longest time for which clients waited and none had a good answer."""
+    outcomes: dict[str, int]
+    """Requests by how they ended."""
+    lost: int
+    twice: int
+
+    @property
+    def untrue(self) -> int:
+        """Refusals for a reason that is not true."""
+        return sum(count for outcome, count in self.outcomes.items() if outcome not in TRUE)
+
+
+def config(spare: bool) -> Mapping[str, Any]:
+    return {
+        "applications": [APPLICATION],
+        "backend": {"count": 1, "device": "emulated", "cpus": 0.1, "spare": spare},
+    }
+
+
+def serving_pid(server: Running) -> int:
+    """The process that serves: the one that its seat names, or the only one."""
+    family = set(server.family())
+    for path in seats_folder().glob("*.serving"):
+        if text := path.read_bytes():
+            holder = msgspec.json.decode(text, type=Holder)
+            if holder.pid in family:
+                return holder.pid
+    (pid,) = server.pids_of((":Backend",))
+    return pid
+
+
+def whole(server: Running, spare: bool) -> None:
+    """Wait until the server has its backend, and its spare."""
+    end_s = time.monotonic() + BACK_S
+    while time.monotonic() < end_s:
+        try:
+            status = server.status()
+            if (len(status["backends"]), len(status["spares"])) == (1, int(spare)):
+                return
+        except (OSError, KeyError, ValueError):
+            pass
+        time.sleep(0.2)
+    raise AssertionError(f"the server is not whole {BACK_S:g} s after a kill")
+
+
+def strike(server: Running, spare: bool) -> Kill:
+    """One kill in the middle of a load."""
+    whole(server, spare)
+    before = _answered(server)
+    with loaded(server, LOAD_S if spare else ALONE_S, rate_rps=RATE_RPS) as found:
+        time.sleep(KILL_AFTER_S)
+        os.kill(serving_pid(server), signal.SIGKILL)
+    ledger, twice = found[0]
+    time.sleep(REPORT_S)
+    outcomes = _answered(server) - before
+    return Kill(longest_gap_s(ledger), dict(outcomes), unanswered(ledger), twice)
+
+
+def _answered(server: Running) -> Counter[str]:
+    """Requests so far, by how they ended."""
+    return Counter(server.status()["applications"]["emulated"]["answered"])
+
+
+def longest_gap_s(ledger: Ledger) -> float:
+    """The longest time for which clients waited and none had a good answer. Where the generator
+    itself stands still, nobody waits."""
+    sent, answered = ledger["sent_ns"], ledger["answered_ns"]
+    ends = np.sort(np.append(answered[is_good(ledger)], answered.max()))
+    longest_ns = 0
+    for before, after in pairwise(ends):
+        waiting = (sent >= 0) & (sent < after) & (answered > before)
+        if waiting.any():
+            longest_ns = max(longest_ns, int(after - max(before, sent[waiting].min())))
+    return longest_ns / 1e9
+
+
+def measure(times: int, spares: tuple[bool, ...] = (True, False)) -> Iterator[Figure]:
+    """So many kills with a spare, then without."""
+    untrue, rate = 0, f"{RATE_RPS:g} req/s"
+    for spare in spares:
+        found: list[Kill] = []
+        with fermata(**config(spare)) as server:
+            for _ in range(times):
+                found.append(strike(server, spare))
+                print(f"only backend, spare={spare}: {found[-1]}", file=sys.stderr)
+        name = f"the only backend killed {times} times at {rate}"
+        untrue += sum(each.untrue for each in found)
+        gap_s = max(each.gap_s for each in found)
+        which, goal = ("with a spare", GAP_S) if spare else ("without", GAP_S_ALONE)
+        yield Figure(f"{name}: longest gap {which}", gap_s, "s", goal, at_most=True)
+        lost = sum(each.lost + each.twice for each in found)
+        yield Figure(f"{name}, {which}: lost or answered twice", lost, "", 0, at_most=True)
+    yield Figure(f"{name}: refused for a reason that is not true", untrue, "", 0, at_most=True)

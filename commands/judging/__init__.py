@@ -1,0 +1,1 @@
+"""How good models are: tests for `fermata profile`."""

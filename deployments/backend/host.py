@@ -1,0 +1,180 @@
+"""A backend from the load of its models to its end, as a replica or as a spare hosts it."""
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from fermata.deployments.backend.execution.executor import tune
+from fermata.deployments.backend.gpu_meter import find_gpu
+from fermata.deployments.backend.meter import BackendMeter
+from fermata.deployments.backend.model_store import LoadedModels, ModelStore
+from fermata.deployments.backend.process import BackendProcess
+from fermata.deployments.backend.seats import Holder, Seat
+from fermata.deployments.backend.settings import BackendSettings
+from fermata.deployments.specs.backend import StoreOptions
+from fermata.foundation.units import seconds
+from fermata.profiles.profile import Profile
+from fermata.router.links.messages import BackendStats
+from fermata.router.links.transport import LinkOptions, Resolve
+
+Costs = tuple[tuple[str, tuple[int, ...], tuple[int, ...]], ...]
+LOADED = "loaded"
+"""The last step of a start."""
+SWAP_NS = seconds(600)
+"""A batch may have to wait for minutes until its model is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """Identity of a backend, its models, and the way to its router."""
+
+    number: int
+    store: StoreOptions
+    resolve: Resolve
+    standby: Resolve | None
+    costs_of: Callable[[Mapping[str, Profile]], Costs]
+    """Run times as routers take them."""
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+    """Run times that are known; others are measured."""
+    placed: bool = False
+    """The router decides which backend holds which model."""
+    links: LinkOptions = field(default_factory=LinkOptions)
+    node: str = ""
+    actor: str = ""
+    """Name of the actor that hosts it; empty in a replica of Serve's."""
+    find_seat: Callable[[str], Seat | None] = lambda device: None
+    """The seat of a backend on this device; None where it has no spare."""
+
+
+class BackendHost:
+    """Loads the models, then serves, or waits until the process that serves on its seat ends."""
+
+    def __init__(
+        self,
+        read_options: Callable[[], HostOptions],
+        export: Callable[[BackendStats], None] | None = None,
+    ) -> None:
+        """What `read_options` raises is what the start has died of."""
+        self.read_options = read_options
+        self.export = export
+        self.step = "starting"
+        self.seat: Seat | None = None
+        self.ending = False
+        self.loop = asyncio.get_running_loop()
+        self.loading = self.loop.create_task(self._load())
+        self.starting = self.loop.create_task(self._start())
+
+    async def _load(self) -> LoadedModels:
+        """Load every model and measure its run times, on the accelerator that will run it."""
+        options = self.options = self.read_options()
+        self.store = ModelStore(options.store)
+        self.seat = options.find_seat(self.store.device)
+        if self.follow() is not None:
+            # Beside a process that serves, run times would be measured wrong.
+            self.store.options = replace(self.store.options, measure="once")
+        found = LoadedModels({}, dict(options.profiles))
+        specs = self.store.specs
+        for index, name in enumerate(specs):
+            count = f"({index + 1} of {len(specs)})"
+            on_demand = name in options.store.on_demand or options.placed
+            if on_demand and name in found.profiles:
+                continue
+            self.step = f"loading {name} {count}"
+            runner = await asyncio.to_thread(self.store.load, name)
+            if name not in found.profiles:
+                self.step = f"measuring {name} {count}"
+                found.profiles[name] = await asyncio.to_thread(self.store.measure, name, runner)
+            if on_demand:
+                runner.close()
+                self.store.release(name)
+            else:
+                found.runners[name] = runner
+        self.step = LOADED
+        return found
+
+    async def _start(self) -> None:
+        tune()
+        loaded = await asyncio.shield(self.loading)
+        options, store = self.options, self.store
+        settings = BackendSettings(
+            options.number,
+            kind=store.kind,
+            costs=options.costs_of(loaded.profiles),
+            node=options.node,
+            links=options.links,
+        )
+        if options.store.swap:
+            settings = replace(settings, hung_ns=SWAP_NS)
+        gpu = find_gpu(store.device)
+        self.process = BackendProcess(
+            settings,
+            loaded.runners,
+            options.resolve,
+            store,
+            BackendMeter(store.loads, store.held_bytes, gpu, store.non_finite),
+            self.export,
+            standby=options.standby,
+            # Ray starts another in its place, with a context of its own on the device.
+            end_process=lambda: os._exit(1),
+            first=self._first(),
+        )
+        await self.process.start()
+        if self.process.first is None:
+            self._serve()
+        elif self.seat is not None:
+            self.seat.when_free(lambda: self.loop.call_soon_threadsafe(self._take_over))
+
+    def _first(self) -> int | None:
+        """The backend that serves on this seat; None where it is to be this one."""
+        if self.seat is None or self.seat.serving.try_take():
+            return None
+        holder = self.seat.holder()
+        # One that serves since an instant ago has not said its number yet.
+        return self.options.number if holder is None else holder.number
+
+    def _take_over(self) -> None:
+        if not self.ending:
+            self.process.take_over()
+            self._serve()
+
+    def _serve(self) -> None:
+        if self.seat is not None:
+            self.seat.note(Holder(self.options.number, os.getpid(), self.options.actor))
+        self.store.begin_tuning()
+
+    def follow(self) -> Holder | None:
+        """The process that serves on its seat; None where this one does, or nobody."""
+        seat = self.seat
+        if seat is None or seat.serving.mine:
+            return None
+        if not self.is_up:
+            return seat.holder() if seat.serving.is_held() else None
+        # From here on a thread waits for the lock: a look at it would take it away from there.
+        holder = seat.holder()
+        if holder is not None and self.process.first is not None:
+            self.process.follow(holder.number)
+        return holder
+
+    @property
+    def is_up(self) -> bool:
+        """It serves, or could at once."""
+        return self.starting.done() and self.starting.exception() is None
+
+    def check(self) -> None:
+        """Raise what its start has died of, or why this process is to be replaced."""
+        if self.starting.done():
+            self.starting.result()
+            self.process.check()
+
+    async def profiles(self) -> tuple[str, dict[str, Profile]]:
+        """Its accelerator type, and the run times of every variant once all are loaded."""
+        loaded = await asyncio.shield(self.loading)
+        return self.store.kind, loaded.profiles
+
+    async def leave(self) -> None:
+        """Finish what is here and end every link."""
+        self.ending = True
+        if self.is_up:
+            await self.process.drain()
+            await self.process.stop()

@@ -1,0 +1,1 @@
+"""Models as they are offered: inputs, signatures, sequences and looks of applications."""

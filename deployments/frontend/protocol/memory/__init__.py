@@ -1,0 +1,1 @@
+"""Calls about shared memory of clients, over gRPC and REST."""

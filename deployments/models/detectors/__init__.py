@@ -1,0 +1,1 @@
+"""Object detectors with real weights."""

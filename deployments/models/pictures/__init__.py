@@ -1,0 +1,1 @@
+"""Pictures as bytes and as pixels: headers, decoding, encoding and fitting."""

@@ -1,0 +1,1 @@
+"""Sequences of requests with a state, in the fault simulation: a model of steps, and its load."""

@@ -1,0 +1,1 @@
+"""Sequences of requests that share a state: their order, and the place of the state."""

@@ -1,0 +1,50 @@
+"""Backends of two kinds in one deployment, live: each is planned with its own run times."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray")
+from served import load, serving, wait_until
+
+pytestmark = pytest.mark.live
+
+VARIANT = {"name": "v", "model": "emulated", "alpha_ms": 2, "beta_ms": 20}
+
+
+def test_two_kinds_of_backends_serve_one_application(tmp_path: Path) -> None:
+    application = {
+        "name": "a",
+        "slo_ms": 250,
+        "input": {"name": "input", "dtype": "UINT8", "shape": [200]},
+        "variants": [VARIANT],
+    }
+    folder = tmp_path / "logs"
+    config = {
+        "applications": [application],
+        "backend": {"device": "emulated", "cpus": 0.1},
+        "backends": [{"count": 1}, {"count": 1, "slower": 4}],
+        "logs": {"level": "debug", "folder": str(folder)},
+    }
+    with serving(tmp_path, config, backends=2) as server:
+        kinds = {each["kind"]: number for number, each in server.status()["backends"].items()}
+        assert len(kinds) == 2
+        assert "emulated x 4" in kinds
+        # 250 ms let batches of 100 run on the fast one, and of 20 on the slow one.
+        found = load(server, "a", rate=300, seconds=5)
+        numbers = {each: int(kinds[each]) for each in kinds}
+        wait_until(lambda: ran_on(folder) >= set(numbers.values()), 5)
+        factors = {kind: server.status()["backends"][at]["factor"] for kind, at in kinds.items()}
+    assert found["bad_rate"] < 0.2
+    # Planned with its own run times from the first batch on, a slow one has none to catch up with.
+    assert factors["emulated x 4"] < 2
+
+
+def ran_on(folder: Path) -> set[int]:
+    """Backends that have been given batches so far."""
+    lines = [
+        line for path in folder.glob("router*.jsonl") for line in path.read_text().splitlines()
+    ]
+    told = [json.loads(line) for line in lines]
+    return {each["backend"] for each in told if each["event"] == "dispatched"}

@@ -1,0 +1,159 @@
+"""Each camera as its operator sees it: sizes, rates, misses, and why it is left out."""
+
+import json
+import random
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire.tensors import add_input, from_array
+from fermata.commands.main import app
+from fermata.deployments.frontend.protocol.parsing import parse_request
+from fermata.foundation.units import SECOND, ms
+from fermata.router.core.costs import Costs
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import ClientReport
+from fermata.router.live.cameras import cameras
+from fermata.router.policies.family import family_of
+from fermata.router.policies.jellyfish.left_out import LeftOut, why_left_out
+from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from fermata.router.telemetry.stream_counts import StreamCounts
+from tests.unit.test_frontend_intake import REGISTRY
+from tests.unit.test_replanning import World
+
+TABLES = ([10.0, 14.0, 18.0], [15.0, 22.0, 29.0], [25.0, 40.0, 55.0])
+
+
+def jellyfish(backends: int = 1) -> tuple[Engine, Jellyfish]:
+    costs = Costs()
+    for variant, table in enumerate(TABLES):
+        costs.add(variant, [ms(value) for value in table], None)
+    made = Engine(costs)
+    family = family_of(0, "cameras", ms(100), (0, 1, 2), 0, (0.3, 0.5, 0.6), (128, 224, 320))
+    source = Jellyfish(family, JellyfishOptions(), random.Random(0))
+    made.add_application(source)
+    for backend in range(backends):
+        made.on_backend_up(0, backend, owner=0)
+    return made, source
+
+
+@pytest.mark.parametrize(
+    ("wanted", "slo_ms", "fps", "mbps", "floor"),
+    [
+        (LeftOut.FLOOR, 100, 10.0, 50.0, 0.9),
+        # 100 kbit take 100 ms.
+        (LeftOut.NETWORK, 100, 10.0, 1.0, 0.0),
+        (LeftOut.RATE, 100, 500.0, 500.0, 0.0),
+    ],
+)
+def test_a_camera_is_left_out_for_a_reason(
+    wanted: LeftOut, slo_ms: float, fps: float, mbps: float, floor: float
+) -> None:
+    made, source = jellyfish()
+    report = ClientReport(1, ms(slo_ms), fps, mbps * 1e6, 128, 100_000, accuracy_floor=floor)
+    made.on_report(0, 0, report)
+    assert why_left_out(source, source.clients[1]) is LeftOut.UNPLANNED
+    made.on_time(1)
+    assert source.mapped == {}
+    assert why_left_out(source, source.clients[1]) is wanted
+
+
+def test_a_camera_beside_too_many_others_is_told_so() -> None:
+    made, source = jellyfish()
+    for client in range(1, 9):
+        made.on_report(0, 0, ClientReport(client, ms(100), 30.0, 500e6, 128, 100_000))
+    made.on_time(1)
+    left_out = [known for client, known in source.clients.items() if client not in source.mapped]
+    assert left_out
+    assert {why_left_out(source, known) for known in left_out} == {LeftOut.FULL}
+    bare, alone = jellyfish(backends=0)
+    bare.on_report(0, 0, ClientReport(1, ms(100), 30.0, 500e6, 128, 100_000))
+    assert why_left_out(alone, alone.clients[1]) is LeftOut.NO_BACKEND
+
+
+def test_misses_are_counted_for_each_camera() -> None:
+    counts = StreamCounts()
+    for index in range(10):
+        counts.count(index, 7, good=index != 3)
+    counts.count(40 * SECOND, 7, good=True)
+    assert counts.of(7) == (11, 1)
+    assert counts.of(8) == (0, 0)
+
+
+def test_the_status_lists_cameras() -> None:
+    world = World()
+    world.report("faces", 50)
+    world.replan()
+    (seen,) = cameras(world.router.clients, world.router.meters)
+    assert (seen.application, seen.client, seen.size_asked, seen.size_sent) == (
+        "faces",
+        "9",
+        320,
+        128,
+    )
+    assert (seen.served, seen.reason, seen.bandwidth_bps) == (True, "", 50e6)
+    assert seen.variant
+    assert seen.declared_fps == 10.0
+
+
+def test_the_name_of_a_camera_reaches_the_router() -> None:
+    request = pb.ModelInferRequest(model_name="words")
+    request.parameters["client"].string_param = "gate-7"
+    request.parameters["fps"].double_param = 8.0
+    add_input(request, from_array("text", np.arange(5)))
+    report = parse_request(request, REGISTRY).report
+    assert report is not None
+    assert report.name == "gate-7"
+
+
+CAMERA = {
+    "application": "faces",
+    "client": "gate-7",
+    "bandwidth_bps": 5.5e6,
+    "declared_fps": 8.0,
+    "fps": 30.0,
+    "size_asked": 224,
+    "size_sent": 160,
+    "source_size": 640,
+    "variant": "",
+    "backend": -1,
+    "frames": 200,
+    "missed": 50,
+    "served": False,
+    "reason": "the backends are full",
+}
+
+
+@pytest.fixture
+def control() -> Iterator[str]:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps({"cameras": [CAMERA]} if self.path == "/status" else {}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *given: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_top_lists_cameras(control: str) -> None:
+    shown = CliRunner().invoke(app, ["top", "--cameras", "--once", "--control", control])
+    assert shown.exit_code == 0
+    for part in ("gate-7", "5.5", "224", "160", "30.0", "8.0", "25.0%", "the backends are full"):
+        assert part in shown.stdout
+    as_json = CliRunner().invoke(app, ["top", "--cameras", "--json", "--control", control])
+    assert json.loads(as_json.stdout) == [CAMERA]

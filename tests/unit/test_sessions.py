@@ -1,0 +1,438 @@
+"""Sequences in the core: order, place of the state, and ends that are told once."""
+
+import random
+from collections import Counter
+from heapq import heappop, heappush
+
+import pytest
+
+from fermata.foundation.errors import ConfigError
+from fermata.foundation.units import NEVER, ms, seconds
+from fermata.router.assembly import RouterConfig, assemble
+from fermata.router.core.engine import Engine
+from fermata.router.core.events import (
+    Batch,
+    Dispatch,
+    Drop,
+    DropReason,
+    EndSession,
+    Request,
+    SequenceStep,
+)
+from fermata.router.core.sessions.table import ITS_TURN, WAITS, SessionTable, StepEnd
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
+from fermata.simulator.run import simulate
+from fermata.simulator.scenario.scenario import read_scenario
+
+TOLD = (DropReason.SEQUENCE_LOST, DropReason.FAILED, DropReason.HUNG)
+"""Ends after which a sequence has to be started anew."""
+LATE_MS = 40
+
+
+def tracker(**options: object) -> ApplicationSpec:
+    table = tuple(ms(2 + size) for size in range(1, 9))
+    variant = VariantSpec("tracker-1", table)
+    return ApplicationSpec("tracker", ms(100), (variant,), sequences=True, **options)  # type: ignore[arg-type]
+
+
+def engine_of(backends: int, **options: object) -> Engine:
+    built = assemble(RouterConfig((tracker(**options),), lead_ns=0))
+    for backend in range(backends):
+        built.engine.on_backend_up(0, backend)
+    return built.engine
+
+
+def step(rid: int, now_ns: int, key: int, start: bool = False, end: bool = False) -> Request:
+    request = Request(rid, 0, now_ns, now_ns + ms(100))
+    request.sequence = SequenceStep(key, start, end)
+    return request
+
+
+def told(engine: Engine) -> list[object]:
+    """Effects in short: (backend, rids) of a batch, (rid, reason) of a drop."""
+    found: list[object] = []
+    for effect in engine.take_effects():
+        if isinstance(effect, Dispatch):
+            found.append((effect.backend, [each.rid for each in effect.batch.requests]))
+        elif isinstance(effect, Drop):
+            found.append((effect.request.rid, effect.reason))
+        elif isinstance(effect, EndSession):
+            found.append(("end", effect.backend, effect.key))
+    return found
+
+
+# The table
+
+
+def test_requests_of_a_sequence_take_turns() -> None:
+    table: SessionTable[str] = SessionTable(seconds(1), 2)
+    assert table.enter(0, SequenceStep(7), "early") == DropReason.NO_SEQUENCE
+    assert table.enter(0, SequenceStep(7, start=True), "a") == ITS_TURN
+    assert table.enter(0, SequenceStep(7), "b") == WAITS
+    assert table.enter(0, SequenceStep(7, end=True), "c") == WAITS
+    assert table.leave(1, 7, "b", StepEnd.RAN) == []
+    assert table.leave(1, 7, "a", StepEnd.RAN) == [("b", ITS_TURN)]
+    assert table.leave(2, 7, "b", StepEnd.RAN) == [("c", ITS_TURN)]
+    assert table.leave(3, 7, "c", StepEnd.RAN) == []
+    assert len(table) == 0
+    assert table.enter(4, SequenceStep(7), "late") == DropReason.NO_SEQUENCE
+
+
+def test_a_start_that_never_ran_takes_its_followers_with_it() -> None:
+    table: SessionTable[str] = SessionTable(seconds(1), 2)
+    table.enter(0, SequenceStep(7, start=True), "a")
+    table.enter(0, SequenceStep(7), "b")
+    table.enter(0, SequenceStep(7, start=True), "again")
+    found = table.cancel(1, SequenceStep(7, start=True), "a")
+    assert found == [("b", DropReason.NO_SEQUENCE), ("again", ITS_TURN)]
+
+
+def test_a_cancelled_start_does_not_join_two_sequences() -> None:
+    table: SessionTable[str] = SessionTable(seconds(1), 2)
+    table.enter(0, SequenceStep(7, start=True), "a")
+    table.enter(0, SequenceStep(7, start=True), "second")
+    table.enter(0, SequenceStep(7), "of the second")
+    assert table.cancel(1, SequenceStep(7, start=True), "second") == []
+    assert table.leave(2, 7, "a", StepEnd.RAN) == [("of the second", DropReason.NO_SEQUENCE)]
+    assert len(table) == 0
+
+
+def test_a_refused_start_does_not_join_two_sequences() -> None:
+    engine = engine_of(1)
+    engine.on_request(0, step(0, 0, 7, start=True))
+    refused = step(1, 0, 7, start=True)
+    refused.allowed = frozenset((99,))
+    engine.on_request(0, refused)
+    engine.on_request(0, step(2, 0, 7))
+    engine.on_done(ms(3), 0, ms(3))
+    found = told(engine)
+    assert found == [(0, [0]), (1, DropReason.FLOOR), ("end", 0, 7), (2, DropReason.NO_SEQUENCE)]
+    engine.on_request(ms(4), step(3, ms(4), 7))
+    assert told(engine) == [(3, DropReason.NO_SEQUENCE)]
+
+
+def test_sessions_end_when_idle_and_are_bounded() -> None:
+    table: SessionTable[str] = SessionTable(seconds(1), 2)
+    for key in (1, 2):
+        table.enter(key, SequenceStep(key, start=True), "x")
+    assert table.enter(3, SequenceStep(3, start=True), "x") == DropReason.FULL
+    table.leave(4, 1, "x", StepEnd.RAN)
+    table.settle(table.sessions[1], 5)
+    assert table.wake_at_ns() == 2 + seconds(1)
+    table.expire(seconds(1) + 4)
+    assert list(table.sessions) == [2], "the one with a request has not been idle"
+    assert table.take_closed() == [(5, 1)]
+
+
+# The engine
+
+
+def test_a_batch_mixes_sequences_and_has_none_of_them_twice() -> None:
+    engine = engine_of(1)
+    engine.on_request(0, step(0, 0, 9, start=True))
+    assert told(engine) == [(0, [0])]
+    for rid, key in ((1, 1), (2, 2)):
+        engine.on_request(1, step(rid, 1, key, start=True))
+        engine.on_request(1, step(rid + 10, 1, key))
+    engine.on_done(ms(3), 0, ms(3))
+    assert told(engine) == [(0, [1, 2])]
+    engine.on_done(ms(7), 0, ms(4))
+    assert told(engine) == [(0, [11, 12])]
+
+
+def test_sequences_are_spread_and_stay_where_they_began() -> None:
+    engine = engine_of(2)
+    engine.on_request(0, step(0, 0, 1, start=True))
+    engine.on_request(0, step(1, 0, 2, start=True))
+    assert told(engine) == [(0, [0]), (1, [1])]
+    for backend in (0, 1):
+        engine.on_done(ms(3), backend, ms(3))
+    engine.on_request(ms(4), step(2, ms(4), 2))
+    assert told(engine) == [(1, [2])]
+    engine.on_request(ms(4), step(3, ms(4), 2))
+    assert told(engine) == [], "backend 0 is free, but has no state of sequence 2"
+
+
+def test_each_sequence_of_a_dead_backend_is_told_once() -> None:
+    engine = engine_of(1)
+    for rid, key in ((0, 1), (1, 2)):
+        engine.on_request(0, step(rid, 0, key, start=True))
+    engine.on_done(ms(3), 0, ms(3))
+    engine.on_done(ms(6), 0, ms(3))
+    told(engine)
+    engine.on_request(ms(7), step(2, ms(7), 1))
+    engine.on_request(ms(7), step(3, ms(7), 1))
+    assert told(engine) == [(0, [2])]
+    engine.on_backend_up(ms(8), 1)
+    engine.on_backend_down(ms(8), 0)
+    # Its outstanding request is told, what comes after that has no sequence.
+    assert told(engine) == [(2, DropReason.SEQUENCE_LOST), (3, DropReason.NO_SEQUENCE)]
+    # Another one had nothing outstanding, so its next request is told.
+    engine.on_request(ms(9), step(4, ms(9), 2))
+    engine.on_request(ms(9), step(5, ms(9), 2))
+    assert told(engine) == [(4, DropReason.SEQUENCE_LOST), (5, DropReason.NO_SEQUENCE)]
+    engine.on_request(ms(10), step(6, ms(10), 1, start=True))
+    assert told(engine) == [(1, [6])]
+
+
+def test_a_failed_batch_ends_its_sequences() -> None:
+    engine = engine_of(2)
+    first = step(0, 0, 1, start=True)
+    engine.on_request(0, first)
+    told(engine)
+    engine.on_done(ms(3), 0, ms(3), failed="ValueError: no", left_out=[first])
+    # It is not tried elsewhere: it may have changed the state of others already.
+    assert (0, DropReason.FAILED) in told(engine)
+    engine.on_request(ms(4), step(1, ms(4), 1))
+    assert told(engine) == [(1, DropReason.NO_SEQUENCE)]
+
+
+def test_a_lost_result_ends_its_sequence() -> None:
+    engine = engine_of(2)
+    first = step(0, 0, 1, start=True)
+    engine.on_request(0, first)
+    engine.on_request(0, step(1, 0, 1))
+    told(engine)
+    engine.on_done(ms(3), 0, ms(3), left_out=[first])
+    found = told(engine)
+    assert found[:2] == [(0, DropReason.SEQUENCE_LOST), ("end", 0, 1)]
+    assert found[2:] == [(1, DropReason.NO_SEQUENCE)]
+
+
+def test_an_idle_sequence_ends_and_its_backend_hears_of_it() -> None:
+    engine = engine_of(1, sequence_idle_ns=seconds(2))
+    engine.on_request(0, step(0, 0, 1, start=True))
+    engine.on_done(ms(3), 0, ms(3))
+    told(engine)
+    while engine.wake_at_ns() < NEVER:
+        engine.on_time(engine.wake_at_ns())
+    assert told(engine) == [("end", 0, 1)]
+    engine.on_request(seconds(5), step(1, seconds(5), 1))
+    assert told(engine) == [(1, DropReason.NO_SEQUENCE)]
+
+
+def test_a_backend_that_is_to_go_keeps_its_sequences_and_gets_no_new_one() -> None:
+    engine = engine_of(2)
+    engine.on_request(0, step(0, 0, 1, start=True))
+    engine.on_done(ms(3), 0, ms(3))
+    assert not engine.vacate(ms(4), 0)
+    engine.on_request(ms(4), step(1, ms(4), 2, start=True))
+    engine.on_request(ms(4), step(2, ms(4), 3, start=True))
+    engine.on_request(ms(4), step(3, ms(4), 1, end=True))
+    assert told(engine) == [(0, [0]), (1, [1]), (0, [3])]
+    engine.on_done(ms(7), 0, ms(3))
+    assert engine.vacate(ms(8), 0)
+
+
+def test_requests_wait_for_the_first_backend() -> None:
+    engine = engine_of(0)
+    engine.on_request(0, step(0, 0, 1, start=True))
+    engine.on_request(0, step(1, 0, 1))
+    engine.on_request(0, step(2, 0, 2, start=True))
+    engine.on_cancel(ms(1), 2)
+    told(engine)
+    engine.on_backend_up(ms(5), 4)
+    assert told(engine) == [(4, [0])]
+
+
+def test_without_a_backend_a_start_ends_in_time() -> None:
+    engine = engine_of(0)
+    engine.on_request(0, step(0, 0, 1, start=True))
+    engine.on_request(0, step(1, 0, 1))
+    while engine.outbox.queued:
+        engine.on_time(engine.wake_at_ns())
+    assert told(engine) == [(0, DropReason.NO_BACKEND), (1, DropReason.NO_SEQUENCE)]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"policy": "eager"}, "leave policy out"), ({"newest": True}, "newest would drop parts")],
+)
+def test_options_that_break_sequences_are_refused(options: dict[str, object], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        engine_of(1, **options)
+
+
+class World:
+    """Clients, the engine, and backends whose model adds up the steps of each sequence."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now_ns = 0
+        self.agenda: list[tuple[int, int, int]] = []
+        self.engine = engine_of(0, sequence_idle_ns=ms(self.rng.choice((50, 500, 60_000))))
+        self.states: dict[int, dict[int, int]] = {}
+        """By backend and sequence: the last step that ran there."""
+        self.running: dict[int, list[Batch]] = {}
+        self.clients = {key: self._client(key) for key in range(1, 9)}
+        self.steps: dict[int, tuple[int, int, bool]] = {}
+        """By rid: sequence, the step's number within it, whether it started one."""
+        self.ends: Counter[int] = Counter()
+        self.told: Counter[tuple[int, int]] = Counter()
+        """By sequence and the generation that its loss ended."""
+
+    def _client(self, key: int) -> dict[str, int]:
+        return {"generation": 0, "step": 0, "started": 0}
+
+    def send(self, rid: int) -> None:
+        key = self.rng.randint(1, 8)
+        client = self.clients[key]
+        start = not client["started"] or self.rng.random() < 0.05
+        if start:
+            client["generation"] += 1
+            client["step"] = 0
+        client["step"] += 1
+        end = self.rng.random() < 0.1
+        client["started"] = 0 if end else 1
+        # Steps carry their generation, so that a state of another one shows.
+        value = client["generation"] * 1000 + client["step"]
+        self.steps[rid] = (key, value, start)
+        request = step(rid, self.now_ns, key, start, end)
+        request.deadline_ns = self.now_ns + ms(self.rng.choice((5, LATE_MS, 200)))
+        request.expires_at_ns = request.deadline_ns
+        self.engine.on_request(self.now_ns, request)
+
+    def play(self, rounds: int) -> None:
+        for backend in range(self.rng.randint(0, 3)):
+            self.up(backend)
+        for rid in range(rounds):
+            self.wait(self.rng.choice((0, 0, ms(1), ms(4))))
+            self.send(rid)
+            drawn = self.rng.random()
+            if drawn < 0.03:
+                self.up(max(self.states, default=0) + 1)
+            elif drawn < 0.06 and self.states:
+                self.down(self.rng.choice(sorted(self.states)))
+            elif drawn < 0.09:
+                self.engine.on_cancel(self.now_ns, self.rng.randrange(rid + 1))
+            elif drawn < 0.1 and self.states:
+                self.engine.on_drain(self.now_ns, self.rng.choice(sorted(self.states)))
+            self.carry_out()
+        self.up(999)
+        self.wait(seconds(1))
+        assert not self.engine.outbox.queued
+        assert dict(self.ends) == dict.fromkeys(range(rounds), 1), "each ends exactly once"
+        assert set(self.told.values()) <= {1}, "a loss is told once"
+
+    def up(self, backend: int) -> None:
+        self.states[backend] = {}
+        self.running[backend] = []
+        self.engine.on_backend_up(self.now_ns, backend)
+
+    def down(self, backend: int) -> None:
+        del self.states[backend]
+        del self.running[backend]
+        self.engine.on_backend_down(self.now_ns, backend)
+
+    def wait(self, for_ns: int) -> None:
+        until_ns = self.now_ns + for_ns
+        while True:
+            self.carry_out()
+            done_ns = self.agenda[0][0] if self.agenda else NEVER
+            due_ns = min(done_ns, self.engine.wake_at_ns())
+            if due_ns > until_ns:
+                break
+            self.now_ns = max(self.now_ns, due_ns)
+            if done_ns == due_ns:
+                _, backend, number = heappop(self.agenda)
+                if any(batch.batch_id == number for batch in self.running.get(backend, ())):
+                    self.finish(backend)
+            else:
+                self.engine.on_time(self.now_ns)
+        self.now_ns = until_ns
+
+    def finish(self, backend: int) -> None:
+        batch = self.running[backend].pop(0)
+        drawn = self.rng.random()
+        if drawn < 0.05:
+            self.engine.on_done(self.now_ns, backend, ms(3), 0, "oops", batch.requests)
+            return
+        states = self.states[backend]
+        keys = [self.steps[request.rid][0] for request in batch.requests]
+        assert len(set(keys)) == len(keys), "a sequence is in a batch once"
+        for request in batch.requests:
+            key, value, start = self.steps[request.rid]
+            before = 0 if start else states[key]
+            assert start or before // 1000 == value // 1000, "this is another sequence's state"
+            assert before % 1000 < value % 1000 or start, "steps run in order"
+            states[key] = value
+        lost = batch.requests[:1] if drawn < 0.08 else []
+        for request in batch.requests:
+            self.ends[request.rid] += request not in lost
+        self.engine.on_done(self.now_ns, backend, ms(3), left_out=lost)
+
+    def carry_out(self) -> None:
+        while self.engine.outbox.effects:
+            for effect in self.engine.take_effects():
+                if isinstance(effect, Dispatch) and self.engine.is_current(effect):
+                    batches = self.running[effect.backend]
+                    batches.append(effect.batch)
+                    entry = (self.now_ns + ms(3), effect.backend, effect.batch.batch_id)
+                    heappush(self.agenda, entry)
+                elif isinstance(effect, Drop):
+                    self._on_drop(effect)
+                elif isinstance(effect, EndSession):
+                    self.states.get(effect.backend, {}).pop(effect.key, None)
+
+    def _on_drop(self, drop: Drop) -> None:
+        rid = drop.request.rid
+        self.ends[rid] += 1
+        key, value, _ = self.steps[rid]
+        if drop.reason in TOLD:
+            self.told[(key, value // 1000)] += 1
+            if value // 1000 == self.clients[key]["generation"]:
+                self.clients[key]["started"] = 0
+        elif drop.reason == DropReason.NO_SEQUENCE:
+            self.clients[key]["started"] = 0
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_sequences_keep_order_place_and_state_whatever_happens(seed: int) -> None:
+    World(seed).play(400)
+
+
+# The simulator
+
+
+def tracked(**options: object) -> dict[str, object]:
+    return {
+        "applications": [
+            {
+                "name": "tracker",
+                "slo_ms": 60,
+                "sequences": True,
+                "sequence_length": 20,
+                "variants": [{"name": "tracker-1", "alpha_ms": 1, "beta_ms": 4}],
+                "clients": [{"count": 40, "fps": 10}],
+            }
+        ],
+        "arrivals": {"process": "periodic"},
+        "backends": 2,
+        "duration_s": 10,
+        **options,
+    }
+
+
+def test_simulated_sequences_are_served_in_batches() -> None:
+    log = simulate(read_scenario(tracked()))
+    assert not log.reasons
+    assert max(size for *_, size in log.batches) > 4
+    where = {log.batches[each][0] for each in log.batch.tolist()}
+    assert where == {0, 1}, "sequences are spread"
+
+
+def test_a_simulated_crash_tells_each_of_its_sequences_once() -> None:
+    faults = [{"at_s": 5, "backend": 0, "kind": "crash", "for_s": 2}]
+    log = simulate(read_scenario(tracked(faults=faults)))
+    reasons = Counter(log.reasons.values())
+    told = {log.arrivals.client[rid] for rid, why in log.reasons.items() if why == "sequence-lost"}
+    assert len(told) == reasons["sequence-lost"] == 20, "half of the clients, each of them once"
+    assert reasons.keys() <= {"sequence-lost", "no-sequence", "late"}
+    assert reasons.total() < 60, "the others, and new sequences, are served"
+
+
+def test_simulated_sequences_need_clients() -> None:
+    scenario = tracked(rate_rps=10)
+    scenario["applications"][0]["clients"] = []  # type: ignore[index]
+    with pytest.raises(ConfigError, match="sequences=True: needs clients"):
+        read_scenario(scenario)

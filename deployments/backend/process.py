@@ -23,7 +23,7 @@ from fermata.deployments.backend.execution.executor import (
     Executor,
     request_outputs,
 )
-from fermata.deployments.backend.execution.runner import Runner, RunnerStore, innermost
+from fermata.deployments.backend.execution.runner import Runner, RunnerStore, innermost, runs_in
 from fermata.deployments.backend.execution.segments import Segments
 from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import (
@@ -273,15 +273,9 @@ class BackendProcess:
             empty = not here and not self.draining
             limits, cut = self.limits.items(), tuple(sorted(self.pipeline.unreachable))
             spare_of = -1 if self.first is None else self.first
-            runs_in = tuple((name, place) for name in variants if (place := self._runs_in(name)))
-            self.router.send(
-                Ready(kind, variants, trouble, costs, empty, limits, cut, spare_of, runs_in)
-            )
-
-    def _runs_in(self, variant: str) -> str:
-        """The library that runs a variant, and where; empty where there was no choice."""
-        model = getattr(innermost(self.runners[variant]), "model", None)
-        return str(getattr(model, "runs_in", ""))
+            told = (kind, variants, trouble, costs, empty, limits, cut, spare_of)
+            libraries = ((name, runs_in(self.runners[name])) for name in variants)
+            self.router.send(Ready(*told, tuple(each for each in libraries if each[1])))
 
     def _is_understood(self) -> bool:
         """Whether the router knows what a spare is, where this is one."""

@@ -1,6 +1,5 @@
 """Shape buckets: names, costs and batches of their own, padding with a mask, answers cut back."""
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,11 +17,8 @@ from fermata.deployments.backend.execution.named import NamedRunner
 from fermata.deployments.backend.execution.padding import PaddingRunner, find_cuts
 from fermata.deployments.backend.execution.runner import PlainRunner
 from fermata.deployments.backend.execution.tensors import InputError
-from fermata.deployments.backend.loaders import MemoryBudget
-from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.config.policies import policies, with_policies
-from fermata.deployments.config.process_options import store_options
 from fermata.deployments.config.resolve import known_profiles, model_specs, router_config
 from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.protocol.parsing import parse_request
@@ -299,110 +295,6 @@ def test_pictures_are_padded_and_cut_along_both_sides() -> None:
     first, second = runner.run(runner.stage(items))
     assert (first.shape, second.shape) == ((4, 5), (6, 2))
     assert float(first.min()) == float(second.min()) == 3.0
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:The given buffer is not writable")
-def test_buckets_of_a_model_share_its_weights(tmp_path: Any) -> None:
-    import torch
-
-    network = torch.nn.Sequential(torch.nn.Embedding(20_000, 4), torch.nn.Linear(4, 2))
-    path = tmp_path / "net.pt"
-    scripted: Any = torch.jit.script(network)
-    scripted.save(str(path))
-    given = {
-        "name": "net",
-        "slo_ms": 500,
-        "input": {"dtype": "INT64", "shape": [-1]},
-        "shapes": {"buckets": [4, 16]},
-        "variants": [{"name": "net", "model": str(path), "batch_size_max": 4}],
-    }
-    known = read_config({"applications": [given], "backend": {"device": "cpu"}})
-    store = ModelStore(store_options(known))
-    small, large = store.load("net[4]"), store.load("net[16]")
-    once = sum(each.numel() * each.element_size() for each in network.parameters())
-    assert store.held_bytes() == once
-    tokens = np.arange(3)
-    (answer,) = small.run(small.stage([tokens]))
-    (same,) = large.run(large.stage([tokens]))
-    with torch.inference_mode():
-        alone = network(torch.from_numpy(tokens)).numpy()
-    assert answer.shape == same.shape == (3, 2)
-    assert np.abs(answer - alone).max() < 1e-6
-    assert np.abs(same - alone).max() < 1e-6
-    measured = {name: store.measure(name, each) for name, each in (("net[4]", small),)}
-    assert measured["net[4]"].p50_ns[0] > 0
-    small.close()
-    store.release("net[4]")
-    assert store.held_bytes() == once
-    store.release("net[16]")
-    assert store.held_bytes() == 0
-
-
-FUNCTIONS = """
-import torch
-from fermata.deployments.models.model import Card, TorchModel
-made = []
-
-def load(device):
-    made.append("shared")
-    card = Card("sums", (-1,), "float32", (1,))
-    return TorchModel(card, torch.nn.Identity(), lambda batch: batch.sum(1, keepdim=True))
-
-class Closing:
-    card = Card("sums", (-1,), "float32", (1,))
-    def __call__(self, batch):
-        assert not hasattr(self, "closed")
-        return batch.sum(1, keepdims=True)
-    def close(self):
-        self.closed = True
-
-def load_closing(device):
-    made.append("own")
-    return Closing()
-"""
-
-
-@pytest.mark.parametrize(("function", "made"), [("load", 1), ("load_closing", 2)])
-@pytest.mark.filterwarnings("ignore:The given buffer is not writable")
-def test_buckets_share_what_a_function_makes_unless_it_is_closed(
-    function: str, made: int, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "bucket_functions.py").write_text(FUNCTIONS)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "bucket_functions", raising=False)
-    given = {
-        "name": "sums",
-        "slo_ms": 500,
-        "input": {"dtype": "FP32", "shape": [-1]},
-        "shapes": {"buckets": [4, 16]},
-        "variants": [{"name": "sums", "model": f"bucket_functions:{function}"}],
-    }
-    known = read_config({"applications": [given], "backend": {"device": "cpu"}})
-    store = ModelStore(store_options(known))
-    small = store.load("sums[4]")
-    large = store.load("sums[16]")
-    assert len(sys.modules["bucket_functions"].made) == made
-    small.close()
-    store.release("sums[4]")
-    (answer,) = large.run(large.stage([np.ones(3, np.float32)]))
-    assert answer.tolist() == [3.0]
-    # The model stays for as long as any bucket of it.
-    store.load("sums[4]")
-    assert len(sys.modules["bucket_functions"].made) == 2 * made - 1
-
-
-def test_a_budget_counts_shared_weights_once() -> None:
-    budget = MemoryBudget(100)
-    budget.take("base[32]", 80, network=7)
-    budget.take("base[64]", 80, network=7)
-    with pytest.raises(ConfigError, match="memory_mb"):
-        budget.take("other", 30, network=8)
-    # What was refused holds nothing.
-    with pytest.raises(ConfigError, match="memory_mb"):
-        budget.take("another", 30, network=8)
-    budget.release("base[32]")
-    assert budget.total() == 80
 
 
 # Simulations

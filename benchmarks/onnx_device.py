@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.figures import Figure, run
+from fermata.deployments.backend.execution.onnx_models import difference, on_device
 from fermata.deployments.backend.execution.runner import innermost
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner, pick_device
-from fermata.deployments.backend.onnx_models import difference, on_device
 from fermata.deployments.models.model import Card
 from fermata.deployments.specs.backend import ModelSpec
 

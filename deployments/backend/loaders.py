@@ -10,6 +10,7 @@ import numpy as np
 
 from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
 from fermata.deployments.backend.execution.named import NamedRunner, sample_items
+from fermata.deployments.backend.execution.onnx_models import open_onnx_model
 from fermata.deployments.backend.execution.out_of_memory import (
     NoRoomError,
     drop_references,
@@ -20,7 +21,6 @@ from fermata.deployments.backend.execution.padding import PaddingRunner, find_cu
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
 from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import Array, Item, Outputs, held_as
-from fermata.deployments.backend.onnx_models import open_onnx_model
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
 from fermata.deployments.models.catalog import open_model

@@ -45,11 +45,11 @@ def _fold_constants(graph: Any) -> None:
         for place, name in enumerate(node.input):
             node.input[place] = copies.get(name, name)
         made = node.output[0] if node.output else ""
-        values = {each.name: each for each in node.attribute}
+        options = [each.name for each in node.attribute]
         if node.op_type == "Identity" and node.input[0] in weights and made not in given:
             copies[made] = node.input[0]
-        elif node.op_type == "Constant" and set(values) == {"value"} and made not in given:
-            array = numpy_helper.to_array(values["value"].t)
+        elif node.op_type == "Constant" and options == ["value"] and made not in given:
+            array = numpy_helper.to_array(node.attribute[0].t)
             graph.initializer.append(numpy_helper.from_array(array, made))
             weights.add(made)
         else:

@@ -11,9 +11,9 @@ import torch
 import torchvision
 from onnx import TensorProto, helper, numpy_helper
 
+from fermata.deployments.backend.execution.onnx_models import OnnxModel, on_device, open_onnx_model
 from fermata.deployments.backend.execution.runner import innermost
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner
-from fermata.deployments.backend.onnx_models import OnnxModel, on_device, open_onnx_model
 from fermata.deployments.models.detector import _weights_path
 from fermata.deployments.models.model import Card, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork

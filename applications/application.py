@@ -8,6 +8,7 @@ from fermata.applications.classes import ClassesOptions
 from fermata.applications.clients import ClientsSpec
 from fermata.applications.content import ContentSpec
 from fermata.applications.server_options import BoxOptions, CanarySpec, InputSpec, TensorOptions
+from fermata.applications.shapes import ShapesOptions
 from fermata.applications.variant import Variant
 from fermata.foundation.sections import (
     Count,
@@ -43,6 +44,8 @@ class Application(ApplicationSpec):
     exported and TorchScript files and transformers know their own."""
     outputs: Served[tuple[TensorOptions, ...]] = ()
     """Outputs by name, for clients that ask; the same models know their own."""
+    shapes: ShapesOptions | None = None
+    """Buckets of its requests' sizes, where a dimension varies; absent: all are planned alike."""
     boxes: Served[BoxOptions | None] = None
     """Boxes among its outputs, which clients get in pixels of their own frames; an embedded
     detector knows its own."""
@@ -69,6 +72,8 @@ class Application(ApplicationSpec):
     """Streams with an SLO and a frame rate of their own; servers see their own clients."""
     content: Resolved[ContentSpec | None] = None
     """How requests of a simulation hold what they hold."""
+    bucket: Resolved[int] = 0
+    """The bucket that it stands for, where it is one of several; 0: it is whole."""
 
     @property
     def slo_ns_max(self) -> int:

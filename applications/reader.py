@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fermata.applications.application import Application
+from fermata.applications.shapes import check_shapes, in_bucket, variant_in
 from fermata.applications.variant import Variant, read_variant
 from fermata.foundation.refusals import refuse
 from fermata.foundation.sections import keys, read_section
@@ -30,6 +31,9 @@ def _read_application(row: Fields) -> Application:
         rule = f"must be at least slo_ms, {found.slo_ns / 1e6:g}"
         refuse(row.name("hard_limit_ms"), found.hard_limit_ns / 1e6, rule)
     _check_tensors(row, found)
+    if found.shapes is not None:
+        check_shapes(row.name("shapes"), found.shapes)
+        _check_bucketed(row, found)
     names = [variant.name for variant in variants]
     for index, group in enumerate(found.clients):
         if group.pinned and group.pinned not in names:
@@ -57,6 +61,17 @@ def _check_tensors(row: Fields, application: Application) -> None:
     _check_state(row, application)
     if application.inputs and all(each.optional for each in application.inputs):
         refuse(row.name("inputs"), len(application.inputs), "must hold one that is not optional")
+
+
+def _check_bucketed(row: Fields, application: Application) -> None:
+    """Refuse what spans requests of all sizes: each bucket would know only its own."""
+    for key, given in (
+        ("sequences", application.sequences),
+        ("state", application.state),
+        ("classes", application.class_options),
+    ):
+        if given:
+            refuse(row.name(key), application.name, "goes without shapes; leave one out")
 
 
 def _check_state(row: Fields, application: Application) -> None:
@@ -107,10 +122,38 @@ def numbered(applications: tuple[Application, ...]) -> tuple[Application, ...]:
     return tuple(found)
 
 
+def bucketed(applications: Sequence[Application]) -> tuple[Application, ...]:
+    """The applications as a router serves them: each shape bucket is one of its own."""
+    return tuple(part for each in applications for part in _in_buckets(each))
+
+
+def _in_buckets(application: Application) -> tuple[Application, ...]:
+    shapes = application.shapes
+    if shapes is None or application.bucket:
+        return (application,)
+    count = len(shapes.buckets)
+    return tuple(
+        replace(
+            application,
+            bucket=bucket,
+            variants=tuple(variant_in(each, shapes, bucket) for each in application.variants),
+            serving=in_bucket(application.serving, bucket) if application.serving else "",
+            # Together they have the share of one application.
+            backend_share=application.backend_share / count,
+            fair_share=application.fair_share / count,
+        )
+        for bucket in shapes.buckets
+    )
+
+
 def router_names(applications: Sequence[Application]) -> list[str]:
-    """The router's name of each application: versions are applications of their own there."""
-    given = Counter(each.name for each in applications)
-    return [
-        each.name if given[each.name] == 1 else f"{each.name}@{each.version}"
-        for each in applications
-    ]
+    """The router's name of each application: versions and buckets are applications there."""
+    given = Counter((each.name, each.bucket) for each in applications)
+    return [_in_router(each, given[each.name, each.bucket] > 1) for each in applications]
+
+
+def _in_router(application: Application, versioned: bool) -> str:
+    name = application.name
+    if versioned:
+        name = f"{name}@{application.version}"
+    return in_bucket(name, application.bucket) if application.bucket else name

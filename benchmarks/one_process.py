@@ -11,13 +11,14 @@ from typing import Any
 from fermata.deployments.backend.model_store import ModelStore
 from fermata.deployments.backend.process import BackendProcess
 from fermata.deployments.backend.settings import BackendSettings
-from fermata.deployments.config.deployment import read_config
+from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.deployments.config.process_options import store_options
 from fermata.deployments.config.resolve import known_profiles, router_config
 from fermata.deployments.config.served.registry import registry
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.specs.frontend import FrontendOptions, ServerOptions
 from fermata.foundation.units import seconds
+from fermata.profiles.profile import Profile
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.transport import LinkOptions, LinkServer
 from fermata.router.live.driver import LiveRouter
@@ -30,6 +31,17 @@ PATIENT = LinkOptions(silence_ns=seconds(20))
 STEP_S = 0.02
 
 
+def _profiles(config: DeploymentConfig, store: ModelStore) -> dict[str, Profile]:
+    """Run times that the file gives, and those of the others as measured."""
+    found = known_profiles(config)
+    for name in store.specs.keys() - found.keys():
+        runner = store.load(name)
+        found[name] = store.measure(name, runner)
+        runner.close()
+        store.release(name)
+    return found
+
+
 @asynccontextmanager
 async def serve_here(
     config: Mapping[str, Any],
@@ -38,10 +50,12 @@ async def serve_here(
     start_others: Callable[[str], Awaitable[int]] | None = None,
     options: LinkOptions = LINKS,
 ) -> AsyncIterator[FrontendProcess]:
-    """The frontend of a deployment whose variants have run times in the file. `start_others` is
-    given the router's address, and returns how many backends more will come."""
+    """The frontend of a deployment; variants without run times in the file are measured.
+    `start_others` is given the router's address, and returns how many backends more will come."""
     given = read_config(dict(config))
-    plan = router_config(given, known_profiles(given))
+    store = ModelStore(store_options(given))
+    profiles = await asyncio.to_thread(_profiles, given, store)
+    plan = router_config(given, profiles)
     loop = asyncio.get_running_loop()
     router = LiveRouter(
         plan, 1, time.monotonic_ns, loop.call_soon, lambda call: precise_timer(loop, call)
@@ -53,7 +67,6 @@ async def serve_here(
     async def resolve() -> str:
         return f"127.0.0.1:{port}"
 
-    store = ModelStore(store_options(given))
     processes: list[BackendProcess] = []
     for number in range(1, backends + 1):
         at_start = [name for name in store.specs if name not in store.options.on_demand]

@@ -23,6 +23,7 @@ from benchmarks.figures import Figure, run_parts
 from benchmarks.isolation import isolation_figures
 from benchmarks.one_process import serve_here
 from benchmarks.sequences import sequences_under_fire
+from benchmarks.signature_shapes import draws, ragged
 from benchmarks.triton_client import compared
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
@@ -31,8 +32,11 @@ from fermata.foundation.units import SECOND
 
 PARTS = {
     "bert": "a small BERT of random weights with three inputs, against offline",
+    "shapes": "the same BERT in shape buckets, over padding all to 512 tokens",
+    "draws": "simulated draws with rows and two shape buckets, over the bound",
     "rows": "CPU of a row at 16 rows a request over that of single rows",
     "sequences": "interleaved sequences on two backends, one of which is killed",
+    "onnx": "ONNX files in torch on the device, against onnxruntime on the CPU",
     "bad": "requests that do not fit the signature",
     "isolation": "two applications with conflicting libraries on one backend",
     "tritonclient": "every method of a stock tritonclient, with sound and unsound arguments",
@@ -130,6 +134,15 @@ async def bert_difference(requests: int) -> float:
                     offline = network(**tensors).logits.numpy()
                 worst = max(worst, float(np.abs(found - offline).max()))
     return worst
+
+
+async def shapes_figures(quick: bool) -> tuple[float, float]:
+    """Goodput of shape buckets over padding, and the largest difference to offline answers."""
+    transformers: Any = import_module("transformers")
+    with tempfile.TemporaryDirectory() as made:
+        folder = bert_folder(Path(made))
+        network = transformers.BertForSequenceClassification.from_pretrained(folder).eval()
+        return await ragged(folder, network, quick)
 
 
 # Rows
@@ -292,12 +305,26 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         worst = asyncio.run(bert_difference(10 if quick else 100))
         name = "BERT of three inputs, 1-32 rows, 16-512 tokens: difference to offline"
         yield Figure(name, worst, "", 1e-3, at_most=True)
+    if "shapes" in parts:
+        over, worst = asyncio.run(shapes_figures(quick))
+        name = "BERT in shape buckets, 1-32 rows, 16-512 tokens: difference to offline"
+        yield Figure(name, worst, "", 1e-3, at_most=True)
+        yield Figure("its goodput over padding all to 512 tokens", over, "x", 4.0)
+    if "draws" in parts:
+        found = draws(10 if quick else 40, 2_000 if quick else 10_000)
+        name = "draws with rows of 1-64 and two shape buckets: goodput over the bound"
+        yield Figure(name, sum(found) / len(found), "", 0.93)
     if "rows" in parts:
         ratio, goodput = asyncio.run(rows_figures(quick))
         yield Figure(
             "CPU of a row at 16 rows a request over singles'", ratio, "x", 0.25, at_most=True
         )
         yield Figure("goodput at 16 rows a request over singles'", goodput, "x", 0.95)
+    if "onnx" in parts:
+        # Not above: it needs torch, and runs by itself on machines without Ray.
+        from benchmarks.onnx_device import figures
+
+        yield from figures(quick)
     if "sequences" in parts:
         yield from sequence_figures(100 if quick else 1000)
     if "bad" in parts:

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import (
@@ -149,6 +150,34 @@ def slowed(profile: Profile, factor: float) -> Profile:
         p99_ns=tuple(max(1, round(factor * each)) for each in profile.p99_ns),
         linear_ns=line and (max(1, round(factor * line[0])), round(factor * line[1])),
     )
+
+
+def narrowed(profile: Profile, share: float) -> Profile:
+    """The profile of the same model on inputs of this share of the size.
+
+    The part of its run times that grows with the batch shrinks; what every batch takes stays.
+    """
+    if share == 1.0:
+        return profile
+    line, p50_ns = profile.linear_ns, _narrowed(profile.batches, profile.p50_ns, share)
+    columns = zip(p50_ns, profile.p50_ns, profile.p99_ns, strict=True)
+    return replace(
+        profile,
+        p50_ns=p50_ns,
+        # Tails stay as long as they were, relative to the median.
+        p99_ns=tuple(
+            accumulate((max(own, own * tail // typical) for own, typical, tail in columns), max)
+        ),
+        linear_ns=line and (max(1, round(share * line[0])), line[1]),
+    )
+
+
+def _narrowed(batches: tuple[int, ...], column: tuple[int, ...], share: float) -> tuple[int, ...]:
+    if len(column) < 2:
+        return column
+    slope = (column[-1] - column[0]) / (batches[-1] - batches[0])
+    fixed_ns = max(0, min(*column, round(column[0] - slope * batches[0])))
+    return tuple(max(1, fixed_ns + round(share * (each - fixed_ns))) for each in column)
 
 
 def interpolate(sizes: Sequence[int], values: Sequence[int], size: int) -> int:

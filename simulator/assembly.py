@@ -29,8 +29,6 @@ class SimulatedAssembly:
     """An engine with its backends, and what a driver needs beside it."""
 
     engine: Engine
-    accuracy: list[float | None]
-    """By variant."""
     router: RouterAssembly
     ownership: Ownership
     """Backends that an application's source runs by itself."""
@@ -61,8 +59,7 @@ def assemble(scenario: Scenario, weights: dict[int, float]) -> SimulatedAssembly
             rank = scenario.homes[backend] if scenario.homes else 0
             resident = scenario.resident
             built.engine.on_backend_up(0, backend, kind, rank, owner=owner, resident=resident)
-    accuracy = [variant.accuracy for each in scenario.applications for variant in each.variants]
-    return SimulatedAssembly(built.engine, accuracy, built, built.ownership, built.families)
+    return SimulatedAssembly(built.engine, built, built.ownership, built.families)
 
 
 def _sub_clusters(scenario: Scenario) -> int:

@@ -33,6 +33,7 @@ from fermata.simulator.rows import draw_rows
 from fermata.simulator.scaling import EpochLog, ScalingControl, WindowLog
 from fermata.simulator.scenario.scenario import Scenario
 from fermata.simulator.sequences import sequences_of
+from fermata.simulator.shapes import spread, whole_variants
 from fermata.simulator.uplinks import CameraFrame, Uplinks
 
 Progress = Callable[[float], None]
@@ -95,13 +96,14 @@ class Driver:
         """`arrivals` and `contents` take the place of those that the scenario describes."""
         if scenario.pipeline_rule in PARTITIONED and scenario.pipelines:
             scenario = replace(scenario, homes=backends_by_stage(scenario))
-        self.scenario = scenario
         self.progress = progress
-        self.arrivals = generate(scenario) if arrivals is None else arrivals
+        self.given = scenario, generate(scenario) if arrivals is None else arrivals
+        """Applications and requests as the file has them: logs are in its terms."""
+        scenario, self.arrivals = spread(*self.given)
+        self.scenario = scenario
         self.contents = draw_contents(scenario, self.arrivals) if contents is None else contents
         assembly = assemble(scenario, self.arrivals.weights)
         self.engine: Engine = assembly.engine
-        self.accuracy = assembly.accuracy
         self.router = assembly.router
         self.ownership = assembly.ownership
         self.families = assembly.families
@@ -184,18 +186,20 @@ class Driver:
             # It waits on a backend that hangs for ever, or for one that never came.
             end_ns[rid] = DROPPED
             self.reasons[rid] = DropReason.LOST
-        control = self.control
+        control, (scenario, arrivals) = self.control, self.given
+        whole = whole_variants(scenario.applications)
+        first = np.cumsum([0, *(len(each.variants) for each in scenario.applications)])
         end = self.scenario.warmup_ns + self.scenario.duration_ns
         return RunLog(
-            self.arrivals,
+            arrivals,
             np.array(self.start_ns[:count], np.int64),
             end_ns,
-            np.array(self.variant[:count], np.int64),
+            np.array(whole, np.int64)[np.array(self.variant[:count], np.int64)],
             np.array(self.batch[:count], np.int64),
             {rid: reason for rid, reason in self.reasons.items() if rid < count},
             self.batches,
-            self.accuracy,
-            [family.variants[0] for family in self.router.families],
+            [variant.accuracy for each in scenario.applications for variant in each.variants],
+            first[:-1].tolist(),
             self.answers,
             self.contents,
             time.perf_counter() - wall_s,

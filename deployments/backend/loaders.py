@@ -1,6 +1,6 @@
 """Loads models by the names of the configuration; imports torch only where needed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -10,12 +10,14 @@ import numpy as np
 
 from fermata.deployments.backend.execution.emulated import EmulatedGpu, EmulatedModel
 from fermata.deployments.backend.execution.named import NamedRunner, sample_items
+from fermata.deployments.backend.execution.onnx_models import open_onnx_model
 from fermata.deployments.backend.execution.out_of_memory import (
     NoRoomError,
     drop_references,
     is_out_of_memory,
     release_memory,
 )
+from fermata.deployments.backend.execution.padding import PaddingRunner, find_cuts
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
 from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import Array, Item, Outputs, held_as
@@ -32,12 +34,11 @@ from fermata.deployments.models.signatures import (
     SCRIPT_ENDS,
     export_signature,
     open_export,
-    open_onnx,
     open_script,
     script_inputs,
     script_outputs,
 )
-from fermata.deployments.models.sizes import check_sides, shared_file, split_size
+from fermata.deployments.models.sizes import shared, shared_file, split_size
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import ImageSpec, TensorSpec
 from fermata.foundation.errors import ConfigError
@@ -65,8 +66,6 @@ class MemoryBudget:
         others = self.total()
         if network in self.networks.values():
             size = 0
-        if network:
-            self.networks[name] = network
         if self.bytes_max is not None and others + size > self.bytes_max:
             raise ConfigError(
                 f"{name} takes {size >> 20} MB beside {others >> 20} MB held by "
@@ -74,6 +73,8 @@ class MemoryBudget:
                 f"{self.bytes_max >> 20}: raise it or serve fewer models here"
             )
         self.held[name] = size
+        if network:
+            self.networks[name] = network
 
     def total(self) -> int:
         """Memory that all models hold."""
@@ -109,9 +110,9 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool =
         size_max = min(spec.batch_size_max, len(spec.table_ns))
         if spec.inputs:
             named = SequenceRunner if spec.keeps_state else NamedRunner
-            return named(model, size_max, spec.inputs)
+            return _padding(spec, named(model, size_max, spec.at_bucket().inputs), None)
         plain = PlainRunner(model, size_max)
-        return _fitting(spec, plain, spec.input_shape or (3, 1, 1))
+        return _padding(spec, _fitting(spec, plain, spec.input_shape or (3, 1, 1)), None)
     try:
         return _load(spec, device, budget, warm)
     # Every library has an error of its own for a lack of memory.
@@ -130,24 +131,47 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool =
 
 def _load(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool) -> Runner:
     before = _device_bytes(device)
-    opened = open_variant(spec, device)
-    runner = _make_runner(spec, opened, device)
+    opened = _open_bucket(spec, device)
+    # Padded inputs have one shape, which graphs can be captured for.
+    inner = spec.at_bucket() if spec.pad else spec
+    runner = _make_runner(inner, _with_shape(opened, inner), device)
     held = spec.static_bytes or _device_bytes(device) - before
-    network = 0
-    if isinstance(opened, TorchModel | NamedNetwork):
-        held, network = max(held, opened.static_bytes()), id(opened.module)
-    elif isinstance(opened, IsolatedModel):
+    if isinstance(opened, TorchModel | NamedNetwork | IsolatedModel):
         held = max(held, opened.static_bytes())
     try:
-        budget.take(spec.name, held, network)
+        budget.take(spec.name, held, id(getattr(opened, "module", opened)))
         if warm:
-            _warm_up(spec, opened.card, runner)
+            _warm_up(spec.at_bucket(), opened.card, runner)
     except Exception:
         runner.close()
         raise
+    if spec.bucket:
+        return _padding(spec, runner, opened)
     if spec.picture is not None:
         return _decoding(spec, spec.picture, runner, opened.card, warm)
     return _fitting(spec, runner, opened.card.input_shape)
+
+
+def _open_bucket(spec: ModelSpec, device: str) -> Model:
+    """The model of a variant, which all of its buckets share."""
+    if not spec.bucket:
+        return open_variant(spec, device)
+    return shared((spec.whole(), device), lambda: open_variant(spec, device))
+
+
+def _with_shape(model: Model, spec: ModelSpec) -> Model:
+    """The model as it runs a bucket, whose inputs have one shape; its weights are the same."""
+    shape = spec.input_shape
+    if not spec.bucket or not isinstance(model, TorchModel) or shape is None:
+        return model
+    return model.with_card(replace(model.card, input_shape=shape))
+
+
+def _padding(spec: ModelSpec, runner: Runner, model: Model | None) -> Runner:
+    """The runner of a bucket; without a model, answers have no size of their own."""
+    if not spec.pad:
+        return runner
+    return PaddingRunner(runner, spec, None if model is None else find_cuts(spec, model))
 
 
 def _decoding(
@@ -237,7 +261,8 @@ def _as_network(spec: ModelSpec, network: Any, device: str) -> TorchModel:
 
 
 def _open_script(spec: ModelSpec, path: Path, device: str) -> Model:
-    network = shared_file(path, device, lambda: open_script(spec.name, str(path), device))
+    use = device, spec.precision
+    network = shared_file(path, use, lambda: open_script(spec.name, str(path), device))
     names, outputs = script_inputs(network), script_outputs(network)
     if not spec.inputs and len(names) == outputs == 1:
         return _as_network(spec, network, device)
@@ -286,29 +311,8 @@ def _check_names(spec: ModelSpec, inputs: tuple[TensorSpec, ...], own: list[str]
         )
 
 
-class OnnxModel:
-    """An ONNX file in onnxruntime; its outputs keep their names."""
-
-    def __init__(self, card: Card, session: Any) -> None:
-        self.card = card
-        self.session = session
-        self.input = session.get_inputs()[0].name
-        self.outputs = [output.name for output in session.get_outputs()]
-
-    def __call__(self, batch: Item) -> Any:
-        given = batch if isinstance(batch, Mapping) else {self.input: batch}
-        return dict(zip(self.outputs, self.session.run(None, dict(given)), strict=True))
-
-
 def _open_onnx(spec: ModelSpec, path: Path, device: str) -> Model:
-    wanted = ["CPUExecutionProvider"]
-    if device == "cuda":
-        wanted.insert(0, "CUDAExecutionProvider")
-    session = shared_file(path, device, lambda: open_onnx(spec.name, str(path), wanted))
-    check_sides(spec.name, tuple(session.get_inputs()[0].shape), split_size(spec.model)[1])
-    if spec.inputs:
-        _check_names(spec, spec.inputs, [each.name for each in session.get_inputs()])
-    return OnnxModel(_card(spec), session)
+    return open_onnx_model(spec, _card(spec), path, device)
 
 
 def _make_runner(spec: ModelSpec, model: Model, device: str) -> Runner:
@@ -337,6 +341,8 @@ def _floats(spec: ModelSpec, model: TorchModel | NamedNetwork, device: str) -> s
     """The type of a network's weights, as torch names it; empty: as they are."""
     if spec.precision != "auto":
         return FLOATS[spec.precision]
+    if model.exact:
+        return ""
     sized = isinstance(model, NamedNetwork) or -1 not in model.card.input_shape
     return FLOATS["fp16"] if device == "cuda" and sized else ""
 

@@ -25,7 +25,7 @@ def open_measured(
     if is_file(name):
         spec = _described(spec, shape)
     model = open_variant(spec, device)
-    if half and isinstance(model, TorchModel | NamedNetwork):
+    if half and isinstance(model, TorchModel | NamedNetwork) and not model.exact:
         model.to(device, "float16")
     if isinstance(model, NamedNetwork):
         return _OneInput(model, _card_of(spec))

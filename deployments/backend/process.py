@@ -23,7 +23,7 @@ from fermata.deployments.backend.execution.executor import (
     Executor,
     request_outputs,
 )
-from fermata.deployments.backend.execution.runner import Runner, RunnerStore, innermost
+from fermata.deployments.backend.execution.runner import Runner, RunnerStore, innermost, runs_in
 from fermata.deployments.backend.execution.segments import Segments
 from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import (
@@ -278,7 +278,9 @@ class BackendProcess:
             empty = not here and not self.draining
             limits, cut = self.limits.items(), tuple(sorted(self.pipeline.unreachable))
             spare_of = -1 if self.first is None else self.first
-            self.router.send(Ready(kind, variants, trouble, costs, empty, limits, cut, spare_of))
+            told = (kind, variants, trouble, costs, empty, limits, cut, spare_of)
+            libraries = ((name, runs_in(self.runners[name])) for name in variants)
+            self.router.send(Ready(*told, tuple(each for each in libraries if each[1])))
 
     def _watch(self, runner: Runner) -> None:
         """Announce a model with a process of its own anew when that ends, and when it is back."""

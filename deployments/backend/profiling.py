@@ -153,6 +153,7 @@ def _card(spec: ModelSpec) -> Card:
 
 
 def _sample_batch(spec: ModelSpec, size: int) -> list[Item]:
+    spec = spec.at_bucket()
     if spec.inputs:
         return list(sample_items(spec.inputs, size))
     return list(_card(spec).make_batch(size))

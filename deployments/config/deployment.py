@@ -21,7 +21,7 @@ from pydantic import (
 
 from fermata.applications.accuracy_goal import check_accuracy
 from fermata.applications.application import Application
-from fermata.applications.reader import owners_of, read_applications
+from fermata.applications.reader import bucketed, owners_of, read_applications, router_names
 from fermata.applications.variant import EMULATED, RUN_TIMES
 from fermata.deployments.config.backend_groups import (
     BackendGroupConfig,
@@ -311,6 +311,11 @@ class DeploymentConfig(Section):
         self.check_backends(pooled="count" in self.backend.model_fields_set)
         return self
 
+    @property
+    def served(self) -> tuple[Application, ...]:
+        """The applications as the router has them: each shape bucket is one of its own."""
+        return bucketed(self.applications)
+
     def check_backends(self, pooled: bool = True) -> None:
         """Refuse fewer backends at the start than owners, where one of them cannot share."""
         check_backends("backend.count", self.backend.count, self._owners(), pooled)
@@ -322,7 +327,7 @@ class DeploymentConfig(Section):
 
     def _owners(self) -> list[AppliedPolicy]:
         router = self.router
-        return owners_of(self.applications, router.policy, router.policy_options)
+        return owners_of(self.served, router.policy, router.policy_options)
 
     @model_validator(mode="after")
     def _accuracy(self) -> "DeploymentConfig":
@@ -348,8 +353,8 @@ class DeploymentConfig(Section):
                     f"canary of {each.name} version {each.version} needs a lower version beside it"
                 )
         for kind, names in (
-            ("application", [f"{each.name}@{each.version}" for each in self.applications]),
-            ("variant", [one.name for each in self.applications for one in each.variants]),
+            ("application", router_names(self.served)),
+            ("variant", [one.name for each in self.served for one in each.variants]),
             ("tenant", [each.name for each in self.tenants]),
         ):
             for name in names:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import fermata
-from fermata.applications.reader import router_names
+from fermata.applications.reader import bucketed, router_names
 from fermata.deployments.config.deployment import DeploymentConfig, read_config
 from fermata.foundation.json_types import JsonObject
 
@@ -18,14 +18,20 @@ PolicyDocument = Mapping[str, JsonObject]
 def policies(config: DeploymentConfig) -> PolicyDocument:
     """The policies, by the router's names of applications; Serve's `user_config`."""
     plain = config.model_dump()
-    names = router_names(config.applications)
     return {
         "router": {key: plain["router"][key] for key in OF_ROUTER},
         "applications": {
             name: {key: given[key] for key in OF_APPLICATION}
-            for name, given in zip(names, plain["applications"], strict=True)
+            for names, given in zip(_names(config), plain["applications"], strict=True)
+            for name in names
         },
     }
+
+
+def _names(config: DeploymentConfig) -> list[list[str]]:
+    """The router's names of each application: one for each of its shape buckets."""
+    names = iter(router_names(config.served))
+    return [[next(names) for _ in bucketed((each,))] for each in config.applications]
 
 
 def with_policies(config: DeploymentConfig, given: PolicyDocument) -> DeploymentConfig:
@@ -33,8 +39,8 @@ def with_policies(config: DeploymentConfig, given: PolicyDocument) -> Deployment
     plain = config.model_dump()
     plain["router"] |= given.get("router", {})
     applications = given.get("applications", {})
-    for name, own in zip(router_names(config.applications), plain["applications"], strict=True):
-        own |= applications.get(name, {})
+    for names, own in zip(_names(config), plain["applications"], strict=True):
+        own |= applications.get(names[0], {})
     return read_config(plain)
 
 

@@ -19,9 +19,8 @@ from fermata.deployments.config.served.inputs import (
     side_of,
 )
 from fermata.deployments.config.served.looks import peek_of
-from fermata.deployments.config.served.signature import (
-    signature_of,
-)
+from fermata.deployments.config.served.shapes import in_shape
+from fermata.deployments.config.served.signature import signature_of
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import ImageSpec
 from fermata.foundation.errors import ConfigError
@@ -48,7 +47,7 @@ def known_profiles(config: DeploymentConfig) -> dict[str, Profile]:
 
 def variants(config: DeploymentConfig) -> list[tuple[Application, Variant]]:
     """Every variant with its application."""
-    return [(each, variant) for each in config.applications for variant in each.variants]
+    return [(each, variant) for each in config.served for variant in each.variants]
 
 
 def gpus_each(backend: BackendConfig, in_cluster: float) -> int:
@@ -74,11 +73,11 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
 
     `kind` is that of the backends which the profiles were measured on.
     """
-    names = router_names(config.applications)
+    names = router_names(config.served)
     return RouterConfig(
         applications=tuple(
             _application(each, name, profiles, config)
-            for each, name in zip(config.applications, names, strict=True)
+            for each, name in zip(config.served, names, strict=True)
         ),
         policy=config.router.policy,
         kind=kind,
@@ -203,27 +202,24 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
         if not given.sized:
             check_input(application, variant, given)
         emulated = profiles[variant.name] if variant.model == "emulated" else None
-        specs.append(
-            ModelSpec(
-                variant.name,
-                variant.model,
-                variant.batch_size_max,
-                input_shape(variant, given),
-                given.dtype,
-                () if emulated is None else tuple(emulated.table_ns(variant.batch_size_max)),
-                0 if emulated is None else emulated.static_bytes,
-                frames=image_of(application, given) if given.sized else None,
-                picture=image_of(application, given)
-                if decodes_later(config, application)
-                else None,
-                precision=variant.precision,
-                finite_outputs=application.finite_outputs,
-                inputs=model_inputs(application, signature, given),
-                keeps_state=application.sequences,
-                outputs=() if signature is None else signature.outputs,
-                environment=environment_of(application, variant),
-            )
+        spec = ModelSpec(
+            variant.name,
+            variant.model,
+            variant.batch_size_max,
+            input_shape(variant, given),
+            given.dtype,
+            () if emulated is None else tuple(emulated.table_ns(variant.batch_size_max)),
+            0 if emulated is None else emulated.static_bytes,
+            frames=image_of(application, given) if given.sized else None,
+            picture=_passed_on(config, application, given),
+            precision=variant.precision,
+            finite_outputs=application.finite_outputs,
+            inputs=model_inputs(application, signature, given),
+            keeps_state=application.sequences,
+            outputs=() if signature is None else signature.outputs,
+            environment=environment_of(application, variant),
         )
+        specs.append(in_shape(spec, application, config.backend.swap))
     return specs
 
 

@@ -107,5 +107,5 @@ class Canaries:
 
 
 def canaries(config: DeploymentConfig) -> Canaries:
-    pairs = zip(router_names(config.applications), config.applications, strict=True)
+    pairs = zip(router_names(config.served), config.served, strict=True)
     return Canaries({name: each.canary for name, each in pairs if each.canary is not None})

@@ -21,7 +21,7 @@ TIME_SHARE = 0.8
 def mapping_options(config: DeploymentConfig) -> dict[int, JellyfishOptions]:
     """By application: how its clients are mapped, where that is this policy's."""
     found: dict[int, JellyfishOptions] = {}
-    for number, application in enumerate(config.applications):
+    for number, application in enumerate(config.served):
         policy, options = config.router.policy, config.router.policy_options
         if application.policy:
             policy, options = application.policy, application.policy_options

@@ -92,8 +92,8 @@ def placed_models(
     """The applications as placement sees them, by the names that the router has for them."""
     accuracy = None if config.autoscaler is None else config.autoscaler.accuracy
     router, found = config.router, list[PlacedModel]()
-    owners = owners_of(config.applications, router.policy, router.policy_options)
-    for each, (name, policy, options) in zip(config.applications, owners, strict=True):
+    owners = owners_of(config.served, router.policy, router.policy_options)
+    for each, (name, policy, options) in zip(config.served, owners, strict=True):
         own = [profiles[variant.name] for variant in each.variants]
         sizes = [variant.batch_size_max for variant in each.variants]
         choices = rated_variants(each, own, policy, options, accuracy)

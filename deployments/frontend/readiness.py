@@ -28,8 +28,8 @@ class Readiness:
     def on_fleet(self, fleet: FleetStatus) -> None:
         self.fleet = fleet
 
-    def trouble(self, application: str = "") -> str:
-        """Reason why requests, or those of one application, cannot be served; empty if they can."""
+    def trouble(self, *applications: str) -> str:
+        """Reason why requests, or those of some applications, are not served; empty: they are."""
         if self.leaving or self.table.draining:
             return DRAINS
         if self.table.term < 0:
@@ -40,6 +40,7 @@ class Readiness:
             return ""
         if not self.fleet.backends:
             return NO_BACKEND
-        if application in self.fleet.not_loaded:
-            return f"no backend that is up has loaded {application}"
+        for application in applications:
+            if application in self.fleet.not_loaded:
+                return f"no backend that is up has loaded {application}"
         return ""

@@ -69,9 +69,13 @@ class Repository:
         """The router's names of the applications."""
         model, version = self.registry.known(name)
         if name != model.name:
-            return [model.application(version)]
+            return list(model.applications(version))
         versions = self.registry.models[name]
-        return [model.application(version) for version, model in versions.items()]
+        return [
+            application
+            for version, model in versions.items()
+            for application in model.applications(version)
+        ]
 
     def _is_so(self, applications: list[str], load: bool) -> bool:
         unavailable = self.registry.unavailable

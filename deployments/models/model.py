@@ -1,6 +1,7 @@
 """A loaded model: a card that describes it, and a call that runs a batch."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -105,8 +106,20 @@ class TorchModel:
         self.card = card
         self.module = module.eval()
         self.device = "cpu"
+        self.exact = False
+        """Its weights stay 32-bit floats: answers would differ too much with others."""
+        self.runs_in = ""
+        """The library that runs it, and where, if that was a choice."""
+        self.original: TorchModel | None = None
+        """The model that this one is under another card: it stays for others to share."""
         self._forward = forward or module
         self._finish = finish
+
+    def with_card(self, card: Card) -> "TorchModel":
+        """The same network and weights, under another card."""
+        found = copy(self)
+        found.card, found.original = card, self
+        return found
 
     def to(self, device: str, floats: str = "") -> "TorchModel":
         """Move its weights, and make them `floats` where these are named, as torch does."""

@@ -1,6 +1,7 @@
 """A torch network with named inputs or several outputs: arrays by name in, arrays by name out."""
 
 from collections.abc import Callable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,10 @@ class NamedNetwork:
         self.module = module
         self.inputs = inputs
         self.device = "cpu"
+        self.exact = False
+        """Its weights stay 32-bit floats: answers would differ too much with others."""
+        self.runs_in = ""
+        """The library that runs it, and where, if that was a choice."""
         self._forward = forward
         self._outputs = outputs
 
@@ -53,7 +58,8 @@ class NamedNetwork:
     def __call__(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         import torch
 
-        first = next(iter(self.module.parameters()), None)
+        weights = chain(self.module.parameters(), self.module.buffers())
+        first = next((each for each in weights if each.is_floating_point()), None)
         with torch.inference_mode():
             given = {name: self._tensor(array, first) for name, array in batch.items()}
             returned = self._forward(given)
@@ -64,7 +70,7 @@ class NamedNetwork:
         import torch
 
         tensor = torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
-        if weight is not None and tensor.is_floating_point() and weight.is_floating_point():
+        if weight is not None and tensor.is_floating_point():
             tensor = tensor.to(weight.dtype)
         return tensor
 

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -246,9 +245,7 @@ def at_size(model: Any, card: Card, name: str, size: int) -> Model:
     sized = (*shape[:at], size, size, *shape[at + 2 :])
     card = replace(card, name=name, input_shape=sized)
     if isinstance(model, TorchModel):
-        found = copy(model)
-        found.card = card
-        return found
+        return model.with_card(card)
     return Plain(card, model)
 
 

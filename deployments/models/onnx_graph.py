@@ -1,10 +1,12 @@
-"""A small ONNX graph as a torch module: any batch and image size, on any device torch has.
+"""An ONNX graph as a torch module: any batch and image size, on any device torch has.
 
 The file's own runtime would fix the shapes that it was exported with, and would need a second
-CUDA library beside torch's.
+CUDA library beside torch's. Operators are converted here, or by onnx2torch where a file has more
+than these.
 """
 
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +17,129 @@ if TYPE_CHECKING:
 
 
 def load_graph(path: Path) -> "torch.nn.Module":
-    """The graph in a file: one input, and a tuple of its outputs in the file's order."""
+    """The graph in a file: inputs in the file's order, and a tuple of its outputs in theirs.
+
+    Raises ConfigError where an operator cannot be converted.
+    """
+    try:
+        import onnx
+    except ImportError:
+        raise ConfigError(f"{path.name} needs pip install onnx") from None
+    model = onnx.load(path)
+    _fold_constants(model.graph)
+    used = {node.op_type for node in model.graph.node}
+    if used <= _OPERATORS.keys():
+        return _own_graph(path, model.graph)
+    return _converted(path, model)
+
+
+def _fold_constants(graph: Any) -> None:
+    """Make weights of constants and of copies of weights, which exporters share by Identity."""
+    from onnx import numpy_helper
+
+    weights = {weight.name for weight in graph.initializer}
+    given = {each.name for each in graph.output}
+    copies: dict[str, str] = {}
+    kept = []
+    for node in graph.node:
+        for place, name in enumerate(node.input):
+            node.input[place] = copies.get(name, name)
+        made = node.output[0] if node.output else ""
+        options = [each.name for each in node.attribute]
+        if node.op_type == "Identity" and node.input[0] in weights and made not in given:
+            copies[made] = node.input[0]
+        elif node.op_type == "Constant" and options == ["value"] and made not in given:
+            array = numpy_helper.to_array(node.attribute[0].t)
+            graph.initializer.append(numpy_helper.from_array(array, made))
+            weights.add(made)
+        else:
+            kept.append(node)
+    del graph.node[:]
+    graph.node.extend(kept)
+    _name_axes(graph)
+
+
+def _name_axes(graph: Any) -> None:
+    """Give reductions their axes as an attribute, as they had them before version 18."""
+    from onnx import helper, numpy_helper
+
+    weights = {weight.name: weight for weight in graph.initializer}
+    for node in graph.node:
+        if node.op_type in _BY_AXES and len(node.input) == 2 and node.input[1] in weights:
+            axes = numpy_helper.to_array(weights[node.input[1]]).tolist()
+            node.attribute.append(helper.make_attribute("axes", axes))
+            del node.input[1:]
+
+
+def _converted(path: Path, model: Any) -> "torch.nn.Module":
+    """The graph by onnx2torch."""
     import torch
 
     try:
-        import onnx
-        from onnx import helper, numpy_helper
+        convert = import_module("onnx2torch").convert
     except ImportError:
-        raise ConfigError(f"{path.name} needs pip install onnx") from None
-    graph = onnx.load(path).graph
+        raise ConfigError(f"{path.name} needs pip install onnx2torch to run in torch") from None
+    try:
+        _adopt_newer_operators(model)
+        network = convert(model)
+    # It raises errors of many kinds for what it does not know.
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        raise ConfigError(f"{path.name}: onnx2torch cannot convert it: {reason}") from None
+    several = len(model.graph.output) > 1
+
+    class Outputs(torch.nn.Module):
+        """The network, whose outputs are a tuple even of one."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, *batch: "torch.Tensor") -> "tuple[torch.Tensor, ...]":
+            returned = self.network(*batch)
+            return tuple(returned) if several else (returned,)
+
+    return Outputs().eval()
+
+
+def _adopt_newer_operators(model: Any) -> None:
+    """Let onnx2torch convert newer versions of operators that this file uses like older ones.
+
+    Most versions only add types. The answers are compared with onnxruntime's in any case.
+    """
+    from onnx import defs
+
+    registry: Any = import_module("onnx2torch.node_converters.registry")
+    (version,) = [each.version for each in model.opset_import if each.domain in ("", "ai.onnx")]
+    for name in {node.op_type for node in model.graph.node if not node.domain}:
+        nodes = [node for node in model.graph.node if node.op_type == name]
+        wanted = defs.get_schema(name, version).since_version
+        for since in range(wanted, 0, -1):
+            schema = defs.get_schema(name, since)
+            if schema.since_version != since:
+                continue
+            if since != wanted and not all(_is_within(node, schema) for node in nodes):
+                break
+            try:
+                converter = registry.get_converter(name, since)
+            except NotImplementedError:
+                continue
+            if since != wanted:
+                registry.add_converter(name, wanted)(converter)
+            break
+
+
+def _is_within(node: Any, schema: Any) -> bool:
+    """Whether a node has no more inputs and attributes than a version of its operator."""
+    named = {each.name for each in node.attribute} <= {*schema.attributes}
+    return named and len(node.input) <= max(schema.max_input, len(schema.inputs))
+
+
+def _own_graph(path: Path, graph: Any) -> "torch.nn.Module":
+    """The graph by the operators below."""
+    import torch
+    from onnx import helper, numpy_helper
+
     root = torch.nn.Module()
     traced = torch.fx.Graph()
     weights: dict[str, str] = {}
@@ -43,17 +159,11 @@ def load_graph(path: Path) -> "torch.nn.Module":
             for name in node.input
         ]
         options = {each.name: helper.get_attribute_value(each) for each in node.attribute}
-        if node.op_type not in _OPERATORS:
-            raise ConfigError(f"{path.name}: operator {node.op_type} is not among {_known()}")
         values[node.output[0]] = traced.call_function(
             _OPERATORS[node.op_type], tuple(inputs), options
         )
     traced.output(tuple(values[each.name] for each in graph.output))
     return torch.fx.GraphModule(root, traced)
-
-
-def _known() -> str:
-    return ", ".join(_OPERATORS)
 
 
 def _conv(
@@ -128,3 +238,6 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "Sigmoid": _sigmoid,
     "Add": _add,
 }
+_BY_AXES = frozenset(
+    f"Reduce{each}" for each in ("L1", "L2", "LogSum", "Max", "Mean", "Min", "Prod", "SumSquare")
+)

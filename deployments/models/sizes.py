@@ -1,4 +1,4 @@
-"""Sizes of one model: `@SIZE` after its name, and the weights that its sizes share."""
+"""Sizes of one model: `@SIZE` after its name, and weights that sizes and buckets share."""
 
 from collections.abc import Callable, Hashable
 from contextlib import suppress
@@ -28,16 +28,21 @@ def shared(key: Hashable, make: Callable[[], T]) -> T:
     found = _HELD.get(key)
     if found is None:
         found = make()
-        # Not everything can be referred to weakly; such an object is made anew for each size.
-        with suppress(TypeError):
-            _HELD[key] = found
+        # One that has to be closed would be closed with the first that no longer uses it.
+        if not hasattr(found, "close"):
+            # Not everything can be referred to weakly; such an object is made anew for each use.
+            with suppress(TypeError):
+                _HELD[key] = found
     return found  # type: ignore[return-value]
 
 
-def shared_file(path: Path, device: str, make: Callable[[], T]) -> T:
-    """What is read from a file, once for all of its sizes; a file that changed is read anew."""
+def shared_file(path: Path, use: Hashable, make: Callable[[], T]) -> T:
+    """What is read from a file, once for all of its sizes; a file that changed is read anew.
+
+    `use` is the device, with whatever else makes it another object.
+    """
     found = path.stat()
-    key = str(path.resolve()), found.st_mtime_ns, found.st_size, device
+    key = str(path.resolve()), found.st_mtime_ns, found.st_size, use
     return shared(key, make)
 
 

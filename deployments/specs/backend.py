@@ -1,6 +1,6 @@
 """Models of a backend process and the device that runs them, as its configuration resolves them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fermata.deployments.specs.served_model import ImageSpec, TensorSpec
@@ -49,6 +49,34 @@ class ModelSpec:
     """A batch whose outputs hold a NaN or an infinity has failed."""
     environment: str = ""
     """Virtual environment that it runs in, in a process of its own; empty: in the backend's."""
+    bucket: int = 0
+    """The shape bucket that it runs: dimensions that vary have at most this size; 0: any."""
+    pad: bool = False
+    """Inputs are padded to the size of the bucket, and answers are cut back."""
+    mask: str = ""
+    """The input that is 1 where a request has data, and is made where it is left out."""
+
+    def whole(self) -> "ModelSpec":
+        """The same for every bucket of a variant: they run one model."""
+        stem = self.name.removesuffix(f"[{self.bucket}]")
+        return replace(self, name=stem, bucket=0, batch_size_max=0, table_ns=())
+
+    def at_bucket(self) -> "ModelSpec":
+        """The variant for inputs that all have the size of the bucket."""
+        if not self.bucket:
+            return self
+        shape = self.input_shape
+        return replace(
+            self,
+            input_shape=None if shape is None else _sized(shape, self.bucket),
+            inputs=tuple(
+                replace(each, shape=_sized(each.shape, self.bucket)) for each in self.inputs
+            ),
+        )
+
+
+def _sized(shape: tuple[int, ...], size: int) -> tuple[int, ...]:
+    return tuple(size if side < 0 else side for side in shape)
 
 
 @dataclass(frozen=True, slots=True)

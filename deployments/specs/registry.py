@@ -64,13 +64,19 @@ class Registry:
         self.newest.clear()
         self.trials.clear()
         for model, version in self.every():
-            if model.application(version) in self.unavailable:
+            if self._unavailability(model, version) is not None:
                 continue
             if model.share < 1.0 and model.name in self.newest:
                 self.trials[model.name] = (model.share, (model, version))
             else:
                 self.newest[model.name] = (model, version)
                 self.trials.pop(model.name, None)
+
+    def _unavailability(self, model: ServedModel, version: str) -> Unavailability | None:
+        """Why a version, or a shape bucket of it, is not served; None where all of it is."""
+        known = self.unavailable
+        found = (known.get(each) for each in model.applications(version)) if known else ()
+        return next((each for each in found if each is not None), None)
 
     def find(self, name: str, version: str = "") -> tuple[ServedModel, str]:
         """A loaded model and its version, which a client may also write as `name@version`."""
@@ -83,7 +89,7 @@ class Registry:
             if found is not None:
                 return found
         model, version = self.known(name, version)
-        reason = self.unavailable.get(model.application(version))
+        reason = self._unavailability(model, version)
         if reason is not None:
             raise UnloadedModelError(
                 f"model {model.name!r} version {version} is not served: {reason}; "

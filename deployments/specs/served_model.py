@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from fermata.applications.server_options import BoxOptions
+from fermata.applications.shapes import in_bucket
 from fermata.foundation.errors import ConfigError
 
 Reader = Callable[[bytes], npt.NDArray[Any]]
@@ -131,6 +132,10 @@ class ServedModel:
     """Set if its requests are steps of sequences."""
     rows_max: int = 1
     """Rows that one batch takes; a request with more is split here, and joined."""
+    buckets: tuple[int, ...] = ()
+    """Largest sizes of its shape buckets, rising; empty: it has none."""
+    bucket_rows: tuple[int, ...] = ()
+    """Rows that one batch takes, in each of these."""
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -150,3 +155,8 @@ class ServedModel:
         if self.router_name:
             return self.router_name
         return self.name if version in ("", self.versions[-1]) else f"{self.name}@{version}"
+
+    def applications(self, version: str) -> tuple[str, ...]:
+        """The router's names for a version: each shape bucket is an application of its own."""
+        name = self.application(version)
+        return tuple(in_bucket(name, bucket) for bucket in self.buckets) or (name,)

@@ -352,6 +352,8 @@ class Ready(msgspec.Struct, tag=40, array_like=True, frozen=True):
     spare_of: int = -1
     """Number of the backend whose spare it is: it takes no batch before that one has ended, and
     then announces itself without this; negative: it is none."""
+    runs_in: tuple[tuple[str, str], ...] = ()
+    """(variant, library and device) where a backend chose between several."""
 
 
 class Done(msgspec.Struct, tag=41, array_like=True, frozen=True):

@@ -325,4 +325,5 @@ def _backend(live: LiveRouter, number: int) -> BackendSnapshot | None:
         queued=bool(state.queued),
         draining=state.draining,
         factor=live.engine.costs.backend_factor.get(number, 1.0),
+        runs_in=live.fleet.backends[number].runs_in,
     )

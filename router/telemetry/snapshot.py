@@ -156,6 +156,8 @@ class BackendSnapshot:
     draining: bool
     factor: float
     """Its run times over those of its peers."""
+    runs_in: Mapping[str, str] = field(default_factory=dict)
+    """By variant: library and device that run it, where its backend chose between several."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ the bound nothing idles for want of company: every request costs what a full bat
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -26,10 +27,16 @@ Segments = list[tuple[float, float]]
 """(accuracy for a nanosecond, nanoseconds), for one request of an application, best first."""
 
 
-def fluid_bound(scenario: Scenario, arrivals: Arrivals, with_accuracy: bool = True) -> float:
+def fluid_bound(
+    scenario: Scenario,
+    arrivals: Arrivals,
+    with_accuracy: bool = True,
+    rows: Sequence[int] | None = None,
+) -> float:
     """Sum of accuracy over answers in time, over all requests, at best.
 
-    Without accuracy every answer counts as one.
+    Without accuracy every answer counts as one. `rows` are those of each request; each row costs
+    what it costs in a full batch.
     """
     measured = arrivals.at_ns >= scenario.warmup_ns
     window_ns = max(application.slo_ns_max for application in scenario.applications)
@@ -40,11 +47,16 @@ def fluid_bound(scenario: Scenario, arrivals: Arrivals, with_accuracy: bool = Tr
         return 0.0
     fleet = _Fleet(scenario)
     segments = [_segments(each, fleet, with_accuracy) for each in scenario.applications]
+    own = np.ones(len(arrivals.at_ns), np.int64) if rows is None else np.array(rows)
+    alike, like = np.unique(np.stack([applications, own[measured]]), axis=1, return_inverse=True)
     kinds: dict[tuple[tuple[float, float], ...], int] = {}
-    kind_of = [kinds.setdefault(tuple(each), len(kinds)) for each in segments]
+    kind_of = [
+        kinds.setdefault(_of_rows(segments[application], count), len(kinds))
+        for application, count in alike.T.tolist()
+    ]
     count = int(windows.max()) + 1
     arrived = np.zeros((count, len(kinds)))
-    np.add.at(arrived, (windows, np.array(kind_of)[applications]), 1.0)
+    np.add.at(arrived, (windows, np.array(kind_of)[like.ravel()]), 1.0)
     capacity_ns = fleet.backends * window_ns
     return _solve(arrived, [list(kind) for kind in kinds], capacity_ns) / total
 
@@ -104,6 +116,11 @@ def _segments(application: Application, fleet: _Fleet, with_accuracy: bool) -> S
         ]
     hull = concave_hull(points)
     return [(price(cheap, dear), dear.each_ns - cheap.each_ns) for cheap, dear in pairwise(hull)]
+
+
+def _of_rows(segments: Segments, rows: int) -> tuple[tuple[float, float], ...]:
+    """The same for a request of so many rows: it earns as much, and takes so many times as long."""
+    return tuple((worth / rows, rows * time_ns) for worth, time_ns in segments)
 
 
 def _solve(arrived: npt.NDArray[np.float64], kinds: list[Segments], capacity_ns: float) -> float:

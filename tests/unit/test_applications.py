@@ -38,6 +38,7 @@ SET: dict[str, Any] = {
     "outputs": [{"name": "scores", "dtype": "FP32", "shape": [4]}],
     "boxes": {"output": "found", "format": "xywh"},
     "state": {"memory": "memory_out"},
+    "shapes": {"buckets": [32, 128], "pad": False, "tokens_max": 512},
     "labels": ["cat", "dog"],
     "rows": [1, 4],
     "clients": CLIENTS,

@@ -43,6 +43,12 @@ def by_size(device, *, size):
     made.append(size)
     return lambda batch: batch.sum(axis=(1, 2, 3)) + 0 * size
 
+def network(device):
+    import torch
+    from fermata.deployments.models.model import Card, TorchModel
+    made.append("network")
+    return TorchModel(Card("own", (3, -1, -1), "float32", (4,)), torch.nn.Conv2d(3, 4, 3))
+
 def only_size(size=64):
     return lambda batch: batch.mean(axis=(1, 2, 3)) + size
 '''
@@ -127,6 +133,9 @@ def test_sizes_share_their_weights(functions: Any, tmp_path: Path) -> None:
     # Nobody holds it any more.
     open_model("sized_functions:load@32")
     assert len(functions.made) == 2
+    first, second = (open_model(f"sized_functions:network@{side}") for side in (32, 64))
+    assert functions.made[2:] == ["network"]
+    assert first.module is second.module
     for file, attribute in ((onnx_file(tmp_path), "session"), (script_file(tmp_path), "module")):
         one, other = (
             open_variant(
@@ -135,6 +144,21 @@ def test_sizes_share_their_weights(functions: Any, tmp_path: Path) -> None:
             for side in (16, 24)
         )
         assert getattr(one, attribute) is getattr(other, attribute)
+
+
+def test_variants_of_another_precision_have_weights_of_their_own(tmp_path: Path) -> None:
+    file = script_file(tmp_path)
+    runners = {
+        precision: load_runner(
+            ModelSpec(precision, str(file), 2, (3, 8, 8), precision=precision),
+            "cpu",
+            MemoryBudget(),
+        )
+        for precision in ("fp32", "bf16")
+    }
+    frame = np.random.default_rng(0).standard_normal((3, 8, 8), dtype=np.float32)
+    exact, rounded = (each.run(each.stage([frame]))[0] for each in runners.values())
+    assert 0 < np.abs(np.asarray(exact) - np.asarray(rounded)).max() < 0.1
 
 
 def test_shared_weights_count_once(tmp_path: Path) -> None:

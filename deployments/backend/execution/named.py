@@ -84,7 +84,9 @@ def _fits(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
     )
 
 
-def sample_items(inputs: tuple[TensorSpec, ...], count: int) -> list[dict[str, Array]]:
+def sample_items(
+    inputs: tuple[TensorSpec, ...], count: int, varying: int = VARYING
+) -> list[dict[str, Array]]:
     """Inputs of the right types and shapes, for warm-up and measurement.
 
     Whole numbers are 0 or 1: these are token ids, masks and token types alike.
@@ -92,7 +94,9 @@ def sample_items(inputs: tuple[TensorSpec, ...], count: int) -> list[dict[str, A
     rng = np.random.default_rng(count)
     return [
         {
-            spec.name: _control(place, spec) if spec.name in CONTROL_NAMES else _sample(rng, spec)
+            spec.name: _control(place, spec)
+            if spec.name in CONTROL_NAMES
+            else _sample(rng, spec, varying)
             for spec in inputs
         }
         for place in range(count)
@@ -104,8 +108,8 @@ def _control(place: int, spec: TensorSpec) -> Array:
     return np.full(spec.shape, place if spec.name == SEQUENCE_ID else True, held_as(spec.datatype))
 
 
-def _sample(rng: "np.random.Generator", spec: TensorSpec) -> Array:
-    shape = tuple(VARYING if size < 0 else size for size in spec.shape)
+def _sample(rng: "np.random.Generator", spec: TensorSpec, varying: int) -> Array:
+    shape = tuple(varying if size < 0 else size for size in spec.shape)
     dtype = np.dtype(held_as(spec.datatype))
     if dtype.kind == "O":
         texts: Array = np.full(shape, b"text", dtype=object)

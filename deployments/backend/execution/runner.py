@@ -137,3 +137,8 @@ def innermost(runner: Any) -> Any:
     while hasattr(runner, "inner"):
         runner = runner.inner
     return runner
+
+
+def runs_in(runner: Runner) -> str:
+    """The library that runs a model, and where; empty where there was no choice."""
+    return str(getattr(getattr(innermost(runner), "model", None), "runs_in", ""))

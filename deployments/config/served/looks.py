@@ -67,6 +67,6 @@ def _few(names: Sequence[str]) -> str:
 
 def peeks(config: DeploymentConfig) -> dict[str, SneakPeekModel]:
     """SneakPeek models of frontends, by the router's name of the application."""
-    names = router_names(config.applications)
-    found = {name: peek_of(each) for name, each in zip(names, config.applications, strict=True)}
+    names = router_names(config.served)
+    found = {name: peek_of(each) for name, each in zip(names, config.served, strict=True)}
     return {name: model for name, model in found.items() if model is not None}

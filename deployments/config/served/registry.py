@@ -4,7 +4,7 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from fermata.applications.application import Application
-from fermata.applications.reader import router_names
+from fermata.applications.reader import bucketed, router_names
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.served.inputs import (
     decodes_later,
@@ -15,14 +15,9 @@ from fermata.deployments.config.served.inputs import (
     shared_signature,
     side_of,
 )
-from fermata.deployments.config.served.sequences import (
-    has_sequences,
-    with_sequences,
-)
-from fermata.deployments.config.served.signature import (
-    boxes_of,
-    told_outputs,
-)
+from fermata.deployments.config.served.sequences import has_sequences, with_sequences
+from fermata.deployments.config.served.shapes import with_buckets
+from fermata.deployments.config.served.signature import boxes_of, told_outputs
 from fermata.deployments.models.catalog import describe
 from fermata.deployments.models.minilm import Tokens
 from fermata.deployments.models.model import Array, Card
@@ -47,16 +42,15 @@ def registry(config: DeploymentConfig) -> Registry:
             *versions.get(application.name, ()),
             str(application.version),
         )
-    return Registry.of(
-        replace(
-            _served_model(application, name, versions[application.name]),
-            decoded_later=decodes_later(config, application),
-            rows_max=rows_max(application, application.policy or config.router.policy),
-        )
-        if not has_sequences(application)
-        else _served_model(application, name, versions[application.name])
-        for application, name in given
-    )
+    found: list[ServedModel] = []
+    for application, name in given:
+        model = _served_model(application, name, versions[application.name])
+        policy, rows = application.policy or config.router.policy, [1]
+        if not has_sequences(application):
+            rows = [rows_max(part, policy) for part in bucketed((application,))]
+        later = decodes_later(config, application)
+        found.append(with_buckets(replace(model, decoded_later=later), application, rows))
+    return Registry.of(found)
 
 
 def rows_max(application: Application, policy: str) -> int:

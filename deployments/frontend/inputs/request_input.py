@@ -1,5 +1,7 @@
 """The input of a request: from the client's tensor to the payload that a backend fetches."""
 
+from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -92,6 +94,34 @@ class RequestInput:
     def shape(self) -> tuple[int, ...]:
         """Shape of the client's tensor, without a batch dimension of one row."""
         return self.tensor.shape[1:] if self.batched and self.rows == 1 else self.tensor.shape
+
+    @property
+    def rows_max(self) -> int:
+        """Rows that one batch of such requests takes."""
+        model = self.model
+        return model.bucket_rows[self.bucket] if model.buckets else model.rows_max
+
+    @property
+    def bucket(self) -> int:
+        """Place of its shape bucket. Raises BadRequestError where it fits none."""
+        model = self.model
+        size = max(self._varying(), default=1)
+        place = bisect_left(model.buckets, size)
+        if place == len(model.buckets):
+            raise BadRequestError(
+                f"input of model {model.name!r} has a size of {size}: send at most "
+                f"{model.buckets[-1]}, its largest bucket"
+            )
+        return place
+
+    def _varying(self) -> Iterator[int]:
+        """Sizes of the dimensions that vary from request to request."""
+        shapes = {spec.name: spec.shape for spec in self.model.inputs}
+        for tensor in self.tensors or (self.tensor,):
+            own = tensor.shape[1:] if self.batched else tensor.shape
+            for side, size in zip(shapes[tensor.name], own, strict=True):
+                if side < 0:
+                    yield size
 
     @property
     def payload_rows(self) -> int:

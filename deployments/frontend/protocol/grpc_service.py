@@ -192,7 +192,7 @@ class InferenceService(MemoryService):
         except UnknownModelError:
             # As Triton answers; stock clients would raise an error for any other status.
             return pb.ModelReadyResponse(ready=False)
-        trouble = self.readiness.trouble(model.application(version))
+        trouble = self.readiness.trouble(*model.applications(version))
         return pb.ModelReadyResponse(ready=not trouble)
 
     async def ModelMetadata(  # noqa: N802

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from fermata.applications.shapes import in_bucket
 from fermata.clients.wire import parameters as names
 from fermata.clients.wire.errors import TEXT_MAX, BadRequestError, shown
 from fermata.clients.wire.open_inference_pb2 import InferParameter, ModelInferRequest
@@ -68,6 +69,8 @@ class RequestHead:
             )
         if size_bytes != self.terms.size_bytes or rows != self.terms.rows:
             self.terms = replace(self.terms, size_bytes=size_bytes, rows=rows)
+        if self.model.buckets:
+            self._choose_bucket(read)
         report = None
         if names.FPS in self.given:
             report = _report(self.terms, self.given, len(read.tensor.data))
@@ -83,6 +86,15 @@ class RequestHead:
             truth=self._truth() if names.TRUTH in self.given else None,
             sequence_id=self.sequence_id,
         )
+
+    def _choose_bucket(self, read: RequestInput) -> None:
+        """Send it to the application of its shape bucket. Raises BadRequestError."""
+        place, pinned = read.bucket, self.terms.pinned
+        application = self.model.applications(self.version)[place]
+        # A message that came before has the same shape, and so the same bucket.
+        if application != self.terms.application:
+            pinned = pinned and in_bucket(pinned, self.model.buckets[place])
+            self.terms = replace(self.terms, application=application, pinned=pinned)
 
     def _truth(self) -> Truth:
         """The truth of an earlier request."""

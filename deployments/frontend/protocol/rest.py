@@ -124,7 +124,7 @@ class Rest:
     async def model_ready(self, request: Request) -> Response:
         version = request.path_params.get("version", "")
         model, version = self.service.registry.find(request.path_params["model"], version)
-        return _health(self.service.readiness.trouble(model.application(version)))
+        return _health(self.service.readiness.trouble(*model.applications(version)))
 
     async def model(self, request: Request) -> Response:
         version = request.path_params.get("version", "")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from fermata.clients.wire import open_inference_pb2 as pb
-from fermata.deployments.frontend.requests.outcome_counts import ApplicationCounts, OutcomeCounts
+from fermata.deployments.frontend.requests.outcome_counts import OutcomeCounts
 from fermata.deployments.specs.registry import Registry
 from fermata.deployments.specs.served_model import ServedModel, TensorSpec
 from fermata.foundation.json_types import Json, JsonObject
@@ -107,6 +107,18 @@ def _data_type(datatype: str) -> int:
     return number
 
 
+def trouble_of(
+    model: ServedModel, version: str, registry: Registry, trouble: Callable[[str], str]
+) -> str:
+    """Why a version, or a shape bucket of it, is not ready; empty where all of it is."""
+    for application in model.applications(version):
+        unavailable = registry.unavailable.get(application)
+        reason = trouble(application) if unavailable is None else str(unavailable)
+        if reason:
+            return reason
+    return ""
+
+
 def repository_index(
     registry: Registry,
     trouble: Callable[[str], str],
@@ -118,9 +130,7 @@ def repository_index(
     for model, version in registry.every():
         if not may_use(model.name):
             continue
-        application = model.application(version)
-        unavailable = registry.unavailable.get(application)
-        reason = trouble(application) if unavailable is None else str(unavailable)
+        reason = trouble_of(model, version, registry, trouble)
         if reason and ready_only:
             continue
         state = "UNAVAILABLE" if reason else "READY"
@@ -134,7 +144,7 @@ def statistics(
     """Counts of this frontend since its start; other frontends have their own."""
     response = pb.ModelStatisticsResponse()
     for model, version in models:
-        found = counts.applications.get(model.application(version)) or ApplicationCounts()
+        found = counts.together(model.applications(version))
         served, refused = found.served, sum(found.refused.values())
         stats = response.model_stats.add(
             name=model.name,

@@ -1,6 +1,6 @@
 """Counts of a frontend: outcomes of requests, their latencies and batch sizes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fermata.deployments.frontend.requests.pending_request import PendingRequest
@@ -17,6 +17,11 @@ class Batches:
     def __init__(self) -> None:
         self.requests = 0
         self.run_ns = 0
+
+    def add(self, other: "Batches") -> None:
+        """Add those of another application."""
+        self.requests += other.requests
+        self.run_ns += other.run_ns
 
 
 @dataclass(slots=True)
@@ -79,6 +84,20 @@ class OutcomeCounts:
         """Configured tenants by number."""
         self.stale_results = 0
         """Results that came after their request had ended."""
+
+    def together(self, applications: Iterable[str]) -> ApplicationCounts:
+        """Sums since the start, for some applications."""
+        total = ApplicationCounts()
+        for each in map(self.applications.get, applications):
+            if each is not None:
+                total.good += each.good
+                total.late += each.late
+                total.latency_ns += each.latency_ns
+                for reason, count in each.refused.items():
+                    total.refused[reason] = total.refused.get(reason, 0) + count
+                for size, batches in each.batches.items():
+                    total.batches.setdefault(size, Batches()).add(batches)
+        return total
 
     def of(self, application: str) -> ApplicationCounts:
         found = self.applications.get(application)

@@ -32,7 +32,7 @@ class ParsedRequest:
     @property
     def is_split(self) -> bool:
         """Whether it has more rows than a batch takes, or rows that are still to be decoded."""
-        return self.input.encoded or self.input.rows > self.input.model.rows_max
+        return self.input.encoded or self.input.rows > self.input.rows_max
 
     def split(self) -> "list[ParsedRequest]":
         """The request in parts, each with its rows and its memory."""
@@ -44,7 +44,7 @@ class ParsedRequest:
                 report=None,
                 truth=None,
             )
-            for part in self.input.split(self.input.model.rows_max)
+            for part in self.input.split(self.input.rows_max)
         ]
 
     @property

@@ -126,6 +126,7 @@ class Fleet:
             self.engine.on_backend_up(now_ns, number, kind, rank, owner, resident)
         elif not self.swaps:
             self.engine.on_resident(now_ns, number, resident)
+        self.backends[number].runs_in = dict(ready.runs_in)
         failed = frozenset(numbers[name] for name, _ in ready.trouble if name in numbers)
         self.placement.on_held(now_ns, number, held, failed)
         self._equalise(number)

@@ -36,7 +36,7 @@ class SentBatch:
 class BackendPeer:
     """A backend's link, and the orders on it."""
 
-    __slots__ = ("link", "met", "sent")
+    __slots__ = ("link", "met", "runs_in", "sent")
 
     def __init__(self, link: LinkPeer) -> None:
         self.link = link
@@ -44,6 +44,8 @@ class BackendPeer:
         """Frontends whose address it has been given, the latest last."""
         self.sent: dict[int, SentBatch] = {}
         """By batch that it has."""
+        self.runs_in: dict[str, str] = {}
+        """By variant: library and device that run it, where a backend chose between several."""
 
     def meet(self, frontends: set[int]) -> set[int]:
         """Those of the frontends of a batch whose address it has to be given.

@@ -1,0 +1,150 @@
+"""ONNX files as torch networks: converted, and compared with onnxruntime before they serve."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+import torchvision
+from onnx import TensorProto, helper, numpy_helper
+
+from fermata.deployments.backend.execution.onnx_models import OnnxModel, on_device, open_onnx_model
+from fermata.deployments.backend.execution.runner import innermost
+from fermata.deployments.backend.loaders import MemoryBudget, load_runner
+from fermata.deployments.models.detector import _weights_path
+from fermata.deployments.models.model import Card, TorchModel
+from fermata.deployments.models.named_network import NamedNetwork
+from fermata.deployments.models.onnx_graph import load_graph
+from fermata.deployments.specs.backend import ModelSpec
+from fermata.deployments.specs.served_model import TensorSpec
+from fermata.foundation.errors import ConfigError
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def session_of(path: Path) -> Any:
+    runtime: Any = onnxruntime
+    return runtime.InferenceSession(str(path), None, ["CPUExecutionProvider"])
+
+
+def exported(folder: Path, name: str, side: int = 64) -> Path:
+    torch.manual_seed(1)
+    network = torchvision.models.get_model(name, weights=None).eval()
+    path = folder / f"{name}.onnx"
+    axes = {"x": {0: "rows"}, "y": {0: "rows"}}
+    names: Any = {"input_names": ["x"], "output_names": ["y"], "dynamic_axes": axes}
+    torch.onnx.export(network, (torch.randn(2, 3, side, side),), str(path), dynamo=False, **names)
+    return path
+
+
+def spec_of(path: Path, shape: tuple[int, ...] = (3, 64, 64), **more: Any) -> ModelSpec:
+    return ModelSpec("net", str(path), 4, shape, "FP32", **more)
+
+
+def converted(path: Path, spec: ModelSpec) -> TorchModel | NamedNetwork:
+    card = Card("net", spec.input_shape or (), "float32", (-1,))
+    return on_device(spec, card, path, session_of(path), "cpu")
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "shufflenet_v2_x0_5"])
+def test_exports_of_torchvision_agree_with_onnxruntime(tmp_path: Path, name: str) -> None:
+    path = exported(tmp_path, name)
+    model = converted(path, spec_of(path))
+    assert isinstance(model, TorchModel)
+    assert model.runs_in == "torch on cpu"
+    # Another number of rows than the one that was compared at the start.
+    batch = np.random.default_rng(2).standard_normal((3, 3, 64, 64), np.float32)
+    answers: Any = model(batch)
+    (wanted,) = session_of(path).run(None, {"x": batch})
+    assert list(answers) == ["y"]
+    assert np.abs(answers["y"] - wanted).max() <= 1e-3
+
+
+def test_the_face_detector_agrees_with_onnxruntime() -> None:
+    path = _weights_path()
+    session = session_of(path)
+    shape = session.get_inputs()[0].shape
+    model = converted(path, spec_of(path, tuple(shape[1:])))
+    assert isinstance(model, NamedNetwork)
+    assert {each.name for each in session.get_outputs()} == set(
+        model({model.inputs[0].name: np.zeros(shape, np.float32)})
+    )
+
+
+def small(path: Path, *nodes: Any, weights: Any = (), outputs: tuple[str, ...] = ("y",)) -> Path:
+    """A file of these nodes, from `x` of [rows, 4]."""
+    made = [helper.make_tensor_value_info(each, TensorProto.FLOAT, None) for each in outputs]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4])]
+    graph = helper.make_graph(list(nodes), "g", given, made, list(weights))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    onnx.save(model, path)
+    return path
+
+
+def test_weights_that_exporters_share_are_found(tmp_path: Path) -> None:
+    weight = numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")
+    value = numpy_helper.from_array(np.arange(4, dtype=np.float32), "value")
+    path = small(
+        tmp_path / "shared.onnx",
+        helper.make_node("Identity", ["w"], ["same"]),
+        helper.make_node("Constant", [], ["bias"], value=value),
+        helper.make_node("Gemm", ["x", "same", "bias"], ["y"]),
+        weights=[weight],
+    )
+    (answer,) = load_graph(path)(torch.ones(3, 4))
+    assert answer.tolist() == [[1.0, 2.0, 3.0, 4.0]] * 3
+
+
+def test_several_outputs_keep_their_names(tmp_path: Path) -> None:
+    path = small(
+        tmp_path / "two.onnx",
+        helper.make_node("Relu", ["x"], ["up"]),
+        helper.make_node("Softmax", ["x"], ["shares"]),
+        outputs=("up", "shares"),
+    )
+    model = converted(path, spec_of(path, (4,), inputs=(TensorSpec("x", "FP32", (4,)),)))
+    assert isinstance(model, NamedNetwork)
+    answers = model({"x": np.array([[-1.0, 1.0, 0.0, 0.0]], np.float32)})
+    assert answers["up"].tolist() == [[0.0, 1.0, 0.0, 0.0]]
+    assert answers["shares"].sum() == pytest.approx(1.0)
+
+
+def test_what_cannot_be_converted_names_the_operator(tmp_path: Path) -> None:
+    path = small(tmp_path / "odd.onnx", helper.make_node("Hardmax", ["x"], ["y"]))
+    with pytest.raises(ConfigError, match="Hardmax") as caught:
+        load_graph(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_network_that_differs_is_not_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = small(tmp_path / "relu.onnx", helper.make_node("Relu", ["x"], ["y"]))
+    monkeypatch.setattr(
+        "fermata.deployments.models.onnx_graph._OPERATORS", {"Relu": lambda value: value + 0.002}
+    )
+    with pytest.raises(ConfigError, match=r"differs by .* from onnxruntime, above 0\.001"):
+        converted(path, spec_of(path, (4,)))
+
+
+def test_a_file_that_fails_in_torch_runs_in_onnxruntime(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = small(tmp_path / "odd.onnx", helper.make_node("Hardmax", ["x"], ["y"]))
+    card = Card("net", (4,), "float32", (-1,))
+    with caplog.at_level("WARNING"):
+        model = open_onnx_model(spec_of(path, (4,)), card, path, "cuda")
+    assert isinstance(model, OnnxModel)
+    assert model.runs_in == "onnxruntime on CPU"
+    (record,) = caplog.records
+    assert record.getMessage() == "an ONNX file is not converted to torch"
+
+
+def test_on_a_cpu_onnxruntime_runs_it(tmp_path: Path) -> None:
+    path = small(tmp_path / "relu.onnx", helper.make_node("Relu", ["x"], ["y"]))
+    runner = load_runner(spec_of(path, (4,)), "cpu", MemoryBudget())
+    assert innermost(runner).model.runs_in == "onnxruntime on CPU"

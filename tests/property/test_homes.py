@@ -25,6 +25,7 @@ headrooms = st.dictionaries(st.integers(0, 5), st.floats(0.0, 1.0))
 
 
 @given(shares, headrooms)
+@settings(deadline=None)
 def test_shares_stay_shares(before: tuple[tuple[int, float], ...], room: dict[int, float]) -> None:
     after = shifted(before, room)
     assert [home for home, _ in after] == [home for home, _ in before]
@@ -33,7 +34,7 @@ def test_shares_stay_shares(before: tuple[tuple[int, float], ...], room: dict[in
 
 
 @given(st.floats(0.2, 3.0), st.floats(0.2, 3.0))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_headroom_becomes_equal(first: float, second: float) -> None:
     """Two homes with so many backends each, and work for half of them all."""
     split = ((0, 0.5), (1, 0.5))

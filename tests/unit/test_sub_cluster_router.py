@@ -1,7 +1,7 @@
 """The router of one sub-cluster: it publishes the directory, and has its backends load models."""
 
 import msgspec
-from router_world import TABLE, FakeWake, World, rid
+from router_world import TABLE, World, rid
 
 from fermata.foundation.units import ms
 from fermata.router.assembly import RouterConfig
@@ -63,18 +63,14 @@ def test_backends_are_told_to_load_all_that_lives_here() -> None:
         ApplicationSpec(name, ms(50), (VariantSpec(f"{name}-1", TABLE),)) for name in ("a", "b")
     )
     config = RouterConfig(applications, "eager", loads_all=True)
-    wakes: list[FakeWake] = []
-
-    def wake(call: object) -> FakeWake:
-        wakes.append(world._wake(call))  # type: ignore[arg-type]
-        return wakes[-1]
-
-    world.router = LiveRouter(config, 4, lambda: world.now_ns, world.soon.append, wake)
+    world.wakes.clear()
+    world.router = LiveRouter(config, 4, lambda: world.now_ns, world.soon.append, world._wake)
     frontend, backend = world.link("frontend", 2), world.link("backend", 7)
     world.hear(backend, Ready("emulated", (), empty=True))
     assert backend.take(LoadVariant) == [LoadVariant("a-1"), LoadVariant("b-1")]
     world.hear(backend, Ready("emulated", ("a-1",)))
     world.hear(frontend, Submit(rid(1), "a", ms(50), ms(50)))
+    world.advance(ms(2))
     assert [each.variant for each in backend.take(Run)] == ["a-1"]
     # One that comes later, with what another router has had it load.
     other = world.link("backend", 8)

@@ -26,6 +26,7 @@ from fermata.deployments.frontend.requests.table import RequestTable
 from fermata.deployments.specs.frontend import TableLimits
 from fermata.foundation.units import NEVER, SECOND, ms
 from fermata.router.assembly import RouterConfig
+from fermata.router.leadership.actor import quiet_gc
 from fermata.router.links.closing import CloseCode
 from fermata.router.links.directory import Directory, Home
 from fermata.router.links.messages import (
@@ -46,6 +47,7 @@ PARTS = {
     "killed": "one of two routers is killed under load",
 }
 MODELS, BACKENDS = 20, 64
+"""Of each router."""
 TABLE = tuple(ms(5) + ms(1) * size // 2 for size in range(1, 33))
 """l(b) = 5 + b / 2 ms, batches up to 32."""
 SLO_NS = ms(100)
@@ -54,7 +56,7 @@ TICK_NS = ms(1)
 LOAD = 0.7
 """Of what backends do with full batches."""
 FULL_RPS = BACKENDS * len(TABLE) * SECOND / TABLE[-1]
-SPAN_S, QUICK_S, WARM_S = 2.0, 0.4, 0.2
+SPAN_S, QUICK_S, WARM_S = 1.0, 0.1, 0.1
 GOALS = {2: 1.9, 4: 3.6}
 KILLS, QUICK_KILLS = 20, 1
 KILLED_RPS = 40
@@ -82,7 +84,7 @@ class Peer:
 class SubCluster:
     """A router with its backends, in virtual time."""
 
-    def __init__(self, world: "World", number: int, names: Sequence[str], backends: int) -> None:
+    def __init__(self, world: "World", number: int, names: Sequence[str]) -> None:
         self.world = world
         self.cpu_ns = 0
         self.requests = 0
@@ -98,7 +100,7 @@ class SubCluster:
         )
         self.frontend = Peer(self, "frontend", 1)
         self.router.on_up(self.frontend)
-        for each in range(backends):
+        for each in range(BACKENDS):
             backend = Peer(self, "backend", each + 1)
             self.router.on_up(backend)
             self.hear(backend, [Ready("gpu", tuple(self.router.built.variants))])
@@ -144,11 +146,13 @@ class SubCluster:
 
 
 class World:
-    """A frontend, and sub-clusters that share models and backends evenly; or one application."""
+    """A frontend and sub-clusters that are all alike, each with as much load as one has alone; with
+    models of their own, or with one application that lives in all of them."""
 
     def __init__(self, count: int, spread: bool) -> None:
         self.now_ns = 0
-        self.names = ["m0"] if spread else [f"m{number}" for number in range(MODELS)]
+        self.rate_rps = LOAD * FULL_RPS * count
+        self.names = ["m0"] if spread else [f"m{number}" for number in range(MODELS * count)]
         homes = {
             name: tuple((home, 1 / count) for home in range(count)) if spread else ((at, 1.0),)
             for name, at in zip(self.names, itertools.cycle(range(count)), strict=False)
@@ -159,7 +163,6 @@ class World:
                 self,
                 number,
                 [name for name, at in homes.items() if number in dict(at)],
-                BACKENDS // count,
             )
             for number in range(count)
         ]
@@ -179,7 +182,7 @@ class World:
                 self.now_ns = max(self.now_ns, cluster.next_at_ns())
                 cluster.step()
             self.now_ns = until_ns
-            came = int(rng.poisson(LOAD * FULL_RPS * TICK_NS / SECOND))
+            came = int(rng.poisson(self.rate_rps * TICK_NS / SECOND))
             for model in rng.integers(0, len(self.names), came).tolist():
                 self.table.admit(self.now_ns, RequestTerms(self.names[model], SLO_NS, SLO_NS, 1))
             said: list[list[Message]] = [[] for _ in self.clusters]
@@ -190,9 +193,10 @@ class World:
                 if messages:
                     cluster.hear(cluster.frontend, messages)
 
-    def rate_rps(self, span_s: float) -> float:
+    def carried_rps(self, span_s: float) -> float:
         """Requests a second that all routers carry, with a core for each."""
         self.play(WARM_S, seed=1)
+        quiet_gc()
         for cluster in self.clusters:
             cluster.cpu_ns = cluster.requests = 0
         self.play(span_s, seed=2)
@@ -202,12 +206,12 @@ class World:
 def measure_rates(quick: bool) -> Iterator[Figure]:
     span_s = QUICK_S if quick else SPAN_S
     for spread in (False, True):
-        what = "one application" if spread else f"{MODELS} models"
-        alone = World(1, spread).rate_rps(span_s)
-        name = f"{what}, {BACKENDS} backends, 1 router: requests a CPU-second"
+        what = "one application" if spread else f"{MODELS} models each"
+        alone = World(1, spread).carried_rps(span_s)
+        name = f"{what}, {BACKENDS} backends each, 1 router: requests a CPU-second"
         yield Figure(name, alone, "req/s", 0.0)
         for count, goal in GOALS.items():
-            rate = World(count, spread).rate_rps(span_s) / alone
+            rate = World(count, spread).carried_rps(span_s) / alone
             yield Figure(f"  {count} routers, a core each: over that", rate, "x", goal)
 
 

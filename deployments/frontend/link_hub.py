@@ -135,6 +135,7 @@ class LinkHub:
         peer, number = link.peer, home.number
         if all(each.term for each in self.homes):
             self.router_met.set()
+        # All is available there, until the new router says otherwise.
         self.repository.on_unavailable(Unavailable(self.table.homes.unavailable(number, {})))
         self.readiness.on_router_up(number)
         self.driver.on_router_up(peer.term, peer.protocol >= PLACES_FROM, number)
@@ -246,8 +247,12 @@ class LinkHub:
         """Sub-clusters that a message is about."""
         if len(self.homes) == 1:
             return (0,)
+        homes = self.table.homes
+        if isinstance(message, ClientNetworkReport):
+            home = homes.pick(message.application, message.client)
+            return () if home < 0 else (home,)
         if not isinstance(message, Cancel | Evidence):
-            return self.table.homes.of(message.application)
+            return homes.of(message.application)
         entry = self.table.entries.get(message.rid)
         return () if entry is None or entry.home < 0 else (entry.home,)
 

@@ -95,5 +95,5 @@ class DeploymentStatus:
         if self.replanning is not None:
             told["replanning"] = asdict(self.replanning)
         if self.routers:
-            told["routers"] = [asdict(each) for each in self.routers]
+            told |= {"routers": [asdict(each) for each in self.routers]}
         return told

@@ -21,6 +21,7 @@ from fermata.router.telemetry.snapshot import (
     VariantSnapshot,
 )
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -63,13 +64,8 @@ def _replanning(given: Sequence[ReplanningStatus]) -> ReplanningStatus:
 def merged_snapshot(told: Mapping[int, RouterSnapshot]) -> RouterSnapshot:
     """One snapshot for all: counts add up, and each backend is told with its sub-cluster."""
     routers = list(told.values())
-    recent = [each.recent for each in routers if each.recent is not None]
-    homes: dict[str, set[int]] = {}
-    for number, each in told.items():
-        for name in each.applications:
-            homes.setdefault(name, set()).add(number)
     return replace(
-        routers[0],
+        _with_processes(told),
         # Another sum once any of them has started anew.
         term=sum(each.term for each in routers),
         stale=next((each.stale for each in routers if each.stale), ""),
@@ -96,15 +92,30 @@ def merged_snapshot(told: Mapping[int, RouterSnapshot]) -> RouterSnapshot:
         failures=sum(each.failures for each in routers),
         applications=_joined((each.applications for each in routers), _application),
         tenants=_joined((each.tenants for each in routers), _counted),
+        policies=_union(each.policies for each in routers),
+        variants=_variants(routers),
+        busy_ns=_joined((each.busy_ns for each in routers), _sum),
+        non_finite=_joined((each.non_finite for each in routers), _sum),
+        cameras=[camera for each in routers for camera in each.cameras],
+    )
+
+
+def _with_processes(told: Mapping[int, RouterSnapshot]) -> RouterSnapshot:
+    """The first snapshot, with the processes and homes of all."""
+    routers = list(told.values())
+    recent = [each.recent for each in routers if each.recent is not None]
+    homes: dict[str, set[int]] = {}
+    for number, each in told.items():
+        for name in each.applications:
+            homes.setdefault(name, set()).add(number)
+    return replace(
+        routers[0],
         absent={
             name: why
             for each in routers
             for name, why in each.absent.items()
             if all(name in told[home].absent for home in homes.get(name, ()))
         },
-        policies=_union(each.policies for each in routers),
-        variants=_variants(routers),
-        busy_ns=_joined((each.busy_ns for each in routers), _sum),
         wanted=[count for each in routers for count in each.wanted],
         placement=PlacementSnapshot(
             {name: min(at) for name, at in homes.items()},
@@ -125,13 +136,8 @@ def merged_snapshot(told: Mapping[int, RouterSnapshot]) -> RouterSnapshot:
         tasks=max(each.tasks for each in routers),
         links_refused=sum(each.links_refused for each in routers),
         recent=_union(recent) if recent else None,
-        non_finite=_joined((each.non_finite for each in routers), _sum),
         spares=_union(each.spares for each in routers),
-        cameras=[camera for each in routers for camera in each.cameras],
     )
-
-
-K = TypeVar("K")
 
 
 def _union(given: Iterable[Mapping[K, T]]) -> dict[K, T]:

@@ -65,7 +65,7 @@ def test_a_router_that_dies_is_noticed_by_its_own_sub_cluster_alone(tmp_path: Pa
                 lambda: all(
                     each["requests"] > 20 for each in server.status()["applications"].values()
                 ),
-                60,
+                150,
             )
             os.kill(before[cats]["pid"], signal.SIGKILL)
             told = {name: each.result() for name, each in loads.items()}

@@ -23,6 +23,7 @@ from fermata.deployments.config.policies import PolicyDocument, policies, versio
 from fermata.deployments.config.resolve import gpus_each
 from fermata.deployments.config.served.looks import peeks
 from fermata.deployments.config.served.registry import registry
+from fermata.deployments.config.sub_clusters import backend_counts
 from fermata.deployments.config.token_reader import TokenReader, Tokens
 from fermata.deployments.control.access import ControlGate
 from fermata.deployments.control.control_plane import SEATS, ControlPlaneCore
@@ -31,14 +32,17 @@ from fermata.deployments.control.ray_cluster import (
     BACKENDS,
     NAMESPACE,
     RayCluster,
+    end_surplus_routers,
     link_secret,
     log_options,
     process_number,
     router_name,
+    where_others,
     where_router,
     where_standby,
 )
 from fermata.deployments.control.spares import SpareKeeper, start_host
+from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
 from fermata.deployments.frontend.process import FrontendProcess, node_name
 from fermata.deployments.metrics.families import prometheus_text
 from fermata.deployments.metrics.ray_exporter import FrontendExport
@@ -79,7 +83,17 @@ class ControlPlane:
         self.renewal = asyncio.get_running_loop().create_task(reader.keep(self._renew))
         self.backends = backends
         self.given = given
-        self.control = ControlPlaneCore(given, RayCluster(given, backends))
+        self.control = self._control()
+        self.surplus = asyncio.get_running_loop().create_task(end_surplus_routers(given))
+
+    def _control(self) -> ControlPlaneCore | SeveralRouters:
+        given, backends = self.given, self.backends
+        if not given.sub_clusters.several:
+            return ControlPlaneCore(given, RayCluster(given, backends))
+        # A deployment of backends for each sub-cluster.
+        return SeveralRouters(
+            given, lambda config, number: RayCluster(config, [backends[number]], number)
+        )
 
     async def reconfigure(self, wanted: PolicyDocument) -> None:
         """Serve by other policies; no process is replaced."""
@@ -136,13 +150,14 @@ class ControlPlane:
 class Backend:
     """One accelerator, or an emulated one, and its spare."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], sub_cluster: int = 0) -> None:
         self.config = read_config(config)
         tag = serve.get_replica_context().replica_tag
         self.number = process_number(self.config, BACKENDS, tag)
         start_logs(f"backend-{self.number}", log_options(self.config))
-        self.host = start_host(self.config, self.number, node_name())
-        self.spare = SpareKeeper(self.config, self.host)
+        node = node_name()
+        self.host = start_host(self.config, self.number, node, sub_cluster=sub_cluster)
+        self.spare = SpareKeeper(self.config, self.host, sub_cluster)
 
     async def progress(self) -> str:
         """The current step of its start."""
@@ -186,6 +201,7 @@ class Frontend:
             export=export,
             tokens=TokenReader({each.name: each for each in config.tenants}),
             standby=where_standby(config),
+            others=where_others(config),
         )
         await self.process.start()
 
@@ -207,11 +223,11 @@ def gpus_in_cluster() -> float:
     return float(cluster.cluster_resources().get("GPU", 0)) if cluster.is_initialized() else 0
 
 
-def _scaling_options(config: DeploymentConfig) -> dict[str, Any]:
+def _scaling_options(config: DeploymentConfig, sub_cluster: int) -> dict[str, Any]:
     """Serve's options for a fixed number of backends, or for one that our autoscaler sets."""
     spec = config.autoscaler
     if spec is None or spec.dry_run:
-        return {"num_replicas": config.backend.count}
+        return {"num_replicas": backend_counts(config)[sub_cluster]}
     policy: Any = AutoscalingPolicy
     seats = range(SEATS if config.router.standby else 1)
     names = [router_name(config, seat) for seat in seats]
@@ -232,20 +248,33 @@ def _scaling_options(config: DeploymentConfig) -> dict[str, Any]:
     }
 
 
-def _backends(config: DeploymentConfig, number: int, version: Mapping[str, str | bool]) -> Any:
-    """The deployment of one group of backends."""
+def _backends(
+    config: DeploymentConfig, number: int, version: Mapping[str, str | bool], sub_cluster: int = 0
+) -> Any:
+    """The deployment of one group of backends, or of those of one sub-cluster."""
     backend: Any = Backend
     given = config.backend
     return backend.options(
         **version,
-        **_scaling_options(config),
+        **_scaling_options(config, sub_cluster),
         name=BACKENDS if number == 1 else f"{BACKENDS}-{number}",
         ray_actor_options={
             "num_cpus": given.cpus,
             "num_gpus": gpus_each(given, gpus_in_cluster()),
             "resources": given.resources,
         },
-    ).bind(config.model_dump())
+    ).bind(config.model_dump(), sub_cluster)
+
+
+def _all_backends(config: DeploymentConfig, version: Mapping[str, str | bool]) -> list[Any]:
+    """Deployments of backends: one for each group, or for each sub-cluster."""
+    if not config.sub_clusters.several:
+        groups = enumerate(groups_of(config), 1)
+        return [_backends(each, number, version) for number, each in groups]
+    return [
+        _backends(config, number + 1, version, number)
+        for number in range(config.sub_clusters.count)
+    ]
 
 
 def build(arguments: dict[str, Any]) -> serve.Application:
@@ -259,9 +288,7 @@ def build(arguments: dict[str, Any]) -> serve.Application:
     # The types of `serve.deployment` do not describe the class that it returns.
     frontend: Any = Frontend
     control: Any = ControlPlane
-    backends = [
-        _backends(each, number, version) for number, each in enumerate(groups_of(config), 1)
-    ]
+    backends = _all_backends(config, version)
     frontends = frontend.options(
         **version,
         num_replicas=config.frontend.processes,

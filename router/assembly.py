@@ -53,6 +53,8 @@ class RouterConfig:
     rather than having some for themselves."""
     sub_clusters: int = 1
     """RankThreads; every application starts on the first, a plan moves it."""
+    loads_all: bool = False
+    """Backends come without models, and are told to load those of every application here."""
 
 
 @dataclass(slots=True)

@@ -40,6 +40,7 @@ from fermata.deployments.config.security import (
     TenantConfig,
     TokenConfig,
 )
+from fermata.deployments.config.sub_clusters import SubClustersConfig, check_sub_clusters
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.refusals import in_one_line, refuse
 from fermata.foundation.sections import Mark, write_section
@@ -284,7 +285,9 @@ class DeploymentConfig(Section):
     autoscaler: AutoscalerConfig | None = None
     """How many backends; absent: `backend.count`, always."""
     epochs: EpochsConfig | None = None
-    """Sub-clusters; absent: every backend holds every model."""
+    """Sub-clusters inside one router; absent: every backend holds every model."""
+    sub_clusters: SubClustersConfig = SubClustersConfig()
+    """Routers, each with models and backends of its own."""
 
     @model_validator(mode="before")
     @classmethod
@@ -307,6 +310,7 @@ class DeploymentConfig(Section):
 
     @model_validator(mode="after")
     def _backends(self) -> "DeploymentConfig":
+        check_sub_clusters(self)
         # A file that does not say a count is refused once it is started.
         self.check_backends(pooled="count" in self.backend.model_fields_set)
         return self

@@ -21,6 +21,7 @@ from fermata.deployments.config.served.inputs import (
 from fermata.deployments.config.served.looks import peek_of
 from fermata.deployments.config.served.shapes import in_shape
 from fermata.deployments.config.served.signature import signature_of
+from fermata.deployments.config.sub_clusters import loads_by_router
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import ImageSpec
 from fermata.foundation.errors import ConfigError
@@ -87,6 +88,7 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
             **config.router.policy_options,
         },
         sub_clusters=1 if config.epochs is None else config.epochs.sub_clusters,
+        loads_all=loads_by_router(config),
         fair_shares=config.router.fair_shares,
         shared_backends=config.shares_backends,
     )

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from fermata.deployments.control.cluster import Router
 from fermata.foundation.errors import GoneError, NoAnswerError
 from fermata.partitioner.plan import Plan
+from fermata.router.links.directory import Directory
 from fermata.router.live.policy_change import PolicySet
 from fermata.router.policies.jellyfish.mapping_problem import Assignment, MappingProblem
 from fermata.router.telemetry.snapshot import RouterSnapshot
@@ -126,3 +127,14 @@ class LeaderClient:
     async def set_policies(self, wanted: PolicySet) -> list[str]:
         # The router may have tables and checkpoints to read.
         return list(await self._ask("set_policies", wanted, more_s=MORE_S))
+
+    async def set_directory(self, directory: Directory) -> None:
+        await self._ask("set_directory", directory)
+
+    async def directory(self) -> Directory | None:
+        directory: Directory | None = await self._ask("directory")
+        return directory
+
+    async def address(self) -> str:
+        """The address of the leader's links."""
+        return str(await self._ask("address"))

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
@@ -48,19 +49,31 @@ def log_options(config: DeploymentConfig) -> LogOptions:
     return LogOptions(given.level, given.folder, int(given.file_mb * 2**20))
 
 
-def router_name(config: DeploymentConfig, seat: int = 0) -> str:
-    name = f"{config.name}-router"
+def router_name(config: DeploymentConfig, seat: int = 0, sub_cluster: int = 0) -> str:
+    """The name of a router's actor; those of further sub-clusters have a number in it."""
+    name = f"{config.name}-router" + (f"-{sub_cluster + 1}" if sub_cluster else "")
     return standby_name(name) if seat else name
 
 
-def where_router(config: DeploymentConfig) -> Resolve:
-    """Where the first router is."""
-    return find_router(router_name(config), NAMESPACE)
+def where_router(config: DeploymentConfig, sub_cluster: int = 0) -> Resolve:
+    """Where the first router of a sub-cluster is."""
+    return find_router(router_name(config, 0, sub_cluster), NAMESPACE)
 
 
-def where_standby(config: DeploymentConfig) -> Resolve | None:
-    """Where the second router is, if there is to be one."""
-    return find_router(router_name(config, 1), NAMESPACE) if config.router.standby else None
+def where_standby(config: DeploymentConfig, sub_cluster: int = 0) -> Resolve | None:
+    """Where the second router of a sub-cluster is, if there is to be one."""
+    if not config.router.standby:
+        return None
+    return find_router(router_name(config, 1, sub_cluster), NAMESPACE)
+
+
+def where_others(config: DeploymentConfig) -> list[list[Resolve]]:
+    """Where the routers of all sub-clusters but the first one are."""
+    found: list[list[Resolve]] = []
+    for number in range(1, config.sub_clusters.count):
+        places = where_router(config, number), where_standby(config, number)
+        found.append([each for each in places if each is not None])
+    return found
 
 
 def link_secret(config: DeploymentConfig) -> bytes:
@@ -93,10 +106,13 @@ def process_number(config: DeploymentConfig, deployment: str, name: str) -> int:
 class RayCluster:
     """A `Cluster`, seen from a Serve replica."""
 
-    def __init__(self, config: DeploymentConfig, backends: Sequence[Any]) -> None:
+    def __init__(
+        self, config: DeploymentConfig, backends: Sequence[Any], sub_cluster: int = 0
+    ) -> None:
         """`backends` are the handles of their deployments."""
         self.config = config
         self.backends = backends
+        self.sub_cluster = sub_cluster
         context: Any = ray.get_runtime_context()
         code = context.get_runtime_env_string()
         self.mark = hashlib.blake2s(f"{mark_of(config)}{code}".encode()).hexdigest()
@@ -108,15 +124,17 @@ class RayCluster:
 
     async def find(self, seat: int) -> Router | None:
         try:
-            return await find_actor(router_name(self.config, seat), NAMESPACE)
+            name = router_name(self.config, seat, self.sub_cluster)
+            return await find_actor(name, NAMESPACE)
         except GoneError:
             return None
 
     def create(self, seat: int, plan: RouterConfig) -> Router:
         config = self.config
+        other = router_name(config, 1 - seat, self.sub_cluster)
         try:
             return create_router(
-                router_name(config, seat),
+                router_name(config, seat, self.sub_cluster),
                 plan,
                 GENERATION,
                 namespace=NAMESPACE,
@@ -126,7 +144,7 @@ class RayCluster:
                 mark=self.mark,
                 options=link_options(config, link_secret(config)),
                 logs=log_options(config),
-                other=router_name(config, 1 - seat) if config.router.standby else "",
+                other=other if config.router.standby else "",
                 second=seat > 0,
             )
         except ValueError as error:
@@ -173,6 +191,19 @@ class RayCluster:
             serve.exceptions.RayServeException,
         ):
             return None
+
+
+async def end_surplus_routers(config: DeploymentConfig) -> None:
+    """End routers of sub-clusters that an earlier configuration had, and this one has not."""
+    number, found = config.sub_clusters.count, True
+    while found:
+        found = False
+        for seat in (1, 0):
+            with suppress(NoAnswerError):
+                router = await find_actor(router_name(config, seat, number), NAMESPACE)
+                ray.kill(router.actor)
+                found = True
+        number += 1
 
 
 def solve_placement(problem: Problem, seconds: float) -> Plan:

@@ -25,6 +25,7 @@ from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.policies import version_of
 from fermata.deployments.config.process_options import link_options, store_options
 from fermata.deployments.config.resolve import known_profiles, measured_costs
+from fermata.deployments.config.sub_clusters import loads_by_router
 from fermata.deployments.control.ray_cluster import (
     BACKENDS,
     NAMESPACE,
@@ -61,9 +62,10 @@ def start_host(
     seat: Seat | None = None,
     profiles: Mapping[str, Profile] | None = None,
     actor: str = "",
+    sub_cluster: int = 0,
 ) -> BackendHost:
     """Start a backend; on this seat, or on one that it finds where it wants one."""
-    options = partial(_host_options, config, number, node, seat, profiles, actor)
+    options = partial(_host_options, config, number, node, seat, profiles, actor, sub_cluster)
     return BackendHost(options, BackendExport(number))
 
 
@@ -74,22 +76,23 @@ def _host_options(
     seat: Seat | None,
     profiles: Mapping[str, Profile] | None,
     actor: str,
+    sub_cluster: int,
 ) -> HostOptions:
 
     def find_seat(device: str) -> Seat | None:
         if seat is not None or not may_have_spare(config, device):
             return seat
-        return claim_seat(seats_folder(), seat_name(config))
+        return claim_seat(seats_folder(), seat_name(config, sub_cluster))
 
     return HostOptions(
         number=number,
         store=store_options(config),
-        resolve=where_router(config),
-        standby=where_standby(config),
+        resolve=where_router(config, sub_cluster),
+        standby=where_standby(config, sub_cluster),
         costs_of=lambda found: measured_costs(config, found),
         profiles=known_profiles(config) if profiles is None else profiles,
         # With sub-clusters the router decides which backend holds which model.
-        placed=config.epochs is not None,
+        placed=config.epochs is not None or loads_by_router(config),
         links=link_options(config, link_secret(config)),
         node=node,
         actor=actor,
@@ -103,11 +106,12 @@ def may_have_spare(config: DeploymentConfig, device: str) -> bool:
     return given.spare is True or (given.spare == "auto" and device == "cuda" and not given.swap)
 
 
-def seat_name(config: DeploymentConfig) -> str:
-    """The same for all backends on one accelerator that are of one deployment and version."""
+def seat_name(config: DeploymentConfig, sub_cluster: int = 0) -> str:
+    """The same for all backends on one accelerator that are of one sub-cluster and version."""
     context: Any = ray.get_runtime_context()
     devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    parts = (context.gcs_address, context.get_node_id(), config.name, version_of(config), devices)
+    of = (config.name, sub_cluster, version_of(config))
+    parts = (context.gcs_address, context.get_node_id(), *of, devices)
     return hashlib.blake2s(repr(parts).encode(), digest_size=8).hexdigest()
 
 
@@ -122,13 +126,14 @@ class SpareBackend:
         name: str,
         profiles: Mapping[str, Profile],
         environment: Mapping[str, str],
+        sub_cluster: int = 0,
     ) -> None:
         # Before anything looks for a GPU.
         os.environ.update(environment)
         number = process_number(config, BACKENDS, name)
         start_logs(f"backend-{number}", log_options(config))
         self.seat = Seat(Path(seat))
-        self.host = start_host(config, number, node, self.seat, profiles, name)
+        self.host = start_host(config, number, node, self.seat, profiles, name, sub_cluster)
         self.watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def _watch(self) -> None:
@@ -166,8 +171,9 @@ class SpareBackend:
 class SpareKeeper:
     """The replica's side: starts its spare, checks it, and ends it."""
 
-    def __init__(self, config: DeploymentConfig, host: BackendHost) -> None:
+    def __init__(self, config: DeploymentConfig, host: BackendHost, sub_cluster: int = 0) -> None:
         self.config = config
+        self.sub_cluster = sub_cluster
         self.host = host
         self.actor: Any = None
         self.name = ""
@@ -243,7 +249,9 @@ class SpareKeeper:
             scheduling_strategy=here,
         )
         node, seat = host.options.node, str(host.seat.path)
-        self.actor = options.remote(self.config, node, seat, self.name, profiles, environment)
+        self.actor = options.remote(
+            self.config, node, seat, self.name, profiles, environment, self.sub_cluster
+        )
         self.ready, self.misses = False, 0
 
     async def _check(self) -> None:

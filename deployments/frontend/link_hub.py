@@ -1,14 +1,16 @@
-"""A frontend's links: to the router, and from the backends.
+"""A frontend's links: to the routers, and from the backends.
 
 It has no servers and no threads of its own, so that the fault simulator runs it as it is.
 """
 
 import asyncio
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 
 from fermata.deployments.frontend.access.client_ids import tenant_number
 from fermata.deployments.frontend.access.tenants import Tenants
+from fermata.deployments.frontend.home_link import HomeLink
 from fermata.deployments.frontend.memory.arena import Arena
 from fermata.deployments.frontend.readiness import Readiness
 from fermata.deployments.frontend.repository import Repository
@@ -20,6 +22,7 @@ from fermata.deployments.specs.frontend import FrontendOptions
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.logs import LOG, fields
 from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.directory import Directory
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.messages import (
     PLACES_FROM,
@@ -45,7 +48,6 @@ from fermata.router.links.messages import (
     Unavailable,
     Unread,
 )
-from fermata.router.links.router_links import RouterLinks
 from fermata.router.links.transport import Link, LinkServer, Resolve
 
 
@@ -59,22 +61,23 @@ class LinkHub:
         resolve_router: Resolve,
         node: str,
         standby: Resolve | None = None,
+        others: Sequence[Sequence[Resolve]] = (),
     ) -> None:
-        """`standby` finds a second router; one of the two leads at a time."""
+        """`standby` finds a second router; one of the two leads at a time. `others` find those of
+        further sub-clusters."""
         self.options = options
         self.registry = registry
-        self.routers = (resolve_router,) if standby is None else (resolve_router, standby)
+        first = (resolve_router,) if standby is None else (resolve_router, standby)
+        self.homes = [HomeLink(self, home, each) for home, each in enumerate((first, *others))]
+        """Links to the routers of each sub-cluster."""
         self.node = node
-        self.table = RequestTable(options.number, options.table)
+        self.table = RequestTable(options.number, options.table, len(self.homes))
         self.tenants = Tenants(options.tenants)
         self.table.counts.add_tenants({tenant_number(name): name for name in self.tenants.names})
         self.readiness = Readiness(self.table, options.to_zero)
-        self.term = 0
-        """The highest term met: an older router is refused."""
         self.address = ""
-        self.router: Link | None = None
         self.router_met = asyncio.Event()
-        """Set once a router was linked."""
+        """Set once a router of each sub-cluster was linked."""
         self.backends: dict[int, Link] = {}
         self.strays = 0
         """Messages that their sender had no business to send."""
@@ -103,54 +106,76 @@ class LinkHub:
         self.address = self.link_server.address
 
     def reach_router(self, undo: AsyncExitStack) -> None:
-        """Keep a link to the router; returns before it is up."""
-        self.router_link = RouterLinks(
-            self.routers, self._hello, self, self.heartbeat, self.options.links
-        )
-        self.router_link.start()
-        undo.push_async_callback(self.router_link.stop, "the frontend shuts down")
+        """Keep a link to the router of each sub-cluster; returns before any is up."""
+        for home in self.homes:
+            home.start(self.heartbeat, self.options.links)
+            undo.push_async_callback(home.links.stop, "the frontend shuts down")
+
+    @property
+    def router(self) -> Link | None:
+        """The leading router of the first sub-cluster."""
+        return self.homes[0].link
+
+    @property
+    def term(self) -> int:
+        """The highest term met there: an older router is refused."""
+        return self.homes[0].term
+
+    def hello(self, term: int) -> Hello:
+        """The first message of this frontend to a peer that follows routers up to this term."""
+        number = self.options.number
+        return Hello(PROTOCOL, "frontend", number, term, self.address, self.node)
 
     def _hello(self) -> Hello:
-        number = self.options.number
-        return Hello(PROTOCOL, "frontend", number, self.term, self.address, self.node)
+        return self.hello(self.term)
+
+    # Routers
+
+    def on_router_up(self, home: HomeLink, link: Link) -> None:
+        peer, number = link.peer, home.number
+        if all(each.term for each in self.homes):
+            self.router_met.set()
+        # All is available there, until the new router says otherwise.
+        self.repository.on_unavailable(Unavailable(self.table.homes.unavailable(number, {})))
+        self.readiness.on_router_up(number)
+        self.driver.on_router_up(peer.term, peer.protocol >= PLACES_FROM, number)
+        about = fields(term=peer.term, address=peer.address, sub_cluster=number)
+        LOG.info("router linked", extra=about)
+
+    def on_router_down(self, home: HomeLink, link: Link, closed: Closed) -> None:
+        self.driver.on_router_down(home.number)
+        about = fields(term=link.peer.term, reason=str(closed), sub_cluster=home.number)
+        LOG.info("router gone", extra=about)
+
+    def _on_directory(self, directory: Directory) -> None:
+        if self.driver.on_directory(directory):
+            for each in directory.homes:
+                if each.sub_cluster < len(self.homes):
+                    home = self.homes[each.sub_cluster]
+                    home.term = max(home.term, each.term)
+            self.repository.on_unavailable(Unavailable(self.table.homes.unavailable()))
 
     # LinkEvents
 
     def on_up(self, link: Link) -> None:
         peer = link.peer
-        if peer.role == "router":
-            self.term = max(self.term, peer.term)
-            self.router = link
-            self.router_met.set()
-            self.repository.on_router_up()
-            self.readiness.on_router_up()
-            self.driver.on_router_up(peer.term, peer.protocol >= PLACES_FROM)
-            LOG.info("router linked", extra=fields(term=peer.term, address=peer.address))
-        else:
-            before = self.backends.get(peer.number)
-            if before is not None and before is not link:
-                before.close(CloseCode.SUPERSEDED, f"backend {peer.number} has come anew")
-                self.driver.on_backend_down(peer.number)
-            self.backends[peer.number] = link
+        before = self.backends.get(peer.number)
+        if before is not None and before is not link:
+            before.close(CloseCode.SUPERSEDED, f"backend {peer.number} has come anew")
+            self.driver.on_backend_down(peer.number)
+        self.backends[peer.number] = link
 
     def on_down(self, link: Link, closed: Closed) -> None:
-        peer = link.peer
-        if link is self.router:
-            self.router = None
-            self.driver.on_router_down()
-            LOG.info("router gone", extra=fields(term=peer.term, reason=str(closed)))
-        elif self.backends.get(peer.number) is link:
-            del self.backends[peer.number]
-            self.driver.on_backend_down(peer.number)
+        number = link.peer.number
+        if self.backends.get(number) is link:
+            del self.backends[number]
+            self.driver.on_backend_down(number)
 
     def on_refused(self, link: Link, closed: Closed) -> None:
-        """Nothing to do: the peer tries again, and `router_link.trouble` has the reason."""
+        """Nothing to do: the peer tries again."""
 
     def on_messages(self, link: Link, messages: list[Message]) -> None:
-        if link.peer.role == "backend":
-            self._hear_backend(link, messages)
-        else:
-            self._hear_router(link, messages)
+        self._hear_backend(link, messages)
         self.driver.pump()
 
     def _hear_backend(self, link: Link, messages: list[Message]) -> None:
@@ -167,7 +192,8 @@ class LinkHub:
                 self._on_stray(link, message)
                 return
 
-    def _hear_router(self, link: Link, messages: list[Message]) -> None:
+    def hear_router(self, home: int, link: Link, messages: list[Message]) -> None:
+        """Messages of the router that leads a sub-cluster."""
         driver = self.driver
         for message in messages:
             if isinstance(message, Dropped):
@@ -175,9 +201,12 @@ class LinkHub:
             elif isinstance(message, Unread):
                 driver.on_unread(message)
             elif isinstance(message, Unavailable):
-                self.repository.on_unavailable(message)
+                told = self.table.homes.unavailable(home, message.applications)
+                self.repository.on_unavailable(Unavailable(told))
+            elif isinstance(message, Directory):
+                self._on_directory(message)
             elif isinstance(message, FleetStatus):
-                self.readiness.on_fleet(message)
+                self.readiness.on_fleet(message, home)
                 self.tenants.set_frontends(message.frontends)
             elif isinstance(message, Shares):
                 self.tenants.set_shares(message.tenants)
@@ -189,7 +218,8 @@ class LinkHub:
                 driver.on_advice(message)
             else:
                 self._on_stray(link, message)
-                return
+                break
+        driver.pump()
 
     def _on_stray(self, link: Link, message: Message) -> None:
         self.strays += 1
@@ -199,10 +229,32 @@ class LinkHub:
     # MessageSender
 
     def to_router(
-        self, message: Submit | Cancel | Evidence | Place | ClientNetworkReport | Truth
+        self,
+        message: Submit | Cancel | Evidence | Place | ClientNetworkReport | Truth,
+        home: int | None = None,
     ) -> None:
-        if self.router is not None:
-            self.router.send(message)
+        if home is None:
+            for each in self._homes_for(message):
+                self.to_router(message, each)
+            return
+        link = self.homes[home].link
+        if link is not None:
+            link.send(message)
+
+    def _homes_for(
+        self, message: Submit | Cancel | Evidence | Place | ClientNetworkReport | Truth
+    ) -> tuple[int, ...]:
+        """Sub-clusters that a message is about."""
+        if len(self.homes) == 1:
+            return (0,)
+        homes = self.table.homes
+        if isinstance(message, ClientNetworkReport):
+            home = homes.pick(message.application, message.client)
+            return () if home < 0 else (home,)
+        if not isinstance(message, Cancel | Evidence):
+            return homes.of(message.application)
+        entry = self.table.entries.get(message.rid)
+        return () if entry is None or entry.home < 0 else (entry.home,)
 
     def to_backend(self, backend: int, payload: Payload) -> None:
         link = self.backends.get(backend)

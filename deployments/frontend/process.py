@@ -3,9 +3,10 @@
 import asyncio
 import gc
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from starlette.routing import Route
@@ -19,6 +20,7 @@ from fermata.deployments.frontend.protocol.server import FrontendServer
 from fermata.deployments.frontend.requests.observers import RequestObserver, observe_with
 from fermata.deployments.frontend.requests.peeker import Peeker
 from fermata.deployments.frontend.requests.request_log import RequestLog
+from fermata.deployments.frontend.requests.router_homes import RouterHomes
 from fermata.deployments.frontend.requests.tracing.trace_file import Traces
 from fermata.deployments.metrics.process_stats import PeriodicReport, resident_bytes
 from fermata.deployments.sneakpeek.store import SneakPeekModel
@@ -56,12 +58,13 @@ class FrontendProcess:
         export: Callable[[FrontendStats], None] | None = None,
         tokens: TokenSource | None = None,
         standby: Resolve | None = None,
+        others: Sequence[Sequence[Resolve]] = (),
     ) -> None:
         """`peeks` are the SneakPeek models, by application; `export` receives each report;
-        `tokens` follows the tokens of tenants."""
+        `tokens` follows the tokens of tenants; `others` find routers of further sub-clusters."""
         self.options = options
         node = options.node or node_name()
-        self.hub = LinkHub(options, registry, resolve_router, node, standby)
+        self.hub = LinkHub(options, registry, resolve_router, node, standby, others)
         self.routes = routes
         self.peeks = peeks or {}
         self.export = export
@@ -149,27 +152,32 @@ class FrontendProcess:
         hub, table = self.hub, self.hub.table
         if self.traces is not None:
             self.traces.write()
-        if hub.router is None:
+        homes = table.homes
+        linked = [each for each in hub.homes if each.link is not None]
+        if not linked:
             return
-        stats = FrontendStats(
-            table.counts.take(),
-            open=len(table.entries),
-            payload_bytes=table.payload_bytes,
-            memory_bytes=resident_bytes(),
-            loop_late_ns=late_ns,
-            tasks=self._tasks(),
-            tenants=table.counts.take_tenants(),
-        )
-        hub.router.send(stats)
-        if self.export is not None:
-            self.export(stats)
+        tasks, memory = self._tasks(), resident_bytes()
+        for place, home in enumerate(linked):
+            stats = FrontendStats(
+                table.counts.take(partial(_is_counted_at, homes, home.number)),
+                open=len(table.entries),
+                payload_bytes=table.payload_bytes,
+                memory_bytes=memory,
+                loop_late_ns=late_ns,
+                tasks=tasks,
+                # One router shares out the tenants' rates.
+                tenants=table.counts.take_tenants() if place == 0 else (),
+            )
+            home.send(stats)
+            if self.export is not None:
+                self.export(stats)
 
     def status(self) -> JsonObject:
         """The state of the process, for tests and debugging."""
         hub = self.hub
         return {
-            "router": hub.router is not None,
-            "trouble": hub.router_link.trouble,
+            "router": all(each.link is not None for each in hub.homes),
+            "trouble": "; ".join(filter(None, (each.links.trouble for each in hub.homes))),
             "term": hub.term,
             "links_refused": hub.link_server.lobby.refused,
             "backends": sorted(hub.backends),
@@ -187,3 +195,8 @@ class FrontendProcess:
             "not_peeked": 0 if self.peeker is None else self.peeker.skipped,
             "peek_cpu_ms": 0.0 if self.peeker is None else self.peeker.cpu_ns / 1e6,
         }
+
+
+def _is_counted_at(homes: RouterHomes, home: int, application: str) -> bool:
+    """Whether a sub-cluster's router hears what is counted of an application."""
+    return homes.first_linked(application) == home

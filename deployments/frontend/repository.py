@@ -34,10 +34,6 @@ class Repository:
         self.ask = ask
         self.changed = asyncio.Event()
 
-    def on_router_up(self) -> None:
-        """Assume that all is available; a new router reports exceptions next."""
-        self.on_unavailable(Unavailable({}))
-
     def on_unavailable(self, message: Unavailable) -> None:
         self.registry.set_unavailable(message.applications)
         self.changed.set()

@@ -54,6 +54,18 @@ class PromiseStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class RouterStatus:
+    """The router of one sub-cluster, where there are several."""
+
+    sub_cluster: int
+    term: int
+    pid: int
+    address: str
+    applications: Mapping[str, float]
+    """Applications that live there, each with the share of its requests that it gets."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeploymentStatus:
     """The leading router's snapshot, and figures of the last minute that follow from it."""
 
@@ -67,6 +79,8 @@ class DeploymentStatus:
     """None where no policy maps clients."""
     promises: Mapping[str, PromiseStatus] = field(default_factory=dict)
     """By application whose policy promises anything."""
+    routers: list[RouterStatus] = field(default_factory=list)
+    """Those that answer, where there are several sub-clusters; `router` is then the sum of all."""
 
     def to_json(self) -> dict[str, Json]:
         """The object that `/status` answers with."""
@@ -80,4 +94,6 @@ class DeploymentStatus:
             told["scaling"] = asdict(self.scaling)
         if self.replanning is not None:
             told["replanning"] = asdict(self.replanning)
+        if self.routers:
+            told |= {"routers": [asdict(each) for each in self.routers]}
         return told

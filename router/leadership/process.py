@@ -12,6 +12,7 @@ from fermata.partitioner.plan import Plan
 from fermata.router.leadership.role import LeaderRole, StandbyMonitor
 from fermata.router.leadership.terms import TermRecord, Terms
 from fermata.router.links.address import join_address
+from fermata.router.links.directory import Directory
 from fermata.router.links.heartbeat import HeartbeatThread
 from fermata.router.links.transport import LinkOptions, LinkServer, Resolve
 from fermata.router.live.client_mapping import Assignments, MappingProblems
@@ -158,6 +159,16 @@ class RouterProcess:
     async def withdraw(self, application: str, reason: str) -> None:
         """Serve an application no more; see `LiveRouter.withdraw`."""
         self.live.withdraw(application, reason)
+
+    @led
+    async def set_directory(self, directory: Directory) -> None:
+        """Tell frontends where applications live, and remember it for the next control plane."""
+        self.live.set_directory(directory)
+
+    @led
+    async def directory(self) -> Directory | None:
+        """The homes of applications; None until a control plane has told them."""
+        return self.live.notifier.directory
 
     @led
     async def set_policies(self, wanted: PolicySet) -> list[str]:

@@ -7,6 +7,7 @@ known by `rid`, unique in the cluster: the frontend's number in the upper bits, 
 import msgspec
 
 from fermata.router.links.closing import CloseCode
+from fermata.router.links.directory import Directory
 from fermata.router.links.unavailability import Unavailability
 
 PROTOCOL = 9
@@ -466,6 +467,7 @@ RouterToFrontend = (
     | FleetStatus
     | Shares
     | Unread
+    | Directory
 )
 RouterToBackend = (
     Run | FrontendAddress | LoadVariant | UnloadVariant | Drained | Retire | EndSequence

@@ -25,6 +25,7 @@ from fermata.router.core.events import (
 )
 from fermata.router.core.source import Source
 from fermata.router.links.closing import CloseCode, Closed
+from fermata.router.links.directory import MOVED, Directory
 from fermata.router.links.messages import (
     PROTOCOL,
     RID_BITS,
@@ -217,8 +218,7 @@ class LiveRouter:
     def _submit(self, now_ns: int, link: LinkPeer, submit: Submit) -> None:
         application = self.built.applications.get(submit.application)
         if application is None:
-            self.unknown += 1
-            self.fleet.send(link, Dropped(submit.rid, UNKNOWN, unread=submit.payload is not None))
+            self._hand_back(link, submit)
             return
         rid = submit.rid
         outbox = self.engine.outbox
@@ -255,6 +255,14 @@ class LiveRouter:
             self._refuse(now_ns, request)
         else:
             self.engine.on_request(now_ns, request)
+
+    def _hand_back(self, link: LinkPeer, submit: Submit) -> None:
+        """Refuse a request of an application that is not served here; where it has another home,
+        the frontend asks there."""
+        moved = self.notifier.lives_elsewhere(submit.application)
+        self.unknown += not moved
+        reason = MOVED if moved else UNKNOWN
+        self.fleet.send(link, Dropped(submit.rid, reason, unread=submit.payload is not None))
 
     def _set_apart(self, now_ns: int, request: Request) -> bool:
         """Set a request apart where it has to be; false where its party is refused. One of a
@@ -350,6 +358,11 @@ class LiveRouter:
         going = self.fleet.placement.place(self.clock(), plan)
         self._settle_soon()
         return going
+
+    def set_directory(self, directory: Directory) -> None:
+        """Tell frontends where applications live."""
+        self.notifier.set_directory(directory)
+        self._settle_soon()
 
     def withdraw(self, application: str, reason: str) -> None:
         """Serve an application no more; requests that it has are still served."""

@@ -2,6 +2,7 @@
 
 from fermata.router.assembly import Assembly
 from fermata.router.core.events import Advise, Answer, Batch, Drop, DropReason
+from fermata.router.links.directory import DIRECTORY_FROM, Directory, is_newer
 from fermata.router.links.messages import (
     Dropped,
     Estimated,
@@ -28,8 +29,12 @@ class FrontendNotifier:
         self.published: FleetStatus | None = None
         """The last report to all frontends; None where one of them has not heard it."""
         self.tenants = TenantShares()
+        self.directory: Directory | None = None
+        """Homes of all applications, where there are other routers than this one."""
 
     def on_frontend_up(self, link: LinkPeer) -> None:
+        # First: what follows is about the applications that live here.
+        self._send_directory(link)
         if self.fleet.availability.unavailable:
             self.publish_unavailable(link)
         self.published = None
@@ -64,6 +69,21 @@ class FrontendNotifier:
         message = Unavailable(dict(sorted(fleet.availability.unavailable.items())))
         for each in fleet.frontends.values() if link is None else (link,):
             fleet.send(each, message)
+
+    def set_directory(self, directory: Directory) -> None:
+        """Send every frontend the homes of all applications, where they have changed."""
+        if is_newer(directory, self.directory):
+            self.directory = directory
+            for link in self.fleet.frontends.values():
+                self._send_directory(link)
+
+    def _send_directory(self, link: LinkPeer) -> None:
+        if self.directory is not None and link.peer.protocol >= DIRECTORY_FROM:
+            self.fleet.send(link, self.directory)
+
+    def lives_elsewhere(self, application: str) -> bool:
+        """Whether an application that is not served here has a home."""
+        return self.directory is not None and application in self.directory.applications
 
     def advise(self, advise: Advise) -> None:
         """Send a client's frontend the input size that the client should use."""

@@ -9,16 +9,19 @@ from fermata.router.telemetry.snapshot import PlacementSnapshot
 
 
 class LivePlacement:
-    """Sub-clusters where there are several; with one, every backend holds and serves all."""
+    """Sub-clusters where there are several. With one, every backend holds and serves all: what it
+    has loaded by itself, or what it is told to load here (`RouterConfig.loads_all`)."""
 
     def __init__(self, built: Assembly) -> None:
         self.numbers = built.applications
         self.wanted: list[int] = []
         """Backends that the control plane wants in each sub-cluster; empty until it has spoken."""
         self.sub_clusters: SubClusters | None = None
-        if len(built.engine.ranks) > 1:
+        if len(built.engine.ranks) > 1 or built.config.loads_all:
             variants = [family.variants for family in built.families]
             self.sub_clusters = SubClusters(built.engine, variants)
+        if self.sub_clusters is not None and built.config.loads_all:
+            self.sub_clusters.place(0, dict.fromkeys(range(len(built.families)), 0))
 
     # Backends
 

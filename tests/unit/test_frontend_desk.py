@@ -52,7 +52,11 @@ class Watch:
 class Nowhere:
     """A sender whose messages reach nobody."""
 
-    def to_router(self, message: Submit | Cancel | Evidence | ClientNetworkReport) -> None:
+    def to_router(
+        self,
+        message: Submit | Cancel | Evidence | ClientNetworkReport,
+        home: int | None = None,
+    ) -> None:
         pass
 
     def to_backend(self, backend: int, payload: Payload) -> None:
@@ -65,7 +69,11 @@ class Recorder(Nowhere):
     def __init__(self) -> None:
         self.submitted: list[Submit] = []
 
-    def to_router(self, message: Submit | Cancel | Evidence | ClientNetworkReport) -> None:
+    def to_router(
+        self,
+        message: Submit | Cancel | Evidence | ClientNetworkReport,
+        home: int | None = None,
+    ) -> None:
         if isinstance(message, Submit):
             self.submitted.append(message)
 

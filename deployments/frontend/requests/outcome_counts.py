@@ -1,6 +1,6 @@
 """Counts of a frontend: outcomes of requests, their latencies and batch sizes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fermata.deployments.frontend.requests.pending_request import PendingRequest
@@ -138,10 +138,12 @@ class OutcomeCounts:
         batches.requests += 1
         batches.run_ns += result.run_ns
 
-    def take(self) -> tuple[Answered, ...]:
-        """Counts by application since the last call."""
+    def take(self, wanted: Callable[[str], bool] = lambda name: True) -> tuple[Answered, ...]:
+        """Counts of the applications that are wanted, since they were last taken."""
         found: list[Answered] = []
         for name, counts in self.applications.items():
+            if not wanted(name):
+                continue
             outcomes = counts.outcomes()
             grown = _grown(outcomes, counts.reported)
             if grown:

@@ -47,6 +47,7 @@ class PendingRequest:
         "estimate",
         "expires_at_ns",
         "fetched_by",
+        "home",
         "payload",
         "pinned",
         "placed",
@@ -83,6 +84,8 @@ class PendingRequest:
         self.plan_by_ns = deadline_ns
         """Deadline that the router is told. An input is not held in memory for as long as any
         client likes, so it may come before the client's own."""
+        self.home = 0
+        """The sub-cluster whose router has it, or will have it."""
         self.term = -1
         """Term of the router it was last submitted to over the present link; -1: none."""
         self.payload: Payload | None = None
@@ -132,9 +135,10 @@ class PendingRequest:
 
 @dataclass(slots=True)
 class ToRouter:
-    """Send a message to the router."""
+    """Send a message to the router of a sub-cluster."""
 
     message: Submit | Cancel
+    home: int = 0
 
 
 @dataclass(slots=True)

@@ -36,6 +36,7 @@ from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.deployments.specs.registry import Registry
 from fermata.foundation.logs import LOG, fields
 from fermata.foundation.units import NEVER, ms
+from fermata.router.links.directory import Directory
 from fermata.router.links.heartbeat import Clock
 from fermata.router.links.messages import (
     Cancel,
@@ -70,11 +71,15 @@ class DriverLimits:
 
 
 class MessageSender(Protocol):
-    """Sends messages to the router and to backends."""
+    """Sends messages to routers and to backends."""
 
     def to_router(
-        self, message: Submit | Cancel | Evidence | ClientNetworkReport | Truth
-    ) -> None: ...
+        self,
+        message: Submit | Cancel | Evidence | ClientNetworkReport | Truth,
+        home: int | None = None,
+    ) -> None:
+        """To the router of this sub-cluster; None: of those that the message is about."""
+
     def to_backend(self, backend: int, payload: Payload) -> None: ...
 
 
@@ -260,17 +265,21 @@ class RequestDriver:
 
     # Links
 
-    def on_router_up(self, term: int, takes_places: bool = True) -> None:
+    def on_router_up(self, term: int, takes_places: bool = True, home: int = 0) -> None:
         """`takes_places`: the router passes on where inputs lie, and takes truths."""
         self.takes_truths = takes_places
         # Observers hear of a batch by what its backend asks for.
         self.table.tells_places = takes_places and self.observer is None
-        self.table.on_router_up(self.clock(), term)
+        self.table.on_router_up(self.clock(), term, home)
         self.pump()
 
-    def on_router_down(self) -> None:
-        self.table.on_router_down(self.clock())
+    def on_router_down(self, home: int = 0) -> None:
+        self.table.on_router_down(self.clock(), home)
         self.pump()
+
+    def on_directory(self, directory: Directory) -> bool:
+        """Submit by another directory; false where it is no news."""
+        return self.table.on_directory(self.clock(), directory)
 
     def on_backend_down(self, backend: int) -> None:
         self.table.on_backend_down(self.clock(), backend)
@@ -330,7 +339,7 @@ class RequestDriver:
                 if self.observer is not None:
                     self.observer.end(self.clock(), effect.rid, effect.outcome)
             elif isinstance(effect, ToRouter):
-                self.sender.to_router(effect.message)
+                self.sender.to_router(effect.message, effect.home)
             elif isinstance(effect, ToBackend):
                 self.sender.to_backend(effect.backend, effect.payload)
             else:

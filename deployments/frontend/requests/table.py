@@ -29,10 +29,12 @@ from fermata.deployments.frontend.requests.pending_request import (
     ToBackend,
     ToRouter,
 )
+from fermata.deployments.frontend.requests.router_homes import NOWHERE, RouterHomes
 from fermata.deployments.specs.frontend import TableLimits
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.foundation.units import NEVER, ms, seconds
 from fermata.router.core.events import DropReason, SequenceStep
+from fermata.router.links.directory import MOVED, Directory
 from fermata.router.links.messages import (
     RID_BITS,
     Cancel,
@@ -54,7 +56,9 @@ SNEAKPEEK = "sneakpeek"
 class RequestTable:
     """Requests of one frontend."""
 
-    def __init__(self, number: int, limits: TableLimits | None = None) -> None:
+    def __init__(
+        self, number: int, limits: TableLimits | None = None, sub_clusters: int = 1
+    ) -> None:
         self.limits = limits or TableLimits()
         self.counts = OutcomeCounts()
         self.reply_ns = self.limits.reply_ns
@@ -64,9 +68,7 @@ class RequestTable:
         self.draining = False
         self.tells_places = True
         """The router is told where payloads lie, so that backends need not ask for them."""
-        self.term = -1
-        """Term of the linked router; -1 while there is none."""
-        self.router_lost_at_ns = -NEVER
+        self.homes = RouterHomes(sub_clusters)
         self.lent = LentPayloads(self.limits.lent_ns)
         self.looks = LookAnswers()
         """Forms of answers that looks give."""
@@ -78,6 +80,11 @@ class RequestTable:
     def payload_bytes(self) -> int:
         """Memory of the inputs of open requests."""
         return self.memory.total
+
+    @property
+    def term(self) -> int:
+        """The highest term of a linked router; -1 while there is none."""
+        return max(self.homes.terms)
 
     # Clients
 
@@ -107,7 +114,9 @@ class RequestTable:
         heappush(self._timers, (give_up_at_ns, rid))
         if place is not None:
             entry.payload = place(rid)
-        if self.term >= 0:
+        if self.homes.several:
+            entry.home = self.homes.pick(terms.application, terms.client)
+        if self.homes.terms[entry.home] >= 0:
             self._submit(now_ns, entry)
         return rid
 
@@ -149,29 +158,74 @@ class RequestTable:
         """Admit no more requests; open ones are served."""
         self.draining = True
 
-    # The router
+    # Routers
 
-    def on_router_up(self, now_ns: int, term: int) -> None:
-        """Submit to a new router every request that no backend has, if time is left."""
-        self.term = term
+    def on_router_up(self, now_ns: int, term: int, home: int = 0) -> None:
+        """Submit to a new router every request of its sub-cluster that no backend has, if time is
+        left; and those that wait for another router, where both serve their application."""
+        self.homes.on_up(home, term)
         for entry in list(self.entries.values()):
-            entry.term = -1
-            if entry.fetched_by < 0:
-                self._resubmit(now_ns, entry)
+            if entry.home == home or self._may_move(entry, home):
+                entry.home = home
+                entry.term = -1
+                if entry.fetched_by < 0:
+                    self._resubmit(now_ns, entry)
 
-    def on_router_down(self, now_ns: int) -> None:
-        """Keep all requests: backends answer without a router, and it may be back in time."""
-        if self.term >= 0:
-            self.router_lost_at_ns = now_ns
-        self.term = -1
+    def on_router_down(self, now_ns: int, home: int = 0) -> None:
+        """Keep all requests: backends answer without a router, and it may be back in time. What
+        another sub-cluster serves too is submitted there."""
+        self.homes.on_down(now_ns, home)
+        for entry in list(self.entries.values()) if self.homes.several else ():
+            if entry.home == home:
+                other = self.homes.pick(entry.application, entry.client)
+                if self._may_move(entry, other):
+                    self._move(now_ns, entry, other)
+
+    def on_directory(self, now_ns: int, directory: Directory) -> bool:
+        """Submit by another directory; what waits for a home that it has no more goes to its new
+        one. Returns whether it was news."""
+        if not self.homes.on_directory(directory):
+            return False
+        for entry in list(self.entries.values()):
+            if self.homes.terms[entry.home] < 0 and entry.fetched_by < 0:
+                other = self.homes.pick(entry.application, entry.client)
+                if other != entry.home:
+                    self._move(now_ns, entry, other)
+        return True
+
+    def _may_move(self, entry: PendingRequest, home: int) -> bool:
+        """Whether a request whose own router is away may go to another sub-cluster."""
+        homes = self.homes
+        return (
+            homes.terms[entry.home] < 0 <= homes.terms[home]
+            and entry.fetched_by < 0
+            and home in homes.of(entry.application)
+        )
+
+    def _move(self, now_ns: int, entry: PendingRequest, home: int) -> None:
+        entry.home = home
+        entry.term = -1
+        if self.homes.terms[home] >= 0:
+            self._resubmit(now_ns, entry)
 
     def on_dropped(self, now_ns: int, dropped: Dropped) -> None:
         entry = self.entries.get(dropped.rid)
         if dropped.unread:
             self._release(self.lent.on_unread(dropped.rid, entry))
-        if entry is not None:
+        if entry is None:
+            return
+        if dropped.reason == MOVED:
+            self._on_moved(now_ns, entry)
+        else:
             refusal = drop_refusal(dropped.reason, dropped.retry_after_ns, dropped.detail)
             self._end(now_ns, entry, refusal)
+
+    def _on_moved(self, now_ns: int, entry: PendingRequest) -> None:
+        """Ask at its new home. A router that knows more than this frontend does is believed: until
+        a newer directory comes, the request waits."""
+        known = entry.home not in self.homes.of(entry.application)
+        home = self.homes.pick(entry.application, entry.client) if known else NOWHERE
+        self._move(now_ns, entry, home)
 
     def on_unread(self, unread: Unread) -> None:
         """Backends fetch these, and were not told where they lie."""
@@ -257,7 +311,7 @@ class RequestTable:
         for entry in list(self.entries.values()):
             if backend in entry.waiting or entry.fetched_by == backend:
                 self._take_back(now_ns, entry, backend)
-            elif self._may_be_at(entry, backend) and self.term >= 0:
+            elif self._may_be_at(entry, backend) and self.homes.terms[entry.home] >= 0:
                 self._resubmit(now_ns, entry)
 
     def _may_be_at(self, entry: PendingRequest, backend: int) -> bool:
@@ -271,7 +325,7 @@ class RequestTable:
             entry.waiting.remove(backend)
         if entry.fetched_by == backend:
             entry.fetched_by = -1
-            if self.term >= 0 and entry.term != term:
+            if self.homes.terms[entry.home] >= 0 and entry.term != term:
                 self._resubmit(now_ns, entry)
 
     # Time
@@ -322,7 +376,9 @@ class RequestTable:
         if self.draining:
             message = "draining: this frontend shuts down; reconnect to reach another"
             return Refusal("UNAVAILABLE", RefusalReason.DRAINING, message, RETRY_AFTER_NS)
-        if self.term < 0 and now_ns - self.router_lost_at_ns > limits.router_wait_ns:
+        homes = self.homes
+        is_doubtful = homes.several or homes.terms[0] < 0
+        if is_doubtful and homes.is_lost(now_ns, terms.application, limits.router_wait_ns):
             message = "no-router: no router is linked; try again, or look at the router's log"
             return Refusal("UNAVAILABLE", RefusalReason.NO_ROUTER, message, RETRY_AFTER_NS)
         if objection := self.memory.objection(terms.size_bytes, terms.tenant):
@@ -342,7 +398,7 @@ class RequestTable:
         return min(max(wake_at_ns - now_ns, ms(1)), seconds(1))
 
     def _submit(self, now_ns: int, entry: PendingRequest) -> None:
-        entry.term = self.term
+        entry.term = self.homes.terms[entry.home]
         # After its deadline, but before its hard limit, a request is still served soon.
         slo_ns = max(1, entry.plan_by_ns - now_ns - self.reply_ns)
         hard_ns = max(1, entry.expires_at_ns - now_ns - self.reply_ns)
@@ -361,12 +417,13 @@ class RequestTable:
                     entry.rows,
                     entry.tell_place() if self.tells_places else None,
                     None if entry.sequence is None else _step_of(entry.sequence),
-                )
+                ),
+                entry.home,
             )
         )
 
     def _resubmit(self, now_ns: int, entry: PendingRequest) -> None:
-        if entry.sequence is not None and entry.term == self.term:
+        if entry.sequence is not None and entry.term == self.homes.terms[entry.home]:
             # Its router knows what became of it; run twice it would change its state twice.
             return
         if entry.expires_at_ns - now_ns > self.reply_ns:
@@ -374,7 +431,7 @@ class RequestTable:
 
     def _expired(self, now_ns: int, entry: PendingRequest) -> Refusal:
         waited_ms = (now_ns - entry.arrived_at_ns) / 1e6
-        if self.term < 0 and entry.fetched_by < 0:
+        if self.homes.terms[entry.home] < 0 and entry.fetched_by < 0:
             message = f"no-router: no router was linked for the {waited_ms:.0f} ms it could wait"
             return Refusal("UNAVAILABLE", RefusalReason.NO_ROUTER, message, RETRY_AFTER_NS)
         message = f"expired: {entry.progress} after {waited_ms:.0f} ms"
@@ -386,8 +443,8 @@ class RequestTable:
 
     def _give_up(self, now_ns: int, entry: PendingRequest, refusal: Refusal) -> None:
         """End a request that the router may still have."""
-        if self.term >= 0 and entry.term == self.term:
-            self._effects.append(ToRouter(Cancel(entry.rid)))
+        if 0 <= entry.term == self.homes.terms[entry.home]:
+            self._effects.append(ToRouter(Cancel(entry.rid), entry.home))
         self._end(now_ns, entry, refusal)
 
     def _end(self, now_ns: int, entry: PendingRequest, outcome: Outcome) -> None:

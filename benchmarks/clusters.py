@@ -1,0 +1,308 @@
+"""Several routers in one deployment: what they carry together, and whom the end of one disturbs.
+
+Rates are by CPU time of the routers, so that neither generators nor a busy machine count. Each
+router is the production one, on links and a clock of the benchmark's own, and requests find it by
+the directory in a frontend's request table.
+"""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from benchmarks.figures import Figure, run_parts
+from benchmarks.live_server import ROOT, Running, fermata
+from fermata.deployments.frontend.requests.pending_request import RequestTerms, ToRouter
+from fermata.deployments.frontend.requests.table import RequestTable
+from fermata.deployments.specs.frontend import TableLimits
+from fermata.foundation.units import NEVER, SECOND, ms
+from fermata.router.assembly import RouterConfig
+from fermata.router.leadership.actor import quiet_gc
+from fermata.router.links.closing import CloseCode
+from fermata.router.links.directory import Directory, Home
+from fermata.router.links.messages import (
+    PROTOCOL,
+    Done,
+    Dropped,
+    Hello,
+    Message,
+    Ready,
+    Result,
+    Run,
+)
+from fermata.router.live.driver import LiveRouter
+from fermata.router.policies.application import ApplicationSpec, VariantSpec
+
+PARTS = {
+    "rate": "requests by CPU time of 1, 2 and 4 routers",
+    "killed": "one of two routers is killed under load",
+}
+MODELS, BACKENDS = 20, 64
+"""Of each router."""
+TABLE = tuple(ms(5) + ms(1) * size // 2 for size in range(1, 33))
+"""l(b) = 5 + b / 2 ms, batches up to 32."""
+SLO_NS = ms(100)
+TICK_NS = ms(1)
+"""Requests of one tick come in one frame."""
+LOAD = 0.7
+"""Of what backends do with full batches."""
+FULL_RPS = BACKENDS * len(TABLE) * SECOND / TABLE[-1]
+SPAN_S, QUICK_S, WARM_S = 1.0, 0.1, 0.1
+GOALS = {2: 1.9, 4: 3.6}
+KILLS, QUICK_KILLS = 20, 1
+KILLED_RPS = 40
+LOAD_S, KILL_AFTER_S, BACK_S = 8.0, 3.0, 60.0
+
+
+class Peer:
+    """The other end of a router's link."""
+
+    def __init__(self, cluster: "SubCluster", role: str, number: int) -> None:
+        self.peer = Hello(PROTOCOL, role, number, 0, "here:1", "node")
+        self.cluster = cluster
+        self.free_at_ns = 0
+
+    def send(self, message: Message) -> None:
+        if isinstance(message, Run):
+            self.cluster.on_run(self, message)
+        elif isinstance(message, Dropped):
+            self.cluster.world.table.on_dropped(self.cluster.world.now_ns, message)
+
+    def flush(self) -> None: ...
+    def close(self, code: CloseCode = CloseCode.OTHER, detail: str = "") -> None: ...
+
+
+class SubCluster:
+    """A router with its backends, in virtual time."""
+
+    def __init__(self, world: "World", number: int, names: Sequence[str]) -> None:
+        self.world = world
+        self.cpu_ns = 0
+        self.requests = 0
+        self.soon: deque[Callable[[], None]] = deque()
+        self.ends: list[tuple[int, int, Peer, Run]] = []
+        self.wake_at_ns = NEVER
+        applications = tuple(
+            ApplicationSpec(name, SLO_NS, (VariantSpec(f"{name}-1", TABLE),)) for name in names
+        )
+        config = RouterConfig(applications, lead_ns=0, fair_shares=True)
+        self.router = LiveRouter(
+            config, number + 1, lambda: world.now_ns, self.soon.append, self._timer
+        )
+        self.frontend = Peer(self, "frontend", 1)
+        self.router.on_up(self.frontend)
+        for each in range(BACKENDS):
+            backend = Peer(self, "backend", each + 1)
+            self.router.on_up(backend)
+            self.hear(backend, [Ready("gpu", tuple(self.router.built.variants))])
+
+    def _timer(self, call: Callable[[], None]) -> "SubCluster":
+        self.on_time = call
+        return self
+
+    def set(self, at_ns: int) -> None:
+        self.wake_at_ns = at_ns
+
+    def close(self) -> None: ...
+
+    def on_run(self, backend: Peer, run: Run) -> None:
+        backend.free_at_ns = max(backend.free_at_ns, self.world.now_ns) + TABLE[len(run.rids) - 1]
+        heappush(self.ends, (backend.free_at_ns, run.batch, backend, run))
+
+    def hear(self, link: Peer, messages: list[Message]) -> None:
+        self._call(lambda: self.router.on_messages(link, messages))
+
+    def _call(self, event: Callable[[], None]) -> None:
+        began_ns = time.thread_time_ns()
+        event()
+        while self.soon:
+            self.soon.popleft()()
+        self.cpu_ns += time.thread_time_ns() - began_ns
+
+    def next_at_ns(self) -> int:
+        return min(self.ends[0][0] if self.ends else NEVER, self.wake_at_ns)
+
+    def step(self) -> None:
+        """The next thing that happens here."""
+        if self.ends and self.ends[0][0] <= self.wake_at_ns:
+            _, _, backend, run = heappop(self.ends)
+            self.hear(backend, [Done(run.batch, TABLE[len(run.rids) - 1], 0)])
+            for rid in run.rids:
+                result = Result(rid, run.variant, len(run.rids), 0, 0)
+                self.world.table.on_result(self.world.now_ns, backend.peer.number, result)
+            self.requests += len(run.rids)
+        else:
+            self.wake_at_ns = NEVER
+            self._call(self.on_time)
+
+
+class World:
+    """A frontend and sub-clusters that are all alike, each with as much load as one has alone; with
+    models of their own, or with one application that lives in all of them."""
+
+    def __init__(self, count: int, spread: bool) -> None:
+        self.now_ns = 0
+        self.rate_rps = LOAD * FULL_RPS * count
+        self.names = ["m0"] if spread else [f"m{number}" for number in range(MODELS * count)]
+        homes = {
+            name: tuple((home, 1 / count) for home in range(count)) if spread else ((at, 1.0),)
+            for name, at in zip(self.names, itertools.cycle(range(count)), strict=False)
+        }
+        self.table = RequestTable(1, TableLimits(requests_max=10**9), count)
+        self.clusters = [
+            SubCluster(
+                self,
+                number,
+                [name for name, at in homes.items() if number in dict(at)],
+            )
+            for number in range(count)
+        ]
+        for number in range(count):
+            self.table.on_router_up(0, number + 1, number)
+        self.table.on_directory(0, Directory(1, tuple(map(Home, range(count))), homes))
+
+    def play(self, span_s: float, seed: int) -> None:
+        """Poisson requests, in one frame a tick for each router."""
+        rng = np.random.default_rng(seed)
+        for _ in range(int(span_s * SECOND / TICK_NS)):
+            until_ns = self.now_ns + TICK_NS
+            while True:
+                cluster = min(self.clusters, key=SubCluster.next_at_ns)
+                if cluster.next_at_ns() > until_ns:
+                    break
+                self.now_ns = max(self.now_ns, cluster.next_at_ns())
+                cluster.step()
+            self.now_ns = until_ns
+            came = int(rng.poisson(self.rate_rps * TICK_NS / SECOND))
+            for model in rng.integers(0, len(self.names), came).tolist():
+                self.table.admit(self.now_ns, RequestTerms(self.names[model], SLO_NS, SLO_NS, 1))
+            said: list[list[Message]] = [[] for _ in self.clusters]
+            for effect in self.table.take_effects():
+                if isinstance(effect, ToRouter):
+                    said[effect.home].append(effect.message)
+            for cluster, messages in zip(self.clusters, said, strict=True):
+                if messages:
+                    cluster.hear(cluster.frontend, messages)
+
+    def carried_rps(self, span_s: float) -> float:
+        """Requests a second that all routers carry, with a core for each."""
+        self.play(WARM_S, seed=1)
+        quiet_gc()
+        for cluster in self.clusters:
+            cluster.cpu_ns = cluster.requests = 0
+        self.play(span_s, seed=2)
+        return sum(each.requests / each.cpu_ns for each in self.clusters) * SECOND
+
+
+def measure_rates(quick: bool) -> Iterator[Figure]:
+    span_s = QUICK_S if quick else SPAN_S
+    for spread in (False, True):
+        what = "one application" if spread else f"{MODELS} models each"
+        alone = World(1, spread).carried_rps(span_s)
+        name = f"{what}, {BACKENDS} backends each, 1 router: requests a CPU-second"
+        yield Figure(name, alone, "req/s", 0.0)
+        for count, goal in GOALS.items():
+            rate = World(count, spread).carried_rps(span_s) / alone
+            yield Figure(f"  {count} routers, a core each: over that", rate, "x", goal)
+
+
+def application(name: str) -> dict[str, Any]:
+    variant = {"name": f"{name}-1", "model": "emulated", "alpha_ms": 2, "beta_ms": 10}
+    return {
+        "name": name,
+        "slo_ms": 1000,
+        "input": {"name": "input", "dtype": "UINT8", "shape": [2_000]},
+        "variants": [variant],
+    }
+
+
+NAMES = ("own", "other", "both")
+
+
+def kill_once(server: Running) -> dict[str, int]:
+    """Bad requests of each application around the end of the first one's router."""
+    routers = server.status()["routers"]
+    (victim,) = (each for each in routers if "own" in each["applications"])
+    loads = {name: _load(server, name) for name in NAMES}
+    before = {name: _received(server, name) for name in NAMES}
+    end_s = time.monotonic() + BACK_S
+    while any(_received(server, name) == before[name] for name in NAMES):
+        assert time.monotonic() < end_s, "no load came"
+        time.sleep(0.1)
+    time.sleep(KILL_AFTER_S)
+    os.kill(victim["pid"], signal.SIGKILL)
+    found: dict[str, int] = {}
+    for name, process in loads.items():
+        told = json.loads(process.communicate(timeout=LOAD_S + BACK_S)[0])
+        found[name] = told["requests"] - told["good"]
+    print(f"bad: {found}", file=sys.stderr)
+    return found
+
+
+def _received(server: Running, name: str) -> int:
+    return int(server.status()["applications"].get(name, {}).get("requests", 0))
+
+
+def _load(server: Running, name: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "fermata.commands.main", "load", "--model", name, "--json"]
+    command += ["--server", server.address, "--rate", str(KILLED_RPS), "--warmup-s", "0"]
+    command += ["--duration-s", str(LOAD_S)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def _whole(server: Running) -> None:
+    """Wait until both routers have their backends, with all models."""
+    end_s = time.monotonic() + BACK_S
+    while time.monotonic() < end_s:
+        try:
+            status = server.status()
+            models = [len(each["models"]) for each in status["backends"].values()]
+            if len(status["routers"]) == 2 and models == [2, 2]:
+                return
+        except (OSError, KeyError, ValueError):
+            pass
+        time.sleep(0.5)
+    raise AssertionError(f"the server is not whole within {BACK_S:g} s")
+
+
+def measure_kills(quick: bool) -> Iterator[Figure]:
+    times = QUICK_KILLS if quick else KILLS
+    for standby in (False, True):
+        found: list[dict[str, int]] = []
+        with fermata(
+            applications=[application(name) for name in NAMES],
+            sub_clusters={"count": 2, "spread": ["both"]},
+            router={"standby": standby},
+        ) as server:
+            for _ in range(times):
+                _whole(server)
+                found.append(kill_once(server))
+        title = f"one of two routers killed {times} times" + ", with standby" * standby
+        for name, what in (
+            ("other", "of the other sub-cluster"),
+            ("both", "of an application that lives in both"),
+            ("own", "of its own"),
+        ):
+            goal = float("inf") if name == "own" and not standby else 0.0
+            bad = sum(each[name] for each in found)
+            yield Figure(f"{title}: bad requests {what}", bad, "", goal, at_most=True)
+
+
+def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+    if "rate" in parts:
+        yield from measure_rates(quick)
+    if "killed" in parts:
+        yield from measure_kills(quick)
+
+
+if __name__ == "__main__":
+    run_parts("Several routers", measure, PARTS)

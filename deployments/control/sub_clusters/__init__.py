@@ -1,0 +1,1 @@
+"""The control plane of a deployment with several routers."""

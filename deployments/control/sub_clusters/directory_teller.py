@@ -1,0 +1,44 @@
+"""Tells the router that leads a sub-cluster where applications live, whenever either changes."""
+
+import asyncio
+from collections.abc import Callable
+
+from fermata.deployments.control.leader_client import LeaderClient
+from fermata.foundation.errors import NoAnswerError
+from fermata.foundation.logs import LOG, fields
+from fermata.router.links.directory import Directory, Home
+
+LOOK_S = 0.25
+"""Between two looks at whether another router leads, or the directory is a newer one."""
+
+
+class DirectoryTeller:
+    """Keeps the leader of one sub-cluster to the directory of now."""
+
+    def __init__(
+        self, router: LeaderClient, sub_cluster: int, directory: Callable[[], Directory]
+    ) -> None:
+        self.router = router
+        self.directory = directory
+        self.home = Home(sub_cluster)
+        """The leader as it was last seen."""
+        self.told = (0, 0)
+        """Term of the router that was last told, and the version."""
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self.tell()
+            await asyncio.sleep(LOOK_S)
+
+    async def tell(self) -> None:
+        """Tell the leader, unless it knows."""
+        term, directory = self.router.term, self.directory()
+        try:
+            if term and term != self.home.term:
+                self.home = Home(self.home.sub_cluster, await self.router.address(), term)
+            if term and self.told != (term, directory.version):
+                await self.router.set_directory(directory)
+                self.told = (term, directory.version)
+        except NoAnswerError as error:
+            LOG.info("router did not take the directory", extra=fields(reason=error))

@@ -1,0 +1,153 @@
+"""Homes of applications at the start, and the directory that tells them. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from fermata.applications.reader import owners_of, router_names
+from fermata.autoscaler.placer import UNLIMITED_BYTES
+from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.deployments.control.scaling import placed_models
+from fermata.partitioner.plan import PlacedModel, Plan, Problem, SubCluster, memory_bytes
+from fermata.profiles.profile import Profile
+from fermata.profiles.store import BYTES_PER_MB
+from fermata.router.links.directory import (
+    Directory,
+    Home,
+    is_worth_telling,
+    next_version,
+    shifted,
+)
+from fermata.router.policies.catalog import POLICIES
+
+Homes = Mapping[str, tuple[int, ...]]
+"""Sub-clusters of each application, by the router's name of it."""
+RATE_RPS_MAX = 1e9
+"""Of a router. Before any rate is measured, applications count alike, and this limits nothing."""
+
+
+def starting_problem(config: DeploymentConfig, profiles: Mapping[str, Profile]) -> Problem:
+    """The question of which applications live together. Versions of one do: each is compared with
+    the one before it. Those that live everywhere are no part of it, but for their memory."""
+    found: dict[str, list[PlacedModel]] = {}
+    for application, model in zip(
+        config.applications, placed_models(config, profiles), strict=True
+    ):
+        found.setdefault(application.name, []).append(model)
+    spread = [model for name in config.sub_clusters.spread for model in found.pop(name)]
+    limit_mb = config.backend.memory_mb
+    room = UNLIMITED_BYTES if limit_mb is None else int(limit_mb * BYTES_PER_MB)
+    room = max(1, room - memory_bytes(spread))
+    return Problem(
+        tuple(_together(name, models) for name, models in found.items()),
+        tuple(
+            SubCluster(str(number), RATE_RPS_MAX, room)
+            for number in range(config.sub_clusters.count)
+        ),
+    )
+
+
+def _together(name: str, models: Sequence[PlacedModel]) -> PlacedModel:
+    return PlacedModel(
+        name,
+        sum(each.rate_rps for each in models),
+        sum(each.static_bytes for each in models),
+        max(each.dynamic_bytes for each in models),
+        sum(each.load_cost for each in models),
+    )
+
+
+def homes_of(config: DeploymentConfig, plan: Plan) -> Homes:
+    """Homes of all applications by a plan of those that have one."""
+    everywhere = tuple(range(config.sub_clusters.count))
+    spread = set(config.sub_clusters.spread)
+    home = _filled(plan, len(everywhere)) if not spread else plan.home
+    names = router_names(config.applications)
+    return {
+        name: everywhere if each.name in spread else (home[each.name],)
+        for name, each in zip(names, config.applications, strict=True)
+    }
+
+
+def _filled(plan: Plan, count: int) -> Mapping[str, int]:
+    """The plan, with an application in each sub-cluster: without one its backends would idle."""
+    for bare in range(count):
+        if not plan.models_of(bare):
+            richest = max(range(count), key=lambda each: len(plan.models_of(each)))
+            plan = Plan({**plan.home, plan.models_of(richest)[-1]: bare})
+    return plan.home
+
+
+def known_homes(config: DeploymentConfig, directory: Directory | None) -> Homes | None:
+    """Homes that routers have been told of, where these are for just this configuration."""
+    if directory is None:
+        return None
+    found = {name: directory.homes_of(name) for name in directory.applications}
+    whole, spread = set(range(config.sub_clusters.count)), set(config.sub_clusters.spread)
+    names = router_names(config.applications)
+    given = dict(zip(names, (each.name for each in config.applications), strict=True))
+    fits = (
+        found.keys() == given.keys()
+        and {home for homes in found.values() for home in homes} == whole
+        and all(
+            set(homes) == whole if given[name] in spread else len(homes) == 1
+            for name, homes in found.items()
+        )
+    )
+    return found if fits else None
+
+
+def served_at(homes: Homes, sub_cluster: int) -> tuple[str, ...]:
+    """Applications that live in a sub-cluster."""
+    return tuple(name for name, at in homes.items() if sub_cluster in at)
+
+
+def sticky_applications(config: DeploymentConfig) -> tuple[str, ...]:
+    """Applications whose clients are served by one router each: newer frames replace older ones
+    there, or a policy maps clients."""
+    router = config.router
+    owners = owners_of(config.applications, router.policy, router.policy_options)
+    return tuple(
+        name
+        for each, (name, policy, _) in zip(config.applications, owners, strict=True)
+        if each.newest or POLICIES[policy].tells_sizes
+    )
+
+
+@dataclass(slots=True)
+class DirectoryKeeper:
+    """Makes the next directory where homes, routers or headroom have changed."""
+
+    directory: Directory
+
+    def on_routers(self, routers: Sequence[Home], wall_ms: int) -> None:
+        """Tell of routers that lead now."""
+        if tuple(routers) != self.directory.homes:
+            self._change(wall_ms, homes=tuple(routers))
+
+    def on_headroom(self, headroom: Mapping[int, float], wall_ms: int) -> None:
+        """Split applications with several homes by the idle fraction of their backends."""
+        before, changed = self.directory.applications, dict(self.directory.applications)
+        for name in self.directory.split_among_several():
+            after = shifted(before[name], headroom)
+            if is_worth_telling(before[name], after):
+                changed[name] = after
+        if changed != before:
+            self._change(wall_ms, applications=changed)
+
+    def _change(self, wall_ms: int, **changes: object) -> None:
+        version = next_version(self.directory.version, wall_ms)
+        self.directory = msgspec.structs.replace(self.directory, version=version, **changes)
+
+
+def first_directory(
+    config: DeploymentConfig, homes: Homes, before: Directory | None, wall_ms: int
+) -> Directory:
+    """The directory of a control plane at its start; shares stay as they were told before."""
+    version = next_version(0 if before is None else before.version, wall_ms)
+    shares = {name: tuple((home, 1 / len(at)) for home in at) for name, at in homes.items()}
+    if before is not None and known_homes(config, before) == homes:
+        shares = dict(before.applications)
+    numbers = range(config.sub_clusters.count)
+    return Directory(version, tuple(map(Home, numbers)), shares, sticky_applications(config))

@@ -1,0 +1,189 @@
+"""The control plane of several sub-clusters: one `ControlPlaneCore` for the router of each, and the
+directory that tells frontends which applications live where."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.deployments.config.sub_clusters import restricted
+from fermata.deployments.control.cluster import Cluster
+from fermata.deployments.control.control_plane import PATIENCE_S, SEATS, ControlPlaneCore
+from fermata.deployments.control.health import cause_of, check_start
+from fermata.deployments.control.leader_client import within
+from fermata.deployments.control.sub_clusters.directory_teller import DirectoryTeller
+from fermata.deployments.control.sub_clusters.homes import (
+    DirectoryKeeper,
+    Homes,
+    first_directory,
+    homes_of,
+    known_homes,
+    served_at,
+    starting_problem,
+)
+from fermata.deployments.control.sub_clusters.merging import merged_frame, merged_status
+from fermata.deployments.specs.status import DeploymentStatus, RouterStatus
+from fermata.foundation.errors import NoAnswerError
+from fermata.foundation.logs import LOG, fields
+from fermata.profiles.profile import Profile
+from fermata.router.links.directory import Directory
+
+SOLVE_S = 2.0
+"""Time to search for the first plan in."""
+LOOK_S = 1.0
+"""Between two looks at the headroom of sub-clusters; readings of it are a second apart."""
+ClusterOf = Callable[[DeploymentConfig, int], Cluster]
+"""Makes the cluster of one sub-cluster, with the deployment as its router sees it."""
+
+
+class SeveralRouters:
+    """Does for all sub-clusters what a `ControlPlaneCore` does for one."""
+
+    def __init__(self, config: DeploymentConfig, cluster_of: ClusterOf) -> None:
+        self.config = config
+        self.cluster_of = cluster_of
+        self.cluster = cluster_of(config, 0)
+        self.homes: Homes = {}
+        self.cores: list[ControlPlaneCore] = []
+        """By sub-cluster."""
+        self.tellers: list[DirectoryTeller] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.loop = asyncio.get_running_loop()
+        self.starting = self.loop.create_task(self._start())
+
+    async def _start(self) -> None:
+        config, cluster_of = self.config, self.cluster_of
+        _, profiles = await self.cluster.profiles()
+        before = await self._known_directory()
+        self.homes = known_homes(config, before) or await self._solve(profiles)
+        self.keeper = DirectoryKeeper(first_directory(config, self.homes, before, _wall_ms()))
+        for number in range(config.sub_clusters.count):
+            own = self._own(config, number)
+            core = ControlPlaneCore(own, cluster_of(own, number))
+            self.cores.append(core)
+            teller = DirectoryTeller(core.seats, number, lambda: self.keeper.directory)
+            self.tellers.append(teller)
+            self.tasks.append(self.loop.create_task(teller.run()))
+        await asyncio.gather(*(asyncio.shield(each.starting) for each in self.cores))
+        self.tasks.append(self.loop.create_task(self._follow()))
+        if self.config is not config:
+            self.set_policies(self.config)
+
+    def _own(self, config: DeploymentConfig, number: int) -> DeploymentConfig:
+        own = restricted(config, number, served_at(self.homes, number))
+        own.check_backends()
+        return own
+
+    async def _known_directory(self) -> Directory | None:
+        """The newest directory that a router knows of, told by a control plane before this one."""
+        found: Directory | None = None
+        for number in range(self.config.sub_clusters.count):
+            for seat in range(SEATS):
+                with suppress(NoAnswerError):
+                    router = await self.cluster_of(self.config, number).find(seat)
+                    if router is not None:
+                        told = await within(PATIENCE_S, router.directory())
+                        if told is not None and (found is None or told.version > found.version):
+                            found = told
+        return found
+
+    async def _solve(self, profiles: Mapping[str, Profile]) -> Homes:
+        problem = starting_problem(self.config, profiles)
+        homes = homes_of(self.config, await self.cluster.solve(problem, SOLVE_S))
+        about = {name: ", ".join(map(str, at)) for name, at in homes.items()}
+        LOG.info("applications have their sub-clusters", extra=fields(homes=about))
+        return homes
+
+    async def _follow(self) -> None:
+        """Have the directory follow routers and their headroom."""
+        while True:
+            self.keeper.on_routers([each.home for each in self.tellers], _wall_ms())
+            self.keeper.on_headroom(self._headroom(), _wall_ms())
+            await asyncio.sleep(LOOK_S)
+
+    def _headroom(self) -> dict[int, float]:
+        """Idle fraction of the backends of each sub-cluster that is known to have any."""
+        found: dict[int, float] = {}
+        for number, core in enumerate(self.cores):
+            latest = None if core.watch is None else core.watch.latest
+            if latest is not None and latest.router.backends:
+                found[number] = latest.idle_fractions[0]
+        return found
+
+    def set_policies(self, config: DeploymentConfig) -> None:
+        """Serve by a configuration that differs from today's in policies alone."""
+        self.config = config
+        for number, core in enumerate(self.cores):
+            core.set_policies(self._own(config, number))
+
+    def progress(self) -> tuple[str, str]:
+        """(`loading`, ``), (`ready`, ``) or (`failed`, why)."""
+        if not self.starting.done():
+            return "loading", ""
+        error = self.starting.exception()
+        return ("failed", str(cause_of(error))) if error is not None else ("ready", "")
+
+    async def status(self) -> DeploymentStatus:
+        """Counters and signals of all routers; one that does not answer is left out."""
+        await asyncio.shield(self.starting)
+        found = await asyncio.gather(
+            *(each.status() for each in self.cores), return_exceptions=True
+        )
+        known = {at: each for at, each in enumerate(found) if isinstance(each, DeploymentStatus)}
+        for each in found:
+            if not isinstance(each, DeploymentStatus | NoAnswerError):
+                raise each
+        if not known:
+            raise NoAnswerError("no router answers")
+        routers = [self._told(number, each) for number, each in known.items()]
+        return replace(merged_status(known), routers=routers)
+
+    def _told(self, number: int, status: DeploymentStatus) -> RouterStatus:
+        shares = self.keeper.directory.applications
+        return RouterStatus(
+            number,
+            status.router.term,
+            status.router.pid,
+            self.tellers[number].home.address,
+            {name: dict(shares[name]).get(number, 0.0) for name in status.router.applications},
+        )
+
+    def frame(self) -> str:
+        """The last second, for the page."""
+        frames = {number: core.frame() for number, core in enumerate(self.cores)}
+        return merged_frame(frames)
+
+    def check(self) -> None:
+        """Raise what a control plane cannot go on after."""
+        check_start(self.starting)
+        for core in self.cores:
+            core.check()
+        for task in self.tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def end(self) -> None:
+        """Leave the routers to a successor, or end them."""
+        for task in (self.starting, *self.tasks):
+            task.cancel()
+        await asyncio.gather(*(each.end() for each in self.cores))
+        if len(self.cores) < self.config.sub_clusters.count:
+            await self._end_others()
+
+    async def _end_others(self) -> None:
+        """End what an earlier control plane has left, where this one has not come to adopt it."""
+        if await self.cluster.is_followed():
+            return
+        for number in range(len(self.cores), self.config.sub_clusters.count):
+            cluster = self.cluster_of(self.config, number)
+            for seat in reversed(range(SEATS)):
+                with suppress(NoAnswerError):
+                    router = await cluster.find(seat)
+                    if router is not None:
+                        cluster.end(router)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,83 @@
+"""Two sub-clusters with a router and backends each: one router dies, the other serves on."""
+
+import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+from served import Server, load, serving, wait_until
+
+pytestmark = pytest.mark.live
+NAMES = ("cats", "dogs", "both")
+CONFIG: dict[str, Any] = {
+    "applications": [
+        {
+            "name": name,
+            "slo_ms": 2000,
+            "input": {"name": "input", "dtype": "UINT8", "shape": [2_000]},
+            "variants": [
+                {
+                    "name": f"{name}-1",
+                    "model": "emulated",
+                    "alpha_ms": 2,
+                    "beta_ms": 10,
+                    "batch_size_max": 16,
+                }
+            ],
+        }
+        for name in NAMES
+    ],
+    "frontend": {"processes": 1},
+    "backend": {"count": 3, "device": "emulated", "cpus": 0.1},
+    "sub_clusters": {"count": 2, "spread": ["both"]},
+}
+
+
+def routers(server: Server) -> dict[int, dict[str, Any]]:
+    return {each["sub_cluster"]: each for each in server.status()["routers"]}
+
+
+def home_of(server: Server, application: str) -> int:
+    (found,) = (at for at, each in routers(server).items() if application in each["applications"])
+    return found
+
+
+def models(server: Server) -> list[tuple[int, list[str]]]:
+    """(sub-cluster, models) of each backend."""
+    told = server.status()["backends"].values()
+    return sorted((each["sub_cluster"], sorted(each["models"])) for each in told)
+
+
+def test_a_router_that_dies_is_noticed_by_its_own_sub_cluster_alone(tmp_path: Path) -> None:
+    with serving(tmp_path, CONFIG, backends=3) as server:
+        cats, dogs = home_of(server, "cats"), home_of(server, "dogs")
+        assert {cats, dogs} == {0, 1}
+        own = {cats: ["both-1", "cats-1"], dogs: ["both-1", "dogs-1"]}
+        wait_until(lambda: models(server) == sorted([(0, own[0]), (0, own[0]), (1, own[1])]), 30)
+        before = routers(server)
+        with ThreadPoolExecutor() as threads:
+            loads = {name: threads.submit(load, server, name, 20.0, 8.0) for name in NAMES}
+            wait_until(
+                lambda: all(
+                    each["requests"] > 20 for each in server.status()["applications"].values()
+                ),
+                150,
+            )
+            os.kill(before[cats]["pid"], signal.SIGKILL)
+            told = {name: each.result() for name, each in loads.items()}
+        assert all(each["lost"] == 0 for each in told.values()), told
+        # All of it is good where the router lived on, and where another one serves it too.
+        for name in ("dogs", "both"):
+            assert told[name]["good"] == told[name]["requests"], told[name]
+        wait_until(lambda: routers(server)[cats]["term"] > before[cats]["term"], 30)
+        wait_until(lambda: models(server) == sorted([(0, own[0]), (0, own[0]), (1, own[1])]), 30)
+        assert routers(server)[dogs] == before[dogs] | {
+            "applications": routers(server)[dogs]["applications"]
+        }
+        for name in NAMES:
+            found = load(server, name, rate=20, seconds=1)
+            assert found["good"] == found["requests"], (name, found)

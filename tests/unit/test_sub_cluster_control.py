@@ -1,0 +1,247 @@
+"""The control plane of several sub-clusters, with routers that only remember what they are told."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+import snapshots
+from test_sub_cluster_homes import config
+
+from fermata.deployments.config.deployment import DeploymentConfig
+from fermata.deployments.config.policies import mark_of
+from fermata.deployments.config.resolve import known_profiles
+from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
+from fermata.foundation.errors import GoneError, NoAnswerError
+from fermata.partitioner.plan import Plan, Problem
+from fermata.partitioner.solve import solve
+from fermata.profiles.profile import Profile
+from fermata.router.assembly import RouterConfig
+from fermata.router.links.directory import Directory
+from fermata.router.live.policy_change import PolicySet
+from fermata.router.telemetry.snapshot import BackendSnapshot, RouterSnapshot
+
+GIVEN = config("abc", sub_clusters={"spread": ["b"]})
+
+
+class FakeRouter:
+    """Leads from its start on."""
+
+    def __init__(self, number: int, plan: RouterConfig, mark: str, term: int) -> None:
+        self.number = number
+        self.plan = plan
+        self.own = mark
+        self.term = term
+        self.known: Directory | None = None
+        self.told = 0
+        self.policies: list[PolicySet] = []
+        self.ended = False
+        self.busy = 0.5
+        self.looks = 0
+
+    async def mark(self) -> str:
+        return self.own
+
+    async def address(self) -> str:
+        return f"127.0.0.1:{self.number}"
+
+    async def leading(self) -> int:
+        if self.ended:
+            raise GoneError("ended")
+        return self.term
+
+    async def stop(self, reason: str) -> None:
+        self.ended = True
+
+    async def directory(self) -> Directory | None:
+        return self.known
+
+    async def set_directory(self, directory: Directory) -> None:
+        self.known = directory
+        self.told += 1
+
+    async def set_policies(self, wanted: PolicySet) -> list[str]:
+        self.policies.append(wanted)
+        return []
+
+    async def questions(self, wait_s: float) -> dict[int, Any]:
+        return {}
+
+    async def snapshot(self) -> RouterSnapshot:
+        if self.ended:
+            raise NoAnswerError("ended")
+        self.looks += 1
+        up_ns = self.looks * 1_000_000_000
+        names = [each.name for each in self.plan.applications]
+        backend = BackendSnapshot(0, "emulated", names, False, False, False, 1.0)
+        return snapshots.router(
+            {name: snapshots.application(requests=10) for name in names},
+            term=self.term,
+            up_ns=up_ns,
+            pid=100 + self.number,
+            backends={self.number: backend},
+            ranks=[
+                snapshots.sub_cluster(
+                    backends=1, backend_up_ns=up_ns, backend_busy_ns=int(self.busy * up_ns)
+                )
+            ],
+        )
+
+    observe = snapshot
+
+
+class FakeClusters:
+    """Seats of all sub-clusters, whoever looks at them."""
+
+    def __init__(self) -> None:
+        self.routers: dict[int, FakeRouter] = {}
+        self.made = 0
+        self.solved = 0
+        self.followed = True
+
+    def of(self, given: DeploymentConfig, number: int) -> "FakeCluster":
+        return FakeCluster(self, given, number)
+
+
+class FakeCluster:
+    def __init__(self, all_of: FakeClusters, given: DeploymentConfig, number: int) -> None:
+        self.all_of = all_of
+        self.number = number
+        self.given = given
+        self.mark = mark_of(given)
+
+    async def profiles(self) -> tuple[str, Mapping[str, Profile]]:
+        return "emulated", known_profiles(GIVEN)
+
+    async def find(self, seat: int) -> FakeRouter | None:
+        return self.all_of.routers.get(self.number) if seat == 0 else None
+
+    def create(self, seat: int, plan: RouterConfig) -> FakeRouter:
+        assert seat == 0
+        assert self.number not in self.all_of.routers
+        self.all_of.made += 1
+        made = FakeRouter(self.number, plan, self.mark, 10 + self.all_of.made)
+        self.all_of.routers[self.number] = made
+        return made
+
+    def end(self, router: FakeRouter) -> None:
+        router.ended = True
+        del self.all_of.routers[router.number]
+
+    async def solve(self, problem: Problem, seconds: float) -> Plan:
+        self.all_of.solved += 1
+        return solve(problem, 1.0).plan
+
+    async def backends_there(self) -> int:
+        return 4
+
+    async def is_followed(self) -> bool:
+        return self.all_of.followed
+
+
+async def until(ready: Callable[[], bool]) -> None:
+    while not ready():
+        await asyncio.sleep(0.01)
+
+
+def play(story: Callable[[FakeClusters, SeveralRouters], Awaitable[None]]) -> None:
+    async def run() -> None:
+        clusters = FakeClusters()
+        control = SeveralRouters(GIVEN, clusters.of)  # type: ignore[arg-type]
+        await asyncio.shield(control.starting)
+        await story(clusters, control)
+        clusters.followed = False
+        await control.end()
+        assert clusters.routers == {}
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_each_sub_cluster_has_a_router_with_its_applications() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        served = {
+            number: {each.name for each in router.plan.applications}
+            for number, router in clusters.routers.items()
+        }
+        assert sorted(map(sorted, served.values())) == [["a", "b"], ["b", "c"]]
+        assert all(each.plan.loads_all for each in clusters.routers.values())
+        await until(lambda: all(each.known for each in clusters.routers.values()))
+        known = clusters.routers[0].known
+        assert known is not None
+        assert set(known.homes_of("b")) == {0, 1}
+        assert {number for number in served if "a" in served[number]} == set(known.homes_of("a"))
+
+    play(story)
+
+
+def test_all_routers_are_told_of_a_new_leader() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        await until(lambda: all(each.known for each in clusters.routers.values()))
+        clusters.routers[1].term = 99
+
+        def heard(router: FakeRouter) -> bool:
+            return router.known is not None and router.known.homes[1].term == 99
+
+        await until(lambda: all(map(heard, clusters.routers.values())))
+        assert control.keeper.directory.homes[1].address == "127.0.0.1:1"
+
+    play(story)
+
+
+def test_requests_shift_to_the_sub_cluster_with_headroom() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        clusters.routers[0].busy, clusters.routers[1].busy = 0.9, 0.1
+        await until(lambda: dict(control.keeper.directory.applications["b"])[1] > 0.55)
+        alone = control.keeper.directory.applications["a"]
+        assert [share for _, share in alone] == [1.0]
+
+    play(story)
+
+
+def test_another_control_plane_adopts_routers_and_homes() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        await until(lambda: all(each.known for each in clusters.routers.values()))
+        before, first = dict(clusters.routers), control.keeper.directory
+        await control.end()
+        later = SeveralRouters(GIVEN, clusters.of)  # type: ignore[arg-type]
+        await asyncio.shield(later.starting)
+        assert (clusters.made, clusters.solved) == (2, 1)
+        assert clusters.routers == before
+        assert later.homes == control.homes
+        assert later.keeper.directory.version > first.version
+        clusters.followed = False
+        await later.end()
+
+    play(story)
+
+
+def test_status_tells_of_all_routers_and_leaves_out_who_is_silent() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        told = (await control.status()).to_json()
+        assert sorted(told["applications"]) == ["a", "b", "c"]  # type: ignore[arg-type]
+        assert told["applications"]["b"]["requests"] == 20  # type: ignore[index, call-overload]
+        routers: Any = told["routers"]
+        assert [(each["sub_cluster"], each["pid"]) for each in routers] == [(0, 100), (1, 101)]
+        assert told["idle_fractions"] == [pytest.approx(0.5)] * 2
+        clusters.routers[0].ended = True
+        await asyncio.sleep(0.3)
+        told = (await control.status()).to_json()
+        left: Any = told["routers"]
+        assert [each["sub_cluster"] for each in left] == [1]
+        clusters.routers[0].ended = False
+
+    play(story)
+
+
+def test_policies_are_told_to_the_routers_of_their_applications() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        router = GIVEN.router.model_copy(update={"policy": "eager", "policy_options": {}})
+        control.set_policies(GIVEN.model_copy(update={"router": router}))
+        await until(
+            lambda: all(
+                each.policies and each.policies[-1].policy == "eager"
+                for each in clusters.routers.values()
+            )
+        )
+
+    play(story)

@@ -20,6 +20,8 @@ AGAIN_S = 0.05
 BUFFER_BYTES = 256 << 10
 """More than this in the socket's queue, and requests wait where their age is looked at."""
 OK = "OK"
+DRAINING = "draining"
+"""Reason of a server that shuts down."""
 CUT = "CUT"
 """Its connection ended before its answer: what gRPC calls UNAVAILABLE, and the client sees without
 a word of the server."""
@@ -63,6 +65,8 @@ class RequestLane(asyncio.Protocol):
         """Sent on this connection, and not answered yet."""
         self.stream: Http2Stream | None = None
         self.full = False
+        self.leaving = False
+        """The server shuts down, and has said so: another one serves who connects anew."""
         self.ended = asyncio.Event()
 
     async def connect(self) -> None:
@@ -105,7 +109,7 @@ class RequestLane(asyncio.Protocol):
         if stream is None:
             return
         queue = self.queue
-        while queue and stream.ready and not self.full:
+        while queue and stream.ready and not self.full and not self.leaving:
             index = queue.popleft()
             message = self.desk.message(index)
             if message is not None:
@@ -132,7 +136,7 @@ class RequestLane(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=BUFFER_BYTES)
         scheme = "https" if self.access.tls else "http"
         self.stream = Http2Stream(self.server, f"/{SERVICE}/{STREAM}", scheme, self.headers)
-        self.full = False
+        self.full = self.leaving = False
         self.transport.write(self.stream.open())
         self._push()
 
@@ -142,7 +146,7 @@ class RequestLane(asyncio.Protocol):
         for message in stream.receive(data):
             self._on_response(pb.ModelStreamInferResponse.FromString(message))
         self._write()
-        if stream.closed:
+        if stream.closed or (self.leaving and not self.under_way):
             self.transport.abort()
         else:
             self._push()
@@ -154,6 +158,7 @@ class RequestLane(asyncio.Protocol):
         given = response.parameters
         if message.error_message:
             status = text(given, names.STATUS) or "UNKNOWN"
+            self.leaving |= text(given, names.REASON) == DRAINING
             self.desk.answer(response.id, status, message.error_message, 0)
         else:
             self.desk.answer(response.id, OK, "", integer(given, names.BATCH_SIZE) or 0)

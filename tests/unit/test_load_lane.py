@@ -1,0 +1,87 @@
+"""The lane of a load: what it does when its server shuts down."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from fermata.clients.load.connection import OK, RequestLane
+from fermata.clients.wire import open_inference_pb2 as pb
+from fermata.clients.wire import parameters as names
+from fermata.clients.wire.parameters import parameter
+from fermata.clients.wire.service import SERVICE, STREAM
+
+
+class Desk:
+    """Has small requests, and keeps the answers."""
+
+    tail_s = 1.0
+
+    def __init__(self) -> None:
+        self.answers: dict[str, str] = {}
+        self.came = asyncio.Event()
+
+    def message(self, index: int) -> bytes:
+        return pb.ModelInferRequest(id=str(index)).SerializeToString()
+
+    def answer(self, request_id: str, outcome: str, message: str, batch: int) -> None:
+        self.answers[request_id] = outcome
+        self.came.set()
+
+    async def answered(self, count: int) -> None:
+        while len(self.answers) < count:
+            await self.came.wait()
+            self.came.clear()
+
+
+def draining(request: pb.ModelInferRequest) -> pb.ModelStreamInferResponse:
+    response = pb.ModelStreamInferResponse(error_message="draining: reconnect")
+    response.infer_response.id = request.id
+    response.infer_response.parameters[names.STATUS].CopyFrom(parameter("UNAVAILABLE"))
+    response.infer_response.parameters[names.REASON].CopyFrom(parameter("draining"))
+    return response
+
+
+def test_a_lane_connects_anew_once_its_server_drains() -> None:
+    async def test() -> None:
+        streams: list[int] = []
+
+        async def serve(
+            requests: AsyncIterator[pb.ModelInferRequest], context: Any
+        ) -> AsyncIterator[pb.ModelStreamInferResponse]:
+            streams.append(0)
+            drains = len(streams) == 1
+            async for request in requests:
+                streams[-1] += 1
+                if drains:
+                    yield draining(request)
+                else:
+                    response = pb.ModelInferResponse(id=request.id)
+                    yield pb.ModelStreamInferResponse(infer_response=response)
+
+        handler = grpc.stream_stream_rpc_method_handler(
+            serve,
+            request_deserializer=pb.ModelInferRequest.FromString,
+            response_serializer=pb.ModelStreamInferResponse.SerializeToString,
+        )
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(SERVICE, {STREAM: handler}),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        desk = Desk()
+        lane = RequestLane(desk, f"127.0.0.1:{port}")
+        await lane.connect()
+        lane.put(0)
+        await desk.answered(1)
+        for index in range(1, 4):
+            lane.put(index)
+        await desk.answered(4)
+        await lane.close()
+        await server.stop(None)
+        assert desk.answers == {"0": "UNAVAILABLE", "1": OK, "2": OK, "3": OK}
+        assert streams == [1, 3]
+
+    asyncio.run(asyncio.wait_for(test(), 30))

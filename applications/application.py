@@ -54,6 +54,9 @@ class Application(ApplicationSpec):
     knows its own."""
     finite_outputs: Served[bool] = False
     """Requests whose outputs hold a NaN or an infinity fail. They are counted in any case."""
+    environment: Served[str] = ""
+    """Virtual environment whose libraries its models need, by its folder or its python. Each of
+    them, a `module:function`, then runs in a process of its own there, within the same schedule."""
     weight: Simulated[NotNegative] = 1.0
     """Its part of the whole rate, relative to others."""
     rows: Simulated[tuple[Count, ...]] = ()

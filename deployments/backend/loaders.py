@@ -19,6 +19,7 @@ from fermata.deployments.backend.execution.out_of_memory import (
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
 from fermata.deployments.backend.execution.sequences import SequenceRunner
 from fermata.deployments.backend.execution.tensors import Array, Item, Outputs, held_as
+from fermata.deployments.backend.isolation.model import IsolatedModel
 from fermata.deployments.backend.pictures.decoding import DeviceDecoder
 from fermata.deployments.backend.pictures.picture_runner import PictureRunner
 from fermata.deployments.models.catalog import open_model
@@ -135,13 +136,15 @@ def _load(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool) -> Run
     network = 0
     if isinstance(opened, TorchModel | NamedNetwork):
         held, network = max(held, opened.static_bytes()), id(opened.module)
+    elif isinstance(opened, IsolatedModel):
+        held = max(held, opened.static_bytes())
     try:
         budget.take(spec.name, held, network)
-    except ConfigError:
+        if warm:
+            _warm_up(spec, opened.card, runner)
+    except Exception:
         runner.close()
         raise
-    if warm:
-        _warm_up(spec, opened.card, runner)
     if spec.picture is not None:
         return _decoding(spec, spec.picture, runner, opened.card, warm)
     return _fitting(spec, runner, opened.card.input_shape)
@@ -191,6 +194,8 @@ def _torch() -> Any:
 
 def open_variant(spec: ModelSpec, device: str) -> Model:
     """The model of a variant on a device, as yet without a runner."""
+    if spec.environment:
+        return IsolatedModel(spec, device)
     path = Path(split_size(spec.model)[0])
     end = path.suffix.lower()
     openers: dict[str, Callable[[ModelSpec, Path, str], Model]] = {

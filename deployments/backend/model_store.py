@@ -97,7 +97,8 @@ class ModelStore:
             return False
         torch: Any = import_module("torch")
         free, total = torch.cuda.mem_get_info()
-        models = int(torch.cuda.memory_reserved())
+        # Models in processes of their own are part of the budget alone.
+        models = max(int(torch.cuda.memory_reserved()), self.budget.total())
         if placed or self.options.on_demand:
             models = self.options.memory_bytes_max or total
         return spare_fits(free, total, models)

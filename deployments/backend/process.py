@@ -34,6 +34,7 @@ from fermata.deployments.backend.execution.tensors import (
     view_rows,
 )
 from fermata.deployments.backend.frontends import Frontends
+from fermata.deployments.backend.isolation.model import down, isolated
 from fermata.deployments.backend.limits import BatchLimits
 from fermata.deployments.backend.meter import BackendMeter, LoadCounts
 from fermata.deployments.backend.settings import BackendSettings
@@ -143,6 +144,8 @@ class BackendProcess:
         )
         self.to_router.start()
         self.reports = PeriodicReport(self.loop, self._report)
+        for runner in self.runners.values():
+            self._watch(runner)
 
     def _report(self, late_ns: int) -> None:
         """Send the counts since the last report; while no router is linked they add up."""
@@ -266,14 +269,22 @@ class BackendProcess:
     def _announce(self) -> None:
         """Announce the variants that run here, or that this backend drains."""
         if self.router is not None and self.pipeline.announced and self._is_understood():
-            here = self.runners.keys() - self.leaving
+            ended = down(self.runners)
+            here = self.runners.keys() - self.leaving - ended.keys()
             variants = () if self.draining else tuple(sorted(here))
-            trouble = tuple(sorted(self.trouble.items()))
+            lost = {variant: reason for variant, reason in ended.items() if reason}
+            trouble = tuple(sorted({**self.trouble, **lost}.items()))
             kind, costs = self.settings.kind, self.settings.costs
             empty = not here and not self.draining
             limits, cut = self.limits.items(), tuple(sorted(self.pipeline.unreachable))
             spare_of = -1 if self.first is None else self.first
             self.router.send(Ready(kind, variants, trouble, costs, empty, limits, cut, spare_of))
+
+    def _watch(self, runner: Runner) -> None:
+        """Announce a model with a process of its own anew when that ends, and when it is back."""
+        model = isolated(runner)
+        if model is not None:
+            model.on_change = lambda: _post(self.loop, self._announce)
 
     def _is_understood(self) -> bool:
         """Whether the router knows what a spare is, where this is one."""
@@ -306,6 +317,7 @@ class BackendProcess:
             try:
                 load = self.store.load
                 self.runners[variant] = await self.loop.run_in_executor(None, load, variant)
+                self._watch(self.runners[variant])
                 LOG.info("model loaded", extra=fields(variant=variant))
             # A model is a user's code and may raise anything; the router hears of it.
             except Exception as error:

@@ -8,6 +8,7 @@ from fermata.applications.reader import router_names
 from fermata.applications.server_options import InputSpec
 from fermata.applications.variant import Variant
 from fermata.deployments.config.deployment import BackendConfig, DeploymentConfig
+from fermata.deployments.config.served.environments import environment_of
 from fermata.deployments.config.served.inputs import (
     check_input,
     decodes_later,
@@ -220,6 +221,7 @@ def model_specs(config: DeploymentConfig, profiles: Profiles) -> list[ModelSpec]
                 inputs=model_inputs(application, signature, given),
                 keeps_state=application.sequences,
                 outputs=() if signature is None else signature.outputs,
+                environment=environment_of(application, variant),
             )
         )
     return specs

@@ -47,6 +47,8 @@ class ModelSpec:
     """It keeps the state of sequences: no batch of it runs twice."""
     finite_outputs: bool = False
     """A batch whose outputs hold a NaN or an infinity has failed."""
+    environment: str = ""
+    """Virtual environment that it runs in, in a process of its own; empty: in the backend's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,12 @@ class SequenceRunner(NamedRunner):
             self._tell_ended(staged)
         try:
             return super().run(staged)
-        except Exception:
+        except Exception as error:
+            if getattr(error, "state_lost", False):
+                # Whoever is asked next has none of them.
+                self.open.clear()
+                self.ended.clear()
+                raise
             # Nobody knows what became of their state.
             for key in staged[SEQUENCE_ID].flat if SEQUENCE_ID in staged else ():
                 self.end(int(key))

@@ -1,0 +1,1 @@
+"""Models in processes with environments of their own."""

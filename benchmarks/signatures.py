@@ -20,6 +20,7 @@ import grpc
 import numpy as np
 
 from benchmarks.figures import Figure, run_parts
+from benchmarks.isolation import isolation_figures
 from benchmarks.one_process import serve_here
 from benchmarks.sequences import sequences_under_fire
 from fermata.clients.wire import open_inference_pb2 as pb
@@ -32,6 +33,7 @@ PARTS = {
     "rows": "CPU of a row at 16 rows a request over that of single rows",
     "sequences": "interleaved sequences on two backends, one of which is killed",
     "bad": "requests that do not fit the signature",
+    "isolation": "two applications with conflicting libraries on one backend",
 }
 ROWS = 16
 ROWS_PER_S = 200
@@ -301,6 +303,11 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         yield Figure("bad signatures, shapes, types, rows", count, "cases", 60)
         yield Figure("of these told in one line", right / count, "", 1.0)
         yield Figure("sound requests lost beside them", lost, "", 0, at_most=True)
+    if "isolation" in parts:
+        ratio, wrong = asyncio.run(isolation_figures(quick))
+        name = "two applications with conflicting libraries on one backend"
+        yield Figure(f"{name}: goodput over one process", ratio, "x", 0.9)
+        yield Figure(f"{name}: answers of the other library", wrong, "", 0, at_most=True)
 
 
 def main() -> None:

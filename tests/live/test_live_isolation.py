@@ -10,11 +10,12 @@ import grpc
 import numpy as np
 import pytest
 
+from benchmarks.environments import make_environment
 from benchmarks.one_process import serve_here
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import add_input, from_array, response_tensors, to_array
-from tests.environments import MODELS, make_environment
+from tests.isolated_models import MODELS
 
 pytestmark = pytest.mark.live
 

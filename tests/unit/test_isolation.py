@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.environments import make_environment
 from fermata.deployments.backend.execution.executor import describe
 from fermata.deployments.backend.execution.out_of_memory import is_out_of_memory
 from fermata.deployments.backend.execution.runner import innermost
@@ -32,7 +33,7 @@ from fermata.deployments.config.resolve import known_profiles, model_specs
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import CONTROLS, TensorSpec
 from fermata.foundation.errors import ConfigError
-from tests.environments import MODELS, make_environment
+from tests.isolated_models import MODELS
 
 Open = Callable[..., Any]
 

@@ -1,12 +1,5 @@
-"""Virtual environments with a small library each, whose versions conflict."""
+"""A user's module of models, which needs a library that the tests' own environment lacks."""
 
-import sysconfig
-import venv
-from pathlib import Path
-
-import numpy as np
-
-LIBRARY = "scales"
 MODELS = '''
 import os
 import signal
@@ -83,16 +76,3 @@ def dying():
 
 nothing = 3
 '''
-
-
-def make_environment(folder: Path, factor: int, with_numpy: bool = True) -> str:
-    """An environment whose `scales` has this factor; numpy is that of the tests."""
-    venv.create(folder, with_pip=False, symlinks=True)
-    version = sysconfig.get_python_version()
-    packages = folder / "lib" / f"python{version}" / "site-packages"
-    library = packages / LIBRARY
-    library.mkdir()
-    (library / "__init__.py").write_text(f"FACTOR = {factor}\n")
-    if with_numpy:
-        (packages / "numpy.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
-    return str(folder)

@@ -27,7 +27,7 @@ from fermata.deployments.frontend.repository import Repository
 from fermata.deployments.frontend.requests.request_driver import RequestDriver
 from fermata.deployments.specs.frontend import StreamLimits
 from fermata.deployments.specs.outcomes import RefusalReason
-from fermata.deployments.specs.registry import Registry, UnknownModelError, UnloadedModelError
+from fermata.deployments.specs.registry import Registry, UnknownModelError
 from fermata.deployments.specs.served_model import ServedModel
 from fermata.foundation.errors import ServingError
 from fermata.foundation.units import NEVER
@@ -184,11 +184,9 @@ class InferenceService(MemoryService):
         await self._authorize(context, request.name)
         try:
             model, version = self.registry.find(request.name, request.version)
-        except UnloadedModelError:
+        except UnknownModelError:
+            # As Triton answers; stock clients would raise an error for any other status.
             return pb.ModelReadyResponse(ready=False)
-        except UnknownModelError as error:
-            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
-            raise
         trouble = self.readiness.trouble(model.application(version))
         return pb.ModelReadyResponse(ready=not trouble)
 

@@ -62,6 +62,7 @@ def stream_response_of(
     if request.request_id:
         response.id = request.request_id
     _fill(response, request, outcome, queue_ns)
+    response.parameters[names.FINAL].bool_param = True
     return message
 
 
@@ -70,6 +71,7 @@ def stream_refusal(model: str, request_id: str, refusal: Refusal) -> ModelStream
     given = {
         names.STATUS: InferParameter(string_param=refusal.status),
         names.REASON: InferParameter(string_param=refusal.reason),
+        names.FINAL: InferParameter(bool_param=True),
     }
     if refusal.retry_after_ns:
         retry_after_us = refusal.retry_after_ns // 1000
@@ -274,6 +276,7 @@ def _shared_part(key: Key) -> bytes:
     name, version, variant, lone_row, outputs = key
     response = ModelInferResponse(model_name=name, model_version=version)
     response.parameters[names.VARIANT].string_param = variant
+    response.parameters[names.FINAL].bool_param = True
     for output, datatype, shape in outputs:
         response.outputs.add(
             name=output, datatype=datatype, shape=(1, *shape) if lone_row else shape

@@ -56,9 +56,10 @@ async def serve_here(
     store = ModelStore(store_options(given))
     processes: list[BackendProcess] = []
     for number in range(1, backends + 1):
-        runners = {name: await asyncio.to_thread(store.load, name) for name in store.specs}
+        at_start = [name for name in store.specs if name not in store.options.on_demand]
+        runners = {name: await asyncio.to_thread(store.load, name) for name in at_start}
         settings = BackendSettings(number, kind=store.kind, node=node_name(), links=options)
-        processes.append(BackendProcess(settings, runners, resolve))
+        processes.append(BackendProcess(settings, runners, resolve, store))
         await processes[-1].start()
     others = 0 if start_others is None else await start_others(await resolve())
     ports = ServerOptions(host="127.0.0.1", grpc_port=0, http_port=0, reuse_port=False)
@@ -67,6 +68,7 @@ async def serve_here(
         server=ports,
         shared_memory=shared_memory,
         client_memory=given.frontend.client_memory,
+        repository_open=given.repository == "open",
         links=options,
     )
     frontend = FrontendProcess(own, registry(given), resolve)

@@ -23,6 +23,7 @@ from benchmarks.figures import Figure, run_parts
 from benchmarks.isolation import isolation_figures
 from benchmarks.one_process import serve_here
 from benchmarks.sequences import sequences_under_fire
+from benchmarks.triton_client import compared
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.service import InferenceStub
 from fermata.clients.wire.tensors import add_input, from_array, response_tensors, to_array
@@ -34,6 +35,7 @@ PARTS = {
     "sequences": "interleaved sequences on two backends, one of which is killed",
     "bad": "requests that do not fit the signature",
     "isolation": "two applications with conflicting libraries on one backend",
+    "tritonclient": "every method of a stock tritonclient, with sound and unsound arguments",
 }
 ROWS = 16
 ROWS_PER_S = 200
@@ -308,6 +310,10 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
         name = "two applications with conflicting libraries on one backend"
         yield Figure(f"{name}: goodput over one process", ratio, "x", 0.9)
         yield Figure(f"{name}: answers of the other library", wrong, "", 0, at_most=True)
+    if "tritonclient" in parts:
+        count, right = asyncio.run(compared())
+        yield Figure("calls of tritonclient's methods, sound and unsound", count, "calls", 140)
+        yield Figure("of these answered as Triton's documents say", right / count, "", 1.0)
 
 
 def main() -> None:

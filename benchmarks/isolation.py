@@ -138,9 +138,12 @@ async def played(config: Mapping[str, Any], path: str, seconds: float, one: bool
 
 
 async def isolation_figures(quick: bool) -> tuple[float, int]:
-    """Goodput of isolated applications over that of one process, and wrong answers."""
+    """Goodput of isolated applications over that of one process, and wrong answers.
+
+    The best of several rounds counts for each: whatever else a machine does only takes away.
+    """
     seconds, rounds = (5.0, 1) if quick else (10.0, 3)
-    good = {True: 0, False: 0}
+    best = {True: 0, False: 0}
     wrong = 0
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
@@ -157,9 +160,9 @@ async def isolation_figures(quick: bool) -> tuple[float, int]:
                 found = await played(config_of({} if one else environments), path, seconds, one)
                 kind = "one process" if one else "processes of their own"
                 print(f"  {kind}: {found.good / seconds:.1f} good a second", file=sys.stderr)
-                good[one] += found.good
+                best[one] = max(best[one], found.good)
                 wrong += found.wrong
-    return good[False] / max(1, good[True]), wrong
+    return best[False] / max(1, best[True]), wrong
 
 
 if __name__ == "__main__":

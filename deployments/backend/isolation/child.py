@@ -56,7 +56,7 @@ class Start(NamedTuple):
     outputs: int = 0
 
 
-class Place(NamedTuple):
+class ArrayPlace(NamedTuple):
     """An array in shared memory."""
 
     kind: str
@@ -71,7 +71,7 @@ class Column(NamedTuple):
 
     name: str
     listed: bool
-    places: list[Place]
+    places: list[ArrayPlace]
 
 
 class Question(NamedTuple):
@@ -84,7 +84,7 @@ class Question(NamedTuple):
     ids: Sequence[int] = ()
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """A message of the process: outputs, what it says of itself once it is loaded, or an error."""
 
     columns: Sequence[Column] = ()
@@ -104,7 +104,7 @@ class Channel:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
 
-    def send(self, message: Question | Answer) -> None:
+    def send(self, message: Question | Reply) -> None:
         data = json.dumps(message).encode()
         self.connection.sendall(LENGTH.pack(len(data)) + data)
 
@@ -134,13 +134,13 @@ class SharedArrays:
         self.file = file
         self.map: mmap.mmap | None = None
 
-    def write(self, arrays: Sequence[Array]) -> list[Place]:
+    def write(self, arrays: Sequence[Array]) -> list[ArrayPlace]:
         """Put arrays in place of those before."""
         packed = [_packed(array) if array.dtype.kind in TEXTS else array for array in arrays]
         places, at = [], 0
         for given, array in zip(arrays, packed):  # noqa: B905 - Python 3.9 has no strict
             kind = "" if given.dtype.kind in TEXTS else array.dtype.str
-            places.append(Place(kind, list(given.shape), at, array.nbytes))
+            places.append(ArrayPlace(kind, list(given.shape), at, array.nbytes))
             at += -(-array.nbytes // ALIGNMENT) * ALIGNMENT
         whole = self._mapped(at, grow=True)
         for place, array in zip(places, packed):  # noqa: B905
@@ -149,7 +149,7 @@ class SharedArrays:
                 there.reshape(array.shape)[...] = array
         return places
 
-    def read(self, places: Sequence[Place]) -> list[Array]:
+    def read(self, places: Sequence[ArrayPlace]) -> list[Array]:
         """Copies of the arrays at these places: the next ones are written over them."""
         end = max((each.start + each.length for each in places), default=0)
         whole = self._mapped(end, grow=False)
@@ -185,7 +185,7 @@ class SharedArrays:
         """The arrays, or lists of arrays, that the other process put there."""
         found: dict[str, Value] = {}
         for name, listed, places in columns:
-            rows = self.read([Place(*each) for each in places])
+            rows = self.read([ArrayPlace(*each) for each in places])
             found[name] = rows if listed else rows[0]
         return found
 
@@ -223,7 +223,7 @@ class Child:
         self.inputs = inputs
         self.outputs = outputs
 
-    def answer(self, asked: Question) -> Answer:
+    def answer(self, asked: Question) -> Reply:
         """The answer to one message; the reason where it failed."""
         doing = {"run": self.run, "end_sequences": self.end_sequences, "check": self.check}
         try:
@@ -233,31 +233,31 @@ class Child:
             _release_memory()
             return described(error)
 
-    def run(self, asked: Question) -> Answer:
+    def run(self, asked: Question) -> Reply:
         given = self.inputs.read_values(asked.columns)
         found = self.model(given if asked.named else given[BARE])
         named = isinstance(found, Mapping)
-        return Answer(self.outputs.write_values(found if named else {BARE: found}), named)
+        return Reply(self.outputs.write_values(found if named else {BARE: found}), named)
 
-    def end_sequences(self, asked: Question) -> Answer:
+    def end_sequences(self, asked: Question) -> Reply:
         self.model.end_sequences(asked.ids)
-        return Answer()
+        return Reply()
 
-    def check(self, asked: Question) -> Answer:
+    def check(self, asked: Question) -> Reply:
         """Whether the model's device still runs something."""
         torch = _torch_on_gpu()
         if hasattr(self.model, "check_device"):
             self.model.check_device()
         elif torch is not None:
             torch.zeros(1, device="cuda").add_(1).item()
-        return Answer()
+        return Reply()
 
 
-def described(error: BaseException) -> Answer:
+def described(error: BaseException) -> Reply:
     """An error in one line."""
     reason = " ".join(str(error).split())[:REASON_LENGTH_MAX]
     memory = isinstance(error, MemoryError)
-    return Answer(failed=type(error).__name__, reason=reason, memory=memory)
+    return Reply(failed=type(error).__name__, reason=reason, memory=memory)
 
 
 def _torch_on_gpu() -> Any:
@@ -313,7 +313,7 @@ def main(start: Start) -> None:
         raise
     torch = _torch_on_gpu()
     held = 0 if torch is None else int(torch.cuda.memory_reserved())
-    channel.send(Answer(held_bytes=held, ends_sequences=hasattr(model, "end_sequences")))
+    channel.send(Reply(held_bytes=held, ends_sequences=hasattr(model, "end_sequences")))
     child = Child(model, SharedArrays(start.inputs), SharedArrays(start.outputs))
     while True:
         asked = channel.receive()

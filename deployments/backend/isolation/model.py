@@ -22,9 +22,9 @@ from fermata.deployments.backend.execution.tensors import held_as
 from fermata.deployments.backend.isolation import child as child_file
 from fermata.deployments.backend.isolation.child import (
     BARE,
-    Answer,
     Channel,
     Question,
+    Reply,
     SharedArrays,
     Start,
 )
@@ -82,18 +82,18 @@ class ModelProcess:
                 start_new_session=True,
             )
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: Question) -> Reply:
         """The answer to one message; ProcessEndedError where none comes any more."""
         with suppress(OSError):
             self.channel.send(question)
         return self.answer()
 
-    def answer(self) -> Answer:
+    def answer(self) -> Reply:
         """The next message."""
         found = self.channel.receive()
         if found is None:
             raise ProcessEndedError(self.wait())
-        return Answer(*found)
+        return Reply(*found)
 
     def wait(self) -> str:
         """How it ended; killed if it has closed its channel and does not end."""
@@ -271,7 +271,7 @@ class IsolatedModel:
             raise ProcessEndedError(f"{self.reason}, and the state of its sequences is lost")
         return process
 
-    def _ask(self, process: ModelProcess, question: Question) -> Answer:
+    def _ask(self, process: ModelProcess, question: Question) -> Reply:
         try:
             told = process.ask(question)
         except ProcessEndedError:

@@ -7,7 +7,7 @@ from fermata.router.core.engine import Engine
 from fermata.router.core.queries.budgets import StageBudget, fit
 from fermata.router.core.queries.flow import Flow
 from fermata.router.core.queries.pipeline import Pipeline
-from fermata.router.core.queries.table import Query, QueryTable
+from fermata.router.core.queries.query_table import Query, QueryTable
 from fermata.simulator.pipelines.bound import stage_budgets
 from fermata.simulator.scenario.scenario import Scenario
 

@@ -71,10 +71,9 @@ def play(document: Scenario, load_rps: float, rule: str = "door") -> RunReport:
 
 def with_rule(scenario: Scenario, rule: str) -> Scenario:
     """The scenario with another rule, and the policies that belong to it."""
-    policy, options = stage_policy(rule)
     numbers = {each for spec in scenario.pipelines for each in spec.graph.applications}
     applications = tuple(
-        replace(each, policy=policy, policy_options=options) if number in numbers else each
+        replace(each, policy=stage_policy(rule)) if number in numbers else each
         for number, each in enumerate(scenario.applications)
     )
     return replace(scenario, pipeline_rule=rule, applications=applications)
@@ -99,7 +98,7 @@ def play_scene(name: str, scenario: Scenario) -> Played:
     beaten_by: list[str] = []
     over: dict[str, float] = {}
     for rule in PEERS:
-        over[rule] = own.good_rps / max(1e-9, play(scenario, 1.3 * peak_rps, rule).good_rps)
+        over[rule] = own.good_rps / max(1.0, play(scenario, 1.3 * peak_rps, rule).good_rps)
         above = play(scenario, (peak + NEAR + STEP) * bound, rule)
         if above.worst_bad_rate <= BAD_RATE_MAX:
             beaten_by.append(rule)

@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-INTERPRETED = ("__init__.py", "catalog.py", "application.py")
+INTERPRETED = ("__init__.py", "catalog.py", "application.py", "query_table.py")
 """The catalog reads options by reflection, once, at start: nothing to gain there. Files of users
-extend the application, which no native class allows."""
+extend the application, and simulations the query table, which no native class allows."""
 
 MARK = ".compiled-core"
 """A folder that has this file was made here, and may be made anew."""

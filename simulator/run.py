@@ -5,7 +5,7 @@ import random
 import time
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ from fermata.simulator.assembly import assemble, spreads
 from fermata.simulator.cluster import COMPLETION, CONTROL, START_FAULT, EmulatedCluster
 from fermata.simulator.contents import Contents, draw_contents
 from fermata.simulator.pipelines.play import PipelineLog, QueryPlay, is_good
-from fermata.simulator.pipelines.rules import PARTITIONED, backends_by_stage
+from fermata.simulator.pipelines.rules import with_homes
 from fermata.simulator.rows import draw_rows
 from fermata.simulator.scaling import EpochLog, ScalingControl, WindowLog
 from fermata.simulator.scenario.scenario import Scenario
@@ -94,8 +94,7 @@ class Driver:
         contents: Contents | None = None,
     ) -> None:
         """`arrivals` and `contents` take the place of those that the scenario describes."""
-        if scenario.pipeline_rule in PARTITIONED and scenario.pipelines:
-            scenario = replace(scenario, homes=backends_by_stage(scenario))
+        scenario = with_homes(scenario)
         self.progress = progress
         self.given = scenario, generate(scenario) if arrivals is None else arrivals
         """Applications and requests as the file has them: logs are in its terms."""
@@ -143,15 +142,18 @@ class Driver:
         self.sides = [
             variant.input_size for each in scenario.applications for variant in each.variants
         ]
-        self.queries: QueryPlay | None = None
-        if scenario.pipelines:
-            serving = [family.serving for family in families]
-            self.queries = QueryPlay(scenario, self.engine, serving, self._new_rid)
+        self.queries = self._pipelines()
         self.control: ScalingControl | None = None
         if scenario.scales:
             self.control = ScalingControl(
                 scenario, self.engine, self.ownership, self.cluster.enter_control
             )
+
+    def _pipelines(self) -> QueryPlay | None:
+        if not self.scenario.pipelines:
+            return None
+        serving = [family.serving for family in self.families]
+        return QueryPlay(self.scenario, self.engine, serving, self._new_rid)
 
     def _new_rid(self) -> int:
         """Number one more request, of a query; it is kept behind all that arrives."""
@@ -215,7 +217,6 @@ class Driver:
         arrivals, uplinks = self.arrivals, self.uplinks
         count = len(arrivals.at_ns)
         hard_limit_ns = self._begin()
-        queries_from = len(hard_limit_ns)
         index = events = now_ns = first = last = peeked = 0
         at_ns = [NEVER]
         peek_ns, peek_rid = self._peeks()
@@ -243,10 +244,10 @@ class Driver:
                 self._on_agenda(now_ns)
             elif arrival_ns <= wake_ns:
                 now_ns = arrival_ns
-                if application[here] >= queries_from:
-                    self._on_query(now_ns, index, application[here], slo_ns[here])
+                number = application[here]
+                if number >= len(hard_limit_ns):
+                    self._on_query(now_ns, index, number, slo_ns[here])
                 elif uplinks is None:
-                    number = application[here]
                     deadline_ns = now_ns + slo_ns[here]
                     expires_at_ns = max(deadline_ns, now_ns + hard_limit_ns[number])
                     who = client[here], priority[here]
@@ -256,8 +257,7 @@ class Driver:
                         self._add_wishes(request)
                     engine.on_request(now_ns, request)
                 elif not uplinks.capture(now_ns, index, client[here]):
-                    self.end_ns[index] = DROPPED
-                    self.reasons[index] = NOT_SENT
+                    self._not_sent(index)
                 index += 1
             else:
                 now_ns = max(now_ns, wake_ns)
@@ -267,8 +267,6 @@ class Driver:
                 engine.on_time(now_ns)
             while outbox.effects:
                 self._carry_out(now_ns)
-            if self.queries is not None and self.queries.table.ended:
-                self._end_queries(self.queries)
             events += 1
             if self.progress is not None and events % PROGRESS_EVERY == 0:
                 self.progress(index / max(1, count))
@@ -278,6 +276,11 @@ class Driver:
     def _on_query(self, now_ns: int, qid: int, number: int, slo_ns: int) -> None:
         assert self.queries is not None
         self.queries.arrive(now_ns, qid, number, slo_ns)
+        self._end_queries(self.queries)
+
+    def _not_sent(self, rid: int) -> None:
+        self.end_ns[rid] = DROPPED
+        self.reasons[rid] = NOT_SENT
 
     def _end_queries(self, queries: QueryPlay) -> None:
         """Note queries that have ended where arrivals are noted. They have no batch of their own:
@@ -360,6 +363,7 @@ class Driver:
                 self._record(now_ns, subject, batch.requests, started_at_ns)
                 if self.queries is not None:
                     self.queries.on_done(now_ns, batch, started_at_ns, run_ns)
+                    self._end_queries(self.queries)
                 self.engine.on_done(now_ns, subject, run_ns)
                 if self.control is not None:
                     self.control.on_done(now_ns, subject, batch)
@@ -410,6 +414,7 @@ class Driver:
                 self.reasons[rid] = effect.reason
                 if self.queries is not None:
                     self.queries.table.on_drop(now_ns, rid, effect.reason)
+                    self._end_queries(self.queries)
                 if self.sequences is not None:
                     self.sequences.on_drop(effect)
                 if self.uplinks is not None:

@@ -9,8 +9,8 @@ from fermata.router.core.engine import Engine
 from fermata.router.core.events import Dispatch, Drop
 from fermata.router.core.queries.flow import RULES, QueryRules
 from fermata.router.core.queries.pipeline import Pipeline
-from fermata.router.core.queries.table import Query, QueryTable
-from fermata.router.policies.stages import STAGES, StageThread
+from fermata.router.core.queries.query_table import Query, QueryTable
+from fermata.router.policies.pipelines.stages import STAGES, StageThread
 
 FanOutOf = Callable[[int, int], int]
 """Requests that a result of a stage makes on an edge."""

@@ -29,6 +29,7 @@ from fermata.router.policies.jellyfish.decision import SELECTIONS
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
 from fermata.router.policies.lookahead.market import Market
 from fermata.router.policies.lookahead.source import LookaheadQueue
+from fermata.router.policies.pipelines.stages import STAGES, StageThread
 from fermata.router.policies.ramsis.chain.problem import BALANCINGS, REWARDS
 from fermata.router.policies.ramsis.laws import check_ramsis
 from fermata.router.policies.ramsis.options import RamsisOptions
@@ -39,7 +40,6 @@ from fermata.router.policies.routing.deadline import DeadlineRouting, RoutingOpt
 from fermata.router.policies.sequences import SEQUENCES, SequenceOptions, SequenceQueues
 from fermata.router.policies.sneakpeek import options as sneakpeek
 from fermata.router.policies.sneakpeek.source import WindowScheduler
-from fermata.router.policies.stages import STAGES, StageThread
 
 Build = Callable[[Sequence[Family], Any, random.Random], list[Source]]
 

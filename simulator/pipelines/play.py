@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import GOOD, Batch
-from fermata.router.core.queries.table import Query, QueryTable
+from fermata.router.core.queries.query_table import Query, QueryTable
 from fermata.simulator.pipelines.rules import table_of
 from fermata.simulator.scenario.pipeline_spec import FanOutSpec
 from fermata.simulator.scenario.scenario import Scenario

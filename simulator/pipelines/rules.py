@@ -1,13 +1,15 @@
 """Other rules for pipelines, as published, on the same engine and the same query table."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from fermata.foundation.units import NEVER
 from fermata.router.core.engine import Engine
+from fermata.router.core.queries.aim import BatchAim
 from fermata.router.core.queries.budgets import StageBudget, fit
 from fermata.router.core.queries.flow import Flow
 from fermata.router.core.queries.pipeline import Pipeline
-from fermata.router.core.queries.table import Query, QueryTable
+from fermata.router.core.queries.query_table import Query, QueryTable
 from fermata.simulator.pipelines.bound import stage_budgets
 from fermata.simulator.scenario.scenario import Scenario
 
@@ -61,7 +63,15 @@ class ProactiveTable(OpenTable):
         return NEVER, size
 
 
-class SplitTable(OpenTable):
+class EagerTable(OpenTable):
+    """Stages that hold nobody: whoever waits leaves with the next backend."""
+
+    def aim(self) -> None:
+        for application in self.budgets:
+            self.engine.sources[application].aim_at(BatchAim(1, NEVER, 1, 0))
+
+
+class SplitTable(EagerTable):
     """A part of the SLO for each stage, whatever is left of the others'."""
 
     def split(self, budgets: dict[int, StageBudget] | None) -> "SplitTable":
@@ -77,7 +87,7 @@ class SplitTable(OpenTable):
         return min(now_ns + part_ns, query.deadline_ns), NEVER
 
 
-class InheritTable(OpenTable):
+class InheritTable(EagerTable):
     """Every stage has the deadline of the whole query."""
 
     def dates(self, now_ns: int, query: Query, place: int) -> tuple[int, int]:
@@ -131,6 +141,13 @@ def backends_by_stage(scenario: Scenario) -> tuple[int, ...]:
 
 PARTITIONED = frozenset(("inferline", "clipper++"))
 """Rules by which each stage has backends of its own."""
+
+
+def with_homes(scenario: Scenario) -> Scenario:
+    """The scenario, with a home for each backend where its rule gives stages their own."""
+    if not scenario.pipelines or scenario.pipeline_rule not in PARTITIONED:
+        return scenario
+    return replace(scenario, homes=backends_by_stage(scenario))
 
 
 def table_of(

@@ -1,6 +1,6 @@
 """Pipelines of a scenario file: stages, edges and fan-out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fermata.applications.application import Application
@@ -15,12 +15,6 @@ FAN_OUT_KEYS = ("mean", "law")
 LAWS = ("geometric", "fixed")
 PIPELINE_RULES = ("door", "per-stage", "nexus", "inferline", "clipper++", "pard")
 """The router's own comes first; see docs/pipelines.md."""
-STAGE_POLICIES: Mapping[str, tuple[str, Mapping[str, object]]] = {
-    "nexus": ("partitioned", {}),
-    "inferline": ("eager", {"drop_window": 0.0}),
-    "clipper++": ("eager", {"drop_window": 0.0}),
-}
-"""Policies of stages, where they are not the router's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +123,7 @@ def _read_fan_out(stage: Fields) -> FanOutSpec:
         for step in row.rows("mean", ("from_s", "mean"))
     ]
     if not steps or steps[0][0] != 0 or sorted(steps) != steps:
-        refuse(row.name("mean"), given["mean"], "from_s must begin with 0 and rise")
+        refuse(row.name("mean"), row.items("mean"), "from_s must begin with 0 and rise")
     return FanOutSpec(tuple(steps), law)
 
 
@@ -152,16 +146,14 @@ def as_stages(
             weight = application.weight if application.name in weighed else 0.0
             application = replace(application, weight=weight)
             if not application.policy:
-                policy, options = stage_policy(rule)
-                application = replace(application, policy=policy, policy_options=options)
+                application = replace(application, policy=stage_policy(rule))
         found.append(application)
     return tuple(found)
 
 
-def stage_policy(rule: str) -> tuple[str, dict[str, object]]:
-    """The policy of stages by a rule, and its options."""
-    policy, options = STAGE_POLICIES.get(rule, ("stages", {}))
-    return policy, dict(options)
+def stage_policy(rule: str) -> str:
+    """The policy of stages by a rule."""
+    return "partitioned" if rule == "nexus" else "stages"
 
 
 def shares_of(

@@ -191,10 +191,8 @@ def build_scenario(
     top: Fields, given: tuple[Application, ...], needs_rate: bool = True
 ) -> Scenario:
     """The scenario of these options and these applications, as files declare them."""
-    applications = _simulated(given)
-    pipelines = read_pipelines(top, applications)
     rule = top.choice("pipeline_rule", PIPELINE_RULES, PIPELINE_RULES[0])
-    applications = as_stages(top, applications, pipelines, rule)
+    applications, pipelines = _pipelined(top, _simulated(given), rule)
     groups = read_backends(top, "backends")
     backends = sum(group.count for group in groups)
     options = top.mapping("policy_options")
@@ -251,6 +249,14 @@ def build_scenario(
     )
 
 
+def _pipelined(
+    top: Fields, applications: tuple[Application, ...], rule: str
+) -> tuple[tuple[Application, ...], tuple[PipelineSpec, ...]]:
+    """The applications, those that are stages as such, and the pipelines."""
+    pipelines = read_pipelines(top, applications)
+    return as_stages(top, applications, pipelines, rule), pipelines
+
+
 def _read_shares(
     top: Fields,
     applications: tuple[Application, ...],
@@ -264,7 +270,9 @@ def _read_shares(
         if top.has(key):
             refuse(key, top.data[key], "does not go with pipelines; leave one of them out")
     if arrivals.process == "periodic" or arrivals.rps_of:
-        refuse("arrivals", top.data["arrivals"], "must be shared by weight, as poisson ones are")
+        refuse(
+            "arrivals", top.data.get("arrivals"), "must be shared by weight, as poisson ones are"
+        )
     return shares_of(applications, pipelines)
 
 

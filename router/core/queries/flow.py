@@ -17,7 +17,7 @@ class QueryRules:
     """How often target batches are chosen anew, at most."""
     room: float = 0.95
     """Part of the SLO that target batches may take."""
-    share_first: float = 0.85
+    share_first: float = 0.9
     """The share of the SLO by which a query must be estimated to end, before any has ended."""
     share_min: float = 0.4
     share_max: float = 1.0
@@ -25,11 +25,11 @@ class QueryRules:
     """Queries that must have ended before the share is changed."""
     loss_tolerated: float = 0.005
     """Of queries on which backend time was spent."""
-    shrink: float = 2.0
+    shrink: float = 1.0
     """Times the loss, the share shrinks; by no more than the next."""
-    shrink_max: float = 0.05
-    grow: float = 0.0025
-    grow_unharmed: float = 0.01
+    shrink_max: float = 0.02
+    grow: float = 0.005
+    grow_unharmed: float = 0.02
     """It grows by so much where none was lost."""
     waited_tolerated: float = 0.1
     """Of queries that were let in, those that waited and never ran. They cost no backend time, but

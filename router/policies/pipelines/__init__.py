@@ -1,0 +1,1 @@
+"""Policies of the stages of pipelines."""

@@ -1,0 +1,42 @@
+"""Pipelines under load: the door keeps the goodput, other rules play on the same engine."""
+
+import pytest
+
+from benchmarks.pipelines import play
+from fermata.simulator.pipelines.bound import bound_rps
+from fermata.simulator.pipelines.draw import told_scenes
+from fermata.simulator.scenario.pipeline_spec import PIPELINE_RULES
+from fermata.simulator.scenario.scenario import Scenario, read_scenario
+
+
+def scene(name: str) -> Scenario:
+    document = {"seed": 3, "rate_rps": 1, "duration_s": 0.8, "warmup_s": 0.8, **told_scenes()[name]}
+    return read_scenario(document)
+
+
+def test_overload_costs_no_goodput_and_no_backend_time() -> None:
+    scenario = scene("C")
+    bound = bound_rps(scenario)
+    result = play(scenario, 1.5 * bound)
+    (pipeline,) = result.pipelines
+    assert result.good_rps > 0.85 * bound
+    assert pipeline.wasted < 0.01
+    assert pipeline.refused > 0
+    # Dropping at each stage, when it is too late, loses most of it.
+    assert play(scenario, 1.5 * bound, "per-stage").good_rps < 0.6 * result.good_rps
+
+
+@pytest.mark.parametrize("rule", PIPELINE_RULES)
+def test_below_capacity_every_rule_answers_most_queries(rule: str) -> None:
+    scenario = scene("A")
+    result = play(scenario, 0.5 * bound_rps(scenario), rule)
+    (pipeline,) = result.pipelines
+    assert sum(pipeline.ends.values()) == pipeline.requests > 0
+    assert result.good_rps > 0.7 * result.offered_rps
+    assert pipeline.bottleneck in ("stage-0", "stage-1")
+
+
+def test_a_run_is_the_same_every_time() -> None:
+    scenario = scene("A")
+    first, second = (play(scenario, bound_rps(scenario)) for _ in range(2))
+    assert first.pipelines == second.pipelines

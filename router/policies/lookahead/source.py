@@ -207,6 +207,12 @@ class LookaheadQueue(CentralQueue):
         self.demand.set(self.signals, busy if self.rate.rps > 0.0 else 0.0)
         self._follow_load()
 
+    def _free_backends(self) -> int:
+        """Backends of the fastest kind that can be had: slower ones may stay idle for long."""
+        if self.fleet.speed:
+            return self.desk.free_of_kind(self, self.fleet.kind)
+        return super()._free_backends()
+
     def _strangers(self) -> float:
         """Backends that applications outside the market keep busy."""
         return self.others if len(self.market.stakes) == 1 else 0.0

@@ -25,21 +25,25 @@ from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.deferred_kinds import HoldSizes, KindCandidate, hold_sizes
 from fermata.router.policies.deferred_options import DeferredOptions
 from fermata.router.policies.family import Family
-from fermata.router.policies.sizing import full_size, learn_slo_ns, target_size
+from fermata.router.policies.sizing import (
+    LOSSES,
+    after_batch,
+    after_loss,
+    full_size,
+    learn_slo_ns,
+    overload_window,
+    target_size,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class DeferredRules:
-    """Limits by which a model is taken to be silent, bursty, or in overload."""
+    """Limits by which a model is taken to be silent, or bursty."""
 
     silent_ns: int = 2 * SECOND
     """A model without arrivals for so long counts no demand."""
     bursty: float = 0.5
     """Arrivals whose rate after a lull is below this share of the mean come in bursts."""
-    losing: float = 0.05
-    """A model that lately lost more than this share of its requests is in overload."""
-    loss_memory: float = 0.01
-    """Weight of the newest request in that share."""
 
 
 class ModelThread(Source):
@@ -215,7 +219,8 @@ class ModelThread(Source):
             variant = self.variant
             if self.family is not None:
                 variant = suited(self.family, slot, variant, taken)
-            self._count_served(len(taken))
+            if self.lost > 0.0:
+                self.lost = after_batch(self.lost, len(taken))
             batch = Batch(variant, taken, size)
         if len(self.queue) != waiting:
             # A bid that has only been offered the wrong backend stands as it is.
@@ -307,7 +312,7 @@ class ModelThread(Source):
         taken, variant = self.queue.pop_rows(candidate.first, size), self.variant
         if self.family is not None:
             variant = suited(self.family, slot, variant, taken)
-        self._count_served(len(taken))
+        self.lost = after_batch(self.lost, len(taken))
         return Batch(variant, taken, size)
 
     def _hold_until_ns(self, first: int, size: int) -> int:
@@ -348,12 +353,15 @@ class ModelThread(Source):
 
         A head goes if it fits no batch at all, or if the queue could fill the window but the head
         would not let it: waiting for it would keep every later batch small (docs/papers.md).
-        In overload some have to go anyway, and the window is wider (`_window_in_overload`).
+        In overload some have to go anyway, and the window is wider (`overload_window`).
         With a backend to spare the others have one of their own, and nobody needs to go.
         """
         queue, window = self.queue, self.window
-        if self.lost > self.rules.losing and not spare and not queue.extra:
-            window = max(window, self._window_in_overload(start_at_ns))
+        if self.lost > LOSSES.losing and not spare and not queue.extra:
+            desk = self.desk
+            backends = desk.backends_of_kind(self.kind) if self.mixed else desk.backends_for(self)
+            wide = overload_window(queue, self.plan_ns, start_at_ns, backends)
+            window = max(window, wide)
         while len(queue) > 0:
             # Index 0 of the table is a batch of nobody, which fits any budget from 0 up.
             first = queue.first()
@@ -361,25 +369,12 @@ class ModelThread(Source):
             fits = queue.fill(room, queue.head) if queue.extra else min(room, len(queue))
             if fits > 0 and (room >= window or spare or queue.rows < window):
                 return fits
-            self.lost += self.rules.loss_memory * (1.0 - self.lost)
+            self.lost = after_loss(self.lost)
             if fits > 0:
                 self.outbox.drop(queue.pop(), DropReason.WINDOW)
                 continue
             self.drop_late(queue.pop(), self.variant, first.deadline_ns, self.kind)
         return 0
-
-    def _window_in_overload(self, start_at_ns: int) -> int:
-        """The largest batch that can be filled; or less, where the next backend comes so soon that
-        a head which is passed over could still run there."""
-        plan_ns, desk = self.plan_ns, self.desk
-        full = self.queue.largest_full(start_at_ns, plan_ns.__getitem__, self.cost.size_max)
-        backends = desk.backends_of_kind(self.kind) if self.mixed else desk.backends_for(self)
-        next_ns = plan_ns[full] // max(1, backends)
-        return min(full, bisect_right(plan_ns, next_ns + plan_ns[1]) - 1)
-
-    def _count_served(self, count: int) -> None:
-        if self.lost > 0.0:
-            self.lost *= (1.0 - self.rules.loss_memory) ** count
 
     # Batch sizes that the model's rate and SLO allow
 

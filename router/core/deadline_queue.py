@@ -1,6 +1,7 @@
 """A queue ordered by deadline: clients of one model may differ in SLO."""
 
 from bisect import insort_right
+from collections.abc import Callable
 
 from fermata.router.core.events import Request, count_within, rows_of
 
@@ -35,6 +36,19 @@ class DeadlineQueue:
         """Places taken by as many requests from an index of `items` on as fit so many."""
         items = self.items
         return rows_of(items[first : first + count_within(items, rows, first)])
+
+    def largest_full(self, start_at_ns: int, run_ns: Callable[[int], int], size_max: int) -> int:
+        """Size of the largest batch that those with most time fill, all of them in time; 0: none.
+        A larger batch is never full where a smaller one is not."""
+        items = self.items
+        low, high = 0, min(len(items) - self.head, size_max)
+        while low < high:
+            size = (low + high + 1) // 2
+            if items[-size].deadline_ns >= start_at_ns + run_ns(size):
+                low = size
+            else:
+                high = size - 1
+        return low
 
     def first(self) -> Request:
         return self.items[self.head]

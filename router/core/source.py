@@ -474,6 +474,10 @@ class SourceContext:
         """How many of them can be had, at most; in a grant the one offered counts."""
         raise NotImplementedError
 
+    def free_of_kind(self, source: Source, kind: int) -> int:
+        """The same of one kind alone."""
+        raise NotImplementedError
+
     def backends_of_kind(self, kind: int) -> int:
         """How many backends of a kind the pool has."""
         raise NotImplementedError

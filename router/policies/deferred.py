@@ -25,7 +25,15 @@ from fermata.router.policies.content_upgrade import suited
 from fermata.router.policies.deferred_kinds import HoldSizes, KindCandidate, hold_sizes
 from fermata.router.policies.deferred_options import DeferredOptions
 from fermata.router.policies.family import Family
-from fermata.router.policies.sizing import full_size, learn_slo_ns, target_size
+from fermata.router.policies.sizing import (
+    LOSSES,
+    after_batch,
+    after_loss,
+    full_size,
+    learn_slo_ns,
+    overload_window,
+    target_size,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,8 @@ class ModelThread(Source):
     """Whether it has several; `size` is 0 then."""
     framed = False
     """Whether some request has had to start before its successor came."""
+    lost = 0.0
+    """Share of its requests that it has lately dropped."""
 
     def __init__(
         self,
@@ -212,6 +222,8 @@ class ModelThread(Source):
             variant = self.variant
             if self.family is not None:
                 variant = suited(self.family, slot, variant, taken)
+            if self.lost > 0.0:
+                self.lost = after_batch(self.lost, len(taken))
             batch = Batch(variant, taken, size)
         if len(self.queue) != waiting:
             # A bid that has only been offered the wrong backend stands as it is.
@@ -258,9 +270,17 @@ class ModelThread(Source):
         if candidate.kind != self.kind:
             spare = desk.free_backends(self, kind_lane(candidate.kind)) > offered
             return candidate.form(queue, start_at_ns, spare)
-        candidate.size = self._prune(start_at_ns, spare=desk.free_backends(self) > offered)
+        candidate.size = self._prune(start_at_ns, self._has_spare(start_at_ns, offered))
         candidate.first = queue.head
         return candidate.size
+
+    def _has_spare(self, start_at_ns: int, offered: int) -> bool:
+        """Whether more than those offered can be had, of kinds that serve anybody here in time."""
+        items, free = self.queue.items, 0
+        for lane, each in self.candidates.items():
+            if items and start_at_ns + each.cost.plan_ns[1] <= items[-1].deadline_ns:
+                free += self.desk.free_backends(self, lane)
+        return free > offered
 
     def _bid_by_kind(self, now_ns: int, lane: int) -> Bid | None:
         candidate = self.candidates.get(lane)
@@ -295,6 +315,7 @@ class ModelThread(Source):
         taken, variant = self.queue.pop_rows(candidate.first, size), self.variant
         if self.family is not None:
             variant = suited(self.family, slot, variant, taken)
+        self.lost = after_batch(self.lost, len(taken))
         return Batch(variant, taken, size)
 
     def _hold_until_ns(self, first: int, size: int) -> int:
@@ -335,16 +356,23 @@ class ModelThread(Source):
 
         A head goes if it fits no batch at all, or if the queue could fill the window but the head
         would not let it: waiting for it would keep every later batch small (docs/papers.md).
+        In overload some have to go anyway, and the window is wider (`overload_window`).
         With a backend to spare the others have one of their own, and nobody needs to go.
         """
-        queue = self.queue
+        queue, window = self.queue, self.window
+        if self.lost > LOSSES.losing and not spare and not queue.extra:
+            desk = self.desk
+            backends = desk.backends_of_kind(self.kind) if self.mixed else desk.backends_for(self)
+            wide = overload_window(queue, self.plan_ns, start_at_ns, backends)
+            window = max(window, wide)
         while len(queue) > 0:
             # Index 0 of the table is a batch of nobody, which fits any budget from 0 up.
             first = queue.first()
             room = bisect_right(self.plan_ns, first.deadline_ns - start_at_ns) - 1
             fits = queue.fill(room, queue.head) if queue.extra else min(room, len(queue))
-            if fits > 0 and (room >= self.window or spare or queue.rows < self.window):
+            if fits > 0 and (room >= window or spare or queue.rows < window):
                 return fits
+            self.lost = after_loss(self.lost)
             if fits > 0:
                 self.outbox.drop(queue.pop(), DropReason.WINDOW)
                 continue

@@ -1,8 +1,25 @@
-"""Batch sizes that an SLO allows."""
+"""Batch sizes that an SLO allows, and those that overload asks for."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from fermata.foundation.units import SECOND
+from fermata.router.core.deadline_queue import DeadlineQueue
+
+
+@dataclass(frozen=True, slots=True)
+class LossRules:
+    """When a queue counts as in overload."""
+
+    losing: float = 0.05
+    """It has lately lost more than this share of its requests."""
+    memory: float = 0.01
+    """Weight of the newest request in that share."""
+
+
+LOSSES: Final = LossRules()
 
 
 def size_for_half(plan_ns: Sequence[int], slo_ns: int) -> int:
@@ -56,3 +73,24 @@ def full_size(plan_ns: Sequence[int], slo_ns: int, rps: float, guess: int = 1) -
     while size > 1 and not sustains(plan_ns, size, slo_ns, rps, size - 1):
         size -= 1
     return size
+
+
+def after_loss(lost: float, count: int = 1) -> float:
+    """The share of requests lost, once so many more are."""
+    return 1.0 - (1.0 - lost) * (1.0 - LOSSES.memory) ** count
+
+
+def after_batch(lost: float, count: int) -> float:
+    """The share of requests lost, once so many are served."""
+    return lost * (1.0 - LOSSES.memory) ** count
+
+
+def overload_window(
+    queue: DeadlineQueue, plan_ns: Sequence[int], start_at_ns: int, backends: float
+) -> int:
+    """The batch that a head must leave room for where some have to go anyway: the largest that
+    can be filled. It is less where the next backend comes so soon that a head which is passed over
+    could still run there."""
+    full = queue.largest_full(start_at_ns, plan_ns.__getitem__, len(plan_ns) - 1)
+    next_ns = plan_ns[full] / max(1.0, backends)
+    return min(full, bisect_right(plan_ns, next_ns + plan_ns[1]) - 1)

@@ -162,6 +162,29 @@ def test_window_slides_while_the_queue_can_fill_it() -> None:
     assert not bench.engine.outbox.queued
 
 
+@pytest.mark.parametrize("losing", [False, True])
+def test_in_overload_heads_make_room_for_the_largest_full_batch(losing: bool) -> None:
+    bench = Bench(DeferredOptions(hold="eager"))
+    bench.source.window = 2
+    for _ in range(10 if losing else 0):
+        bench.send(0, ms(4.9))  # not even a batch of one would be in time
+    lost = bench.rid
+    bench.send(ms(1), ms(12))
+    bench.advance(ms(2))
+    urgent = bench.send(ms(2), ms(12))
+    others = [bench.send(ms(5), ms(20)) for _ in range(8)]
+    bench.dropped.clear()
+    bench.advance(ms(7))
+    # The backend is free just after 6 ms. The urgent one has less than 8 ms then: room for three.
+    assert bench.ran[0][1] == [lost]
+    if losing:
+        assert bench.ran[1][1] == others
+        assert [rid for _, rid, _ in bench.dropped] == [urgent]
+    else:
+        assert bench.ran[1][1] == [urgent, *others[:2]]
+        assert not bench.dropped
+
+
 def test_candidate_that_expires_is_built_anew() -> None:
     bench = Bench(DeferredOptions(wait_margin=0.0), backends=0)
     for slo_ms in (10, 30, 30):

@@ -182,3 +182,12 @@ def test_variants_are_chosen_by_what_the_kinds_together_can_do(policy: str) -> N
         found.append(played(given))
     assert found[0].accuracy == pytest.approx(found[1].accuracy, abs=0.005)
     assert max(each.bad_rate for each in found) < 0.01
+
+
+@pytest.mark.parametrize("policy", ["deferred", "lookahead"])
+def test_idle_backends_of_no_use_leave_nothing_to_spare(policy: str) -> None:
+    useless = {"count": 2, "kind": "useless", "slower": 6}
+    load: dict[str, Any] = {"slo_ms": 30, "policy": policy, "rate_rps": 800}
+    alone = played(scenario_of([{"count": 1, "kind": "fast"}], **load))
+    beside = played(scenario_of([useless, {"count": 1, "kind": "fast"}], **load))
+    assert beside.bad_rate <= alone.bad_rate + 0.02

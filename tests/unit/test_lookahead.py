@@ -10,6 +10,9 @@ from fermata.router.policies.central.accuracy_hull import Point
 from fermata.router.policies.lookahead.arrival_rate import ArrivalRate
 from fermata.router.policies.lookahead.market import Market, Stake
 from fermata.router.policies.lookahead.values import QueueProblem, solve
+from fermata.simulator.reports.report import report
+from fermata.simulator.run import simulate
+from fermata.simulator.scenario.scenario import read_scenario
 
 
 def linear(alone_ms: float, each_ms: float, sizes: int = 32) -> tuple[int, ...]:
@@ -166,3 +169,22 @@ def test_time_that_is_left_to_who_has_less_of_it_is_theirs() -> None:
     assert parts[0] > even.part_of(wide, 8.0)
     assert parts[1] < even.part_of(long, 8.0)
     assert sum(parts) == pytest.approx(1.0)
+
+
+def test_in_overload_of_one_backend_batches_are_as_full_as_queues_by_size_make_them() -> None:
+    large = {"name": "large", "alpha_ms": 2.0, "beta_ms": 20.0, "accuracy": 0.8}
+    small = {"name": "small", "alpha_ms": 1.0, "beta_ms": 5.0, "accuracy": 0.7}
+    application = {"name": "app", "slo_ms": 30, "variants": [small, large]}
+    bad = {}
+    for policy in ("batch-queues", "lookahead"):
+        document = {
+            "seed": 3,
+            "duration_s": 4,
+            "rate_rps": 1000,
+            "backends": 1,
+            "policy": policy,
+            "applications": [application],
+        }
+        scenario = read_scenario(document)
+        bad[policy] = report(scenario, simulate(scenario)).bad_rate
+    assert bad["lookahead"] <= bad["batch-queues"] + 0.02

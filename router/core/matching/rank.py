@@ -110,6 +110,11 @@ class RankThread(SourceContext):
         free = self.lanes[POOL].free
         return (free & self.standings[source.number][lane].able()).bit_count() if free else 0
 
+    def free_of_kind(self, source: Source, kind: int) -> int:
+        pool = self.lanes[POOL]
+        able = self.standings[source.number][POOL].able()
+        return (pool.free & pool.kinds.get(kind, 0) & able).bit_count()
+
     def backends_of_kind(self, kind: int) -> int:
         pool = self.lanes[POOL]
         return (pool.up & pool.kinds.get(kind, 0)).bit_count()

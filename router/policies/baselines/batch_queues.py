@@ -27,9 +27,8 @@ class BatchQueues(Source):
 
     There is one EDF queue per batch size, with every request in each that it can still be on time
     in. All of them are views of one queue: that of size b is its tail from the first deadline that
-    a batch of b would meet, and it is full if b-th from the end would meet it. A larger batch is
-    never full where a smaller one is not, so a binary search finds the largest. It bids with the
-    run times of the quickest kind of backends; a batch is formed with those of its own.
+    a batch of b would meet, and it is full if b-th from the end would meet it. It bids with the run
+    times of the quickest kind of backends; a batch is formed with those of its own.
     """
 
     hears_kinds = True
@@ -125,22 +124,16 @@ class BatchQueues(Source):
     def _largest_full(self, start_at_ns: int, slot: Slot | None) -> int:
         """Size of the largest batch that the queue can fill with requests in time; 0 if none.
         Without a slot it starts on any backend, its lead time after then."""
-        items = self.queue.items
-        plan_ns = self.plan_ns
-        lead_ns = self.lead.ns
-        size_max = self.cost.size_max if slot is None else slot.size_max(self.variant)
-        low, high = 0, min(len(self.queue), size_max)
-        while low < high:
-            size = (low + high + 1) // 2
-            if slot is None:
-                run_ns = lead_ns(size) + plan_ns[size]
-            else:
-                run_ns = slot.plan_ns(self.variant, size)
-            if items[-size].deadline_ns >= start_at_ns + run_ns:
-                low = size
-            else:
-                high = size - 1
-        return low
+        if slot is not None:
+            variant, offered = self.variant, slot
+            size_max = offered.size_max(variant)
+            return self.queue.largest_full(
+                start_at_ns, lambda size: offered.plan_ns(variant, size), size_max
+            )
+        plan_ns, lead_ns = self.plan_ns, self.lead.ns
+        return self.queue.largest_full(
+            start_at_ns, lambda size: lead_ns(size) + plan_ns[size], self.cost.size_max
+        )
 
     def _first_in_time(self, end_at_ns: int, size: int) -> int:
         """Where the batch of that size begins: the first request whose deadline it meets."""

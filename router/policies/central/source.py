@@ -226,6 +226,10 @@ class CentralQueue(Source):
         least = 1.0 if self.share == 1.0 else max(1, able) * self.share
         return max(least, able - self.others)
 
+    def _free_backends(self) -> int:
+        """Backends that can be had for those who wait."""
+        return self.desk.free_backends(self)
+
     def _points(self, end_in_ns: int) -> list[Point]:
         points = reachable(self.spaced, self.accuracy, end_in_ns, SECOND / self.gap_ns)
         if points:
@@ -262,7 +266,7 @@ class CentralQueue(Source):
         accuracy of a request that runs at its best."""
         # Those for whom a backend is free do not wait; the others for one after the other.
         waiting = len(self.queue) + len(self.constrained)
-        queued_ns = max(0, waiting - self.desk.free_backends(self)) * self.turn_ns
+        queued_ns = max(0, waiting - self._free_backends()) * self.turn_ns
         backends = self.each_ns / self.gap_ns
         ahead_ns = self.under_way.left_ns(now_ns) - self.under_way.usual_ns(backends)
         # Between two grants the queue grows to a batch and falls again: half a turn is no wait.
@@ -273,10 +277,9 @@ class CentralQueue(Source):
     # Bid and grant
 
     def bid(self, now_ns: int, lane: int) -> Bid | None:
-        desk, queue = self.desk, self.queue
+        queue = self.queue
         start_at_ns = now_ns + self.lead.ns(1)
-        spare = desk.free_backends(self) > 0
-        self._drop_hopeless(start_at_ns, spare)
+        self._drop_hopeless(start_at_ns, spare=self._free_backends() > 0)
         if len(queue) + len(self.constrained) == 0:
             return None
         bid = self.standing_bid
@@ -287,7 +290,7 @@ class CentralQueue(Source):
             return bid
         first = queue.first()
         bid.key = bid.expires_at_ns = first.deadline_ns - self.lead.ns(1) - self._alone_ns()
-        if spare:
+        if self.desk.free_backends(self) > 0:
             left_ns = first.deadline_ns - start_at_ns
             hold_ns = self._hold_ns(now_ns, left_ns)
             if hold_ns > 0:
@@ -295,7 +298,7 @@ class CentralQueue(Source):
         return bid
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
-        self._drop_hopeless(slot.start_at_ns, spare=self.desk.free_backends(self) > 1)
+        self._drop_hopeless(slot.start_at_ns, spare=self._free_backends() > 1)
         batch = None
         if self._constrained_first():
             # A request that nothing here may serve does not keep the others from running.

@@ -30,6 +30,7 @@ from fermata.router.policies.lookahead.values import (
     ValueTable,
     told_apart,
 )
+from fermata.router.policies.sizing import LOSSES, after_batch, after_loss, overload_window
 
 Key = tuple[object, ...]
 
@@ -62,6 +63,8 @@ class LookaheadQueue(CentralQueue):
         self.overloaded = False
         """Not even the cheapest batches keep up with the load."""
         self.failures = 0
+        self.lost = 0.0
+        """Share of its requests that it has lately dropped."""
         self.outcome = OutcomeCount()
         self.accuracy_of = dict(zip(self.variants, self.accuracy, strict=True))
         self.fleet = Fleet(self.under_way)
@@ -206,6 +209,12 @@ class LookaheadQueue(CentralQueue):
         busy = self.hull[0].each_ns / self.gap_ns if self.arrivals.gap_ns > 0.0 else 0.0
         self.demand.set(self.signals, busy if self.rate.rps > 0.0 else 0.0)
         self._follow_load()
+
+    def _free_backends(self) -> int:
+        """Backends of the fastest kind that can be had: slower ones may stay idle for long."""
+        if self.fleet.speed:
+            return self.desk.free_of_kind(self, self.fleet.kind)
+        return super()._free_backends()
 
     def _strangers(self) -> float:
         """Backends that applications outside the market keep busy."""
@@ -423,10 +432,23 @@ class LookaheadQueue(CentralQueue):
     def _drop_hopeless(self, start_at_ns: int, spare: bool) -> None:
         if len(self.queue) + len(self.constrained) == 0:
             return
-        if self.overloaded:
+        waiting = len(self.queue)
+        if self.overloaded or self.lost > LOSSES.losing:
             # Rather some whole batches than many small ones.
-            self.window = max(1, min(self.hull[0].size, len(self.queue) // 2))
+            self.window = max(1, min(self.hull[0].size, waiting // 2))
+            if not spare:
+                self._make_room(start_at_ns)
         super()._drop_hopeless(start_at_ns, spare)
+        if len(self.queue) < waiting:
+            self.lost = after_loss(self.lost, waiting - len(self.queue))
+
+    def _make_room(self, start_at_ns: int) -> None:
+        """Drop heads that leave no room for the largest batch of the cheapest variant."""
+        queue, table = self.queue, self.tables[self.hull[0].variant]
+        window = overload_window(queue, table, start_at_ns, self.backends)
+        end_at_ns = start_at_ns + table[window]
+        while len(queue) >= window > 1 and queue.first().deadline_ns < end_at_ns:
+            self.outbox.drop(queue.pop(), DropReason.WINDOW)
 
     def _price(self, now_ns: int) -> tuple[float, float]:
         price = 0.0
@@ -440,6 +462,8 @@ class LookaheadQueue(CentralQueue):
 
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         batch = super().grant(now_ns, slot)
+        if batch is not None:
+            self.lost = after_batch(self.lost, len(batch.requests))
         if batch is None and self.fleet.is_slower(slot):
             # With a longer backlog it may be of use.
             self.standing_bid.again = True

@@ -98,8 +98,8 @@ class Driver:
         self.progress = progress
         self.given = scenario, generate(scenario) if arrivals is None else arrivals
         """Applications and requests as the file has them: logs are in its terms."""
-        scenario, self.arrivals = spread(*self.given)
-        self.scenario = scenario
+        self.scenario, self.arrivals = spread(*self.given)
+        scenario = self.scenario
         self.contents = draw_contents(scenario, self.arrivals) if contents is None else contents
         assembly = assemble(scenario, self.arrivals.weights)
         self.engine: Engine = assembly.engine
@@ -132,10 +132,7 @@ class Driver:
         self.rows = draw_rows(scenario, self.arrivals, sizes_max)
         """By request; None: all have one."""
         self.sequences = sequences_of(scenario.applications)
-        self.uplinks: Uplinks | None = None
-        if scenario.network is not None:
-            rng = random.Random(f"{scenario.seed} network")
-            self.uplinks = Uplinks(scenario.network, scenario.applications, rng)
+        self.uplinks = self._uplinks()
         self.reply_ns = scenario.network.round_trip_ns // 2 if scenario.network else 0
         self.sent_side: dict[int, int] = {}
         """By request, where frames are sized by their clients."""
@@ -160,6 +157,13 @@ class Driver:
         for column in (self.start_ns, self.end_ns, self.variant, self.batch):
             column.append(0)
         return len(self.end_ns) - 1
+
+    def _uplinks(self) -> Uplinks | None:
+        scenario = self.scenario
+        if scenario.network is None:
+            return None
+        rng = random.Random(f"{scenario.seed} network")
+        return Uplinks(scenario.network, scenario.applications, rng)
 
     def _wishes(self) -> dict[int, frozenset[int]]:
         """By client, where it has any: the variants that may serve it."""

@@ -429,8 +429,7 @@ class Engine:
         if batch.retry is not None:
             source = rank.retries
             batch.retry.complete = batch.retry.complete and not left_out
-        ran = batch.requests
-        broken: list[int] = []
+        ran, broken = batch.requests, list[int]()
         if left_out or spoilt:
             ran = [each for each in ran if each not in left_out and each not in spoilt]
             ended = len(ran) + len(left_out) + len(spoilt)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fermata.foundation.units import ms
-from fermata.router.policies.jellyfish.annealing import Cooling
 from fermata.router.policies.jellyfish.decision import Decider, SearchEffort
 from fermata.router.policies.jellyfish.mapping import find_optimal_clients
 from fermata.router.policies.jellyfish.overload import most_served
@@ -21,6 +20,7 @@ from fermata.router.policies.jellyfish.problem import (
     make_zoo,
     servable,
 )
+from fermata.router.policies.jellyfish.selection.annealing import Cooling
 
 ZOO = make_zoo(
     (0.3, 0.5, 0.6),

@@ -5,10 +5,8 @@ import random
 import pytest
 
 from fermata.foundation.units import SECOND, ms
-from fermata.router.policies.jellyfish import perturbation
-from fermata.router.policies.jellyfish.annealing import Cooling, select_dnns
+from fermata.router.policies.jellyfish.selection import perturbation
 from fermata.router.policies.jellyfish.decision import Decider, SearchEffort, never
-from fermata.router.policies.jellyfish.initial_plan import cut
 from fermata.router.policies.jellyfish.mapping import find_optimal_clients, map_clients
 from fermata.router.policies.jellyfish.mapping_problem import Post
 from fermata.router.policies.jellyfish.placement import HitCount, assign, neighbours
@@ -25,8 +23,10 @@ from fermata.router.policies.jellyfish.problem import (
     servable,
 )
 from fermata.router.policies.jellyfish.rotation import Rotation
-from fermata.router.policies.jellyfish.search import Search
-from fermata.router.policies.jellyfish.split import best_split
+from fermata.router.policies.jellyfish.selection.annealing import Cooling, select_dnns
+from fermata.router.policies.jellyfish.selection.initial_plan import cut
+from fermata.router.policies.jellyfish.selection.search import Search
+from fermata.router.policies.jellyfish.selection.split import best_split
 
 
 def zoo() -> Zoo:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from fermata.router.policies.jellyfish.annealing import Cooling, select_dnns
-from fermata.router.policies.jellyfish.perturbation import perturb
 from fermata.router.policies.jellyfish.problem import Client, MappingPlan, Share, Zoo, servable
 from fermata.router.policies.jellyfish.rotation import Rotation
-from fermata.router.policies.jellyfish.search import Search
+from fermata.router.policies.jellyfish.selection.annealing import Cooling, select_dnns
+from fermata.router.policies.jellyfish.selection.perturbation import perturb
+from fermata.router.policies.jellyfish.selection.search import Search
 
 SELECTIONS = ("resplit", "published")
 SPLITS = 450

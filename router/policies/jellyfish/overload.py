@@ -12,7 +12,12 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 
 from fermata.router.policies.jellyfish.problem import Client, Zoo
-from fermata.router.policies.jellyfish.split import Offer, make_offers, of_kinds, subset_sums
+from fermata.router.policies.jellyfish.selection.split import (
+    Offer,
+    make_offers,
+    of_kinds,
+    subset_sums,
+)
 
 NOBODY: Offer = (0.0, 0, 0, 0, 0)
 """A worker that is not there."""

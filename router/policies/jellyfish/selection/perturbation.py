@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 from random import Random
 
 from fermata.router.policies.jellyfish.problem import Zoo
-from fermata.router.policies.jellyfish.search import NOTHING, Search
+from fermata.router.policies.jellyfish.selection.search import NOTHING, Search
 
 KICKED = 4
 """Workers that are kicked together."""

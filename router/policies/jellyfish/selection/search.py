@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
 from random import Random
 
-from fermata.router.policies.jellyfish.initial_plan import cut
 from fermata.router.policies.jellyfish.overload import most_served, most_valuable
 from fermata.router.policies.jellyfish.problem import Client, MappingPlan, Share, Zoo, make_share
-from fermata.router.policies.jellyfish.split import Split, best_split
+from fermata.router.policies.jellyfish.selection.initial_plan import cut
+from fermata.router.policies.jellyfish.selection.split import Split, best_split
 
 NEIGHBOURS = 4
 """Beyond that many workers on either side, by accuracy, a pair is tried by chance only: what two

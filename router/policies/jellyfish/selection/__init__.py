@@ -1,0 +1,1 @@
+"""Selection of DNNs for workers: as published, and by local search."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from core_bugs import BUGS, Bug
+from query_bugs import BUGS, Bug
 
 import fermata.router.core
 

@@ -5,7 +5,6 @@ import random
 import pytest
 
 from fermata.foundation.units import SECOND, ms
-from fermata.router.policies.jellyfish.selection import perturbation
 from fermata.router.policies.jellyfish.decision import Decider, SearchEffort, never
 from fermata.router.policies.jellyfish.mapping import find_optimal_clients, map_clients
 from fermata.router.policies.jellyfish.mapping_problem import Post
@@ -23,6 +22,7 @@ from fermata.router.policies.jellyfish.problem import (
     servable,
 )
 from fermata.router.policies.jellyfish.rotation import Rotation
+from fermata.router.policies.jellyfish.selection import perturbation
 from fermata.router.policies.jellyfish.selection.annealing import Cooling, select_dnns
 from fermata.router.policies.jellyfish.selection.initial_plan import cut
 from fermata.router.policies.jellyfish.selection.search import Search

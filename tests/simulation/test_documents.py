@@ -90,6 +90,11 @@ def test_yaml_blocks_of_the_scenario_page_are_scenarios() -> None:
         assert read_scenario(yaml.safe_load(block.text)).applications
 
 
+def test_yaml_blocks_of_the_pipelines_page_are_scenarios() -> None:
+    for block in blocks(ROOT / "docs/pipelines.md", "yaml"):
+        assert read_scenario(yaml.safe_load(block.text)).applications
+
+
 def test_pictures_of_the_readme_are_small() -> None:
     found = re.findall(r"docs/images/[\w-]+\.png", README.read_text())
     assert found

@@ -16,13 +16,15 @@ def _deadline(request: Request) -> int:
 class DeadlineQueue:
     """Requests by deadline, ties in order of arrival; O(1) at both ends."""
 
-    __slots__ = ("extra", "head", "items")
+    __slots__ = ("extra", "head", "items", "lost")
 
     def __init__(self) -> None:
         self.items: list[Request] = []
         self.head = 0
         self.extra = 0
         """Rows of those that wait, beyond one for each; 0: places and requests are the same."""
+        self.lost = 0.0
+        """Share of its requests that its policy has lately given up."""
 
     def __len__(self) -> int:
         return len(self.items) - self.head

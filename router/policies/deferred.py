@@ -66,8 +66,6 @@ class ModelThread(Source):
     """Whether it has several; `size` is 0 then."""
     framed = False
     """Whether some request has had to start before its successor came."""
-    lost = 0.0
-    """Share of its requests that it has lately dropped."""
 
     def __init__(
         self,
@@ -222,8 +220,8 @@ class ModelThread(Source):
             variant = self.variant
             if self.family is not None:
                 variant = suited(self.family, slot, variant, taken)
-            if self.lost > 0.0:
-                self.lost = after_batch(self.lost, len(taken))
+            if self.queue.lost > 0.0:
+                self.queue.lost = after_batch(self.queue.lost, len(taken))
             batch = Batch(variant, taken, size)
         if len(self.queue) != waiting:
             # A bid that has only been offered the wrong backend stands as it is.
@@ -315,7 +313,7 @@ class ModelThread(Source):
         taken, variant = self.queue.pop_rows(candidate.first, size), self.variant
         if self.family is not None:
             variant = suited(self.family, slot, variant, taken)
-        self.lost = after_batch(self.lost, len(taken))
+        self.queue.lost = after_batch(self.queue.lost, len(taken))
         return Batch(variant, taken, size)
 
     def _hold_until_ns(self, first: int, size: int) -> int:
@@ -360,7 +358,7 @@ class ModelThread(Source):
         With a backend to spare the others have one of their own, and nobody needs to go.
         """
         queue, window = self.queue, self.window
-        if self.lost > LOSSES.losing and not spare and not queue.extra:
+        if queue.lost > LOSSES.losing and not spare and not queue.extra:
             desk = self.desk
             backends = desk.backends_of_kind(self.kind) if self.mixed else desk.backends_for(self)
             wide = overload_window(queue, self.plan_ns, start_at_ns, backends)
@@ -372,7 +370,7 @@ class ModelThread(Source):
             fits = queue.fill(room, queue.head) if queue.extra else min(room, len(queue))
             if fits > 0 and (room >= window or spare or queue.rows < window):
                 return fits
-            self.lost = after_loss(self.lost)
+            queue.lost = after_loss(queue.lost)
             if fits > 0:
                 self.outbox.drop(queue.pop(), DropReason.WINDOW)
                 continue

@@ -63,8 +63,6 @@ class LookaheadQueue(CentralQueue):
         self.overloaded = False
         """Not even the cheapest batches keep up with the load."""
         self.failures = 0
-        self.lost = 0.0
-        """Share of its requests that it has lately dropped."""
         self.outcome = OutcomeCount()
         self.accuracy_of = dict(zip(self.variants, self.accuracy, strict=True))
         self.fleet = Fleet(self.under_way)
@@ -433,14 +431,14 @@ class LookaheadQueue(CentralQueue):
         if len(self.queue) + len(self.constrained) == 0:
             return
         waiting = len(self.queue)
-        if self.overloaded or self.lost > LOSSES.losing:
+        if self.overloaded or self.queue.lost > LOSSES.losing:
             # Rather some whole batches than many small ones.
             self.window = max(1, min(self.hull[0].size, waiting // 2))
             if not spare:
                 self._make_room(start_at_ns)
         super()._drop_hopeless(start_at_ns, spare)
         if len(self.queue) < waiting:
-            self.lost = after_loss(self.lost, waiting - len(self.queue))
+            self.queue.lost = after_loss(self.queue.lost, waiting - len(self.queue))
 
     def _make_room(self, start_at_ns: int) -> None:
         """Drop heads that leave no room for the largest batch of the cheapest variant."""
@@ -463,7 +461,7 @@ class LookaheadQueue(CentralQueue):
     def grant(self, now_ns: int, slot: Slot) -> Batch | None:
         batch = super().grant(now_ns, slot)
         if batch is not None:
-            self.lost = after_batch(self.lost, len(batch.requests))
+            self.queue.lost = after_batch(self.queue.lost, len(batch.requests))
         if batch is None and self.fleet.is_slower(slot):
             # With a longer backlog it may be of use.
             self.standing_bid.again = True

@@ -58,6 +58,8 @@ def test_a_router_that_dies_is_noticed_by_its_own_sub_cluster_alone(tmp_path: Pa
         assert {cats, dogs} == {0, 1}
         own = {cats: ["both-1", "cats-1"], dogs: ["both-1", "dogs-1"]}
         wait_until(lambda: models(server) == sorted([(0, own[0]), (0, own[0]), (1, own[1])]), 30)
+        # The directory follows the first look at its routers.
+        wait_until(lambda: all(each["address"] for each in routers(server).values()), 30)
         before = routers(server)
         with ThreadPoolExecutor() as threads:
             loads = {name: threads.submit(load, server, name, 20.0, 8.0) for name in NAMES}

@@ -119,10 +119,10 @@ class Served:
             options, registry(self.config), first.resolve, others=[[second.resolve]]
         )
         await self.frontend.start()
-        await self.until(lambda: not any(map(self.trouble, ("", *HOMES))))
+        await self.until(lambda: not self.trouble() and not self.trouble(*HOMES))
 
-    def trouble(self, application: str) -> str:
-        return self.frontend.hub.readiness.trouble(application)
+    def trouble(self, *applications: str) -> str:
+        return self.frontend.hub.readiness.trouble(*applications)
 
     async def until(self, ready: Callable[[], bool]) -> None:
         async with asyncio.timeout(START_S):

@@ -1,7 +1,8 @@
 """Sequences whose model keeps their state: requests run in order, where the state is."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from fermata.foundation.units import NEVER
@@ -46,8 +47,9 @@ class HomeQueue:
 
 class SequenceQueues(Source):
     """A queue for each backend of the pool. A sequence lives on the backend that it was started on,
-    the one with the fewest, until it ends; requests without one go wherever fewest wait. Batches
-    leave as soon as their backend can be had, and mix all sequences that live there."""
+    the one with the fewest, until it ends. Requests without one go wherever fewest wait, and to a
+    backend that runs out of others. Batches leave as soon as their backend can be had, and mix all
+    sequences that live there."""
 
     shares_backends = True
 
@@ -58,6 +60,8 @@ class SequenceQueues(Source):
         self.sessions: SessionTable[Request] = SessionTable(idle_ns, options.sessions_max)
         self.homes: dict[int, HomeQueue] = {}
         """By backend."""
+        self.loose: dict[int, HomeQueue] = {}
+        """By request without a sequence, the oldest first: the queue that it waits in."""
         self.leaving: set[int] = set()
         """Backends that are to go, and are given no new sequence."""
         self.stranded = Unassigned(self)
@@ -86,6 +90,7 @@ class SequenceQueues(Source):
         lanes: list[int] = []
         for home in self.homes.values():
             if home.queue.remove(request):
+                self.loose.pop(request.rid, None)
                 lanes.extend(home.lane)
                 break
         if request.sequence is not None:
@@ -98,10 +103,10 @@ class SequenceQueues(Source):
         self._tell_closed()
 
     def on_done(self, now_ns: int, backend: int, batch: Batch, run_ns: int) -> Sequence[int]:
-        return self._end(now_ns, batch.requests, StepEnd.RAN)
+        return [*self._end(now_ns, batch.requests, StepEnd.RAN), *self._help(backend)]
 
     def on_failed(self, now_ns: int, backend: int, batch: Batch) -> Sequence[int]:
-        return self._end(now_ns, batch.requests, StepEnd.BROKEN)
+        return [*self._end(now_ns, batch.requests, StepEnd.BROKEN), *self._help(backend)]
 
     def on_broken(self, now_ns: int, request: Request) -> Sequence[int]:
         return self._end(now_ns, (request,), StepEnd.BROKEN)
@@ -138,7 +143,7 @@ class SequenceQueues(Source):
     def _enqueue(self, request: Request, session: OpenSequence[Request] | None) -> Sequence[int]:
         backend = NOWHERE if session is None else session.home
         if backend == NOWHERE:
-            backend = self._emptiest()
+            backend = self._emptiest(self._wait if session is None else self._load)
             if backend == NOWHERE:
                 self.stranded.add(request, self._alone_ns(request))
                 return NO_LANES
@@ -148,15 +153,43 @@ class SequenceQueues(Source):
         if home is None:
             home = self.homes[backend] = HomeQueue(backend)
         home.queue.push(request)
+        if session is None:
+            self.loose[request.rid] = home
         return home.lane
 
-    def _emptiest(self) -> int:
-        """The backend with the fewest sequences, then the fewest requests; none: `NOWHERE`."""
+    def _help(self, backend: int) -> Sequence[int]:
+        """Give a backend without requests those of other queues that any backend may run."""
+        home = self.homes.get(backend)
+        # One that drains has no queue any more.
+        if not self.loose or home is None or len(home.queue) or backend in self.leaving:
+            return NO_LANES
+        if not self.desk.runs(backend, self.variant):
+            return NO_LANES
+        lanes = [*home.lane]
+        size_max = self.costs.of(self.variant).size_max
+        for rid, other in list(islice(self.loose.items(), size_max)):
+            request = self.outbox.queued[rid]
+            other.queue.remove(request)
+            home.queue.push(request)
+            self.loose[rid] = home
+            lanes.extend(other.lane)
+        return lanes
+
+    def _emptiest(self, load: Callable[[int], tuple[int, int, int]]) -> int:
+        """The backend with the least of it; none: `NOWHERE`."""
         able = self.desk.pool_backends(self.variant)
         found = [each for each in able if each not in self.leaving] or able
-        return min(found, key=self._load, default=NOWHERE)
+        return min(found, key=load, default=NOWHERE)
+
+    def _wait(self, backend: int) -> tuple[int, int, int]:
+        """Requests that wait there, then whether one runs."""
+        home = self.homes.get(backend)
+        waiting = 0 if home is None else len(home.queue)
+        busy = not self.desk.free_backends(self, own_lane(backend))
+        return waiting, int(busy), backend
 
     def _load(self, backend: int) -> tuple[int, int, int]:
+        """Sequences that live there, then requests that wait."""
         home = self.homes.get(backend)
         return self.sessions.at(backend), 0 if home is None else len(home.queue), backend
 
@@ -164,7 +197,10 @@ class SequenceQueues(Source):
 
     def on_backend(self, now_ns: int, backend: int, up: bool) -> Sequence[int]:
         if up:
-            return self._take_stranded(now_ns)
+            lanes = self._take_stranded(now_ns)
+            if self.loose and backend not in self.homes:
+                self.homes[backend] = HomeQueue(backend)
+            return [*lanes, *self._help(backend)]
         self.leaving.discard(backend)
         return self._lose(now_ns, backend)
 
@@ -183,6 +219,7 @@ class SequenceQueues(Source):
         self.moved = waiting
         self.sessions = SessionTable(self.sessions.idle_ns, self.sessions.sessions_max)
         self.homes.clear()
+        self.loose.clear()
         self.leaving.clear()
 
     def _holds(self, request: Request) -> bool:
@@ -212,6 +249,8 @@ class SequenceQueues(Source):
         their own answer."""
         home = self.homes.pop(backend, None)
         queued = [] if home is None else home.queue.pop_many(len(home.queue))
+        for request in queued:
+            self.loose.pop(request.rid, None)
         self.sessions.lose(backend)
         # Its lane too: nothing is bid for there any more.
         lanes: list[int] = [] if home is None else list(home.lane)
@@ -273,6 +312,7 @@ class SequenceQueues(Source):
 
     def _skip_aside(self, now_ns: int, request: Request) -> None:
         """Skip a request while its lane is asked: others hear of the next one right afterwards."""
+        self.loose.pop(request.rid, None)
         self.owed.extend(self._skip(now_ns, request))
         if self.owed:
             self.timers.arm(self.timer, now_ns)
@@ -286,7 +326,10 @@ class SequenceQueues(Source):
             left_ns = queue.first().expires_at_ns - slot.start_at_ns
             size = slot.size_that_fits(self.variant, left_ns)
             if size:
-                return Batch(self.variant, queue.pop_many(min(size, len(queue))))
+                requests = queue.pop_many(min(size, len(queue)))
+                for request in requests:
+                    self.loose.pop(request.rid, None)
+                return Batch(self.variant, requests)
             self._skip_aside(now_ns, queue.pop())
         return None
 

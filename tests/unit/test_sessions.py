@@ -211,6 +211,29 @@ def test_a_start_behind_a_lost_result_runs_where_it_was() -> None:
     assert told(engine) == [(0, [0]), (0, DropReason.SEQUENCE_LOST), ("end", 0, 1), (0, [1])]
 
 
+def test_a_backend_that_runs_out_takes_requests_without_a_sequence() -> None:
+    engine = engine_of(2)
+    for rid in range(4):
+        engine.on_request(0, Request(rid, 0, 0, ms(100)))
+    assert told(engine) == [(0, [0]), (1, [1])]
+    # Two of them wait, one on each; whichever ends first takes both.
+    engine.on_done(ms(3), 1, ms(3))
+    engine.on_done(ms(7), 1, ms(4))
+    engine.on_done(ms(9), 0, ms(9))
+    assert sorted(rid for _, rids in told(engine) for rid in rids) == [2, 3]
+
+
+def test_a_request_without_a_sequence_goes_where_nothing_runs() -> None:
+    engine = engine_of(2)
+    engine.on_request(0, Request(0, 0, 0, ms(100)))
+    engine.on_request(ms(1), Request(1, 0, ms(1), ms(100)))
+    assert told(engine) == [(0, [0]), (1, [1])]
+    engine.on_done(ms(3), 1, ms(2))
+    # Nothing waits anywhere, and the first one is still at work.
+    engine.on_request(ms(4), Request(2, 0, ms(4), ms(100)))
+    assert told(engine) == [(1, [2])]
+
+
 def test_an_idle_sequence_ends_and_its_backend_hears_of_it() -> None:
     engine = engine_of(1, sequence_idle_ns=seconds(2))
     engine.on_request(0, step(0, 0, 1, start=True))

@@ -86,6 +86,19 @@ def test_two_workers_of_any_kinds_serve_as_many_as_can_be(
         assert round(value, 9) == best[1]
 
 
+def test_a_worker_that_can_serve_nobody_stands_idle_beside_the_other() -> None:
+    budgets = [ms(60 - size / 30) for size in (50, 150, 300)]
+    group = [make_client(ZOO, number, 10, budgets) for number in range(3)]
+    group.append(make_client(ZOO, 3, 33.3, budgets, pinned=1))
+    group = [replace(each, load=each.load * 2) for each in group]
+    assert not any(each.batch_max[place] for each in group for place in (1, 3, 5))
+    for kinds in ((0, 1), (1, 0)):
+        decider = Decider(ZOO, SearchEffort(), 4, random.Random(0))
+        plan = decider.decide(group, 2, kinds=kinds)
+        # The one that asks most makes room for all the others.
+        assert [each.number for each in plan.left_out] == [3]
+
+
 @given(clients(most=12), st.lists(st.integers(0, 1), min_size=1, max_size=5))
 @settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize("selection", ["resplit", "published"])

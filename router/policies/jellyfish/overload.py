@@ -20,7 +20,7 @@ from fermata.router.policies.jellyfish.selection.split import (
 )
 
 NOBODY: Offer = (0.0, 0, 0, 0, 0)
-"""A worker that is not there."""
+"""A worker that is not there, or serves nobody."""
 
 
 def most_served(
@@ -45,7 +45,10 @@ def most_served(
     )
     count = sum(client.number in forced for client in ordered)
     every = make_offers(zoo, ordered)
-    offers, others = (undominated(of_kinds(zoo, every, (kind,))) for kind in (kinds[0], kinds[-1]))
+    # A worker whose kind serves none of them stands idle beside the other one.
+    offers, others = (
+        undominated(of_kinds(zoo, every, (kind,))) or [NOBODY] for kind in (kinds[0], kinds[-1])
+    )
     alike = kinds[0] == kinds[-1]
     best: list[Client] | None = None if count else []
     for position, one in enumerate(offers):

@@ -41,6 +41,10 @@ def best_split(
         return None
     offers = of_kinds(zoo, make_offers(zoo, clients), kinds)
     unlike = kinds[0] != kinds[1]
+    if unlike:
+        served = {offer[4] % zoo.kinds for offer in offers}
+        # A worker of a kind that serves none of them stands idle.
+        offers += [(0.0, 0, 0, 0, kind) for kind in kinds if kind not in served]
     everyone = (1 << len(clients)) - 1
     sums: dict[int, int] = {}
     best: tuple[Offer, Offer, int] | None = None

@@ -47,14 +47,14 @@ PARTS = {
     "killed": "one of two routers is killed under load",
 }
 MODELS, BACKENDS = 20, 64
-"""Of each router."""
+"""Each router has so many."""
 TABLE = tuple(ms(5) + ms(1) * size // 2 for size in range(1, 33))
 """l(b) = 5 + b / 2 ms, batches up to 32."""
 SLO_NS = ms(100)
 TICK_NS = ms(1)
 """Requests of one tick come in one frame."""
 LOAD = 0.7
-"""Of what backends do with full batches."""
+"""Share of the rate that backends do with full batches."""
 FULL_RPS = BACKENDS * len(TABLE) * SECOND / TABLE[-1]
 SPAN_S, QUICK_S, WARM_S = 1.0, 0.1, 0.1
 GOALS = {2: 1.9, 4: 3.6}

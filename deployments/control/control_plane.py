@@ -10,7 +10,7 @@ from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.resolve import router_config
 from fermata.deployments.control.canaries import canaries
 from fermata.deployments.control.cluster import Cluster, Router
-from fermata.deployments.control.health import cause_of, check_start
+from fermata.deployments.control.health import check_start, progress_of
 from fermata.deployments.control.leader_client import LeaderClient, within
 from fermata.deployments.control.policy_teller import PolicyTeller
 from fermata.deployments.control.replanning import Replanner, mapping_options
@@ -128,11 +128,8 @@ class ControlPlaneCore:
         return None
 
     def progress(self) -> tuple[str, str]:
-        """(`loading`, ``), (`ready`, ``) or (`failed`, why)."""
-        if not self.starting.done():
-            return "loading", ""
-        error = self.starting.exception()
-        return ("failed", str(cause_of(error))) if error is not None else ("ready", "")
+        """State of the start, and why it failed; see `progress_of`."""
+        return progress_of(self.starting)
 
     async def status(self) -> DeploymentStatus:
         """Counters and signals of the router, and figures of the last minute."""

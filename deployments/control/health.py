@@ -1,4 +1,4 @@
-"""The cause of a failed start, and whether to try it again."""
+"""How far a start is, why it failed, and whether to try it again."""
 
 import asyncio
 
@@ -8,6 +8,14 @@ from fermata.foundation.errors import ConfigError
 def cause_of(error: BaseException) -> BaseException:
     """The original error, where Ray has wrapped it on its way here."""
     return getattr(error, "cause", None) or error
+
+
+def progress_of(starting: asyncio.Task[None]) -> tuple[str, str]:
+    """(`loading`, ``), (`ready`, ``) or (`failed`, why)."""
+    if not starting.done():
+        return "loading", ""
+    error = starting.exception()
+    return ("failed", str(cause_of(error))) if error is not None else ("ready", "")
 
 
 def check_start(starting: asyncio.Task[None]) -> None:

@@ -37,7 +37,7 @@ def shared(key: Hashable, make: Callable[[], T]) -> T:
 
 
 def shared_file(path: Path, use: Hashable, make: Callable[[], T]) -> T:
-    """What is read from a file, once for all of its sizes; a file that changed is read anew.
+    """Read a file once for all of its sizes; one that has changed is read anew.
 
     `use` is the device, with whatever else makes it another object.
     """

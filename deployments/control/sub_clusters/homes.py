@@ -24,7 +24,7 @@ from fermata.router.policies.catalog import POLICIES
 Homes = Mapping[str, tuple[int, ...]]
 """Sub-clusters of each application, by the router's name of it."""
 RATE_RPS_MAX = 1e9
-"""Of a router. Before any rate is measured, applications count alike, and this limits nothing."""
+"""Limit of one router. Before any rate is measured, applications count alike: it limits nothing."""
 
 
 def starting_problem(config: DeploymentConfig, profiles: Mapping[str, Profile]) -> Problem:

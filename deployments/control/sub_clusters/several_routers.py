@@ -11,7 +11,7 @@ from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.sub_clusters import restricted
 from fermata.deployments.control.cluster import Cluster
 from fermata.deployments.control.control_plane import PATIENCE_S, SEATS, ControlPlaneCore
-from fermata.deployments.control.health import cause_of, check_start
+from fermata.deployments.control.health import check_start, progress_of
 from fermata.deployments.control.leader_client import within
 from fermata.deployments.control.sub_clusters.directory_teller import DirectoryTeller
 from fermata.deployments.control.sub_clusters.homes import (
@@ -119,11 +119,8 @@ class SeveralRouters:
             core.set_policies(self._own(config, number))
 
     def progress(self) -> tuple[str, str]:
-        """(`loading`, ``), (`ready`, ``) or (`failed`, why)."""
-        if not self.starting.done():
-            return "loading", ""
-        error = self.starting.exception()
-        return ("failed", str(cause_of(error))) if error is not None else ("ready", "")
+        """State of the start, and why it failed; see `progress_of`."""
+        return progress_of(self.starting)
 
     async def status(self) -> DeploymentStatus:
         """Counters and signals of all routers; one that does not answer is left out."""

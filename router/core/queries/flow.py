@@ -24,7 +24,7 @@ class QueryRules:
     reviewed: int = 32
     """Queries that must have ended before the share is changed."""
     loss_tolerated: float = 0.005
-    """Of queries on which backend time was spent."""
+    """Share of the queries on which backend time was spent."""
     shrink: float = 1.0
     """Times the loss, the share shrinks; by no more than the next."""
     shrink_max: float = 0.02

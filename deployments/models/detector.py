@@ -14,7 +14,7 @@ import numpy as np
 from fermata.applications.server_options import BoxOptions
 from fermata.deployments.models.mlp import Floats
 from fermata.deployments.models.model import Answers, Array, Card, TorchModel, check_batch, pick
-from fermata.deployments.models.onnx_graph import load_graph
+from fermata.deployments.models.onnx_files.graph import load_graph
 from fermata.deployments.models.pictures.boxes import Placement, in_frame
 from fermata.deployments.models.sizes import shared_file
 from fermata.deployments.specs.served_model import ImageSpec

@@ -17,7 +17,7 @@ from fermata.deployments.backend.loaders import MemoryBudget, load_runner
 from fermata.deployments.models.detector import _weights_path
 from fermata.deployments.models.model import Card, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork
-from fermata.deployments.models.onnx_graph import load_graph
+from fermata.deployments.models.onnx_files.graph import load_graph
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import TensorSpec
 from fermata.foundation.errors import ConfigError
@@ -74,10 +74,16 @@ def test_the_face_detector_agrees_with_onnxruntime() -> None:
     )
 
 
-def small(path: Path, *nodes: Any, weights: Any = (), outputs: tuple[str, ...] = ("y",)) -> Path:
-    """A file of these nodes, from `x` of [rows, 4]."""
+def small(
+    path: Path,
+    *nodes: Any,
+    weights: Any = (),
+    outputs: tuple[str, ...] = ("y",),
+    shape: tuple[str | int, ...] = ("rows", 4),
+) -> Path:
+    """A file of these nodes, from `x` of a shape."""
     made = [helper.make_tensor_value_info(each, TensorProto.FLOAT, None) for each in outputs]
-    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 4])]
+    given = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
     graph = helper.make_graph(list(nodes), "g", given, made, list(weights))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
@@ -97,6 +103,38 @@ def test_weights_that_exporters_share_are_found(tmp_path: Path) -> None:
     )
     (answer,) = load_graph(path)(torch.ones(3, 4))
     assert answer.tolist() == [[1.0, 2.0, 3.0, 4.0]] * 3
+
+
+KERNEL = numpy_helper.from_array(
+    np.random.default_rng(1).standard_normal((4, 3, 3, 3)).astype(np.float32), "kernel"
+)
+PICTURES = ("rows", 3, "height", "width")
+
+
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER", "VALID", "NOTSET"])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_automatic_padding_agrees_at_any_size(tmp_path: Path, auto_pad: str, stride: int) -> None:
+    options: Any = {"auto_pad": auto_pad, "strides": [stride, stride]}
+    path = small(
+        tmp_path / "padded.onnx",
+        helper.make_node("Conv", ["x", "kernel"], ["conv"], **options),
+        helper.make_node("MaxPool", ["conv"], ["y"], kernel_shape=[3, 3], **options),
+        weights=[KERNEL],
+        shape=PICTURES,
+    )
+    session, network = session_of(path), load_graph(path)
+    for sides in ((16, 16), (17, 20), (21, 18), (25, 31)):
+        batch = np.random.default_rng(3).standard_normal((2, 3, *sides)).astype(np.float32)
+        (wanted,) = session.run(None, {"x": batch})
+        (found,) = network(torch.from_numpy(batch))
+        assert found.shape == wanted.shape
+        assert np.abs(found.detach().numpy() - wanted).max() <= 1e-4
+
+
+def test_a_convolution_without_its_defaults_written_down_is_converted(tmp_path: Path) -> None:
+    node = helper.make_node("Conv", ["x", "kernel"], ["y"], pads=[0, 1, 2, 3])
+    path = small(tmp_path / "bare.onnx", node, weights=[KERNEL], shape=PICTURES)
+    assert converted(path, spec_of(path, (3, 16, 16))).runs_in == "torch on cpu"
 
 
 def test_several_outputs_keep_their_names(tmp_path: Path) -> None:
@@ -125,7 +163,8 @@ def test_a_network_that_differs_is_not_served(
 ) -> None:
     path = small(tmp_path / "relu.onnx", helper.make_node("Relu", ["x"], ["y"]))
     monkeypatch.setattr(
-        "fermata.deployments.models.onnx_graph._OPERATORS", {"Relu": lambda value: value + 0.002}
+        "fermata.deployments.models.onnx_files.graph._OPERATORS",
+        {"Relu": lambda value: value + 0.002},
     )
     with pytest.raises(ConfigError, match=r"differs by .* from onnxruntime, above 0\.001"):
         converted(path, spec_of(path, (4,)))

@@ -10,7 +10,7 @@ from fermata.deployments.backend.execution.named import sample_items
 from fermata.deployments.backend.execution.tensors import Array, Item
 from fermata.deployments.models.model import Card, Model, TorchModel
 from fermata.deployments.models.named_network import NamedNetwork, Tensors
-from fermata.deployments.models.onnx_graph import load_graph
+from fermata.deployments.models.onnx_files.graph import load_graph
 from fermata.deployments.models.signatures import onnx_signature, open_onnx
 from fermata.deployments.models.sizes import check_sides, shared_file, split_size
 from fermata.deployments.specs.backend import ModelSpec

@@ -7,13 +7,17 @@ than these.
 
 from collections.abc import Callable
 from importlib import import_module
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fermata.deployments.models.onnx_files.same_padding import put_same_padding, take_same_padding
 from fermata.foundation.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
+
+KEYWORD_ONLY = Parameter.KEYWORD_ONLY
 
 
 def load_graph(path: Path) -> "torch.nn.Module":
@@ -27,10 +31,23 @@ def load_graph(path: Path) -> "torch.nn.Module":
         raise ConfigError(f"{path.name} needs pip install onnx") from None
     model = onnx.load(path)
     _fold_constants(model.graph)
-    used = {node.op_type for node in model.graph.node}
-    if used <= _OPERATORS.keys():
+    if all(_is_own(node) for node in model.graph.node):
         return _own_graph(path, model.graph)
     return _converted(path, model)
+
+
+def _is_own(node: Any) -> bool:
+    """Whether a node is one of the operators below, with just the options that they take."""
+    from onnx import helper
+
+    if (operator := _OPERATORS.get(node.op_type)) is None:
+        return False
+    options = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+    pads = options.get("pads", [])
+    # ONNX pads each end of an axis by itself, torch both alike.
+    is_even = pads[: len(pads) // 2] == pads[len(pads) // 2 :] and len(pads) in (0, 4)
+    taken = signature(operator).parameters.values()
+    return is_even and options.keys() == {each.name for each in taken if each.kind == KEYWORD_ONLY}
 
 
 def _fold_constants(graph: Any) -> None:
@@ -81,7 +98,9 @@ def _converted(path: Path, model: Any) -> "torch.nn.Module":
         raise ConfigError(f"{path.name} needs pip install onnx2torch to run in torch") from None
     try:
         _adopt_newer_operators(model)
+        paddings = take_same_padding(model.graph)
         network = convert(model)
+        put_same_padding(network, paddings)
     # It raises errors of many kinds for what it does not know.
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0] or type(error).__name__
@@ -179,8 +198,6 @@ def _conv(
 ) -> "torch.Tensor":
     import torch
 
-    # ONNX pads each side by itself, torch both ends of an axis alike.
-    assert pads[:2] == pads[2:], pads
     return torch.nn.functional.conv2d(value, weight, bias, strides, pads[:2], dilations, group)
 
 
@@ -197,7 +214,6 @@ def _conv_transpose(
 ) -> "torch.Tensor":
     import torch
 
-    assert pads[:2] == pads[2:], pads
     return torch.nn.functional.conv_transpose2d(
         value, weight, bias, strides, pads[:2], groups=group, dilation=dilations
     )

@@ -1,0 +1,1 @@
+"""ONNX files read into torch: the graph, and padding that depends on sizes."""

@@ -34,11 +34,14 @@ PARTS = {
     "live": "every process of a running server, killed one after the other",
     **{f"live {role}": "one of them alone" for role in ROLES},
     "only-backend": "the only backend, killed with a spare and without",
+    "only-gpu": "the same with ResNet-50 on a GPU",
     "overload-simulated": "ten times the capacity of eight simulated GPUs",
     "overload": "ten times the capacity of a running server",
     "secured": "what TLS and tokens cost",
     "soak": "a long load with a kill every two minutes",
 }
+APART = {"only-gpu", *(f"live {role}" for role in ROLES)}
+"""Played where they are asked for: one needs a GPU, the others are in `live`."""
 
 
 def simulated(
@@ -64,7 +67,7 @@ def simulated(
 
 
 def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
-    parts = given.only or [name for name in PARTS if not name.startswith("live ")]
+    parts = given.only or [name for name in PARTS if name not in APART]
     if "simulated" in parts:
         yield from simulated(given.first, given.seeds or (QUICK if quick else SCHEDULES))
     if "lasting" in parts:
@@ -89,6 +92,10 @@ def measure(given: argparse.Namespace, quick: bool) -> Iterator[Figure]:
         from benchmarks.only_backend import measure as measure_only
 
         yield from measure_only(given.times or (1 if quick else 20))
+    if "only-gpu" in parts:
+        from benchmarks.gpu_kills import measure as measure_gpu
+
+        yield from measure_gpu(given.times or (1 if quick else 20))
     if "overload-simulated" in parts:
         from benchmarks.overload import simulated as overload_simulated
 

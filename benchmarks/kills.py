@@ -132,20 +132,21 @@ def loaded(
     duration_s: float,
     arrivals: Sequence[str] = (),
     rate_rps: float = RATE_RPS,
+    model: str = "emulated",
 ) -> Iterator[list[tuple[Ledger, int]]]:
     """Send a load, from its first request on; in the end the list holds the client's ledger and
     how many answers were none that it waited for."""
     found: list[tuple[Ledger, int]] = []
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "ledger.npz"
-        command = [sys.executable, "-m", "fermata.commands.main", "load", "--model", "emulated"]
+        command = [sys.executable, "-m", "fermata.commands.main", "load", "--model", model]
         command += ["--server", server.address, "--rate", str(rate_rps), "--warmup-s", "0"]
         command += ["--duration-s", str(duration_s), "--streams", str(STREAMS)]
         command += ["--ledger", str(kept), "--json", *arrivals]
-        before = _received(server)
+        before = _received(server, model)
         loading = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         end_s = time.monotonic() + BEGIN_S
-        while _received(server) == before:
+        while _received(server, model) == before:
             assert time.monotonic() < end_s, f"no request came within {BEGIN_S:g} s"
             time.sleep(0.05)
         yield found
@@ -157,8 +158,8 @@ def loaded(
         found.append((columns, told["duplicates"] + told["strangers"]))
 
 
-def _received(server: Running) -> int:
-    return int(server.status()["applications"]["emulated"]["requests"])
+def _received(server: Running, model: str) -> int:
+    return int(server.status()["applications"][model]["requests"])
 
 
 def strike(server: Running, role: str, sign: signal.Signals) -> Verdict:
@@ -173,9 +174,9 @@ def strike(server: Running, role: str, sign: signal.Signals) -> Verdict:
     return judge(*found[0])
 
 
-def is_good(ledger: Ledger) -> npt.NDArray[np.bool_]:
+def is_good(ledger: Ledger, slo_ms: float = SLO_MS) -> npt.NDArray[np.bool_]:
     took_ns = ledger["answered_ns"] - ledger["scheduled_ns"]
-    good: npt.NDArray[np.bool_] = (ledger["outcome"] == "OK") & (took_ns <= SLO_MS * 1e6)
+    good: npt.NDArray[np.bool_] = (ledger["outcome"] == "OK") & (took_ns <= slo_ms * 1e6)
     return good
 
 

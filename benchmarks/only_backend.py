@@ -14,14 +14,12 @@ import msgspec
 import numpy as np
 
 from benchmarks.figures import Figure
-from benchmarks.kills import APPLICATION, Ledger, is_good, loaded, unanswered
+from benchmarks.kills import APPLICATION, SLO_MS, Ledger, is_good, loaded, unanswered
 from benchmarks.live_server import Running, fermata
 from fermata.deployments.backend.seats import Holder, seats_folder
 from fermata.deployments.specs.outcomes import LATE
 from fermata.router.core.events import GOOD, DropReason
 
-RATE_RPS = 30.0
-"""One backend of 20 + 10 b ms manages some 70 within the SLO: what waited for it is soon served."""
 LOAD_S, ALONE_S = 6.0, 20.0
 """Lengths of a load: with a spare, and without, where the server must be back before it ends."""
 KILL_AFTER_S = 2.0
@@ -31,6 +29,24 @@ REPORT_S = 1.5
 """By then frontends have reported what they have answered."""
 TRUE = {GOOD, LATE, DropReason.LOST, DropReason.NO_BACKEND, DropReason.CANCELLED}
 """Outcomes when the only backend dies: it took the request along, or was away for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The application that is served, where, and how much of it is asked for."""
+
+    application: Mapping[str, Any]
+    rate_rps: float
+    backend: Mapping[str, Any]
+    frontend: Mapping[str, Any]
+
+    @property
+    def model(self) -> str:
+        return str(self.application["name"])
+
+
+EMULATED = Scene(APPLICATION, 30.0, {"device": "emulated", "cpus": 0.1}, {})
+"""One backend of 20 + 10 b ms manages some 70 within the SLO: what waited for it is soon served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +66,11 @@ class Kill:
         return sum(count for outcome, count in self.outcomes.items() if outcome not in TRUE)
 
 
-def config(spare: bool) -> Mapping[str, Any]:
+def config(spare: bool, scene: Scene = EMULATED) -> Mapping[str, Any]:
     return {
-        "applications": [APPLICATION],
-        "backend": {"count": 1, "device": "emulated", "cpus": 0.1, "spare": spare},
+        "applications": [scene.application],
+        "backend": {"count": 1, "spare": spare, **scene.backend},
+        "frontend": scene.frontend,
     }
 
 
@@ -83,29 +100,31 @@ def whole(server: Running, spare: bool) -> None:
     raise AssertionError(f"the server is not whole {BACK_S:g} s after a kill")
 
 
-def strike(server: Running, spare: bool) -> Kill:
+def strike(server: Running, spare: bool, scene: Scene = EMULATED) -> Kill:
     """One kill in the middle of a load."""
     whole(server, spare)
-    before = _answered(server)
-    with loaded(server, LOAD_S if spare else ALONE_S, rate_rps=RATE_RPS) as found:
+    before = _answered(server, scene)
+    load_s = LOAD_S if spare else ALONE_S
+    with loaded(server, load_s, rate_rps=scene.rate_rps, model=scene.model) as found:
         time.sleep(KILL_AFTER_S)
         os.kill(serving_pid(server), signal.SIGKILL)
     ledger, twice = found[0]
     time.sleep(REPORT_S)
-    outcomes = _answered(server) - before
-    return Kill(longest_gap_s(ledger), dict(outcomes), unanswered(ledger), twice)
+    outcomes = _answered(server, scene) - before
+    gap_s = longest_gap_s(ledger, scene.application["slo_ms"])
+    return Kill(gap_s, dict(outcomes), unanswered(ledger), twice)
 
 
-def _answered(server: Running) -> Counter[str]:
+def _answered(server: Running, scene: Scene) -> Counter[str]:
     """Requests so far, by how they ended."""
-    return Counter(server.status()["applications"]["emulated"]["answered"])
+    return Counter(server.status()["applications"][scene.model]["answered"])
 
 
-def longest_gap_s(ledger: Ledger) -> float:
+def longest_gap_s(ledger: Ledger, slo_ms: float = SLO_MS) -> float:
     """The longest time for which clients waited and none had a good answer. Where the generator
     itself stands still, nobody waits."""
     sent, answered = ledger["sent_ns"], ledger["answered_ns"]
-    ends = np.sort(np.append(answered[is_good(ledger)], answered.max()))
+    ends = np.sort(np.append(answered[is_good(ledger, slo_ms)], answered.max()))
     longest_ns = 0
     for before, after in pairwise(ends):
         waiting = (sent >= 0) & (sent < after) & (answered > before)
@@ -114,14 +133,16 @@ def longest_gap_s(ledger: Ledger) -> float:
     return longest_ns / 1e9
 
 
-def measure(times: int, spares: tuple[bool, ...] = (True, False)) -> Iterator[Figure]:
+def measure(
+    times: int, spares: tuple[bool, ...] = (True, False), scene: Scene = EMULATED
+) -> Iterator[Figure]:
     """So many kills with a spare, then without."""
-    untrue, rate = 0, f"{RATE_RPS:g} req/s"
+    untrue, rate = 0, f"{scene.rate_rps:,g} req/s of {scene.model}"
     for spare in spares:
         found: list[Kill] = []
-        with fermata(**config(spare)) as server:
+        with fermata(**config(spare, scene)) as server:
             for _ in range(times):
-                found.append(strike(server, spare))
+                found.append(strike(server, spare, scene))
                 print(f"only backend, spare={spare}: {found[-1]}", file=sys.stderr)
         name = f"the only backend killed {times} times at {rate}"
         untrue += sum(each.untrue for each in found)

@@ -114,7 +114,7 @@ class RouterActor(RouterProcess):
 
     async def stop(self, reason: str = "router shuts down") -> None:
         await super().stop(reason)
-        self.worker.stop()
+        await self.worker.stop()
 
 
 def in_our_words(error: ray.exceptions.RayError) -> Exception:

@@ -11,9 +11,9 @@ from functools import partial
 import pytest
 
 from fermata.foundation.units import ms
-from fermata.router.live.subprocess_worker import Failed, SubprocessWorker, run_in_subprocess
+from fermata.router.live.subprocess_worker import Failed, SubprocessWorker
 from fermata.router.policies.ramsis.chain.problem import WorkerProblem
-from fermata.router.policies.ramsis.chain.solve import solve
+from fermata.router.policies.ramsis.chain.solve import TableSolution, solve
 
 
 def test_results_come_back_in_order() -> None:
@@ -26,6 +26,7 @@ def test_results_come_back_in_order() -> None:
         assert worker.running is not None
         await worker.running
         assert worker.running is None
+        await worker.stop()
 
     asyncio.run(wait())
     assert results == [120, 4.0]
@@ -39,9 +40,37 @@ def outcome(worker: SubprocessWorker, *works: Callable[[], object]) -> list[obje
             worker.submit(work, results.append)
         assert worker.running is not None
         await worker.running
+        await worker.stop()
 
     asyncio.run(wait())
     return results
+
+
+def test_one_process_does_all_of_it() -> None:
+    first, second = outcome(SubprocessWorker(), os.getpid, os.getpid)
+    assert first == second != os.getpid()
+
+
+def test_what_work_prints_is_no_result() -> None:
+    assert outcome(SubprocessWorker(), partial(print, "aside"), os.getpid)[0] is None
+
+
+def test_a_process_that_was_killed_between_two_pieces_is_replaced() -> None:
+    results: list[object] = []
+
+    async def wait() -> None:
+        worker = SubprocessWorker()
+        for _ in range(3):
+            worker.submit(partial(math.sqrt, 16.0), results.append)
+            assert worker.running is not None
+            await worker.running
+            if worker.process is not None:
+                worker.process.kill()
+                await worker.process.wait()
+        await worker.stop()
+
+    asyncio.run(wait())
+    assert results == [4.0] * 3
 
 
 def test_a_failure_is_handed_over_and_others_go_on() -> None:
@@ -64,8 +93,27 @@ def test_tables_travel() -> None:
     latency_ns = ((ms(8), ms(12)), (ms(16), ms(26)))
     problem = WorkerProblem(latency_ns, (0.6, 0.9), ms(40), 2, 100.0)
     table = solve(problem)
-    assert asyncio.run(run_in_subprocess(partial(replace, table), 60.0)) == table
+    same, solved = outcome(SubprocessWorker(), partial(replace, table), partial(solve, problem))
+    assert same == table
+    assert isinstance(solved, TableSolution)
     # There its promises may differ in the last digit: the library has threads here.
-    solved = asyncio.run(run_in_subprocess(partial(solve, problem), 60.0))
     assert solved.choice == table.choice
     assert solved.accuracy == pytest.approx(table.accuracy, rel=1e-12)
+
+
+def test_a_worker_stops_in_the_middle_of_its_work() -> None:
+    results: list[object] = []
+
+    async def wait() -> None:
+        worker = SubprocessWorker()
+        worker.submit(partial(math.sqrt, 16.0), results.append)
+        assert worker.running is not None
+        await worker.running
+        worker.submit(partial(time.sleep, 60.0), results.append)
+        await asyncio.sleep(0)
+        await worker.stop()
+        assert worker.process is not None
+        assert worker.process.returncode == -9
+
+    asyncio.run(wait())
+    assert results == [4.0]

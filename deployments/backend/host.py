@@ -73,6 +73,7 @@ class BackendHost:
         if self.follow() is not None:
             # Beside a process that serves, run times would be measured wrong.
             self.store.options = replace(self.store.options, measure="once")
+        self.store.pace.is_beside = lambda: self.follow() is not None
         found = LoadedModels({}, dict(options.profiles))
         specs = self.store.specs
         for index, name in enumerate(specs):

@@ -17,6 +17,7 @@ from fermata.deployments.backend.execution.out_of_memory import (
     is_out_of_memory,
     release_memory,
 )
+from fermata.deployments.backend.execution.pace import Pace
 from fermata.deployments.backend.execution.padding import PaddingRunner, find_cuts
 from fermata.deployments.backend.execution.runner import FittingRunner, PlainRunner, Runner
 from fermata.deployments.backend.execution.sequences import SequenceRunner
@@ -101,7 +102,13 @@ def pick_device(device: str) -> str:
     return "cuda" if found else "cpu"
 
 
-def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool = True) -> Runner:
+def load_runner(
+    spec: ModelSpec,
+    device: str,
+    budget: MemoryBudget,
+    warm: bool = True,
+    pace: Pace | None = None,
+) -> Runner:
     """A variant loaded, warmed up and within the budget; `device` as `pick_device` gives it."""
     if spec.model == EMULATED:
         if not spec.table_ns:
@@ -114,7 +121,7 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool =
         plain = PlainRunner(model, size_max)
         return _padding(spec, _fitting(spec, plain, spec.input_shape or (3, 1, 1)), None)
     try:
-        return _load(spec, device, budget, warm)
+        return _load(spec, device, budget, warm, pace)
     # Every library has an error of its own for a lack of memory.
     except Exception as error:
         if not is_out_of_memory(error):
@@ -129,12 +136,14 @@ def load_runner(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool =
     )
 
 
-def _load(spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool) -> Runner:
+def _load(
+    spec: ModelSpec, device: str, budget: MemoryBudget, warm: bool, pace: Pace | None
+) -> Runner:
     before = _device_bytes(device)
     opened = _open_bucket(spec, device)
     # Padded inputs have one shape, which graphs can be captured for.
     inner = spec.at_bucket() if spec.pad else spec
-    runner = _make_runner(inner, _with_shape(opened, inner), device)
+    runner = _make_runner(inner, _with_shape(opened, inner), device, pace)
     held = spec.static_bytes or _device_bytes(device) - before
     if isinstance(opened, TorchModel | NamedNetwork | IsolatedModel):
         held = max(held, opened.static_bytes())
@@ -315,7 +324,7 @@ def _open_onnx(spec: ModelSpec, path: Path, device: str) -> Model:
     return open_onnx_model(spec, _card(spec), path, device)
 
 
-def _make_runner(spec: ModelSpec, model: Model, device: str) -> Runner:
+def _make_runner(spec: ModelSpec, model: Model, device: str, pace: Pace | None) -> Runner:
     card = model.card
     if isinstance(model, TorchModel | NamedNetwork):
         model.to(device, _floats(spec, model, device))
@@ -332,7 +341,7 @@ def _make_runner(spec: ModelSpec, model: Model, device: str) -> Runner:
     if device == "cuda" and isinstance(model, TorchModel) and -1 not in card.input_shape:
         from fermata.deployments.backend.execution.graphs import GraphRunner
 
-        return GraphRunner(model, spec.batch_size_max, dtype)
+        return GraphRunner(model, spec.batch_size_max, dtype, pace=pace)
     shape = None if -1 in card.input_shape else card.input_shape
     return PlainRunner(model, spec.batch_size_max, shape, dtype)
 

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from fermata.deployments.backend.execution.finite import FiniteRunner, NonFiniteCounts
+from fermata.deployments.backend.execution.pace import Pace
 from fermata.deployments.backend.execution.runner import Runner
 from fermata.deployments.backend.kernels.background import BackgroundTuning
 from fermata.deployments.backend.loaders import MemoryBudget, load_runner, pick_device
@@ -52,6 +53,7 @@ class ModelStore:
         self.space = SwapSpace(self._swap_in) if options.swap else None
         """Set if the backend holds one model at a time."""
         self.specs = {spec.name: spec for spec in options.specs}
+        self.pace = Pace()
         self.tuning = self._tuning()
         """Set if other kernels than the plain ones are tried."""
 
@@ -77,7 +79,7 @@ class ModelStore:
         if self.space is not None:
             return SwappingRunner(spec, self.space)
         from_ns = time.monotonic_ns()
-        runner = load_runner(spec, self.device, self.budget)
+        runner = load_runner(spec, self.device, self.budget, pace=self.pace)
         if self.tuning is not None:
             self.tuning.add(spec, runner)
         self.loads.add(spec.name, time.monotonic_ns() - from_ns)

@@ -30,6 +30,7 @@ from fermata.deployments.backend.execution.out_of_memory import (
     is_out_of_memory,
     release_memory,
 )
+from fermata.deployments.backend.execution.pace import Pace
 from fermata.deployments.backend.execution.runner import check_item
 from fermata.deployments.backend.execution.tensors import Array, Outputs
 from fermata.deployments.models.model import TorchModel
@@ -85,6 +86,7 @@ class GraphRunner:
         batch_size_max: int,
         dtype: str = "",
         sizes: Sequence[int] = LADDER,
+        pace: Pace | None = None,
     ) -> None:
         torch: Any = import_module("torch")
         self.torch = torch
@@ -95,6 +97,7 @@ class GraphRunner:
         self.shape = model.card.input_shape
         self.dtype = dtype or model.card.input_dtype
         self.sizes = captured_sizes(batch_size_max, sizes)
+        self.pace = pace or Pace()
         if len(self.shape) == 3:
             network: Any = model.module
             network.to(memory_format=torch.channels_last)
@@ -177,11 +180,10 @@ class GraphRunner:
         needed, finer = capture_order(self.sizes)
         try:
             for size in needed:
-                self.graphs[size] = self.capture(size, pool)
-            end_s = time.monotonic() + FINER_S
-            while finer and time.monotonic() < end_s:
-                size = finer.pop(0)
-                self.graphs[size] = self.capture(size, pool)
+                self._capture_one(size, pool)
+            left_s = FINER_S
+            while finer and left_s > 0.0:
+                left_s -= self._capture_one(finer.pop(0), pool)
         except CaptureError as error:
             self.eager = str(error)
             about = fields(model=self.model.card.name, reason=self.eager)
@@ -191,6 +193,14 @@ class GraphRunner:
             return error.output
         self.sizes = sorted(self.graphs)
         return self.graphs[self.room].output
+
+    def _capture_one(self, size: int, pool: Any) -> float:
+        """Returns the seconds that it took."""
+        from_s = time.monotonic()
+        self.graphs[size] = self.capture(size, pool)
+        took_s = time.monotonic() - from_s
+        self.pace.rest(took_s)
+        return took_s
 
     def capture(self, size: int, pool: Any, way: str = PLAIN, stream: Any = None) -> CapturedGraph:
         """The graph of one batch size as the network runs now; CaptureError where there is none."""

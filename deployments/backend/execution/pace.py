@@ -1,0 +1,26 @@
+"""Pauses of a process that prepares models on a device where another one serves."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+REST: Final = 4.0
+"""Times what a step took: two processes on a GPU take turns, and each turn delays a batch."""
+
+
+class Pace:
+    """Rests between steps while somebody else is served."""
+
+    def __init__(
+        self,
+        is_beside: Callable[[], bool] = lambda: False,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`is_beside` tells whether another process serves on the device."""
+        self.is_beside = is_beside
+        self.sleep = sleep
+
+    def rest(self, took_s: float) -> None:
+        """Called after a step that kept the device busy for so long."""
+        if self.is_beside():
+            self.sleep(REST * took_s)

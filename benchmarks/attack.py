@@ -1,22 +1,28 @@
 """Attacks on a server that this starts, one after the other, beside an honest client.
 
 The honest client sends 200 requests a second from 127.0.0.1, by streams and by single calls in
-turn. Attackers come from 127.66.0.0/16. All of it stays on the loopback network.
+turn. Attackers come from 127.66.0.0/16. All of it stays on the loopback network. A second server
+wants TLS and tokens, and the attacker has a token of its own.
 """
 
 import importlib
 import multiprocessing
+import secrets
+import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.attacks.attacker import Aim
+from benchmarks.certificates import Authority
 from benchmarks.figures import Figure, run_parts
 from benchmarks.live_server import Running, fermata, resident_mb
 from benchmarks.ports import free_port
+from fermata.clients.access import Access
 from fermata.clients.load.arrivals import single
 from fermata.clients.load.ledger import OK
 from fermata.clients.load.run import run_load
@@ -57,12 +63,52 @@ APPLICATION = {
 TARGET = Target("emulated", RawTensor("input", "UINT8", (SIZE,), bytes(SIZE)), SLO_NS)
 
 
-def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """How a server is guarded, and how its clients get in."""
+
+    about: str = ""
+    frontend: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, object] = field(default_factory=dict)
+    honest: Access = field(default_factory=Access)
+    attacker: Access = field(default_factory=Access)
+
+
+NO_GUARD = Guard()
+
+
+@contextmanager
+def guarded() -> Iterator[Guard]:
+    """TLS and tokens; the attacker is a tenant too."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        authority = Authority(folder, "ca")
+        server, ways = authority.vouch("server"), list[Access]()
+        tenants: list[dict[str, str]] = []
+        for tenant in ("honest", "attacker"):
+            token = folder / tenant
+            token.write_text(secrets.token_hex(32))
+            tenants.append({"name": tenant, "token_file": str(token)})
+            ways.append(Access(token_file=str(token), ca_file=str(authority.file)))
+        tls = {"certificate_file": str(server.certificate), "key_file": str(server.key)}
+        yield Guard("TLS and tokens, ", {"tls": tls}, {"tenants": tenants}, *ways)
+
+
+def measure_both(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
+    """Each attack on a server without TLS and tokens, and on one with both."""
+    yield from measure(parts, quick)
+    with guarded() as guard:
+        yield from measure(parts, quick, guard)
+
+
+def measure(parts: Sequence[str], quick: bool, guard: Guard = NO_GUARD) -> Iterator[Figure]:
     """Each attack in turn, on one server."""
     seconds_s = QUICK_S if quick else SECONDS_S
     http_port = free_port()
-    frontend = {"http_port": http_port, "payload_mb": PAYLOAD_MB}
-    with fermata(applications=[APPLICATION], frontend=frontend, links={"host": LINKS}) as running:
+    frontend = {"http_port": http_port, "payload_mb": PAYLOAD_MB, **guard.frontend}
+    with fermata(
+        applications=[APPLICATION], frontend=frontend, links={"host": LINKS}, **guard.settings
+    ) as running:
         aim = Aim(
             running.port,
             http_port,
@@ -72,31 +118,33 @@ def measure(parts: Sequence[str], quick: bool) -> Iterator[Figure]:
             tuple(ports_at(LINKS)),
             LINKS,
             seconds_s=seconds_s,
+            headers=guard.attacker.headers(),
+            tls=guard.attacker.tls,
         )
         pids = processes(running)
         for name in parts:
-            yield from one(name, aim, running)
+            yield from one(name, aim, running, guard)
         ended = sum(not Path(f"/proc/{pid}").exists() for pid in pids)
-        yield Figure("processes that ended", ended, "", 0, at_most=True)
+        yield Figure(f"{guard.about}processes that ended", ended, "", 0, at_most=True)
 
 
-def one(name: str, aim: Aim, running: Running) -> Iterator[Figure]:
+def one(name: str, aim: Aim, running: Running, guard: Guard) -> Iterator[Figure]:
     """Figures of one attack."""
     pids = running.pids_of((":Frontend",))
     with peak_mb(pids) as peak, attacked(name, aim):
-        bad = 100 * bad_share(running.address, aim.seconds_s)
-    about = ATTACKS[name]
+        bad = 100 * bad_share(running.address, aim.seconds_s, guard.honest)
+    about = guard.about + ATTACKS[name]
     yield Figure(f"{about}: honest requests that were bad", bad, "%", BAD_MAX, at_most=True)
     above = max(0.0, peak.grown_mb - MEMORY_MB)
     yield Figure(f"{about}: memory above the limits", above, "MB", 0, at_most=True)
 
 
-def bad_share(address: str, seconds_s: float) -> float:
+def bad_share(address: str, seconds_s: float, access: Access) -> float:
     """The share of an honest client's requests that were not answered in time."""
     due = single(np.arange(int(seconds_s * RATE_RPS / 2), dtype=np.int64) * (10**9 // RATE_RPS))
     bad = total = 0
     for unary in (False, True):
-        ledger = run_load(SenderOptions(address, 4, unary), [TARGET], due)
+        ledger = run_load(SenderOptions(address, 4, unary, access=access), [TARGET], due)
         good = ledger.mask(OK) & (ledger.answered_ns - ledger.scheduled_ns <= SLO_NS)
         bad += int((~good).sum())
         total += len(good)
@@ -170,4 +218,4 @@ def ports_at(host: str) -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    run_parts("Attacks", measure, ATTACKS)
+    run_parts("Attacks", measure_both, ATTACKS)

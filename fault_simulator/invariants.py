@@ -86,6 +86,8 @@ class Invariants:
 
     def _check_given_up(self, live: LiveRouter) -> None:
         """Only a backend to which something has happened may seem to hang."""
+        if not live.supervisor.given_up:
+            return
         given_up = self.given_up.setdefault(live.term, set())
         for backend in set(live.supervisor.given_up) - given_up:
             given_up.add(backend)
@@ -102,8 +104,8 @@ class Invariants:
 
     def _check_ejected(self, live: LiveRouter) -> None:
         """Only a backend that itself has failed may be ejected: no input's fault is its own."""
-        innocent = live.supervisor.outliers.ejected.keys() - self.system.failed
-        if innocent:
+        ejected = live.supervisor.outliers.ejected
+        if ejected and (innocent := ejected.keys() - self.system.failed):
             raise InvariantViolationError(
                 f"backends {sorted(innocent)} were ejected and had not failed"
             )

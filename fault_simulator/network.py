@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fermata.fault_simulator.world import VirtualLoop, World
@@ -214,7 +215,7 @@ class Pipe:
         # Within a connection nothing overtakes anything.
         self.last_at_ns = max(self.last_at_ns + 1, self.world.now_ns + wait_ns)
         to = self.to
-        self.world.enter(self.last_at_ns, lambda: to.deliver(what), to.loop)
+        self.world.enter(self.last_at_ns, partial(to.deliver, what), to.loop)
 
     def flow(self) -> None:
         self.stalled = False

@@ -9,6 +9,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,9 @@ class World:
     ) -> None:
         """Have this called then: for a process on its loop or in a thread, or for nobody."""
         self.sequence += 1
-        heappush(self.agenda, (max(at_ns, self.now_ns), self.sequence, loop, thread, call))
+        if at_ns < self.now_ns:
+            at_ns = self.now_ns
+        heappush(self.agenda, (at_ns, self.sequence, loop, thread, call))
 
     def after(self, wait_ns: int, call: Callable[[], object]) -> None:
         self.enter(self.now_ns + wait_ns, call)
@@ -175,7 +178,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
-        self.world.enter(self.world.now_ns, lambda: _run(handle), self)
+        self.world.enter(self.world.now_ns, partial(_run, handle), self)
         return handle
 
     def call_soon_threadsafe(  # type: ignore[override]
@@ -203,7 +206,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         wait_ns = round((round(when * SECOND) - self.clock()) / self.pace)
         if wait_ns > ms(1):
             wait_ns -= self.rng.randrange(EARLY_NS)
-        self.world.enter(self.world.now_ns + wait_ns, lambda: _run(handle), self)
+        self.world.enter(self.world.now_ns + wait_ns, partial(_run, handle), self)
         return handle
 
     def create_future(self) -> "asyncio.Future[Any]":

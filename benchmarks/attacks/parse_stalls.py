@@ -3,7 +3,7 @@
 import contextlib
 import http.client
 
-from benchmarks.attacks.attacker import Aim, Http2, keep_trying, main, message, source
+from benchmarks.attacks.attacker import Aim, Http2, keep_trying, main, message, web
 
 LARGE = 15 << 20
 
@@ -32,12 +32,10 @@ def run(aim: Aim) -> None:
             one.close()
         path = f"/v2/models/{aim.model}/infer"
         with contextlib.suppress(http.client.HTTPException):
-            web = http.client.HTTPConnection(
-                aim.host, aim.http_port, 10, source_address=(source(count % 3), 0)
-            )
-            web.request("POST", path, texts[count % len(texts)], dict(aim.headers))
-            web.getresponse().read()
-            web.close()
+            client = web(aim, count % 3)
+            client.request("POST", path, texts[count % len(texts)], dict(aim.headers))
+            client.getresponse().read()
+            client.close()
 
     keep_trying(aim, attack)
 

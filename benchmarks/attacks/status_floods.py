@@ -3,7 +3,7 @@
 import contextlib
 import socket
 
-from benchmarks.attacks.attacker import Aim, connect, keep_trying, main
+from benchmarks.attacks.attacker import Aim, keep_trying, main, speak
 
 PATHS = ("/v2/health/ready", "/v2", "/v2/openapi.json", "/v2/models/none")
 PAGES = ("/status", "/metrics")
@@ -20,8 +20,8 @@ def run(aim: Aim) -> None:
             one.recv(1 << 16)
 
     def attack(count: int) -> None:
-        held = [connect(aim, aim.http_port, count % 3) for _ in range(AT_ONCE)]
-        pages = [connect(aim, aim.status_port, count % 3)] if aim.status_port else []
+        held = [speak(aim, aim.http_port, count % 3) for _ in range(AT_ONCE)]
+        pages = [speak(aim, aim.status_port, count % 3)] if aim.status_port else []
         for number, one in enumerate(held):
             ask(one, PATHS[number % len(PATHS)])
         for one in pages:

@@ -165,7 +165,7 @@ def test_messages_that_came_whole_are_not_held() -> None:
 def test_nothing_is_held_where_no_call_is_open() -> None:
     world = World()
     one = world.connect()
-    one.received_bytes = 20 * MB
+    one.received_bytes = 6 * MB
     assert world.look() == []
     assert world.watch.held_bytes == 0
 
@@ -287,3 +287,62 @@ def test_connections_that_ended_are_forgotten() -> None:
     world.look()
     assert len(world.gate.callers) == 1
     assert not world.gate.addresses
+
+
+def test_calls_that_wait_for_their_turn_count_against_the_limits() -> None:
+    world = World()
+    waiting = [world.gate.line_up(ONE) for _ in range(4)]
+    assert all(each is not None for each in waiting)
+    assert world.gate.line_up(ONE) is None
+    assert isinstance(world.gate.enter(ONE), Refusal)
+    assert waiting[0] is not None
+    assert world.gate.step_up(waiting[0])
+    world.gate.leave(world.call())
+    assert (world.gate.total, world.gate.addresses["10.0.0.1"]) == (3, 3)
+
+
+def test_bytes_of_calls_that_wait_are_held() -> None:
+    world = World()
+    one = world.connect()
+    caller = world.gate.line_up(ONE)
+    one.received_bytes = 6 * MB
+    world.look()
+    assert world.watch.watched[one.inode].held_bytes == 6 * MB
+    assert caller is not None
+    world.gate.step_up(caller)
+    world.look()
+    assert world.watch.watched[one.inode].held_bytes == 0
+
+
+def test_calls_of_a_connection_that_ended_do_not_begin_and_a_new_one_is_not_taken_for_ended() -> (
+    None
+):
+    world = World()
+    new = world.gate.line_up(ONE)
+    assert new is not None
+    # The call was taken after the look at the sockets.
+    world.look()
+    assert not new.gone
+    world.connect()
+    world.look()
+    assert not new.gone
+    world.sockets.clear()
+    world.look()
+    assert new.gone
+    assert not world.gate.step_up(new)
+    world.look()
+    assert (world.gate.callers, world.gate.total) == ({}, 0)
+
+
+def test_a_connection_that_is_left_with_many_calls_waiting_is_held_against_its_address() -> None:
+    world = World()
+    world.gate.limits = replace(LIMITS, calls_per_address_max=1000)
+    world.gate.total_max = 1000
+    world.connect()
+    callers = [world.gate.line_up(ONE) for _ in range(WatchLimits().misuses_max + 1)]
+    world.look()
+    assert not world.watch.penalties
+    world.sockets.clear()
+    world.look()
+    assert "10.0.0.1" in world.watch.penalties
+    assert not any(world.gate.step_up(each) for each in callers if each is not None)

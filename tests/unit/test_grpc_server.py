@@ -1,6 +1,7 @@
 """The gRPC server: calls are taken as they come, whatever those before them wait for."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -15,6 +16,12 @@ class Others(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     def service(self, details: object) -> None:
         return None
+
+
+def at_once(peer: str, begin: Callable[[], None]) -> None:
+    """Let nobody wait."""
+    assert peer.startswith("ipv4:127.0.0.1:")
+    begin()
 
 
 async def served(method: str, count: int) -> tuple[int, int, list[grpc.StatusCode]]:
@@ -34,7 +41,8 @@ async def served(method: str, count: int) -> tuple[int, int, list[grpc.StatusCod
             asyncio.get_running_loop().call_soon(turn)
 
     handler = grpc.stream_unary_rpc_method_handler(hold)
-    server = grpc_server([], SERVICE, {"Busy": handler, "Rare": handler}, Others(), busy="Busy")
+    methods = {"Busy": handler, "Rare": handler}
+    server = grpc_server([], SERVICE, methods, Others(), "Busy", at_once, prompt=("Rare",))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -58,7 +66,7 @@ def test_all_calls_are_taken_before_any_has_ended() -> None:
 
 def test_a_method_that_there_is_not_is_refused_and_ends_nothing() -> None:
     async def test() -> None:
-        server = grpc_server([], SERVICE, {}, Others(), busy="Busy")
+        server = grpc_server([], SERVICE, {}, Others(), "Busy", at_once)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -68,3 +76,39 @@ def test_a_method_that_there_is_not_is_refused_and_ends_nothing() -> None:
         await server.stop(None)
 
     asyncio.run(test())
+
+
+def test_calls_wait_in_line_without_having_begun_and_one_that_is_let_go_ends_for_its_client() -> (
+    None
+):
+    async def test() -> list[grpc.StatusCode]:
+        line: list[Callable[[], None]] = []
+        begun = 0
+
+        async def answer(messages: object, context: Any) -> bytes:
+            nonlocal begun
+            begun += 1
+            return b""
+
+        handler = grpc.stream_unary_rpc_method_handler(answer)
+        server = grpc_server(
+            [], SERVICE, {"Busy": handler}, Others(), "Busy", lambda _, begin: line.append(begin)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            calls = [channel.unary_unary(f"/{SERVICE}/Busy")(b"") for _ in range(300)]
+            while len(line) < 300:
+                await asyncio.sleep(0.001)
+            assert begun == 0
+            line.pop()
+            while line:
+                line.pop()()
+            ends = [await each.code() for each in calls]
+        assert begun == 299
+        await server.stop(None)
+        return ends
+
+    ends = asyncio.run(asyncio.wait_for(test(), 30))
+    assert ends.count(grpc.StatusCode.OK) == 299
+    assert ends.count(grpc.StatusCode.CANCELLED) == 1

@@ -218,7 +218,8 @@ def test_a_frontends_pod_has_the_memory_that_its_limits_may_take(
     given, processes = config.frontend, config.frontend.per_node or 1
     pictures = any(each.input is not None and each.input.image for each in config.applications)
     decoded_mb = FrontendOptions(0).decoders * given.picture_megapixels_max * PICTURE_BYTES
-    each_mb = PROCESS_MB + given.payload_mb + (decoded_mb if pictures else 0)
+    # Inputs, and as much of messages that have not come whole.
+    each_mb = PROCESS_MB + 2 * given.payload_mb + (decoded_mb if pictures else 0)
     assert gibibytes(pod["containers"][0]["resources"]["limits"]["memory"]) * 1074 >= (
         RAY_MB + processes * each_mb
     )
@@ -277,6 +278,25 @@ def test_nothing_runs_as_root_or_without_limits(manifests: list[dict[str, Any]])
             assert "memory" in container["resources"]["limits"]
             assert not container["image"].endswith(":latest")
             assert ":" in container["image"]
+
+
+DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+
+
+def test_images_of_others_are_named_by_their_digests(manifests: list[dict[str, Any]]) -> None:
+    images = {each["image"] for spec in pod_specs(manifests) for each in spec["containers"]}
+    others = {each for each in images if not each.startswith("fermata:")}
+    assert others
+    assert [each for each in others if not DIGEST.search(each)] == []
+
+
+def test_the_image_is_built_on_one_that_is_named_by_its_digest() -> None:
+    text = (K8S / "Dockerfile").read_text()
+    [base] = re.findall(r"^ARG PYTHON=(.+)$", text, re.MULTILINE)
+    assert DIGEST.search(base)
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"python:${PYTHON}"}
+    # A syntax of its own would be one more image.
+    assert "syntax=" not in text
 
 
 def test_no_secret_stands_in_a_manifest() -> None:

@@ -52,3 +52,65 @@ def test_one_that_left_while_it_waited_takes_no_turn() -> None:
         assert not turns.waiting
 
     asyncio.run(test())
+
+
+def test_an_address_that_needs_more_turns_than_the_greedy_ones_keeps_up() -> None:
+    async def test() -> list[int]:
+        turns, begun, behind = Turns(), 0, []
+
+        def begin() -> bool:
+            nonlocal begun
+            begun += 1
+            return True
+
+        for greedy in ("a", "b", "c"):
+            for _ in range(200):
+                turns.add(greedy, lambda: True)
+        # Between two looks at the sockets two requests come, half of all turns.
+        for sent in range(2, 100, 2):
+            turns.add("honest", begin)
+            turns.add("honest", begin)
+            await asyncio.sleep(0)
+            behind.append(sent - begun)
+        return behind
+
+    assert max(asyncio.run(test())) <= 2
+
+
+def test_small_addresses_do_not_keep_a_large_one_waiting() -> None:
+    async def test() -> int:
+        turns, begun = Turns(), 0
+
+        def begin() -> bool:
+            nonlocal begun
+            begun += 1
+            return True
+
+        for _ in range(200):
+            turns.add("large", begin)
+        for _ in range(50):
+            for number in range(AT_ONCE):
+                turns.add(f"small-{number}", lambda: True)
+            await asyncio.sleep(0)
+        return begun
+
+    # Of the turns that go round, one in five is its own.
+    assert asyncio.run(test()) >= 50 * AT_ONCE // 2 // (AT_ONCE + 1)
+
+
+def test_what_has_nothing_to_begin_takes_no_turn() -> None:
+    async def test() -> bool:
+        turns, begun = Turns(), asyncio.Event()
+
+        def begin() -> bool:
+            begun.set()
+            return True
+
+        for _ in range(50):
+            turns.add("gone", lambda: False)
+        turns.add("gone", begin)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return begun.is_set() and not turns.waiting
+
+    assert asyncio.run(test())

@@ -21,12 +21,26 @@ HEALTH_MAX = 32
 class Caller:
     """One connection, as far as its calls tell."""
 
-    __slots__ = ("address", "calls", "health", "misuses", "port", "taken_bytes", "wrong")
+    __slots__ = (
+        "address",
+        "calls",
+        "gone",
+        "health",
+        "misuses",
+        "port",
+        "taken_bytes",
+        "waiting",
+        "wrong",
+    )
 
     def __init__(self, peer: str) -> None:
         self.address, self.port = address_of(peer)
         self.calls: dict[OpenCall, None] = {}
-        """Open ones, in the order of their coming."""
+        """Open ones that have begun, in the order of their coming."""
+        self.waiting = 0
+        """Calls that have not begun: their address's turn has not come."""
+        self.gone = False
+        """The connection has ended. Nobody waits for calls that have not begun."""
         self.taken_bytes = 0
         """Size of the messages that were taken from gRPC, with an allowance for their frames."""
         self.health = 0
@@ -86,9 +100,7 @@ class CallGate:
     def enter(self, peer: str, health: bool = False) -> OpenCall | Refusal:
         """Admit a call of a peer. Health checks are limited by their address alone, so that the
         calls of others cannot crowd them out."""
-        caller = self.callers.get(peer)
-        if caller is None:
-            caller = self.callers[peer] = Caller(peer)
+        caller = self._caller(peer)
         refusal = self._refusal(caller, health)
         if refusal is not None:
             self.refused += 1
@@ -100,6 +112,35 @@ class CallGate:
         self.addresses[caller.address] += 1
         self.total += not health
         return call
+
+    def line_up(self, peer: str) -> Caller | None:
+        """Count a call of a peer that waits for its turn; None at a limit, where it would be
+        refused."""
+        caller = self._caller(peer)
+        if self._refusal(caller, False) is not None:
+            return None
+        caller.waiting += 1
+        self.addresses[caller.address] += 1
+        self.total += 1
+        return caller
+
+    def step_up(self, caller: Caller) -> bool:
+        """End the wait of a call whose turn has come; returns whether it may begin."""
+        caller.waiting -= 1
+        self.total -= 1
+        self._forget_one(caller.address)
+        return not caller.gone
+
+    def _caller(self, peer: str) -> Caller:
+        caller = self.callers.get(peer)
+        if caller is None:
+            caller = self.callers[peer] = Caller(peer)
+        return caller
+
+    def _forget_one(self, address: str) -> None:
+        self.addresses[address] -= 1
+        if not self.addresses[address]:
+            del self.addresses[address]
 
     def _refusal(self, caller: Caller, health: bool) -> Refusal | None:
         limits, address = self.limits, caller.address
@@ -128,9 +169,7 @@ class CallGate:
             self._count(caller, misused, wrong)
         caller.health -= call.health
         self.total -= not call.health
-        self.addresses[caller.address] -= 1
-        if not self.addresses[caller.address]:
-            del self.addresses[caller.address]
+        self._forget_one(caller.address)
 
     def _count(self, caller: Caller, misuses: int = 0, wrong: int = 0) -> None:
         """Count a call that came to nothing, by a fault of its client."""
@@ -141,7 +180,11 @@ class CallGate:
 
     def forget_gone(self, is_open: Callable[[Caller], bool]) -> None:
         """Forget connections that have ended; `is_open` says which have not."""
-        gone = [peer for peer, each in self.callers.items() if not each.calls and not is_open(each)]
+        gone = [
+            peer
+            for peer, each in self.callers.items()
+            if not each.calls and not each.waiting and not is_open(each)
+        ]
         for peer in gone:
             del self.callers[peer]
 

@@ -65,6 +65,8 @@ class ConnectionWatch:
         """By inode."""
         self.penalties: dict[str, int] = {}
         """Until when an address may not connect."""
+        self.here: set[tuple[str, int]] = set()
+        """Addresses and ports of the connections at the last look."""
         self.held_bytes = 0
         self.floods: set[str] = set()
         """Addresses that have lately begun too many calls in vain on all of their connections."""
@@ -95,15 +97,25 @@ class ConnectionWatch:
                 self._warn(each, caller)
         for call in self.gate.slow_calls(now_ns):
             call.refuse(_slow(self.gate.limits.receive_ns))
+        cut = [each for each in sockets if each.inode in verdicts]
+        for each in cut:
+            if (caller := callers.get((each.address, each.port))) is not None:
+                caller.gone = True
         self._judge_gone(now_ns, sockets)
         self.cut.update(verdicts.values())
-        return [each for each in sockets if each.inode in verdicts]
+        return cut
 
     def _judge_gone(self, now_ns: int, sockets: list[ClientSocket]) -> None:
         """Hold what connections did before they ended against their address, and forget them."""
-        here = {(each.address, each.port) for each in sockets}
+        before, self.here = self.here, {(each.address, each.port) for each in sockets}
+        here = self.here
         for caller in self.gate.callers.values():
-            if (caller.address, caller.port) not in here:
+            port = (caller.address, caller.port)
+            if port not in here:
+                # One that was never seen has come since the look.
+                if port in before and not caller.gone:
+                    caller.gone = True
+                    caller.misuses += caller.waiting
                 self._is_flood(now_ns, caller)
         self.gate.forget_gone(lambda each: (each.address, each.port) in here)
         if now_ns - self.counted_from_ns >= self.limits.misuses_ns:
@@ -166,7 +178,7 @@ class ConnectionWatch:
         if caller is not None:
             taken, caller.taken_bytes = caller.taken_bytes, 0
         watched.held_bytes = max(0, watched.held_bytes + came - taken)
-        if caller is None or not caller.calls:
+        if caller is None or not (caller.calls or caller.waiting):
             watched.held_bytes = 0
             watched.warned = False
         if taken or watched.held_bytes < self.limits.held_bytes_min:

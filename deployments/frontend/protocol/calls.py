@@ -6,6 +6,7 @@ its message is read, and a message is looked at before it is parsed.
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -13,7 +14,7 @@ import grpc
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.errors import BadRequestError
 from fermata.clients.wire.service import STREAM, UNARY
-from fermata.deployments.frontend.access.callers import CallGate, OpenCall
+from fermata.deployments.frontend.access.callers import Caller, CallGate, OpenCall
 from fermata.deployments.frontend.access.tenants import AUTHORIZATION, UnauthenticatedError
 from fermata.deployments.frontend.access.turns import Turns
 from fermata.deployments.frontend.outcomes import Refusal
@@ -69,6 +70,21 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
             return grpc.stream_stream_rpc_method_handler(self._refuse)
         return None
 
+    def line_up(self, peer: str, begin: Callable[[], None]) -> None:
+        """Begin a call of a peer at once while there are few, and else in its address's turn."""
+        gate, turns = self.gate, self.turns
+        caller = None if turns.is_free(gate.clock()) else gate.line_up(peer)
+        if caller is None:
+            begin()
+        else:
+            turns.add(caller.address, partial(self._step_up, caller, begin))
+
+    def _step_up(self, caller: Caller, begin: Callable[[], None]) -> bool:
+        may_begin = self.gate.step_up(caller)
+        if may_begin:
+            begin()
+        return may_begin
+
     async def _enter(self, context: Any, health: bool = False) -> OpenCall:
         """Admit a call until its answer has left; one without a token or at a limit is refused
         here."""
@@ -101,12 +117,8 @@ class GrpcCalls(grpc.GenericRpcHandler):  # type: ignore[misc]
         return raw  # type: ignore[no-any-return]
 
     def _unary(self, method: Method, read: Read, name: str) -> Any:
-        turns = self.turns
-
         async def run(messages: object, context: Any) -> Any:
             call = await self._enter(context)
-            if not turns.is_free(call.since_ns):
-                await turns.wait(call.caller.address)
             raw = await self._read(call, context)
             try:
                 request = await read(raw)

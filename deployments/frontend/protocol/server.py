@@ -11,7 +11,7 @@ from dataclasses import replace
 import uvicorn
 from starlette.routing import Route
 
-from fermata.clients.wire.service import SERVICE
+from fermata.clients.wire.service import SERVICE, STREAM
 from fermata.deployments.frontend.access.address_filter import AddressFilter
 from fermata.deployments.frontend.access.callers import CallGate
 from fermata.deployments.frontend.access.client_sockets import ClientSocket, ClientSockets
@@ -23,7 +23,7 @@ from fermata.deployments.frontend.access.connection_watch import (
 from fermata.deployments.frontend.access.connections import ConnectionGate, HttpServer
 from fermata.deployments.frontend.access.grpc_server import grpc_server
 from fermata.deployments.frontend.access.tls import grpc_credentials, http_context
-from fermata.deployments.frontend.protocol.calls import GrpcCalls
+from fermata.deployments.frontend.protocol.calls import HEALTH, GrpcCalls
 from fermata.deployments.frontend.protocol.grpc_service import InferenceService
 from fermata.deployments.frontend.protocol.listening import Listening
 from fermata.deployments.frontend.protocol.rest import Rest
@@ -91,7 +91,13 @@ class FrontendServer:
         GRPC_LOG.addFilter(is_ours_to_mend)
         calls = GrpcCalls(self.service, self.calls)
         self._grpc = grpc_server(
-            grpc_options(options), SERVICE, calls.methods, calls, busy="ModelInfer"
+            grpc_options(options),
+            SERVICE,
+            calls.methods,
+            calls,
+            busy="ModelInfer",
+            line_up=calls.line_up,
+            prompt=(*HEALTH, STREAM),
         )
         self.grpc_port = self._bind_grpc(grpc_at)
         if options.http_port >= 0:

@@ -57,7 +57,7 @@ def _knowing(prepared: Sequence[Prepared], load: Load) -> tuple[list[Prepared], 
 def many_classes(quick: bool) -> Iterator[Figure]:
     """Utility on characters, over being blind, and beside knowing the class."""
     prepared = _prepared()
-    windows, seeds = (40, 1) if quick else (150, 2)
+    windows, seeds = (40, 1) if quick else (150, 8)
     rng = np.random.default_rng(3)
     stream = prepared[0].stream(1000, prepared[0].task.frequencies, rng)
     looks = (stream.answers == stream.labels).mean()

@@ -5,12 +5,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from fermata.clients.source_clock import SourceClock
 from fermata.clients.wire.errors import BadRequestError
 
 try:
@@ -21,10 +22,21 @@ except ImportError:
 
 Frame = npt.NDArray[np.uint8] | bytes
 """Rows x columns x 3 in RGB, or a picture that is encoded already."""
+TimedFrame = tuple[Frame, int | None]
+"""A frame and its time on the source's own clock, where it has one."""
 Source = str | Path | Iterable[Frame]
+Each = TypeVar("Each")
 EARLY = 0.25
 """Share of the time between two frames by which one may come early."""
 PICTURES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+
+
+class Capture(NamedTuple):
+    """A frame, and when it was taken."""
+
+    frame: Frame
+    at_ns: int | None = None
+    """On the monotonic clock; None: just now."""
 
 
 def encode_jpeg(frame: Frame, quality: int = 80) -> bytes:
@@ -41,21 +53,30 @@ def encode_jpeg(frame: Frame, quality: int = 80) -> bytes:
     return out.getvalue()
 
 
-def open_frames(source: Source, fps: float | None = None) -> Iterator[Frame]:
+def open_captures(source: Source, fps: float | None = None) -> Iterator[Capture]:
     """Frames at the pace of the source, or at `fps`; `fps=0` gives them as fast as they are taken.
 
     Blocks between frames, so run it in a thread. A live source (camera, RTSP) sets its own pace;
-    what it gives beyond `fps` is left out.
+    what it gives beyond `fps` is left out. Frames of cameras and RTSP carry their own time, so
+    that those that waited in a buffer are as old as they are.
     """
+    text = str(source) if isinstance(source, str | Path) else ""
+    if text.startswith(("rtsp://", "rtsps://")):
+        return thinned(timed(_decoded(text, None, {"rtsp_transport": "tcp"})), fps)
+    if text.startswith(("http://", "https://")):
+        # It may be a film, which is read as fast as it is taken.
+        return thinned((Capture(frame) for frame, _ in _decoded(text, None, {})), fps)
+    if text.isdecimal() or text.startswith("/dev/video"):
+        device = f"/dev/video{text}" if text.isdecimal() else text
+        return thinned(timed(_decoded(device, "v4l2", {})), fps)
+    return map(Capture, open_frames(source, fps))
+
+
+def open_frames(source: Source, fps: float | None = None) -> Iterator[Frame]:
+    """Frames of a source that is not live, at its pace or at `fps`."""
     if not isinstance(source, str | Path):
         return _paced(iter(source), fps)
     text = str(source)
-    if text.startswith(("rtsp://", "rtsps://", "http://", "https://")):
-        options = {"rtsp_transport": "tcp"} if text.startswith("rtsp") else {}
-        return thinned(_decoded(text, None, options), fps)
-    if text.isdecimal() or text.startswith("/dev/video"):
-        device = f"/dev/video{text}" if text.isdecimal() else text
-        return thinned(_decoded(device, "v4l2", {}), fps)
     check_source(text)
     path = Path(text)
     if path.is_dir():
@@ -83,7 +104,7 @@ def _pictures(folder: Path) -> Iterator[Frame]:
 
 
 def _video(path: str, fps: float | None) -> Iterator[Frame]:
-    frames = _decoded(path, None, {})
+    frames = (frame for frame, _ in _decoded(path, None, {}))
     if fps is None:
         with _open(path, None, {}) as container:
             fps = float(container.streams.video[0].average_rate or 25)
@@ -105,18 +126,28 @@ def _open(address: str, kind: str | None, options: dict[str, str]) -> Any:
     return container
 
 
-def _decoded(address: str, kind: str | None, options: dict[str, str]) -> Iterator[Frame]:
+def _decoded(address: str, kind: str | None, options: dict[str, str]) -> Iterator[TimedFrame]:
     with _open(address, kind, options) as container:
         stream = container.streams.video[0]
         # Several threads decode one picture together; several pictures at once would add delay.
         stream.thread_type = "SLICE"
         for frame in container.decode(stream):
-            yield frame.to_ndarray(format="rgb24")
+            time_ns = None if frame.time is None else int(frame.time * 1e9)
+            yield frame.to_ndarray(format="rgb24"), time_ns
+
+
+def timed(
+    frames: Iterator[TimedFrame], clock: Callable[[], int] = time.monotonic_ns
+) -> Iterator[Capture]:
+    """Frames of a live source, each with the time at which it was taken."""
+    source = SourceClock()
+    for frame, time_ns in frames:
+        yield Capture(frame, source.captured_at_ns(clock(), time_ns))
 
 
 def thinned(
-    frames: Iterator[Frame], fps: float | None, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Frame]:
+    frames: Iterator[Each], fps: float | None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Each]:
     """Frames of a live source, no more than `fps` a second on average; all where that is 0."""
     due_at = -math.inf
     for frame in frames:

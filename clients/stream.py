@@ -15,7 +15,7 @@ import grpc
 from fermata.clients.access import OPEN, Access
 from fermata.clients.adaptation import SIDES, Adaptation, Sized, original_boxes
 from fermata.clients.call_status import CallStatus
-from fermata.clients.frames import Frame, Source, encode_jpeg, open_frames
+from fermata.clients.frames import Frame, Source, encode_jpeg, open_captures
 from fermata.clients.pending import NEVER, FrameResult, Pending
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire import parameters as names
@@ -199,9 +199,10 @@ class FrameStream:
         call = self._loop.call_soon_threadsafe
         trouble: Exception | None = None
         try:
-            for index, frame in enumerate(open_frames(self.source, self.options.fps)):
-                captured_at_ns = time.monotonic_ns()
-                data = self._encode(captured_at_ns, frame)
+            for index, taken in enumerate(open_captures(self.source, self.options.fps)):
+                now_ns = time.monotonic_ns()
+                captured_at_ns = now_ns if taken.at_ns is None else taken.at_ns
+                data = self._encode(now_ns, taken.frame)
                 self._places.acquire()
                 if self._stopped.is_set():
                     break

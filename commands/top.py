@@ -19,7 +19,7 @@ from fermata.commands.server_access import CaFile, TokenEnv, TokenFile, access_o
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.json_types import JsonObject
 from fermata.router.telemetry.dashboard_frames import BackendFrame, DashboardFrame, read_frame
-from fermata.router.telemetry.snapshot import CameraSnapshot
+from fermata.router.telemetry.snapshot import CameraSnapshot, worst_first
 
 ServerUrl = Annotated[
     str, typer.Option("--control", help="Address of the control plane, `control` in its config.")
@@ -104,7 +104,7 @@ def shown_cameras(status: JsonObject) -> Table:
     for heading in ("Mbit/s", "asked", "sent", "fps", "declared", "missed"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("left out because")
-    for told in sorted(_cameras(status), key=lambda each: (-_missed(each), each.client)):
+    for told in worst_first(_cameras(status)):
         lies = told.fps > 1.1 * told.declared_fps + 1
         table.add_row(
             told.client,
@@ -115,7 +115,7 @@ def shown_cameras(status: JsonObject) -> Table:
             str(told.size_sent or "-"),
             Text(f"{told.fps:.1f}", "red" if lies else ""),
             f"{told.declared_fps:.1f}",
-            Text(f"{_missed(told):.1%}", "red" if _missed(told) > 0.01 else "green"),
+            Text(f"{told.missed_share:.1%}", "red" if told.missed_share > 0.01 else "green"),
             told.reason,
         )
     return table
@@ -123,10 +123,6 @@ def shown_cameras(status: JsonObject) -> Table:
 
 def _cameras(status: JsonObject) -> list[CameraSnapshot]:
     return msgspec.convert(status.get("cameras", []), list[CameraSnapshot])
-
-
-def _missed(told: CameraSnapshot) -> float:
-    return told.missed / told.frames if told.frames else 0.0
 
 
 def _watch_cameras(control: str, access: Access, once: bool, as_json: bool) -> None:

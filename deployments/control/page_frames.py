@@ -12,9 +12,16 @@ from fermata.router.telemetry.dashboard_frames import (
     SubClusterFrame,
 )
 from fermata.router.telemetry.histogram import quantile
-from fermata.router.telemetry.snapshot import BackendSnapshot, RouterSnapshot, SpareSnapshot
+from fermata.router.telemetry.snapshot import (
+    BackendSnapshot,
+    RouterSnapshot,
+    SpareSnapshot,
+    worst_first,
+)
 
 SECOND = 1e9
+CAMERAS_SHOWN = 100
+"""Rows of the page, which is drawn anew every second."""
 
 
 def live_frame(status: DeploymentStatus, history: History, title: str) -> DashboardFrame:
@@ -36,6 +43,8 @@ def live_frame(status: DeploymentStatus, history: History, title: str) -> Dashbo
             *(_backend(number, told, now, at_s) for number, told in now.backends.items()),
             *(_spare(number, told, now) for number, told in now.spares.items()),
         ),
+        cameras=tuple(worst_first(now.cameras)[:CAMERAS_SHOWN]),
+        cameras_seen=len(now.cameras),
     )
 
 

@@ -1,6 +1,6 @@
 """All metrics of the control plane's `/metrics`; docs/metrics.md is made from this list."""
 
-from fermata.deployments.metrics import samples
+from fermata.deployments.metrics import cameras, samples
 from fermata.deployments.metrics.exposition import SECOND, MetricFamily, exposition
 from fermata.deployments.specs.status import DeploymentStatus
 
@@ -69,6 +69,7 @@ SECTIONS: tuple[tuple[str, tuple[MetricFamily, ...]], ...] = (
             ),
         ),
     ),
+    ("Cameras", cameras.FAMILIES),
     (
         "Router",
         (

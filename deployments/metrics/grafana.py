@@ -116,6 +116,30 @@ PANELS = (
         "Highest bad rate of any stream.",
     ),
     Panel(
+        "Cameras",
+        "short",
+        ((f"fermata_cameras{{{OF}}}", "{{application}}: {{state}}"),),
+        "Clients that report their network: served, or the reason of being left out.",
+    ),
+    Panel(
+        "Uplinks of cameras",
+        "bps",
+        ((f"fermata_camera_bandwidth_bps{{{OF}}}", "{{camera}}"),),
+    ),
+    Panel(
+        "Sides of frames, asked and sent",
+        "short",
+        (
+            (f"fermata_camera_size_asked{{{OF}}}", "{{camera}} asked"),
+            (f"fermata_camera_size_sent{{{OF}}}", "{{camera}} sent"),
+        ),
+    ),
+    Panel(
+        "Missed frames of cameras",
+        "percentunit",
+        ((f"fermata_camera_missed_ratio{{{OF}}}", "{{camera}}"),),
+    ),
+    Panel(
         "Mean batch",
         "short",
         (

@@ -1,6 +1,7 @@
 """Each client that reports its network, as its operator sees it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fermata.router.live.client_mapping import ClientMapping
 from fermata.router.policies.jellyfish.known_clients import KnownClient
@@ -17,8 +18,14 @@ def cameras(mapping: ClientMapping, meters: Meters) -> list[CameraSnapshot]:
     """The cameras of every application whose policy maps clients."""
     found: list[CameraSnapshot] = []
     for number, source in mapping.sources.items():
+        names: set[str] = set()
         for known in _latest(source, CAMERAS_MAX - len(found)):
-            found.append(_camera(mapping, meters, number, source, known))
+            seen = _camera(mapping, meters, number, source, known)
+            if seen.client in names:
+                # Two tenants may each have a camera of that name.
+                seen = replace(seen, client=f"{seen.client} ({known.last.client})")
+            names.add(seen.client)
+            found.append(seen)
     return found
 
 

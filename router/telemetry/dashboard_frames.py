@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from fermata.foundation.json_types import Json
+from fermata.router.telemetry.snapshot import CameraSnapshot
 
 Part = TypeVar("Part")
 
@@ -90,6 +91,9 @@ class DashboardFrame:
     sub_clusters: tuple[SubClusterFrame, ...]
     backends: tuple[BackendFrame, ...]
     notes: Mapping[str, Json] = field(default_factory=dict)
+    cameras: tuple[CameraSnapshot, ...] = ()
+    """Those that miss most, of `cameras_seen`."""
+    cameras_seen: int = 0
 
     def to_json(self) -> str:
         return json.dumps(self, default=_fields, separators=(",", ":"))
@@ -111,6 +115,7 @@ def read_frame(given: Any) -> DashboardFrame:
             replace(each, models=tuple(each.models), batches=_read_all(BatchFrame, each.batches))
             for each in _read_all(BackendFrame, frame.backends)
         ),
+        cameras=_read_all(CameraSnapshot, frame.cameras),
     )
 
 

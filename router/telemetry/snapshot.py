@@ -3,7 +3,7 @@
 Metrics, autoscaler, page and `/status` read it; differences over time are the reader's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fermata.router.core.events import is_bad
@@ -240,6 +240,16 @@ class CameraSnapshot:
     served: bool
     reason: str
     """Reason why it is left out; empty while it is served."""
+
+    @property
+    def missed_share(self) -> float:
+        """Missed ones of its frames; 0 while there are none."""
+        return self.missed / self.frames if self.frames else 0.0
+
+
+def worst_first(cameras: Iterable[CameraSnapshot]) -> list[CameraSnapshot]:
+    """Cameras in the order in which their operator wants to see them."""
+    return sorted(cameras, key=lambda each: (-each.missed_share, each.served, each.client))
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,10 @@ from fermata.clients.wire.tensors import (
     response_tensors,
     to_array,
 )
+from fermata.deployments.frontend.access.client_ids import client_number
 from fermata.deployments.frontend.protocol.rest import LOOP_BYTES_MAX
-from fermata.router.links.messages import FleetStatus
+from fermata.foundation.units import ms
+from fermata.router.links.messages import FleetStatus, InputSizeAdvice
 
 pytestmark = pytest.mark.live
 
@@ -276,6 +278,24 @@ def test_rest_serves_the_same(running: Running) -> None:
             post(running, path, data)
         assert caught.value.code == status
         caught.value.close()
+
+
+def test_clients_without_a_stream_are_advised(running: Running, stub: InferenceStub) -> None:
+    client = client_number("gate", "")
+    request = ask("large", fps=10, bandwidth_bps=5_000_000, input_size=160)
+    request.parameters["client"].string_param = "gate"
+    plain = stub.ModelInfer(ask("large")).parameters
+    assert not {"server_us", "input_size"} & set(plain)
+    running.frontend.service.driver.on_advice(InputSizeAdvice("large", client, 224, ms(40), True))
+    given = stub.ModelInfer(request).parameters
+    assert (given["input_size"].int64_param, given["served"].bool_param) == (224, True)
+    assert given["network_us"].int64_param == 40_000
+    assert given["server_us"].int64_param > 0
+    parameters = {"client": "gate", "fps": 10.0, "bandwidth_bps": 5e6, "input_size": 160}
+    tensor = {"name": "input", "datatype": "FP32", "shape": [4], "data": [0, 1, 2, 3]}
+    body = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
+    said = post(running, "/v2/models/large/infer", body)["parameters"]
+    assert (said["input_size"], said["network_us"], said["served"]) == (224, 40_000, True)
 
 
 def test_who_cannot_be_served_is_told_so(running: Running, stub: InferenceStub) -> None:

@@ -4,12 +4,18 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
 
 import browser
 import pytest
 from prometheus_client import parser
 
 from benchmarks.chromium import CHROMIUM, rendered
+from fermata.commands.view import Record, make_server
+from fermata.router.telemetry.dashboard_frames import DashboardFrame, write_frames
+from fermata.router.telemetry.snapshot import CameraSnapshot
 
 pytest.importorskip("ray")
 from served import ROOT, Server, load, wait_until
@@ -47,6 +53,37 @@ def test_the_page_shows_what_the_metrics_say(server: Server) -> None:
     attained = [text for text in browser.texts(document, "attained") if text.endswith("%")]
     assert f"{100 * (1 - bad_rate):.2f} %" in attained
     assert browser.texts(document, "state")[0] == ""
+
+
+@needs_browser
+def test_the_page_lists_cameras(tmp_path: Path) -> None:
+    out = CameraSnapshot(
+        "faces", "gate", 5.5e6, 8, 30, 224, 160, 640, "", -1, 200, 50, False, "full"
+    )
+    well = replace(out, client="yard", variant="v160", missed=0, served=True, reason="")
+    frames = [
+        DashboardFrame(at_s, "here", 0, 0, (), (), (), cameras=(out, well), cameras_seen=9)
+        for at_s in (1.0, 2.0)
+    ]
+    write_frames(frames, str(tmp_path / "record"))
+    with make_server(Record(tmp_path / "record"), 0) as replayed:
+        thread = Thread(target=replayed.serve_forever)
+        thread.start()
+        document = rendered(f"http://127.0.0.1:{replayed.server_port}/")
+        replayed.shutdown()
+        thread.join()
+    for name, wanted in {
+        "client": ["gate", "yard"],
+        "dnn": ["\u2013", "v160"],
+        "uplink_rate": ["5.5 Mbit/s"] * 2,
+        "sides": ["224 → 160 px"] * 2,
+        "pace": ["30.0 of 8.0 /s"] * 2,
+        "missed": ["25.0 %", "0.0 %"],
+        "because": ["left out: full", ""],
+        "cameras_seen": ["\u2013 2 of 9"],
+    }.items():
+        # The last one may be the row as the script has it, without values.
+        assert browser.texts(document, name)[: len(wanted)] == wanted
 
 
 def test_a_frame_has_the_batches_once_somebody_looks(server: Server) -> None:

@@ -3,25 +3,37 @@
 import json
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
 import numpy as np
 import pytest
+from prometheus_client import parser
+from snapshots import router
 from typer.testing import CliRunner
 
 from fermata.clients.wire import open_inference_pb2 as pb
 from fermata.clients.wire.tensors import add_input, from_array
 from fermata.commands.main import app
+from fermata.deployments.control.history import History
+from fermata.deployments.control.page_frames import CAMERAS_SHOWN, live_frame
+from fermata.deployments.control.sub_clusters.merging import merged_frame, merged_snapshot
 from fermata.deployments.frontend.protocol.parsing import parse_request
+from fermata.deployments.metrics.cameras import CAMERAS_MAX
+from fermata.deployments.metrics.families import prometheus_text
+from fermata.deployments.specs.status import DeploymentStatus
 from fermata.foundation.units import SECOND, ms
 from fermata.router.core.costs import Costs
 from fermata.router.core.engine import Engine
 from fermata.router.core.events import ClientReport
+from fermata.router.links.messages import ClientNetworkReport
 from fermata.router.live.cameras import cameras
 from fermata.router.policies.family import family_of
 from fermata.router.policies.jellyfish.left_out import LeftOut, why_left_out
 from fermata.router.policies.jellyfish.source import Jellyfish, JellyfishOptions
+from fermata.router.telemetry.dashboard_frames import DashboardFrame, read_frame
+from fermata.router.telemetry.snapshot import CameraSnapshot
 from fermata.router.telemetry.stream_counts import StreamCounts
 from tests.unit.test_frontend_intake import REGISTRY
 from tests.unit.test_replanning import World
@@ -109,6 +121,82 @@ def test_the_name_of_a_camera_reaches_the_router() -> None:
     report = parse_request(request, REGISTRY).report
     assert report is not None
     assert report.name == "gate-7"
+
+
+def test_cameras_of_two_tenants_with_one_name_are_two() -> None:
+    world = World()
+    for client in (9, 10):
+        said = ClientNetworkReport(
+            "faces", client, ms(100), 10.0, 5e7, 128, 100_000, 0, name="gate"
+        )
+        world.hear(world.frontends[0], said)
+    seen = [each.client for each in cameras(world.router.clients, world.router.meters)]
+    assert len(set(seen)) == 2
+    assert all(each.startswith("gate") for each in seen)
+
+
+def camera(name: str, **figures: object) -> CameraSnapshot:
+    served = CameraSnapshot("faces", name, 5e6, 8, 8, 224, 160, 640, "v", 5, 100, 0, True, "")
+    return replace(served, **figures)  # type: ignore[arg-type]
+
+
+def series(listed: list[CameraSnapshot]) -> dict[str, dict[tuple[str, ...], float]]:
+    text = prometheus_text(DeploymentStatus(router({}, cameras=listed), {}, []))
+    return {
+        family.name.removeprefix("fermata_"): {
+            tuple(value for _, value in sorted(sample.labels.items())): sample.value
+            for sample in family.samples
+        }
+        for family in parser.text_string_to_metric_families(text)
+        if "camera" in family.name
+    }
+
+
+def test_metrics_tell_of_each_camera() -> None:
+    out = camera("gate", served=False, reason="it is too slow", variant="", frames=200, missed=50)
+    found = series([out, camera("yard", fps=30.0)])
+    assert found["cameras"] == {("faces", "served"): 1, ("faces", "it is too slow"): 1}
+    assert found["camera_served"] == {("faces", "gate"): 0, ("faces", "yard"): 1}
+    assert found["camera_variant"] == {("faces", "yard", "v"): 1}
+    assert found["camera_bandwidth_bps"]["faces", "yard"] == 5e6
+    assert found["camera_fps"]["faces", "yard"] == 30
+    assert found["camera_declared_fps"]["faces", "yard"] == 8
+    assert found["camera_size_asked"]["faces", "gate"] == 224
+    assert found["camera_size_sent"]["faces", "gate"] == 160
+    assert found["camera_missed_ratio"]["faces", "gate"] == 0.25
+
+
+def test_names_that_clients_choose_make_no_endless_series() -> None:
+    listed = [camera(f"gate-{number:03}") for number in range(3 * CAMERAS_MAX)]
+    found = series(list(reversed(listed)))
+    assert found["cameras"] == {("faces", "served"): 3 * CAMERAS_MAX}
+    for name, each in found.items():
+        assert name == "cameras" or len(each) == CAMERAS_MAX
+    # The same ones in every scrape, in whatever order they reported.
+    assert series(listed) == found
+
+
+def frame(*listed: CameraSnapshot) -> DashboardFrame:
+    status = DeploymentStatus(router({}, cameras=list(listed)), {}, [])
+    return live_frame(status, History(), "here")
+
+
+def test_the_page_gets_the_worst_cameras_first() -> None:
+    listed = [camera(f"gate-{number:03}", missed=number % 7) for number in range(150)]
+    shown = frame(*listed)
+    assert (len(shown.cameras), shown.cameras_seen) == (CAMERAS_SHOWN, 150)
+    assert [each.missed for each in shown.cameras] == sorted(
+        (each.missed for each in listed), reverse=True
+    )[:CAMERAS_SHOWN]
+    assert read_frame(json.loads(shown.to_json())) == shown
+
+
+def test_a_camera_that_moved_is_listed_where_it_is_served() -> None:
+    old, new = camera("gate", served=False, reason="moved", backend=-1), camera("gate", backend=7)
+    routers = {0: router({}, cameras=[old]), 1: router({}, cameras=[new])}
+    assert merged_snapshot(routers).cameras == [new]
+    shown = read_frame(json.loads(merged_frame({0: frame(old).to_json(), 1: frame(new).to_json()})))
+    assert shown.cameras == (new,)
 
 
 CAMERA = {

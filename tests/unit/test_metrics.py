@@ -21,7 +21,7 @@ from fermata.foundation.units import ms, seconds
 from fermata.router.core.signals import Promise
 from fermata.router.links.messages import Answered, BackendStats, Done, FrontendStats
 from fermata.router.telemetry.histogram import LATENCY_NS
-from fermata.router.telemetry.snapshot import LookSnapshot, PolicySnapshot
+from fermata.router.telemetry.snapshot import CameraSnapshot, LookSnapshot, PolicySnapshot
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,7 +64,10 @@ def test_prometheus_reads_every_family() -> None:
     looks = LookSnapshot(9, 4, 1, 3, 0, 2, 2, {0: 0.75, 1: 0.25})
     cats = replace(status.router.applications["cats"], looks=looks)
     applications = {**status.router.applications, "cats": cats}
-    told_router = replace(status.router, policies=policies, applications=applications)
+    camera = CameraSnapshot("cats", "gate", 5e6, 8, 8, 224, 160, 640, "v", 5, 10, 1, True, "")
+    told_router = replace(
+        status.router, policies=policies, applications=applications, cameras=[camera]
+    )
     status = replace(status, router=told_router)
     status = replace(status, scaling=scaling, promises=promises)
     text = prometheus_text(status)

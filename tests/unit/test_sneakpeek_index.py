@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fermata.deployments.sneakpeek.building import build_model
 from fermata.deployments.sneakpeek.calibration import calibrate
@@ -14,6 +15,7 @@ from fermata.foundation.errors import ConfigError
 from fermata.profiles.profile import Profile
 from fermata.profiles.quality import measure_quality
 from fermata.profiles.store import Table, load_file, save_file
+from fermata.router.policies.sneakpeek.classes import possible_shares
 
 RNG = np.random.default_rng(5)
 CENTRES = np.array([[0, 0, 0, 0], [6, 0, 0, 0], [0, 6, 0, 0]], np.float32)
@@ -134,3 +136,28 @@ def test_quality_of_a_classifier_by_hand(tmp_path: Path) -> None:
     )
     save_file(tmp_path / "m.json", Table("m", "cpu", "", (profile,)))
     assert load_file(tmp_path / "m.json").profiles[0].confusion == ((7, 1), (0, 2))
+
+
+def test_looks_at_many_classes_of_few_samples_are_as_sure_as_they_are_right() -> None:
+    rng = np.random.default_rng(3)
+    classes = 100
+
+    def draw(each: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Looks that see the true class or one of its three neighbours, and vote for that."""
+        labels = np.repeat(np.arange(classes), each)
+        off = np.where(rng.random(len(labels)) < 0.6, 0, rng.integers(1, 4, len(labels)))
+        seen = (labels + off) % classes
+        votes = np.zeros((len(labels), classes), np.float32)
+        for _ in range(5):
+            stray = rng.integers(0, classes, len(labels))
+            voted = np.where(rng.random(len(labels)) < 0.6, seen, stray)
+            votes[np.arange(len(labels)), voted] += 1
+        return votes, labels
+
+    peek = calibrate(*draw(15))
+    votes, labels = draw(20)
+    logs = peek.sharpness * votes @ np.log(possible_shares(peek.confusion)).T
+    posterior = np.exp(logs - logs.max(axis=1, keepdims=True))
+    posterior /= posterior.sum(axis=1, keepdims=True)
+    right = (posterior.argmax(axis=1) == labels).mean()
+    assert posterior.max(axis=1).mean() == pytest.approx(right, abs=0.05)

@@ -15,10 +15,12 @@ from fermata.router.telemetry.dashboard_frames import (
 from fermata.router.telemetry.histogram import HistogramSnapshot
 from fermata.router.telemetry.snapshot import (
     ApplicationSnapshot,
+    CameraSnapshot,
     PlacementSnapshot,
     ProcessesSnapshot,
     RouterSnapshot,
     VariantSnapshot,
+    worst_first,
 )
 
 K = TypeVar("K")
@@ -96,7 +98,7 @@ def merged_snapshot(told: Mapping[int, RouterSnapshot]) -> RouterSnapshot:
         variants=_variants(routers),
         busy_ns=_joined((each.busy_ns for each in routers), _sum),
         non_finite=_joined((each.non_finite for each in routers), _sum),
-        cameras=[camera for each in routers for camera in each.cameras],
+        cameras=_cameras(routers),
     )
 
 
@@ -204,6 +206,17 @@ def _counts(first: VariantSnapshot, second: VariantSnapshot) -> dict[int, int]:
     return _joined((first.batch_sizes, second.batch_sizes), _sum)
 
 
+def _cameras(told: Iterable[RouterSnapshot | DashboardFrame]) -> list[CameraSnapshot]:
+    """Each camera once: one that has moved counts where it is served."""
+    found: dict[tuple[str, str], CameraSnapshot] = {}
+    for each in told:
+        for camera in each.cameras:
+            known = found.get((camera.application, camera.client))
+            if known is None or camera.served > known.served:
+                found[camera.application, camera.client] = camera
+    return list(found.values())
+
+
 def merged_frame(told: Mapping[int, str]) -> str:
     """The frames of all as one; an application with several homes is shown once for each."""
     read = {number: json.loads(text) for number, text in told.items()}
@@ -229,6 +242,8 @@ def merged_frame(told: Mapping[int, str]) -> str:
             for number, frame in frames.items()
             for each in frame.backends
         ),
+        cameras=tuple(worst_first(_cameras(frames.values()))),
+        cameras_seen=sum(each.cameras_seen for each in frames.values()),
     ).to_json()
 
 

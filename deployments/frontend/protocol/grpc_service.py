@@ -20,7 +20,7 @@ from fermata.deployments.frontend.protocol.client_errors import CLIENT_ERRORS, r
 from fermata.deployments.frontend.protocol.memory.service import MemoryService
 from fermata.deployments.frontend.protocol.messages import MessageReader
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
-from fermata.deployments.frontend.protocol.replies import response_of
+from fermata.deployments.frontend.protocol.replies import advise, response_of
 from fermata.deployments.frontend.protocol.streams import ClientStream, OnMessage
 from fermata.deployments.frontend.readiness import Readiness
 from fermata.deployments.frontend.repository import Repository
@@ -93,9 +93,11 @@ class InferenceService(MemoryService):
         if isinstance(outcome, Refusal):
             await refuse(context, outcome)
             return None
-        queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
+        server_ns = time.monotonic_ns() - arrived_at_ns
         try:
-            response = response_of(parsed, outcome, queue_ns)
+            response = response_of(parsed, outcome, server_ns - outcome.run_ns)
+            if parsed.report is not None:
+                advise(response, server_ns, self.driver.advice_for(parsed.terms))
             if wanted:
                 self.memory.deliver(wanted, response)
             return response

@@ -92,11 +92,9 @@ def stream_acknowledgement(model: str, request_id: str) -> ModelStreamInferRespo
     return ModelStreamInferResponse(infer_response=response)
 
 
-def advise(
-    message: ModelStreamInferResponse, server_ns: int, advice: InputSizeAdvice | None
-) -> None:
+def advise(response: ModelInferResponse, server_ns: int, advice: InputSizeAdvice | None) -> None:
     """Add server time and advice on the next input size, for a client that reports."""
-    given = message.infer_response.parameters
+    given = response.parameters
     given[names.SERVER_US].int64_param = server_ns // 1000
     if advice is not None:
         given[names.INPUT_SIZE].int64_param = advice.input_size

@@ -32,7 +32,7 @@ from fermata.deployments.frontend.protocol.json_tensors import (
 from fermata.deployments.frontend.protocol.memory.routes import RestMemory
 from fermata.deployments.frontend.protocol.openapi import document
 from fermata.deployments.frontend.protocol.parsing import CallContext, parse_request
-from fermata.deployments.frontend.protocol.replies import response_of
+from fermata.deployments.frontend.protocol.replies import advise, response_of
 from fermata.deployments.specs.outcomes import RefusalReason
 from fermata.foundation.errors import ServingError
 from fermata.foundation.json_types import JsonObject
@@ -237,8 +237,10 @@ class Rest:
         outcome = await _while_connected(request, self.service.driver.infer(parsed, tenant))
         if isinstance(outcome, Refusal):
             return _refusal(outcome)
-        queue_ns = time.monotonic_ns() - arrived_at_ns - outcome.run_ns
-        response = response_of(parsed, outcome, queue_ns)
+        server_ns = time.monotonic_ns() - arrived_at_ns
+        response = response_of(parsed, outcome, server_ns - outcome.run_ns)
+        if parsed.report is not None:
+            advise(response, server_ns, self.service.driver.advice_for(parsed.terms))
         if wanted:
             memory.deliver(wanted, response)
         size = sum(len(each) for each in response.raw_output_contents)

@@ -154,7 +154,7 @@ class ClientStream:
         if parsed.acknowledge:
             # Before all else, so that the client times its network and not this server.
             acknowledgement = stream_acknowledgement(parsed.model.name, parsed.request_id)
-            advise(acknowledgement, 0, self.driver.advice_for(parsed.terms))
+            advise(acknowledgement.infer_response, 0, self.driver.advice_for(parsed.terms))
             self._answer(acknowledgement)
         rid = self.driver.open(parsed, partial(self._on_answer, parsed, now_ns), self.tenant)
         if isinstance(rid, Refusal):
@@ -177,7 +177,7 @@ class ClientStream:
                 return
         message = stream_response_of(parsed, outcome, queue_ns)
         if parsed.report is not None:
-            advise(message, server_ns, self.driver.advice_for(parsed.terms))
+            advise(message.infer_response, server_ns, self.driver.advice_for(parsed.terms))
         self._answer(message)
 
     def _answer(self, response: ModelStreamInferResponse | bytes) -> None:

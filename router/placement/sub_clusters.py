@@ -174,11 +174,14 @@ class SubClusters:
 
     # Plans
 
-    def place(self, now_ns: int, home: Mapping[int, int]) -> None:
-        """Serve these applications from these sub-clusters, as soon as all is loaded there."""
+    def place(self, now_ns: int, home: Mapping[int, int], only: bool = False) -> None:
+        """Serve these applications from these sub-clusters, as soon as all is loaded there. With
+        `only`, all others live at other routers, and are unloaded."""
         if not self.planned:
             self._renumber(home)
         self.planned = True
+        if only:
+            self.placed &= home.keys()
         for application, rank in home.items():
             if application not in self.placed:
                 self._settle(now_ns, application, rank)
@@ -191,6 +194,15 @@ class SubClusters:
         for backend in tuple(self.of_backend):
             self._tidy(backend)
         self._arrive(now_ns)
+
+    def wanting(self) -> set[int]:
+        """Applications here that some backend does not hold yet; all of them without any."""
+        held = [self.held[each] for each in self.of_backend]
+        return {
+            application
+            for application in self.placed
+            if not (held and all(self.variants_of[application] <= each for each in held))
+        }
 
     def _relieve(self, now_ns: int) -> None:
         """Give a sub-cluster that serves models and has no backend one of another's: of one that

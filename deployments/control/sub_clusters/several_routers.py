@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from fermata.autoscaler.control_loop import ControlLoop
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.sub_clusters import restricted
 from fermata.deployments.control.cluster import Cluster
 from fermata.deployments.control.control_plane import PATIENCE_S, SEATS, ControlPlaneCore
 from fermata.deployments.control.health import check_start, progress_of
 from fermata.deployments.control.leader_client import within
+from fermata.deployments.control.scaling import ScalingLoop, kept_plan
 from fermata.deployments.control.sub_clusters.directory_teller import DirectoryTeller
 from fermata.deployments.control.sub_clusters.homes import (
     DirectoryKeeper,
@@ -20,12 +22,15 @@ from fermata.deployments.control.sub_clusters.homes import (
     first_directory,
     homes_of,
     known_homes,
+    movable,
     served_at,
     starting_problem,
 )
 from fermata.deployments.control.sub_clusters.merging import merged_frame, merged_status
+from fermata.deployments.control.sub_clusters.moves import HomeMoves
+from fermata.deployments.control.sub_clusters.moving_routers import MovingRouters, moving_loop
 from fermata.deployments.specs.status import DeploymentStatus, RouterStatus
-from fermata.foundation.errors import NoAnswerError
+from fermata.foundation.errors import NoAnswerError, ServingError
 from fermata.foundation.logs import LOG, fields
 from fermata.profiles.profile import Profile
 from fermata.router.links.directory import Directory
@@ -49,6 +54,9 @@ class SeveralRouters:
         self.cores: list[ControlPlaneCore] = []
         """By sub-cluster."""
         self.tellers: list[DirectoryTeller] = []
+        self.moves: HomeMoves | None = None
+        self.epochs: ScalingLoop | None = None
+        """Decides where applications live, where they move."""
         self.tasks: list[asyncio.Task[None]] = []
         self.loop = asyncio.get_running_loop()
         self.starting = self.loop.create_task(self._start())
@@ -57,17 +65,25 @@ class SeveralRouters:
         config, cluster_of = self.config, self.cluster_of
         _, profiles = await self.cluster.profiles()
         before = await self._known_directory()
-        self.homes = known_homes(config, before) or await self._solve(profiles)
+        control = moving_loop(config, profiles)
+        self.homes = known_homes(config, before) or await self._solve(profiles, control)
         self.keeper = DirectoryKeeper(first_directory(config, self.homes, before, _wall_ms()))
+        if control is not None:
+            self.moves = HomeMoves(self.keeper, movable(config))
         for number in range(config.sub_clusters.count):
             own = self._own(config, number)
             core = ControlPlaneCore(own, cluster_of(own, number))
             self.cores.append(core)
-            teller = DirectoryTeller(core.seats, number, lambda: self.keeper.directory)
+            served = None if self.moves is None else self.moves.served_at
+            teller = DirectoryTeller(core.seats, number, lambda: self.keeper.directory, served)
             self.tellers.append(teller)
             self.tasks.append(self.loop.create_task(teller.run()))
         await asyncio.gather(*(asyncio.shield(each.starting) for each in self.cores))
         self.tasks.append(self.loop.create_task(self._follow()))
+        if self.moves is not None:
+            routers = MovingRouters(self.moves, [each.seats for each in self.cores])
+            self.epochs = ScalingLoop(config, profiles, routers, self.cluster, control)
+            self.tasks.append(self.loop.create_task(_begin(self.epochs)))
         if self.config is not config:
             self.set_policies(self.config)
 
@@ -89,9 +105,14 @@ class SeveralRouters:
                             found = told
         return found
 
-    async def _solve(self, profiles: Mapping[str, Profile]) -> Homes:
-        problem = starting_problem(self.config, profiles)
-        homes = homes_of(self.config, await self.cluster.solve(problem, SOLVE_S))
+    async def _solve(self, profiles: Mapping[str, Profile], control: ControlLoop | None) -> Homes:
+        """Homes by the plan of the last run, where it is of the same applications, or anew."""
+        kept = None if control is None or control.placer is None else control.placer.options
+        plan = kept_plan(kept)
+        if plan is None or plan.home.keys() != movable(self.config).keys():
+            problem = starting_problem(self.config, profiles)
+            plan = await self.cluster.solve(problem, SOLVE_S)
+        homes = homes_of(self.config, plan)
         about = {name: ", ".join(map(str, at)) for name, at in homes.items()}
         LOG.info("applications have their sub-clusters", extra=fields(homes=about))
         return homes
@@ -101,6 +122,8 @@ class SeveralRouters:
         while True:
             self.keeper.on_routers([each.home for each in self.tellers], _wall_ms())
             self.keeper.on_headroom(self._headroom(), _wall_ms())
+            if self.moves is not None:
+                self.moves.on_time(time.monotonic_ns())
             await asyncio.sleep(LOOK_S)
 
     def _headroom(self) -> dict[int, float]:
@@ -135,7 +158,10 @@ class SeveralRouters:
         if not known:
             raise NoAnswerError("no router answers")
         routers = [self._told(number, each) for number, each in known.items()]
-        return replace(merged_status(known), routers=routers)
+        merged = replace(merged_status(known), routers=routers)
+        if self.epochs is not None:
+            merged = replace(merged, scaling=self.epochs.status(merged.router))
+        return merged
 
     def _told(self, number: int, status: DeploymentStatus) -> RouterStatus:
         shares = self.keeper.directory.applications
@@ -144,13 +170,13 @@ class SeveralRouters:
             status.router.term,
             status.router.pid,
             self.tellers[number].home.address,
-            {name: dict(shares[name]).get(number, 0.0) for name in status.router.applications},
+            {name: dict(at)[number] for name, at in sorted(shares.items()) if number in dict(at)},
         )
 
     def frame(self) -> str:
         """The last second, for the page."""
         frames = {number: core.frame() for number, core in enumerate(self.cores)}
-        return merged_frame(frames)
+        return merged_frame(frames, None if self.moves is None else self.keeper.directory)
 
     def check(self) -> None:
         """Raise what a control plane cannot go on after."""
@@ -160,11 +186,15 @@ class SeveralRouters:
         for task in self.tasks:
             if task.done() and not task.cancelled():
                 task.result()
+        if self.epochs is not None:
+            self.epochs.check()
 
     async def end(self) -> None:
         """Leave the routers to a successor, or end them."""
         for task in (self.starting, *self.tasks):
             task.cancel()
+        if self.epochs is not None:
+            self.epochs.stop()
         await asyncio.gather(*(each.end() for each in self.cores))
         if len(self.cores) < self.config.sub_clusters.count:
             await self._end_others()
@@ -180,6 +210,17 @@ class SeveralRouters:
                     router = await cluster.find(seat)
                     if router is not None:
                         cluster.end(router)
+
+
+async def _begin(epochs: ScalingLoop) -> None:
+    """Have epochs begin once all routers answer."""
+    while True:
+        try:
+            await epochs.start()
+            return
+        except ServingError as error:
+            LOG.info("epochs begin later", extra=fields(reason=error))
+            await asyncio.sleep(LOOK_S)
 
 
 def _wall_ms() -> int:

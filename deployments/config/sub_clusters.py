@@ -40,7 +40,6 @@ def check_sub_clusters(config: "DeploymentConfig") -> None:
         return
     where = f"sub_clusters.count={given.count}"
     for key, section in (
-        ("autoscaler", config.autoscaler),
         ("backends", config.backends or None),
         ("repository: open", config.repository == "open" or None),
     ):
@@ -49,6 +48,9 @@ def check_sub_clusters(config: "DeploymentConfig") -> None:
                 f"{where} and {key}: models and backends are placed once; leave one out"
             )
     _check_epochs(config, where)
+    scaled = config.autoscaler
+    if scaled is not None and scaled.maximum < given.count:
+        raise ValueError(f"{where} needs as many backends; autoscaler.maximum={scaled.maximum}")
     if config.backend.count < given.count:
         raise ValueError(f"{where} needs as many backends; backend.count={config.backend.count}")
     alone = sum(each.name not in given.spread for each in config.applications)
@@ -81,6 +83,12 @@ def _check_epochs(config: "DeploymentConfig", where: str) -> None:
 def epochs_inside(config: "DeploymentConfig") -> EpochsConfig | None:
     """Epochs of sub-clusters that are parts of one router."""
     return None if config.sub_clusters.several else config.epochs
+
+
+def is_steered_alone(config: "DeploymentConfig") -> bool:
+    """Whether windows or epochs are decided for one router by itself."""
+    steered = config.autoscaler is not None or config.epochs is not None
+    return steered and not config.sub_clusters.several
 
 
 def epochs_between(config: "DeploymentConfig") -> EpochsConfig | None:

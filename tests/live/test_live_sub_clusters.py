@@ -133,3 +133,42 @@ def test_an_application_moves_under_load_and_nobody_notices(tmp_path: Path) -> N
         for each in told:
             assert each["lost"] == 0, told
             assert each["good"] == each["requests"], told
+
+
+SCALED: dict[str, Any] = {
+    "applications": [
+        {
+            "name": name,
+            "slo_ms": 2000,
+            "input": {"name": "input", "dtype": "UINT8", "shape": [2_000]},
+            "variants": [
+                {
+                    "name": f"{name}-1",
+                    "model": "emulated",
+                    "alpha_ms": 5,
+                    "beta_ms": 80,
+                    "batch_size_max": 4,
+                }
+            ],
+        }
+        for name in ("cats", "dogs")
+    ],
+    "frontend": {"processes": 1},
+    "backend": {"count": 2, "device": "emulated", "cpus": 0.1},
+    "sub_clusters": {"count": 2},
+    "autoscaler": {"minimum": 2, "maximum": 3, "window_s": 2, "startup_s": 5},
+}
+
+
+@pytest.mark.long
+def test_a_sub_cluster_grows_by_its_own_load(tmp_path: Path) -> None:
+    with serving(tmp_path, SCALED, backends=2) as server:
+        wait_until(lambda: len(models(server)) == 2 and all(held for _, held in models(server)), 30)
+        home = home_of(server, "dogs")
+        assert [at for at, _ in models(server)] == [0, 1]
+        with ThreadPoolExecutor() as threads:
+            # One backend carries 40 requests a second.
+            given = threads.submit(load, server, "dogs", 60.0, 10.0)
+            more = [(home, ["dogs-1"]), (home, ["dogs-1"]), (1 - home, ["cats-1"])]
+            wait_until(lambda: models(server) == sorted(more), 90)
+            assert given.result()["lost"] == 0

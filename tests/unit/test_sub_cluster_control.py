@@ -38,12 +38,13 @@ class FakeRouter:
         self.policies: list[PolicySet] = []
         self.ended = False
         self.busy = 0.5
-        self.looks = 0
         self.placed: tuple[str, ...] = ()
         self.going: set[str] = set()
         self.places: list[tuple[str, ...]] = []
         self.loads = True
         self.rates: Mapping[str, float] = {}
+        self.wanted: list[int] = []
+        self.least = 0.0
         self.since_s = time.monotonic()
 
     async def mark(self) -> str:
@@ -80,13 +81,15 @@ class FakeRouter:
         self.places.append(self.placed)
         return sorted(self.going)
 
+    async def set_target(self, wanted: list[int]) -> None:
+        self.wanted = wanted
+
     async def snapshot(self) -> RouterSnapshot:
         if self.ended:
             raise NoAnswerError("ended")
-        self.looks += 1
         on_their_way = sorted(self.going & set(self.placed))
         self.going = self.going if not self.loads else set()
-        up_ns = self.looks * 1_000_000_000
+        up_ns = time.monotonic_ns()
         names = [each.name for each in self.plan.applications]
         backend = BackendSnapshot(0, "emulated", names, False, False, False, 1.0)
         return snapshots.router(
@@ -101,9 +104,13 @@ class FakeRouter:
             up_ns=up_ns,
             pid=100 + self.number,
             backends={self.number: backend},
+            wanted=self.wanted,
             ranks=[
                 snapshots.sub_cluster(
-                    backends=1, backend_up_ns=up_ns, backend_busy_ns=int(self.busy * up_ns)
+                    backends=1,
+                    backend_up_ns=up_ns,
+                    backend_busy_ns=int(self.busy * up_ns),
+                    least=self.least,
                 )
             ],
         )
@@ -334,3 +341,36 @@ def test_a_new_leader_is_told_what_it_holds() -> None:
         await until(lambda: second.placed == own)
 
     play(story, MOVING)
+
+
+SCALED = config("abc", autoscaler={"maximum": 8, "window_s": 0.3, "startup_s": 0.1})
+
+
+def test_each_sub_cluster_is_scaled_by_what_its_own_router_needs() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        first, second = clusters.routers[0], clusters.routers[1]
+        first.least, first.busy = 4.0, 0.95
+        second.least, second.busy = 1.0, 0.3
+        await until(lambda: bool(first.wanted) and first.wanted[0] >= 4)
+        assert len(first.wanted) == len(second.wanted) == 1
+        # Together they never have more than the deployment may.
+        second.least, second.busy = 20.0, 1.0
+        await until(lambda: second.wanted[0] >= 4 and first.wanted[0] + second.wanted[0] == 8)
+        # A router that comes to lead is told.
+        first.term, first.wanted = 99, []
+        await until(lambda: bool(first.wanted))
+        scaling: Any = (await control.status()).to_json()["scaling"]
+        assert len(scaling["advice"]) == 2
+        assert all(core.scaling is None for core in control.cores)
+
+    play(story, SCALED)
+
+
+def test_windows_and_epochs_are_decided_side_by_side() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        await until(lambda: all(each.placed and each.wanted for each in clusters.routers.values()))
+        scaling: Any = (await control.status()).to_json()["scaling"]
+        assert (len(scaling["advice"]), sorted(scaling["plan"])) == (2, ["a", "b", "c"])
+
+    more = {"window_s": 0.3, "maximum": 8}
+    play(story, config("abc", autoscaler=more, epochs={"every_s": 5}))

@@ -1,8 +1,7 @@
 """Several routers as one, for the loop that decides at epochs where applications live."""
 
 import asyncio
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from fermata.autoscaler.control_loop import ControlLoop
@@ -15,9 +14,15 @@ from fermata.deployments.control.sub_clusters.merging import grouped, merged_sna
 from fermata.deployments.control.sub_clusters.moves import HomeMoves
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.logs import LOG, fields
+from fermata.foundation.units import SECOND
 from fermata.partitioner.plan import Plan
 from fermata.profiles.profile import Profile
 from fermata.router.telemetry.snapshot import PlacementSnapshot, RouterSnapshot
+
+
+def loop_ns() -> int:
+    """Time of the running loop."""
+    return round(asyncio.get_running_loop().time() * SECOND)
 
 
 def moving_loop(config: DeploymentConfig, profiles: Mapping[str, Profile]) -> ControlLoop | None:
@@ -37,8 +42,11 @@ def moving_loop(config: DeploymentConfig, profiles: Mapping[str, Profile]) -> Co
 class MovingRouters:
     """Reads all routers at once, and has applications move between them (`Steered`)."""
 
-    def __init__(self, moves: HomeMoves, routers: Sequence[LeaderClient]) -> None:
+    def __init__(
+        self, moves: HomeMoves, routers: Sequence[LeaderClient], wall_ms: Callable[[], int]
+    ) -> None:
         self.moves = moves
+        self.wall_ms = wall_ms
         self.routers = routers
 
     @property
@@ -50,9 +58,9 @@ class MovingRouters:
     async def snapshot(self) -> RouterSnapshot:
         """Counts of each application, its home, and whether it is on its way to another."""
         told = await asyncio.gather(*(each.snapshot() for each in self.routers))
-        now_ns, moves = time.monotonic_ns(), self.moves
+        now_ns, moves = loop_ns(), self.moves
         before = moves.keeper.directory
-        moves.on_loaded(now_ns, time.time_ns() // 1_000_000, _loaded(told))
+        moves.on_loaded(now_ns, self.wall_ms(), _loaded(told))
         moves.on_time(now_ns)
         if moves.keeper.directory is not before:
             about = fields(version=moves.keeper.directory.version, homes=dict(moves.wanted))

@@ -28,7 +28,16 @@ from fermata.deployments.control.sub_clusters.homes import (
 )
 from fermata.deployments.control.sub_clusters.merging import merged_frame, merged_status
 from fermata.deployments.control.sub_clusters.moves import HomeMoves
-from fermata.deployments.control.sub_clusters.moving_routers import MovingRouters, moving_loop
+from fermata.deployments.control.sub_clusters.moving_routers import (
+    MovingRouters,
+    loop_ns,
+    moving_loop,
+)
+from fermata.deployments.control.sub_clusters.scaled_routers import (
+    ScaledRouters,
+    scaled_parts,
+    scaling_control,
+)
 from fermata.deployments.specs.status import DeploymentStatus, RouterStatus
 from fermata.foundation.errors import NoAnswerError, ServingError
 from fermata.foundation.logs import LOG, fields
@@ -46,8 +55,14 @@ ClusterOf = Callable[[DeploymentConfig, int], Cluster]
 class SeveralRouters:
     """Does for all sub-clusters what a `ControlPlaneCore` does for one."""
 
-    def __init__(self, config: DeploymentConfig, cluster_of: ClusterOf) -> None:
+    def __init__(
+        self,
+        config: DeploymentConfig,
+        cluster_of: ClusterOf,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
         self.config = config
+        self.wall_ms = wall_ms
         self.cluster_of = cluster_of
         self.cluster = cluster_of(config, 0)
         self.homes: Homes = {}
@@ -57,6 +72,8 @@ class SeveralRouters:
         self.moves: HomeMoves | None = None
         self.epochs: ScalingLoop | None = None
         """Decides where applications live, where they move."""
+        self.scaling: ScalingLoop | None = None
+        """Decides how many backends each sub-cluster has, where that changes."""
         self.tasks: list[asyncio.Task[None]] = []
         self.loop = asyncio.get_running_loop()
         self.starting = self.loop.create_task(self._start())
@@ -67,7 +84,7 @@ class SeveralRouters:
         before = await self._known_directory()
         control = moving_loop(config, profiles)
         self.homes = known_homes(config, before) or await self._solve(profiles, control)
-        self.keeper = DirectoryKeeper(first_directory(config, self.homes, before, _wall_ms()))
+        self.keeper = DirectoryKeeper(first_directory(config, self.homes, before, self.wall_ms()))
         if control is not None:
             self.moves = HomeMoves(self.keeper, movable(config))
         for number in range(config.sub_clusters.count):
@@ -80,12 +97,30 @@ class SeveralRouters:
             self.tasks.append(self.loop.create_task(teller.run()))
         await asyncio.gather(*(asyncio.shield(each.starting) for each in self.cores))
         self.tasks.append(self.loop.create_task(self._follow()))
-        if self.moves is not None:
-            routers = MovingRouters(self.moves, [each.seats for each in self.cores])
-            self.epochs = ScalingLoop(config, profiles, routers, self.cluster, control)
-            self.tasks.append(self.loop.create_task(_begin(self.epochs)))
+        self._decide(config, profiles, control)
         if self.config is not config:
             self.set_policies(self.config)
+
+    def _decide(
+        self,
+        config: DeploymentConfig,
+        profiles: Mapping[str, Profile],
+        epochs: ControlLoop | None,
+    ) -> None:
+        """Have windows and epochs decided, over all routers."""
+        seats, self.profiles = [each.seats for each in self.cores], profiles
+        if self.moves is not None:
+            moving = MovingRouters(self.moves, seats, self.wall_ms)
+            self.epochs = ScalingLoop(config, profiles, moving, self.cluster, epochs)
+        windows = scaling_control(config, profiles)
+        if windows is not None:
+            scaled = ScaledRouters(seats)
+            self.scaling = ScalingLoop(config, profiles, scaled, self.cluster, windows)
+        for each in self._loops():
+            self.tasks.append(self.loop.create_task(_begin(each)))
+
+    def _loops(self) -> list[ScalingLoop]:
+        return [each for each in (self.epochs, self.scaling) if each is not None]
 
     def _own(self, config: DeploymentConfig, number: int) -> DeploymentConfig:
         own = restricted(config, number, served_at(self.homes, number))
@@ -120,10 +155,10 @@ class SeveralRouters:
     async def _follow(self) -> None:
         """Have the directory follow routers and their headroom."""
         while True:
-            self.keeper.on_routers([each.home for each in self.tellers], _wall_ms())
-            self.keeper.on_headroom(self._headroom(), _wall_ms())
+            self.keeper.on_routers([each.home for each in self.tellers], self.wall_ms())
+            self.keeper.on_headroom(self._headroom(), self.wall_ms())
             if self.moves is not None:
-                self.moves.on_time(time.monotonic_ns())
+                self.moves.on_time(loop_ns())
             await asyncio.sleep(LOOK_S)
 
     def _headroom(self) -> dict[int, float]:
@@ -140,6 +175,8 @@ class SeveralRouters:
         self.config = config
         for number, core in enumerate(self.cores):
             core.set_policies(self._own(config, number))
+        if self.scaling is not None:
+            self.scaling.control.set_models(scaled_parts(config, self.profiles))
 
     def progress(self) -> tuple[str, str]:
         """State of the start, and why it failed; see `progress_of`."""
@@ -159,9 +196,10 @@ class SeveralRouters:
             raise NoAnswerError("no router answers")
         routers = [self._told(number, each) for number, each in known.items()]
         merged = replace(merged_status(known), routers=routers)
-        if self.epochs is not None:
-            merged = replace(merged, scaling=self.epochs.status(merged.router))
-        return merged
+        scaling = [each.status(merged.router) for each in (self.scaling, self.epochs) if each]
+        if len(scaling) > 1:
+            scaling[0] = replace(scaling[0], plan=scaling[1].plan, moved=scaling[1].moved)
+        return replace(merged, scaling=scaling[0]) if scaling else merged
 
     def _told(self, number: int, status: DeploymentStatus) -> RouterStatus:
         shares = self.keeper.directory.applications
@@ -186,15 +224,15 @@ class SeveralRouters:
         for task in self.tasks:
             if task.done() and not task.cancelled():
                 task.result()
-        if self.epochs is not None:
-            self.epochs.check()
+        for loop in self._loops():
+            loop.check()
 
     async def end(self) -> None:
         """Leave the routers to a successor, or end them."""
         for task in (self.starting, *self.tasks):
             task.cancel()
-        if self.epochs is not None:
-            self.epochs.stop()
+        for loop in self._loops():
+            loop.stop()
         await asyncio.gather(*(each.end() for each in self.cores))
         if len(self.cores) < self.config.sub_clusters.count:
             await self._end_others()
@@ -212,16 +250,12 @@ class SeveralRouters:
                         cluster.end(router)
 
 
-async def _begin(epochs: ScalingLoop) -> None:
-    """Have epochs begin once all routers answer."""
+async def _begin(loop: ScalingLoop) -> None:
+    """Have windows or epochs begin once all routers answer."""
     while True:
         try:
-            await epochs.start()
+            await loop.start()
             return
         except ServingError as error:
-            LOG.info("epochs begin later", extra=fields(reason=error))
+            LOG.info("not all routers answer; decisions begin later", extra=fields(reason=error))
             await asyncio.sleep(LOOK_S)
-
-
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from fermata.fault_simulator.run import RunResult, run_lasting, run_seed, run_sequences
+from fermata.fault_simulator.sub_clusters.run import run_sub_clusters
 
 SEEDS_EACH = 8
 
@@ -26,8 +27,12 @@ def main() -> int:
     parser.add_argument(
         "--sequences", action="store_true", help="some requests share a state with others"
     )
+    parser.add_argument(
+        "--sub-clusters", action="store_true", help="two routers, and applications that move"
+    )
     given = parser.parse_args()
     play = run_lasting if given.lasting else run_sequences if given.sequences else run_seed
+    play = run_sub_clusters if given.sub_clusters else play
     if given.seed is not None:
         story = play(given.seed, tell=True)
         print("\n".join(story.said))

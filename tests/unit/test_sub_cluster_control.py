@@ -89,7 +89,7 @@ class FakeRouter:
             raise NoAnswerError("ended")
         on_their_way = sorted(self.going & set(self.placed))
         self.going = self.going if not self.loads else set()
-        up_ns = time.monotonic_ns()
+        up_ns = time.monotonic_ns() // 1_000_000 * 1_000_000
         names = [each.name for each in self.plan.applications]
         backend = BackendSnapshot(0, "emulated", names, False, False, False, 1.0)
         return snapshots.router(

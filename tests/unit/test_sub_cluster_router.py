@@ -121,6 +121,13 @@ def test_an_application_that_comes_is_loaded_and_one_that_leaves_unloaded() -> N
     assert shown.applications == {"b": 0}
 
 
+def test_what_is_named_first_is_loaded_first() -> None:
+    world, backend = moving_world()
+    world.router.place(Plan({"b": 0, "a": 0}))
+    world.hear(backend, Ready("emulated", (), empty=True))
+    assert backend.take(LoadVariant) == [LoadVariant("b-1"), LoadVariant("a-1")]
+
+
 def test_a_new_router_serves_all_that_its_backends_hold_until_it_is_told() -> None:
     world, backend = moving_world()
     world.hear(backend, Ready("emulated", ("a-1",)))

@@ -60,17 +60,15 @@ class HomeMoves:
         return sorted(Plan(self.wanted).away(self.plan()))
 
     def served_at(self, sub_cluster: int) -> tuple[str, ...]:
-        """Applications that a router has to hold, by its own names: those that live there, come
-        or leave."""
+        """Applications that a router has to hold, by its own names: those that live there, those
+        that leave, and last those that come, which may have to wait for room."""
         directory = self.keeper.directory
-        found = {name for name in directory.applications if sub_cluster in directory.homes_of(name)}
-        for name, target in self.wanted.items():
-            if target == sub_cluster:
-                found.update(self.members[name])
-        for name, each in self.leaving.items():
-            if each.source == sub_cluster:
-                found.update(self.members[name])
-        return tuple(sorted(found))
+        homes = directory.homes_of
+        living = [each for each in sorted(directory.applications) if sub_cluster in homes(each)]
+        leave = [name for name, each in self.leaving.items() if each.source == sub_cluster]
+        come = [name for name, target in self.wanted.items() if target == sub_cluster]
+        moving = (each for name in (*sorted(leave), *sorted(come)) for each in self.members[name])
+        return tuple(dict.fromkeys((*living, *moving)))
 
     def on_loaded(self, now_ns: int, wall_ms: int, loaded: Mapping[int, Collection[str]]) -> None:
         """Tell new homes whose backends have all loaded what comes. `loaded` has, by sub-cluster,

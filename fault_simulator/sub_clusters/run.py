@@ -1,6 +1,7 @@
 """One seed of several routers: load, moves and kills, heal, then all must be well."""
 
 from collections import Counter
+from functools import partial
 
 from fermata.deployments.frontend.outcomes import Refusal
 from fermata.fault_simulator.clients import Sent
@@ -70,9 +71,8 @@ def run_sub_clusters(seed: int, kinds: tuple[str, ...] = (), tell: bool = False)
             # Uneven, so that plans differ.
             chosen = rng.choice(MODELS[: rng.randint(1, len(MODELS))])
             frontend = rng.choice(system.frontends)
-            world.after(
-                at_ns - world.now_ns, lambda c=chosen, f=frontend: system.clients.send(c, f)
-            )
+            send = partial(system.clients.send, chosen, frontend)
+            world.after(at_ns - world.now_ns, send)
 
     def play(until_ns: int) -> None:
         while world.now_ns < until_ns:

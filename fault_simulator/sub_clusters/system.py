@@ -226,7 +226,9 @@ class SeveralDeployment:
         return control
 
     def lose_control(self) -> None:
-        """It dies, and Serve takes another one; routers go on."""
+        """It dies, and Serve takes another one; routers go on. It has one at a time."""
+        if not self.control.loop.alive:
+            return
         self.world.say("control plane dies")
         self.control.loop.die()
 

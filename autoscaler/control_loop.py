@@ -51,13 +51,15 @@ class ControlLoop:
         autoscaler: AutoscalerOptions | None,
         epochs: EpochOptions | None,
         models: Sequence[PlacedModel],
+        sub_clusters: int = 1,
     ) -> None:
-        """`models` are the applications as placement sees them, all at one rate."""
+        """`models` are the applications as placement sees them, all at one rate. Without epochs
+        there are so many `sub_clusters`."""
         self.autoscaler = autoscaler
         self.models = tuple(models)
         self.placer = None if epochs is None else Placer(epochs, models)
         self.scaler: Scaler | None = None
-        self.sub_clusters = 1 if epochs is None else epochs.sub_clusters
+        self.sub_clusters = sub_clusters if epochs is None else epochs.sub_clusters
         self.window_ends_at_ns = NEVER
         self.epoch_ends_at_ns = NEVER
         self.informed_term = NO_TERM

@@ -15,6 +15,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from fermata.autoscaler.serve_policy import RelayTarget
+from fermata.autoscaler.sub_cluster_limits import floors
 from fermata.deployments.backend.host import LOADED
 from fermata.deployments.config.backend_groups import groups_of
 from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
@@ -230,7 +231,7 @@ def _scaling_options(config: DeploymentConfig, sub_cluster: int) -> dict[str, An
         return {"num_replicas": backend_counts(config)[sub_cluster]}
     policy: Any = AutoscalingPolicy
     seats = range(SEATS if config.router.standby else 1)
-    names = [router_name(config, seat) for seat in seats]
+    names = [router_name(config, seat, sub_cluster) for seat in seats]
     relay = policy(
         policy_function=RelayTarget,
         policy_kwargs={"routers": names, "namespace": NAMESPACE},
@@ -238,9 +239,9 @@ def _scaling_options(config: DeploymentConfig, sub_cluster: int) -> dict[str, An
     # Serve adds no delays: the windows and the cool-down of our autoscaler are enough.
     return {
         "autoscaling_config": AutoscalingConfig(
-            min_replicas=spec.fewest,
+            min_replicas=floors(spec.fewest, config.sub_clusters.count)[sub_cluster],
             max_replicas=spec.maximum,
-            initial_replicas=config.backend.count,
+            initial_replicas=backend_counts(config)[sub_cluster],
             upscale_delay_s=0,
             downscale_delay_s=0,
             policy=relay,

@@ -7,10 +7,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Protocol
 
 from fermata.fault_simulator.run import RunResult, run_lasting, run_seed, run_sequences
+from fermata.fault_simulator.sub_clusters.run import run_sub_clusters
 
 SEEDS_EACH = 8
+
+
+class Play(Protocol):
+    """One seed of a story."""
+
+    def __call__(self, seed: int, *, tell: bool = False) -> RunResult: ...
 
 
 def main() -> int:
@@ -26,8 +34,13 @@ def main() -> int:
     parser.add_argument(
         "--sequences", action="store_true", help="some requests share a state with others"
     )
+    parser.add_argument(
+        "--sub-clusters", action="store_true", help="two routers, and applications that move"
+    )
     given = parser.parse_args()
-    play = run_lasting if given.lasting else run_sequences if given.sequences else run_seed
+    play: Play = run_lasting if given.lasting else run_sequences if given.sequences else run_seed
+    if given.sub_clusters:
+        play = run_sub_clusters
     if given.seed is not None:
         story = play(given.seed, tell=True)
         print("\n".join(story.said))

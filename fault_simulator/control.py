@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fermata.autoscaler.serve_policy import ANSWER_S, RelayTarget
 from fermata.deployments.config.deployment import DeploymentConfig
@@ -12,9 +12,9 @@ from fermata.deployments.config.resolve import known_profiles
 from fermata.deployments.control.cluster import Cluster, Router
 from fermata.deployments.control.control_plane import ControlPlaneCore
 from fermata.deployments.control.leader_client import within
-from fermata.fault_simulator.actors import Handle, SimulatedActor
-from fermata.fault_simulator.processes import KIND
-from fermata.fault_simulator.world import InvariantViolationError, new_process
+from fermata.fault_simulator.actors import Handle, RpcConditions, SimulatedActor
+from fermata.fault_simulator.processes import KIND, BackendHost
+from fermata.fault_simulator.world import InvariantViolationError, VirtualLoop, new_process
 from fermata.foundation.errors import NoAnswerError
 from fermata.partitioner.plan import Plan, Problem
 from fermata.profiles.profile import Profile
@@ -61,10 +61,34 @@ class ControlHost:
         return self.control is not None and self.control.progress()[0] == "ready"
 
 
+class ClusterParts(Protocol):
+    """Parts of the world that a control plane sees: a whole deployment, or one sub-cluster."""
+
+    weather: RpcConditions
+    deployment: DeploymentConfig
+    mark: str
+    room: int
+    named: list[SimulatedActor | None]
+    actors: list[SimulatedActor]
+    backends: list[BackendHost]
+
+    @property
+    def backends_there(self) -> int: ...
+    def create_router(self, seat: int, plan: RouterConfig, mark: str) -> SimulatedActor: ...
+    def end_router(self, actor: SimulatedActor) -> None: ...
+
+
+class ControlProcess(Protocol):
+    """The process of a control plane."""
+
+    loop: VirtualLoop
+    leaving: bool
+
+
 class SeenCluster:
     """The cluster as one control plane sees it (`Cluster`)."""
 
-    def __init__(self, system: "SimulatedDeployment", host: ControlHost) -> None:
+    def __init__(self, system: ClusterParts, host: ControlProcess) -> None:
         self.system = system
         self.host = host
         self.loop = host.loop

@@ -143,10 +143,13 @@ class FrontendHost:
         options: FrontendOptions,
         registry: Registry,
         routers: Sequence[Callable[[VirtualLoop], Resolve]],
+        others: Sequence[Callable[[VirtualLoop], Resolve]] = (),
     ) -> None:
+        """`others` find the routers of further sub-clusters."""
         self.loop = new_process(world, name)
         first, second = _both(routers, self.loop)
-        self.hub = LinkHub(options, registry, first, NODE, second)
+        further = [[each(self.loop)] for each in others]
+        self.hub = LinkHub(options, registry, first, NODE, second, further)
         self.up = False
         self.draining = False
 

@@ -55,6 +55,9 @@ class RouterConfig:
     """RankThreads; every application starts on the first, a plan moves it."""
     loads_all: bool = False
     """Backends come without models, and are told to load those of every application here."""
+    moves: bool = False
+    """Applications come here and leave for other routers, as the control plane says. Until then
+    those are here that backends hold."""
 
 
 @dataclass(slots=True)
@@ -274,7 +277,7 @@ def _check_policy(config: RouterConfig, application: ApplicationSpec) -> None:
     policy, options = policy_of(config, application)
     if policy not in POLICIES:
         raise ConfigError(f"policy={policy!r} is unknown; one of {', '.join(POLICIES)}")
-    if config.sub_clusters > 1:
+    if config.sub_clusters > 1 or config.moves:
         check_movable((policy,))
     _check_window(config, application)
     if application.classes is not None:

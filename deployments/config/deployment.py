@@ -285,7 +285,8 @@ class DeploymentConfig(Section):
     autoscaler: AutoscalerConfig | None = None
     """How many backends; absent: `backend.count`, always."""
     epochs: EpochsConfig | None = None
-    """Sub-clusters inside one router; absent: every backend holds every model."""
+    """Sub-clusters inside one router, or moves between those of `sub_clusters`; absent: every
+    backend of a router holds every model there."""
     sub_clusters: SubClustersConfig = SubClustersConfig()
     """Routers, each with models and backends of its own."""
 

@@ -21,7 +21,11 @@ from fermata.deployments.config.served.inputs import (
 from fermata.deployments.config.served.looks import peek_of
 from fermata.deployments.config.served.shapes import in_shape
 from fermata.deployments.config.served.signature import signature_of
-from fermata.deployments.config.sub_clusters import loads_by_router
+from fermata.deployments.config.sub_clusters import (
+    epochs_between,
+    epochs_inside,
+    loads_by_router,
+)
 from fermata.deployments.specs.backend import ModelSpec
 from fermata.deployments.specs.served_model import ImageSpec
 from fermata.foundation.errors import ConfigError
@@ -74,7 +78,7 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
 
     `kind` is that of the backends which the profiles were measured on.
     """
-    names = router_names(config.served)
+    names, epochs = router_names(config.served), epochs_inside(config)
     return RouterConfig(
         applications=tuple(
             _application(each, name, profiles, config)
@@ -87,8 +91,9 @@ def router_config(config: DeploymentConfig, profiles: Profiles, kind: str = "") 
             **presets(config.router.policy, is_scaled(config)),
             **config.router.policy_options,
         },
-        sub_clusters=1 if config.epochs is None else config.epochs.sub_clusters,
+        sub_clusters=1 if epochs is None else epochs.sub_clusters,
         loads_all=loads_by_router(config),
+        moves=epochs_between(config) is not None,
         fair_shares=config.router.fair_shares,
         shared_backends=config.shares_backends,
     )

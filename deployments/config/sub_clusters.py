@@ -7,6 +7,7 @@ from pydantic import Field
 
 from fermata.applications.reader import router_names
 from fermata.deployments.config.base import Section
+from fermata.deployments.config.scaling import EpochsConfig
 
 if TYPE_CHECKING:
     from fermata.deployments.config.deployment import DeploymentConfig
@@ -17,7 +18,8 @@ class SubClustersConfig(Section):
     See docs/scale.md."""
 
     count: Annotated[int, Field(ge=1)] = 1
-    """How many. Backends are shared out evenly, and applications by their memory."""
+    """How many. Backends are shared out evenly, and applications by their memory. With `epochs`,
+    applications move between them as their rates change."""
     spread: list[str] = []
     """Applications that live in every one of them. Their requests are split by how idle the
     backends of each are."""
@@ -38,8 +40,6 @@ def check_sub_clusters(config: "DeploymentConfig") -> None:
         return
     where = f"sub_clusters.count={given.count}"
     for key, section in (
-        ("autoscaler", config.autoscaler),
-        ("epochs", config.epochs),
         ("backends", config.backends or None),
         ("repository: open", config.repository == "open" or None),
     ):
@@ -47,6 +47,10 @@ def check_sub_clusters(config: "DeploymentConfig") -> None:
             raise ValueError(
                 f"{where} and {key}: models and backends are placed once; leave one out"
             )
+    _check_epochs(config, where)
+    scaled = config.autoscaler
+    if scaled is not None and scaled.maximum < given.count:
+        raise ValueError(f"{where} needs as many backends; autoscaler.maximum={scaled.maximum}")
     if config.backend.count < given.count:
         raise ValueError(f"{where} needs as many backends; backend.count={config.backend.count}")
     alone = sum(each.name not in given.spread for each in config.applications)
@@ -59,6 +63,37 @@ def check_sub_clusters(config: "DeploymentConfig") -> None:
             raise ValueError(
                 f"sub_clusters.spread: {each.name} keeps sequences, which stay where their state is"
             )
+
+
+def _check_epochs(config: "DeploymentConfig", where: str) -> None:
+    """Refuse epochs of another number of sub-clusters, and what cannot move."""
+    epochs = config.epochs
+    if epochs is None:
+        return
+    given = "sub_clusters" in epochs.model_fields_set
+    if given and epochs.sub_clusters != config.sub_clusters.count:
+        raise ValueError(f"{where} and epochs.sub_clusters={epochs.sub_clusters}; leave that out")
+    for each in config.applications:
+        if each.sequences:
+            raise ValueError(
+                f"{where} and epochs: {each.name} keeps sequences, which cannot move; leave out one"
+            )
+
+
+def epochs_inside(config: "DeploymentConfig") -> EpochsConfig | None:
+    """Epochs of sub-clusters that are parts of one router."""
+    return None if config.sub_clusters.several else config.epochs
+
+
+def is_steered_alone(config: "DeploymentConfig") -> bool:
+    """Whether windows or epochs are decided for one router by itself."""
+    steered = config.autoscaler is not None or config.epochs is not None
+    return steered and not config.sub_clusters.several
+
+
+def epochs_between(config: "DeploymentConfig") -> EpochsConfig | None:
+    """Epochs at which applications move between routers."""
+    return config.epochs if config.sub_clusters.several else None
 
 
 def loads_by_router(config: "DeploymentConfig") -> bool:
@@ -77,11 +112,12 @@ def restricted(
     config: "DeploymentConfig", sub_cluster: int, served: Iterable[str]
 ) -> "DeploymentConfig":
     """The deployment as the router of one sub-cluster sees it. `served` are applications by the
-    router's names."""
-    kept, names = set(served), router_names(config.applications)
-    applications = tuple(
-        each for each, name in zip(config.applications, names, strict=True) if name in kept
-    )
+    router's names. Where they move, every router knows all of them."""
+    named = dict(zip(router_names(config.served), config.served, strict=True))
+    kept = {named[name].name for name in served}
+    if epochs_between(config) is not None:
+        kept = {each.name for each in config.applications}
+    applications = tuple(each for each in config.applications if each.name in kept)
     count = backend_counts(config)[sub_cluster]
     backend = config.backend.model_copy(update={"count": count})
     return config.model_copy(update={"applications": applications, "backend": backend})

@@ -38,6 +38,18 @@ class Router(Leader, Protocol):
     async def stop(self, reason: str) -> None: ...
 
 
+class Steered(Protocol):
+    """What windows and epochs are decided for: the router that leads, or several as one."""
+
+    @property
+    def term(self) -> int:
+        """Term of the leader; another one knows nothing that this one was told."""
+
+    async def snapshot(self) -> RouterSnapshot: ...
+    async def place(self, plan: Plan) -> list[str]: ...
+    async def set_target(self, wanted: list[int]) -> None: ...
+
+
 class Cluster(Protocol):
     """Starts and ends what the control plane wants, and starts again what dies by itself."""
 

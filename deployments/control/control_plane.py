@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.resolve import router_config
+from fermata.deployments.config.sub_clusters import is_steered_alone
 from fermata.deployments.control.canaries import canaries
 from fermata.deployments.control.cluster import Cluster, Router
 from fermata.deployments.control.health import check_start, progress_of
@@ -76,7 +77,7 @@ class ControlPlaneCore:
         self.tasks.append(loop.create_task(self.policies.run()))
         self._map_clients()
         self.watch = RouterPoller(seats, config.name, canaries(config))
-        if config.autoscaler is not None or config.epochs is not None:
+        if is_steered_alone(config):
             self.scaling = self.watch.scaling = ScalingLoop(config, profiles, seats, cluster)
             await self.scaling.start()
         if self.config is not config:

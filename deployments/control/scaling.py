@@ -15,6 +15,7 @@ from fermata.autoscaler.control_loop import (
     WindowEnded,
 )
 from fermata.autoscaler.cost import allocate_cost
+from fermata.autoscaler.options import EpochOptions
 from fermata.autoscaler.placer import ApplyPlan, GiveUpMove, KeepPlan, LeaveInPlace, SolvePlacement
 from fermata.autoscaler.readings import (
     ApplicationReading,
@@ -24,8 +25,8 @@ from fermata.autoscaler.readings import (
 )
 from fermata.autoscaler.rule import ScalingAdvice
 from fermata.deployments.config.deployment import DeploymentConfig
-from fermata.deployments.control.cluster import Cluster
-from fermata.deployments.control.leader_client import LeaderClient
+from fermata.deployments.config.sub_clusters import epochs_inside
+from fermata.deployments.control.cluster import Cluster, Steered
 from fermata.deployments.specs.status import AdviceStatus, ScalingStatus
 from fermata.foundation.errors import ConfigError, ServingError
 from fermata.foundation.logs import LOG, fields
@@ -103,6 +104,14 @@ def placed_models(
     return tuple(found)
 
 
+def control_loop(config: DeploymentConfig, profiles: Mapping[str, Profile]) -> ControlLoop:
+    """The decisions for one router: its backends, and sub-clusters that are parts of it."""
+    autoscaler = None if config.autoscaler is None else config.autoscaler.options()
+    given = epochs_inside(config)
+    epochs = None if given is None else given.options(config.backend.memory_mb)
+    return ControlLoop(autoscaler, epochs, placed_models(config, profiles))
+
+
 class ScalingLoop:
     """Drives a `ControlLoop`: reads the router that leads, and carries the effects out."""
 
@@ -110,15 +119,15 @@ class ScalingLoop:
         self,
         config: DeploymentConfig,
         profiles: Mapping[str, Profile],
-        router: LeaderClient,
+        router: Steered,
         cluster: Cluster,
+        control: ControlLoop | None = None,
     ) -> None:
-        self.autoscaler = None if config.autoscaler is None else config.autoscaler.options()
-        self.epochs = None
-        if config.epochs is not None:
-            self.epochs = config.epochs.options(config.backend.memory_mb)
-        models = placed_models(config, profiles)
-        self.control = ControlLoop(self.autoscaler, self.epochs, models)
+        """`control` decides in place of the loop that the configuration asks for."""
+        self.control = control or control_loop(config, profiles)
+        self.autoscaler = self.control.autoscaler
+        placer = self.control.placer
+        self.epochs = None if placer is None else placer.options
         self.router = router
         self.cluster = cluster
         self.pending: list[ControlEffect] = []
@@ -145,7 +154,7 @@ class ScalingLoop:
         self.clock = asyncio.get_running_loop()
         reading = reading_of(await self.router.snapshot())
         there = 0 if self.autoscaler is None else await self.cluster.backends_there()
-        self.control.on_start(self._now_ns(), reading, there, self._kept_plan())
+        self.control.on_start(self._now_ns(), reading, there, kept_plan(self.epochs))
         self.term = reading.term
         await self._carry_out()
         while self.control.is_placing:
@@ -278,30 +287,32 @@ class ScalingLoop:
 
     # The last plan
 
-    def _plan_file(self) -> Path | None:
-        spec = self.epochs
-        return Path(spec.plan_file) if spec is not None and spec.plan_file else None
-
-    def _names(self) -> list[str]:
-        """Sub-clusters as the plan file calls them."""
-        return [str(index) for index in range(self.control.sub_clusters)]
-
-    def _kept_plan(self) -> Plan | None:
-        """The plan of the last run; None where there is none that can be read."""
-        path = self._plan_file()
-        if path is None or not path.exists():
-            return None
-        try:
-            return load_plan(path, self._names())
-        except ConfigError as error:
-            LOG.warning("cannot read the kept placement", extra=fields(reason=error))
-            return None
-
     def _keep_plan(self, plan: Plan) -> None:
-        path = self._plan_file()
-        if path is None:
+        path = _plan_file(self.epochs)
+        if path is None or self.epochs is None:
             return
         try:
-            save_json(path, {"plan": by_name(plan, self._names()), "at_s": time.time()})
+            save_json(path, {"plan": by_name(plan, _names(self.epochs)), "at_s": time.time()})
         except OSError as error:
             LOG.warning("cannot keep the placement", extra=fields(path=path, reason=error))
+
+
+def _plan_file(options: EpochOptions | None) -> Path | None:
+    return Path(options.plan_file) if options is not None and options.plan_file else None
+
+
+def _names(options: EpochOptions) -> list[str]:
+    """Sub-clusters as the plan file calls them."""
+    return [str(index) for index in range(options.sub_clusters)]
+
+
+def kept_plan(options: EpochOptions | None) -> Plan | None:
+    """The plan of the last run; None where there is none that can be read."""
+    path = _plan_file(options)
+    if path is None or options is None or not path.exists():
+        return None
+    try:
+        return load_plan(path, _names(options))
+    except ConfigError as error:
+        LOG.warning("cannot read the kept placement", extra=fields(reason=error))
+        return None

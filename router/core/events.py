@@ -42,6 +42,8 @@ class DropReason:
     """The state of its sequence is gone, with its backend or with a result. Told once."""
     NO_SEQUENCE: Final = "no-sequence"
     """Its sequence has not been started, or has ended."""
+    MOVED: Final = "moved"
+    """Its application lives in another sub-cluster now. Its frontend asks for it there."""
 
 
 GOOD: Final = "good"
@@ -54,7 +56,7 @@ CLIENT_CAUSED: Final = frozenset(
 
 def is_bad(outcome: str) -> bool:
     """Tell whether a request that ended so counts as bad. The one definition of the word."""
-    return outcome != GOOD and outcome not in CLIENT_CAUSED
+    return outcome not in (GOOD, DropReason.MOVED) and outcome not in CLIENT_CAUSED
 
 
 class Estimate:

@@ -186,7 +186,7 @@ class Outbox:
         """End a queued request without a result."""
         held = self.queued.pop(request.rid, None)
         assert held is request, "a request that ends has been queued, and has not ended"
-        if request.error and reason != DropReason.CANCELLED:
+        if request.error and reason not in (DropReason.CANCELLED, DropReason.MOVED):
             # Whatever kept it from running again, this is why it has no result.
             reason = DropReason.FAILED
         reason = self.true_reason(request, reason)

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-MOVED = "moved"
+from fermata.router.core.events import DropReason
+
+MOVED = DropReason.MOVED
 """Reason with which a router hands a request back whose application lives elsewhere."""
 DIRECTORY_FROM = 9
 """Version of the protocol that knows directories; routers send none to earlier peers."""

@@ -100,6 +100,7 @@ class LiveRouter:
             LOG.info(note)
         self.engine: Engine = built.engine
         self.fleet = Fleet(config, built)
+        self.served = self.fleet.placement.served
         self.lead = LeadTimeEstimator(config, built)
         self.meters = make_meters(config, built)
         self.unknown = 0
@@ -216,7 +217,7 @@ class LiveRouter:
             link.close(CloseCode.MALFORMED, "FrontendStats that do not add up")
 
     def _submit(self, now_ns: int, link: LinkPeer, submit: Submit) -> None:
-        application = self.built.applications.get(submit.application)
+        application = self.served.get(submit.application)
         if application is None:
             self._hand_back(link, submit)
             return
@@ -354,8 +355,15 @@ class LiveRouter:
     # The control plane
 
     def place(self, plan: Plan) -> list[str]:
-        """Serve applications by this plan; returns those still on their way."""
-        going = self.fleet.placement.place(self.clock(), plan)
+        """Serve applications by this plan; returns those still on their way. Requests that wait
+        for one which lives elsewhere from now on are handed back."""
+        now_ns, before = self.clock(), self.served
+        going = self.fleet.placement.place(now_ns, plan)
+        self.served = self.fleet.placement.served
+        left = {before[name] for name in before.keys() - self.served.keys()}
+        queued = self.engine.outbox.queued.values() if left else ()
+        for rid in [each.rid for each in queued if each.application in left]:
+            self.engine.withdraw(now_ns, rid, DropReason.MOVED)
         self._settle_soon()
         return going
 

@@ -10,17 +10,21 @@ from fermata.router.telemetry.snapshot import PlacementSnapshot
 
 class LivePlacement:
     """Sub-clusters where there are several. With one, every backend holds and serves all: what it
-    has loaded by itself, or what it is told to load here (`RouterConfig.loads_all`)."""
+    has loaded by itself, or what it is told to load here (`RouterConfig.loads_all`). Where
+    applications move between routers, backends load those that live here."""
 
     def __init__(self, built: Assembly) -> None:
         self.numbers = built.applications
         self.wanted: list[int] = []
         """Backends that the control plane wants in each sub-cluster; empty until it has spoken."""
+        self.served = built.applications
+        """Applications that live here, with their numbers."""
+        self.moves = built.config.moves
         self.sub_clusters: SubClusters | None = None
         if len(built.engine.ranks) > 1 or built.config.loads_all:
             variants = [family.variants for family in built.families]
             self.sub_clusters = SubClusters(built.engine, variants)
-        if self.sub_clusters is not None and built.config.loads_all:
+        if self.sub_clusters is not None and built.config.loads_all and not self.moves:
             self.sub_clusters.place(0, dict.fromkeys(range(len(built.families)), 0))
 
     # Backends
@@ -50,14 +54,21 @@ class LivePlacement:
     # The control plane
 
     def place(self, now_ns: int, plan: Plan) -> list[str]:
-        """Serve applications by this plan; returns those still on their way."""
+        """Serve applications by this plan; returns those still on their way. Where applications
+        move between routers, those that it does not name live elsewhere."""
+        home = {self.numbers[name]: rank for name, rank in plan.home.items()}
+        if self.moves:
+            self.served = {name: self.numbers[name] for name in plan.home}
         if self.sub_clusters is not None:
-            home = {self.numbers[name]: rank for name, rank in plan.home.items()}
-            self.sub_clusters.place(now_ns, home)
+            self.sub_clusters.place(now_ns, home, only=self.moves)
         return self.on_their_way()
 
     def on_their_way(self) -> list[str]:
-        going = {} if self.sub_clusters is None else self.sub_clusters.going
+        """Applications that some backend of their new home has not loaded yet."""
+        placed = self.sub_clusters
+        if placed is None:
+            return []
+        going = placed.wanting() if self.moves else placed.going.keys()
         return sorted(name for name, number in self.numbers.items() if number in going)
 
     @property
@@ -76,7 +87,7 @@ class LivePlacement:
         placed = self.sub_clusters
         home = {
             name: 0 if placed is None else placed.home[number]
-            for name, number in self.numbers.items()
+            for name, number in self.served.items()
             if placed is None or number in placed.placed
         }
         where = dict.fromkeys(sorted(backends), 0)

@@ -69,6 +69,8 @@ class SubClusters:
         """Backends that each has, or is about to have."""
         self.needed: dict[int, frozenset[int]] = {}
         """Variants that backends of a sub-cluster have to hold, as far as looked up."""
+        self.order: dict[int, int] = {}
+        """Places of variants in the order in which they are loaded, where there is one."""
         self.untidy: set[int] = set()
         """Backends that unload something once no batch of it is left."""
 
@@ -174,11 +176,20 @@ class SubClusters:
 
     # Plans
 
-    def place(self, now_ns: int, home: Mapping[int, int]) -> None:
-        """Serve these applications from these sub-clusters, as soon as all is loaded there."""
+    def place(self, now_ns: int, home: Mapping[int, int], only: bool = False) -> None:
+        """Serve these applications from these sub-clusters, as soon as all is loaded there. With
+        `only`, all others live at other routers, and are unloaded."""
         if not self.planned:
             self._renumber(home)
         self.planned = True
+        if only:
+            self.placed &= home.keys()
+            # With little room, what lives here comes before what is only on its way here.
+            self.order = {
+                variant: place
+                for place, application in enumerate(home)
+                for variant in self.variants_of[application]
+            }
         for application, rank in home.items():
             if application not in self.placed:
                 self._settle(now_ns, application, rank)
@@ -191,6 +202,15 @@ class SubClusters:
         for backend in tuple(self.of_backend):
             self._tidy(backend)
         self._arrive(now_ns)
+
+    def wanting(self) -> set[int]:
+        """Applications here that some backend does not hold yet; all of them without any."""
+        held = [self.held[each] for each in self.of_backend]
+        return {
+            application
+            for application in self.placed
+            if not (held and all(self.variants_of[application] <= each for each in held))
+        }
 
     def _relieve(self, now_ns: int) -> None:
         """Give a sub-cluster that serves models and has no backend one of another's: of one that
@@ -304,7 +324,8 @@ class SubClusters:
             self._forget_failures(backend)
         asked, retry = self.asked[backend], self.retries.get(backend)
         failed = set[int]() if retry is None else retry.failed
-        for variant in sorted(needed - self.held[backend] - asked - failed):
+        missing, order = needed - self.held[backend] - asked - failed, self.order
+        for variant in sorted(missing, key=lambda each: (order.get(each, 0), each)):
             asked.add(variant)
             self.dropped[backend] -= {variant}
             effects.append(Load(backend, variant))

@@ -83,3 +83,92 @@ def test_a_router_that_dies_is_noticed_by_its_own_sub_cluster_alone(tmp_path: Pa
         for name in NAMES:
             found = load(server, name, rate=20, seconds=1)
             assert found["good"] == found["requests"], (name, found)
+
+
+MOVING_NAMES = ("cats", "dogs", "birds", "fish")
+# A model of 91 MB each: a backend has room for three of the four.
+MOVING: dict[str, Any] = {
+    "applications": [
+        {
+            "name": name,
+            "slo_ms": 2000,
+            "input": {"name": "input", "dtype": "UINT8", "shape": [2_000]},
+            "variants": [
+                {
+                    "name": f"{name}-1",
+                    "model": "emulated",
+                    "profile": "h200-eager/resnet101",
+                    "batch_size_max": 8,
+                }
+            ],
+        }
+        for name in MOVING_NAMES
+    ],
+    "frontend": {"processes": 1},
+    "backend": {"count": 2, "device": "emulated", "memory_mb": 350, "cpus": 0.1},
+    "sub_clusters": {"count": 2},
+    "epochs": {"every_s": 3, "solve_s": 1, "move_s": 20},
+}
+
+
+def test_an_application_moves_under_load_and_nobody_notices(tmp_path: Path) -> None:
+    with serving(tmp_path, MOVING, backends=2) as server:
+        wait_until(lambda: sum(len(held) for _, held in models(server)) == 4, 30)
+        assert [len(held) for _, held in models(server)] == [2, 2]
+        homes = {name: home_of(server, name) for name in MOVING_NAMES}
+        hot = [name for name, home in homes.items() if home == 0]
+        with ThreadPoolExecutor() as threads:
+            rates = {name: 30.0 if name in hot else 4.0 for name in MOVING_NAMES}
+            loads = [threads.submit(load, server, name, rates[name], 14.0) for name in rates]
+            # Apart, and the old home has unloaded what has left it.
+            wait_until(
+                lambda: (
+                    len({home_of(server, name) for name in hot}) == 2
+                    and sum(len(held) for _, held in models(server)) == 4
+                ),
+                60,
+            )
+            told = [each.result() for each in loads]
+        assert server.status()["scaling"]["moved"] >= 1
+        for each in told:
+            assert each["lost"] == 0, told
+            assert each["good"] == each["requests"], told
+
+
+SCALED: dict[str, Any] = {
+    "applications": [
+        {
+            "name": name,
+            "slo_ms": 2000,
+            "input": {"name": "input", "dtype": "UINT8", "shape": [2_000]},
+            "variants": [
+                {
+                    "name": f"{name}-1",
+                    "model": "emulated",
+                    "alpha_ms": 5,
+                    "beta_ms": 80,
+                    "batch_size_max": 4,
+                }
+            ],
+        }
+        for name in ("cats", "dogs")
+    ],
+    "frontend": {"processes": 1},
+    "backend": {"count": 2, "device": "emulated", "cpus": 0.1},
+    "sub_clusters": {"count": 2},
+    "autoscaler": {"minimum": 2, "maximum": 3, "window_s": 2, "startup_s": 5},
+}
+
+
+@pytest.mark.long
+def test_a_sub_cluster_grows_by_its_own_load(tmp_path: Path) -> None:
+    with serving(tmp_path, SCALED, backends=2) as server:
+        wait_until(lambda: len(models(server)) == 2 and all(held for _, held in models(server)), 30)
+        home = home_of(server, "dogs")
+        assert [at for at, _ in models(server)] == [0, 1]
+        with ThreadPoolExecutor() as threads:
+            # One backend carries 40 requests a second.
+            given = threads.submit(load, server, "dogs", 60.0, 10.0)
+            more = [(home, ["dogs-1"]), (home, ["dogs-1"]), (1 - home, ["cats-1"])]
+            wait_until(lambda: models(server) == sorted(more), 90)
+            assert given.result()["lost"] == 0

@@ -14,7 +14,7 @@ from fermata.autoscaler.serve_policy import RelayTarget
 from fermata.autoscaler.window import Window
 from fermata.deployments.config.deployment import read_config
 from fermata.deployments.config.resolve import known_profiles
-from fermata.deployments.control.scaling import ScalingLoop, placed_models, reading_of
+from fermata.deployments.control.scaling import ScalingLoop, kept_plan, placed_models, reading_of
 from fermata.foundation.errors import ConfigError
 from fermata.foundation.units import SECOND
 from fermata.partitioner.plan import Plan
@@ -129,14 +129,14 @@ def test_the_last_plan_is_kept_and_read(tmp_path: Any) -> None:
     path = tmp_path / "plan.json"
     profiles = {"a-1": linear("a", 1, 5), "b-1": linear("b", 1, 5)}
     loop = ScalingLoop(_scaled(plan_file=str(path)), profiles, None, None)  # type: ignore[arg-type]
-    assert loop._kept_plan() is None
+    assert kept_plan(loop.epochs) is None
     loop._keep_plan(Plan({"a": 1, "b": 0}))
-    assert loop._kept_plan() == Plan({"a": 1, "b": 0})
+    assert kept_plan(loop.epochs) == Plan({"a": 1, "b": 0})
     path.write_text("[]")
-    assert loop._kept_plan() is None
+    assert kept_plan(loop.epochs) is None
     path.unlink()
     path.mkdir()
-    assert loop._kept_plan() is None
+    assert kept_plan(loop.epochs) is None
 
 
 def test_impossible_limits_are_refused() -> None:

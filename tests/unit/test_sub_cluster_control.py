@@ -1,6 +1,7 @@
 """The control plane of several sub-clusters, with routers that only remember what they are told."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -19,7 +20,7 @@ from fermata.profiles.profile import Profile
 from fermata.router.assembly import RouterConfig
 from fermata.router.links.directory import Directory
 from fermata.router.live.policy_change import PolicySet
-from fermata.router.telemetry.snapshot import BackendSnapshot, RouterSnapshot
+from fermata.router.telemetry.snapshot import BackendSnapshot, PlacementSnapshot, RouterSnapshot
 
 GIVEN = config("abc", sub_clusters={"spread": ["b"]})
 
@@ -37,7 +38,14 @@ class FakeRouter:
         self.policies: list[PolicySet] = []
         self.ended = False
         self.busy = 0.5
-        self.looks = 0
+        self.placed: tuple[str, ...] = ()
+        self.going: set[str] = set()
+        self.places: list[tuple[str, ...]] = []
+        self.loads = True
+        self.rates: Mapping[str, float] = {}
+        self.wanted: list[int] = []
+        self.least = 0.0
+        self.since_s = time.monotonic()
 
     async def mark(self) -> str:
         return self.own
@@ -67,22 +75,42 @@ class FakeRouter:
     async def questions(self, wait_s: float) -> dict[int, Any]:
         return {}
 
+    async def place(self, plan: Plan) -> list[str]:
+        self.going |= set(plan.home) - set(self.placed)
+        self.placed = tuple(plan.home)
+        self.places.append(self.placed)
+        return sorted(self.going)
+
+    async def set_target(self, wanted: list[int]) -> None:
+        self.wanted = wanted
+
     async def snapshot(self) -> RouterSnapshot:
         if self.ended:
             raise NoAnswerError("ended")
-        self.looks += 1
-        up_ns = self.looks * 1_000_000_000
+        on_their_way = sorted(self.going & set(self.placed))
+        self.going = self.going if not self.loads else set()
+        up_ns = time.monotonic_ns() // 1_000_000 * 1_000_000
         names = [each.name for each in self.plan.applications]
         backend = BackendSnapshot(0, "emulated", names, False, False, False, 1.0)
         return snapshots.router(
-            {name: snapshots.application(requests=10) for name in names},
+            {
+                name: snapshots.application(
+                    requests=10 + int(self.rates.get(name, 0) * (time.monotonic() - self.since_s))
+                )
+                for name in names
+            },
+            placement=PlacementSnapshot(dict.fromkeys(self.placed, 0), {}, on_their_way),
             term=self.term,
             up_ns=up_ns,
             pid=100 + self.number,
             backends={self.number: backend},
+            wanted=self.wanted,
             ranks=[
                 snapshots.sub_cluster(
-                    backends=1, backend_up_ns=up_ns, backend_busy_ns=int(self.busy * up_ns)
+                    backends=1,
+                    backend_up_ns=up_ns,
+                    backend_busy_ns=int(self.busy * up_ns),
+                    least=self.least,
                 )
             ],
         )
@@ -111,7 +139,7 @@ class FakeCluster:
         self.mark = mark_of(given)
 
     async def profiles(self) -> tuple[str, Mapping[str, Profile]]:
-        return "emulated", known_profiles(GIVEN)
+        return "emulated", known_profiles(self.given)
 
     async def find(self, seat: int) -> FakeRouter | None:
         return self.all_of.routers.get(self.number) if seat == 0 else None
@@ -144,10 +172,13 @@ async def until(ready: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def play(story: Callable[[FakeClusters, SeveralRouters], Awaitable[None]]) -> None:
+def play(
+    story: Callable[[FakeClusters, SeveralRouters], Awaitable[None]],
+    given: DeploymentConfig = GIVEN,
+) -> None:
     async def run() -> None:
         clusters = FakeClusters()
-        control = SeveralRouters(GIVEN, clusters.of)  # type: ignore[arg-type]
+        control = SeveralRouters(given, clusters.of)  # type: ignore[arg-type]
         await asyncio.shield(control.starting)
         await story(clusters, control)
         clusters.followed = False
@@ -245,3 +276,101 @@ def test_policies_are_told_to_the_routers_of_their_applications() -> None:
         )
 
     play(story)
+
+
+MOVING = config("abcd", epochs={"every_s": 0.5, "solve_s": 1, "move_s": 1})
+
+
+def homes(control: SeveralRouters) -> dict[str, int]:
+    return {name: at[0][0] for name, at in control.keeper.directory.applications.items()}
+
+
+def hot_pair(clusters: FakeClusters, control: SeveralRouters) -> set[str]:
+    """Have two applications that live together get nearly all requests."""
+    found = homes(control)
+    hot = {name for name, at in found.items() if at == 0}
+    assert len(hot) == 2
+    clusters.routers[0].rates = {name: 500.0 if name in hot else 20.0 for name in found}
+    return hot
+
+
+def test_epochs_move_an_application_to_the_router_with_less_to_do() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        first, second = clusters.routers[0], clusters.routers[1]
+        await until(lambda: len(first.placed) == len(second.placed) == 2)
+        hot, version = hot_pair(clusters, control), control.keeper.directory.version
+        await until(lambda: len({homes(control)[name] for name in hot}) == 2)
+        assert control.keeper.directory.version > version
+        (moved,) = (name for name in hot if homes(control)[name] == 1)
+        # Loaded there while it was served here, and here until frontends have heard of it.
+        assert moved in first.placed
+        assert moved in second.placed
+        await until(lambda: moved not in first.placed)
+        assert all(len(each) >= 2 for each in (*first.places, *second.places))
+        status = (await control.status()).to_json()
+        scaling: Any = status["scaling"]
+        await until(lambda: control.epochs is not None and not control.epochs.control.is_placing)
+        assert scaling["plan"].keys() == set("abcd")
+        routers: Any = status["routers"]
+        assert moved in routers[1]["applications"]
+
+    play(story, MOVING)
+
+
+def test_a_move_that_does_not_end_in_time_is_taken_back() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        first, second = clusters.routers[0], clusters.routers[1]
+        await until(lambda: len(first.placed) == len(second.placed) == 2)
+        await until(lambda: control.epochs is not None and control.epochs.running is not None)
+        second.loads = False
+        hot = hot_pair(clusters, control)
+        await until(lambda: not hot.isdisjoint(second.placed))
+        await until(lambda: hot.isdisjoint(second.placed))
+        assert {homes(control)[name] for name in hot} == {0}
+        assert all(hot <= set(each) for each in first.places)
+
+    play(story, MOVING)
+
+
+def test_a_new_leader_is_told_what_it_holds() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        second = clusters.routers[1]
+        await until(lambda: len(second.placed) == 2)
+        own, second.placed = second.placed, ()
+        second.term = 99
+        await until(lambda: second.placed == own)
+
+    play(story, MOVING)
+
+
+SCALED = config("abc", autoscaler={"maximum": 8, "window_s": 0.3, "startup_s": 0.1})
+
+
+def test_each_sub_cluster_is_scaled_by_what_its_own_router_needs() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        first, second = clusters.routers[0], clusters.routers[1]
+        first.least, first.busy = 4.0, 0.95
+        second.least, second.busy = 1.0, 0.3
+        await until(lambda: bool(first.wanted) and first.wanted[0] >= 4)
+        assert len(first.wanted) == len(second.wanted) == 1
+        # Together they never have more than the deployment may.
+        second.least, second.busy = 20.0, 1.0
+        await until(lambda: second.wanted[0] >= 4 and first.wanted[0] + second.wanted[0] == 8)
+        # A router that comes to lead is told.
+        first.term, first.wanted = 99, []
+        await until(lambda: bool(first.wanted))
+        scaling: Any = (await control.status()).to_json()["scaling"]
+        assert len(scaling["advice"]) == 2
+        assert all(core.scaling is None for core in control.cores)
+
+    play(story, SCALED)
+
+
+def test_windows_and_epochs_are_decided_side_by_side() -> None:
+    async def story(clusters: FakeClusters, control: SeveralRouters) -> None:
+        await until(lambda: all(each.placed and each.wanted for each in clusters.routers.values()))
+        scaling: Any = (await control.status()).to_json()["scaling"]
+        assert (len(scaling["advice"]), sorted(scaling["plan"])) == (2, ["a", "b", "c"])
+
+    more = {"window_s": 0.3, "maximum": 8}
+    play(story, config("abc", autoscaler=more, epochs={"every_s": 5}))

@@ -58,14 +58,42 @@ def test_backends_are_shared_out_evenly() -> None:
         ({"backends": 1}, "sub_clusters.count=2 needs as many backends; backend.count=1"),
         ({"names": "a"}, "with 1 applications: name one in sub_clusters.spread, or lower count"),
         ({"sub_clusters": {"spread": ["x"]}}, "application 'x' is unknown"),
-        ({"autoscaler": {"maximum": 9}}, "sub_clusters.count=2 and autoscaler"),
-        ({"epochs": {"sub_clusters": 2}}, "sub_clusters.count=2 and epochs"),
+        ({"autoscaler": {"maximum": 1}}, "needs as many backends; autoscaler.maximum=1"),
+        ({"epochs": {"sub_clusters": 3}}, "sub_clusters.count=2 and epochs.sub_clusters=3"),
         ({"repository": "open"}, "sub_clusters.count=2 and repository: open"),
     ],
 )
 def test_refuses_what_does_not_go_together(more: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         config(**more)
+
+
+def test_refuses_to_move_what_keeps_sequences() -> None:
+    given = [application("a"), application("b", sequences=True)]
+    with pytest.raises(ConfigError, match="b keeps sequences, which cannot move"):
+        config(applications=given, epochs={})
+
+
+def test_with_epochs_every_router_knows_all_applications_and_loads_what_it_is_told() -> None:
+    given = config(epochs={"every_s": 5})
+    own = restricted(given, 1, ("a",))
+    told = router_config(own, known_profiles(own))
+    assert [each.name for each in told.applications] == ["a", "b", "c", "d"]
+    assert (told.moves, told.loads_all, told.sub_clusters) == (True, True, 1)
+
+
+def test_buckets_of_an_application_live_together_and_load_one_model() -> None:
+    shapes = {"buckets": [64, 128]}
+    tensor = {"name": "x", "dtype": "INT64", "shape": [-1]}
+    given = config(
+        applications=[application("a", shapes=shapes, inputs=[tensor]), application("b")]
+    )
+    problem = starting_problem(given, known_profiles(given))
+    assert [each.name for each in problem.models] == ["a", "b"]
+    homes = homes_of(given, plan_of(given))
+    assert homes["a[64]"] == homes["a[128]"] != homes["b"]
+    own = restricted(given, homes["b"][0], served_at(homes, homes["b"][0]))
+    assert [each.name for each in own.applications] == ["b"]
 
 
 def test_refuses_to_spread_what_keeps_sequences() -> None:

@@ -1,12 +1,22 @@
 """The router of one sub-cluster: it publishes the directory, and has its backends load models."""
 
 import msgspec
-from router_world import TABLE, World, rid
+from router_world import TABLE, FakeLink, World, rid
 
 from fermata.foundation.units import ms
+from fermata.partitioner.plan import Plan
 from fermata.router.assembly import RouterConfig
+from fermata.router.core.events import is_bad
 from fermata.router.links.directory import MOVED, Directory, Home
-from fermata.router.links.messages import Dropped, LoadVariant, Payload, Ready, Run, Submit
+from fermata.router.links.messages import (
+    Dropped,
+    LoadVariant,
+    Payload,
+    Ready,
+    Run,
+    Submit,
+    UnloadVariant,
+)
 from fermata.router.live.driver import UNKNOWN, LiveRouter
 from fermata.router.policies.application import ApplicationSpec, VariantSpec
 
@@ -76,3 +86,81 @@ def test_backends_are_told_to_load_all_that_lives_here() -> None:
     other = world.link("backend", 8)
     world.hear(other, Ready("emulated", ("b-1", "c-1")))
     assert other.take(LoadVariant) == [LoadVariant("a-1")]
+
+
+def moving_world() -> tuple[World, FakeLink]:
+    """A router of two applications which move, and its one backend, without models yet."""
+    world = World(policy="eager")
+    applications = tuple(
+        ApplicationSpec(name, ms(500), (VariantSpec(f"{name}-1", TABLE),)) for name in ("a", "b")
+    )
+    config = RouterConfig(applications, "eager", loads_all=True, moves=True)
+    world.wakes.clear()
+    world.router = LiveRouter(config, 4, lambda: world.now_ns, world.soon.append, world._wake)
+    world.router.set_directory(Directory(1, (Home(0), Home(1)), {"a": ((0, 1.0),)}))
+    world.frontend, backend = world.link("frontend", 2), world.link("backend", 7)
+    return world, backend
+
+
+def test_an_application_that_comes_is_loaded_and_one_that_leaves_unloaded() -> None:
+    world, backend = moving_world()
+    world.hear(backend, Ready("emulated", (), empty=True))
+    assert backend.take(LoadVariant) == []
+    assert world.router.place(Plan({"a": 0})) == ["a"]
+    world.settle()
+    assert backend.take(LoadVariant) == [LoadVariant("a-1")]
+    world.hear(backend, Ready("emulated", ("a-1",)))
+    assert world.router.place(Plan({"a": 0, "b": 0})) == ["b"]
+    world.settle()
+    assert (backend.take(LoadVariant), backend.take(UnloadVariant)) == ([LoadVariant("b-1")], [])
+    world.hear(backend, Ready("emulated", ("a-1", "b-1")))
+    assert world.router.place(Plan({"b": 0})) == []
+    world.settle()
+    assert backend.take(UnloadVariant) == [UnloadVariant("a-1")]
+    shown = world.router.fleet.placement.snapshot((7,))
+    assert shown.applications == {"b": 0}
+
+
+def test_what_is_named_first_is_loaded_first() -> None:
+    world, backend = moving_world()
+    world.router.place(Plan({"b": 0, "a": 0}))
+    world.hear(backend, Ready("emulated", (), empty=True))
+    assert backend.take(LoadVariant) == [LoadVariant("b-1"), LoadVariant("a-1")]
+
+
+def test_a_new_router_serves_all_that_its_backends_hold_until_it_is_told() -> None:
+    world, backend = moving_world()
+    world.hear(backend, Ready("emulated", ("a-1",)))
+    world.hear(world.frontend, Submit(rid(1), "a", ms(500), ms(500)))
+    world.advance(ms(2))
+    assert [each.variant for each in backend.take(Run)] == ["a-1"]
+    assert world.router.fleet.placement.snapshot((7,)).applications == {"a": 0}
+    # What nobody holds yet waits as well: another router may not have it either.
+    world.hear(world.frontend, Submit(rid(2), "b", ms(500), ms(500)))
+    assert world.frontend.take(Dropped) == []
+
+
+def test_requests_that_wait_for_an_application_which_leaves_are_handed_back() -> None:
+    world, backend = moving_world()
+    world.hear(backend, Ready("emulated", ("a-1", "b-1")))
+    world.router.place(Plan({"a": 0, "b": 0}))
+    world.hear(world.frontend, Submit(rid(1), "a", ms(500), ms(500)))
+    world.advance(ms(2))
+    assert len(backend.take(Run)) == 1
+    place = Payload(rid(2), "UINT8", (4,), segment="shm", length=4)
+    more = [Submit(rid(each), "a", ms(500), ms(500)) for each in range(4, 80)]
+    world.hear(world.frontend, Submit(rid(2), "a", ms(500), ms(500), payload=place), *more)
+    given = {each for told in backend.take(Run) for each in told.rids}
+    waiting = {rid(2), *(each.rid for each in more)} - given
+    assert waiting
+    world.router.place(Plan({"b": 0}))
+    world.settle()
+    handed = world.frontend.take(Dropped)
+    assert {each.rid for each in handed} == waiting
+    assert {each.reason for each in handed} == {MOVED}
+    # Its batch runs: it is unloaded once that has ended.
+    assert backend.take(UnloadVariant) == []
+    assert not is_bad(MOVED)
+    # What comes from now on is handed back at once.
+    world.hear(world.frontend, Submit(rid(99), "a", ms(500), ms(500)))
+    assert world.frontend.take(Dropped) == [Dropped(rid(99), MOVED)]

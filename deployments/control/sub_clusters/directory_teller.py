@@ -1,4 +1,5 @@
-"""Tells the router that leads a sub-cluster where applications live, whenever either changes."""
+"""Tells the router that leads a sub-cluster which applications live where, and which it has to
+hold, whenever either changes."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,6 +7,7 @@ from collections.abc import Callable
 from fermata.deployments.control.leader_client import LeaderClient
 from fermata.foundation.errors import NoAnswerError
 from fermata.foundation.logs import LOG, fields
+from fermata.partitioner.plan import Plan
 from fermata.router.links.directory import Directory, Home
 
 LOOK_S = 0.25
@@ -13,17 +15,25 @@ LOOK_S = 0.25
 
 
 class DirectoryTeller:
-    """Keeps the leader of one sub-cluster to the directory of now."""
+    """Keeps the leader of one sub-cluster to the directory of now, and to its applications."""
 
     def __init__(
-        self, router: LeaderClient, sub_cluster: int, directory: Callable[[], Directory]
+        self,
+        router: LeaderClient,
+        sub_cluster: int,
+        directory: Callable[[], Directory],
+        served: Callable[[int], tuple[str, ...]] | None = None,
     ) -> None:
+        """`served` tells what a sub-cluster has to hold; None where applications stay."""
         self.router = router
         self.directory = directory
+        self.served = served
         self.home = Home(sub_cluster)
         """The leader as it was last seen."""
         self.told = (0, 0)
         """Term of the router that was last told, and the version."""
+        self.placed: tuple[int, tuple[str, ...]] = (0, ())
+        """The same with the applications that it has to hold."""
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -37,8 +47,15 @@ class DirectoryTeller:
         try:
             if term and term != self.home.term:
                 self.home = Home(self.home.sub_cluster, await self.router.address(), term)
+            if term and self.served is not None:
+                await self._place(term, self.served(self.home.sub_cluster))
             if term and self.told != (term, directory.version):
                 await self.router.set_directory(directory)
                 self.told = (term, directory.version)
         except NoAnswerError as error:
             LOG.info("router did not take the directory", extra=fields(reason=error))
+
+    async def _place(self, term: int, names: tuple[str, ...]) -> None:
+        if self.placed != (term, names):
+            await self.router.place(Plan(dict.fromkeys(names, 0)))
+            self.placed = term, names

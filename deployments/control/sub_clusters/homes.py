@@ -1,6 +1,6 @@
 """Homes of applications at the start, and the directory that tells them. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -30,17 +30,18 @@ RATE_RPS_MAX = 1e9
 def starting_problem(config: DeploymentConfig, profiles: Mapping[str, Profile]) -> Problem:
     """The question of which applications live together. Versions of one do: each is compared with
     the one before it. Those that live everywhere are no part of it, but for their memory."""
-    found: dict[str, list[PlacedModel]] = {}
-    for application, model in zip(
-        config.applications, placed_models(config, profiles), strict=True
-    ):
-        found.setdefault(application.name, []).append(model)
-    spread = [model for name in config.sub_clusters.spread for model in found.pop(name)]
-    limit_mb = config.backend.memory_mb
-    room = UNLIMITED_BYTES if limit_mb is None else int(limit_mb * BYTES_PER_MB)
+    found: dict[str, dict[int, list[PlacedModel]]] = {}
+    for application, model in zip(config.served, placed_models(config, profiles), strict=True):
+        versions = found.setdefault(application.name, {})
+        versions.setdefault(application.version, []).append(model)
+    whole = {name: _together(name, versions.values()) for name, versions in found.items()}
+    spread = [whole.pop(name) for name in config.sub_clusters.spread]
+    limits = [config.backend.memory_mb, None if config.epochs is None else config.epochs.memory_mb]
+    limits_mb = [each for each in limits if each is not None]
+    room = int(min(limits_mb) * BYTES_PER_MB) if limits_mb else UNLIMITED_BYTES
     room = max(1, room - memory_bytes(spread))
     return Problem(
-        tuple(_together(name, models) for name, models in found.items()),
+        tuple(whole.values()),
         tuple(
             SubCluster(str(number), RATE_RPS_MAX, room)
             for number in range(config.sub_clusters.count)
@@ -48,14 +49,31 @@ def starting_problem(config: DeploymentConfig, profiles: Mapping[str, Profile]) 
     )
 
 
-def _together(name: str, models: Sequence[PlacedModel]) -> PlacedModel:
+def _together(name: str, versions: Iterable[Sequence[PlacedModel]]) -> PlacedModel:
+    """Versions of an application as one. All buckets of a version run on one loaded model."""
+    models = [each for buckets in versions for each in buckets]
+    loaded = [max(buckets, key=lambda each: each.static_bytes) for buckets in versions]
     return PlacedModel(
         name,
         sum(each.rate_rps for each in models),
-        sum(each.static_bytes for each in models),
+        sum(each.static_bytes for each in loaded),
         max(each.dynamic_bytes for each in models),
-        sum(each.load_cost for each in models),
+        sum(each.load_cost for each in loaded),
     )
+
+
+def members_of(config: DeploymentConfig) -> dict[str, tuple[str, ...]]:
+    """By application: the router's names of its versions and buckets."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, each in zip(router_names(config.served), config.served, strict=True):
+        found[each.name] = (*found.get(each.name, ()), name)
+    return found
+
+
+def movable(config: DeploymentConfig) -> dict[str, tuple[str, ...]]:
+    """The same for applications that have one home at a time."""
+    spread = config.sub_clusters.spread
+    return {name: names for name, names in members_of(config).items() if name not in spread}
 
 
 def homes_of(config: DeploymentConfig, plan: Plan) -> Homes:
@@ -63,10 +81,10 @@ def homes_of(config: DeploymentConfig, plan: Plan) -> Homes:
     everywhere = tuple(range(config.sub_clusters.count))
     spread = set(config.sub_clusters.spread)
     home = _filled(plan, len(everywhere)) if not spread else plan.home
-    names = router_names(config.applications)
     return {
-        name: everywhere if each.name in spread else (home[each.name],)
-        for name, each in zip(names, config.applications, strict=True)
+        name: everywhere if application in spread else (home[application],)
+        for application, names in members_of(config).items()
+        for name in names
     }
 
 
@@ -85,11 +103,13 @@ def known_homes(config: DeploymentConfig, directory: Directory | None) -> Homes 
         return None
     found = {name: directory.homes_of(name) for name in directory.applications}
     whole, spread = set(range(config.sub_clusters.count)), set(config.sub_clusters.spread)
-    names = router_names(config.applications)
-    given = dict(zip(names, (each.name for each in config.applications), strict=True))
+    members = members_of(config).items()
+    given = {name: application for application, names in members for name in names}
+    told = {home for homes in found.values() for home in homes}
     fits = (
         found.keys() == given.keys()
-        and {home for homes in found.values() for home in homes} == whole
+        # Moves may leave one without any application.
+        and (told == whole or (config.epochs is not None and told <= whole))
         and all(
             set(homes) == whole if given[name] in spread else len(homes) == 1
             for name, homes in found.items()
@@ -107,10 +127,10 @@ def sticky_applications(config: DeploymentConfig) -> tuple[str, ...]:
     """Applications whose clients are served by one router each: newer frames replace older ones
     there, or a policy maps clients."""
     router = config.router
-    owners = owners_of(config.applications, router.policy, router.policy_options)
+    owners = owners_of(config.served, router.policy, router.policy_options)
     return tuple(
         name
-        for each, (name, policy, _) in zip(config.applications, owners, strict=True)
+        for each, (name, policy, _) in zip(config.served, owners, strict=True)
         if each.newest or POLICIES[policy].tells_sizes
     )
 
@@ -125,6 +145,11 @@ class DirectoryKeeper:
         """Tell of routers that lead now."""
         if tuple(routers) != self.directory.homes:
             self._change(wall_ms, homes=tuple(routers))
+
+    def on_moved(self, homes: Mapping[str, int], wall_ms: int) -> None:
+        """Tell of applications that have another home."""
+        moved = {name: ((home, 1.0),) for name, home in homes.items()}
+        self._change(wall_ms, applications={**self.directory.applications, **moved})
 
     def on_headroom(self, headroom: Mapping[int, float], wall_ms: int) -> None:
         """Split applications with several homes by the idle fraction of their backends."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from fermata.deployments.specs.status import DeploymentStatus, ReplanningStatus
+from fermata.router.links.directory import Directory
 from fermata.router.telemetry.dashboard_frames import (
     ApplicationFrame,
     BackendFrame,
@@ -102,13 +103,28 @@ def merged_snapshot(told: Mapping[int, RouterSnapshot]) -> RouterSnapshot:
     )
 
 
+def grouped(snapshot: RouterSnapshot, members: Mapping[str, Sequence[str]]) -> RouterSnapshot:
+    """The same with the counts of whole applications, whose versions and buckets move together."""
+    told = snapshot.applications
+    return replace(
+        snapshot,
+        applications={
+            application: _joined(({application: told[name]} for name in names), _application)[
+                application
+            ]
+            for application, names in members.items()
+        },
+    )
+
+
 def _with_processes(told: Mapping[int, RouterSnapshot]) -> RouterSnapshot:
     """The first snapshot, with the processes and homes of all."""
     routers = list(told.values())
     recent = [each.recent for each in routers if each.recent is not None]
     homes: dict[str, set[int]] = {}
     for number, each in told.items():
-        for name in each.applications:
+        # Any may live at one that has not been told yet.
+        for name in each.placement.applications or each.applications:
             homes.setdefault(name, set()).add(number)
     return replace(
         routers[0],
@@ -217,10 +233,13 @@ def _cameras(told: Iterable[RouterSnapshot | DashboardFrame]) -> list[CameraSnap
     return list(found.values())
 
 
-def merged_frame(told: Mapping[int, str]) -> str:
-    """The frames of all as one; an application with several homes is shown once for each."""
+def merged_frame(told: Mapping[int, str], directory: Directory | None = None) -> str:
+    """The frames of all as one; an application with several homes is shown once for each. One that
+    may move is shown where the directory has it."""
     read = {number: json.loads(text) for number, text in told.items()}
     frames = {number: read_frame(each) for number, each in read.items() if each}
+    if directory is not None:
+        frames = {at: _at_home(each, at, directory) for at, each in frames.items()}
     if not frames:
         return "{}"
     at_s = max(each.at_s for each in frames.values())
@@ -245,6 +264,12 @@ def merged_frame(told: Mapping[int, str]) -> str:
         cameras=tuple(worst_first(_cameras(frames.values()))),
         cameras_seen=sum(each.cameras_seen for each in frames.values()),
     ).to_json()
+
+
+def _at_home(frame: DashboardFrame, number: int, directory: Directory) -> DashboardFrame:
+    homes = directory.homes_of
+    kept = tuple(each for each in frame.applications if number in homes(each.name))
+    return replace(frame, applications=kept)
 
 
 def _shown(application: ApplicationFrame, number: int, several: bool) -> ApplicationFrame:

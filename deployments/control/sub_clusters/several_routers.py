@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from fermata.autoscaler.control_loop import ControlLoop
 from fermata.deployments.config.deployment import DeploymentConfig
 from fermata.deployments.config.sub_clusters import restricted
 from fermata.deployments.control.cluster import Cluster
 from fermata.deployments.control.control_plane import PATIENCE_S, SEATS, ControlPlaneCore
 from fermata.deployments.control.health import check_start, progress_of
 from fermata.deployments.control.leader_client import within
+from fermata.deployments.control.scaling import ScalingLoop, kept_plan
 from fermata.deployments.control.sub_clusters.directory_teller import DirectoryTeller
 from fermata.deployments.control.sub_clusters.homes import (
     DirectoryKeeper,
@@ -20,12 +22,24 @@ from fermata.deployments.control.sub_clusters.homes import (
     first_directory,
     homes_of,
     known_homes,
+    movable,
     served_at,
     starting_problem,
 )
 from fermata.deployments.control.sub_clusters.merging import merged_frame, merged_status
+from fermata.deployments.control.sub_clusters.moves import HomeMoves
+from fermata.deployments.control.sub_clusters.moving_routers import (
+    MovingRouters,
+    loop_ns,
+    moving_loop,
+)
+from fermata.deployments.control.sub_clusters.scaled_routers import (
+    ScaledRouters,
+    scaled_parts,
+    scaling_control,
+)
 from fermata.deployments.specs.status import DeploymentStatus, RouterStatus
-from fermata.foundation.errors import NoAnswerError
+from fermata.foundation.errors import NoAnswerError, ServingError
 from fermata.foundation.logs import LOG, fields
 from fermata.profiles.profile import Profile
 from fermata.router.links.directory import Directory
@@ -41,14 +55,25 @@ ClusterOf = Callable[[DeploymentConfig, int], Cluster]
 class SeveralRouters:
     """Does for all sub-clusters what a `ControlPlaneCore` does for one."""
 
-    def __init__(self, config: DeploymentConfig, cluster_of: ClusterOf) -> None:
+    def __init__(
+        self,
+        config: DeploymentConfig,
+        cluster_of: ClusterOf,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
         self.config = config
+        self.wall_ms = wall_ms
         self.cluster_of = cluster_of
         self.cluster = cluster_of(config, 0)
         self.homes: Homes = {}
         self.cores: list[ControlPlaneCore] = []
         """By sub-cluster."""
         self.tellers: list[DirectoryTeller] = []
+        self.moves: HomeMoves | None = None
+        self.epochs: ScalingLoop | None = None
+        """Decides where applications live, where they move."""
+        self.scaling: ScalingLoop | None = None
+        """Decides how many backends each sub-cluster has, where that changes."""
         self.tasks: list[asyncio.Task[None]] = []
         self.loop = asyncio.get_running_loop()
         self.starting = self.loop.create_task(self._start())
@@ -57,19 +82,45 @@ class SeveralRouters:
         config, cluster_of = self.config, self.cluster_of
         _, profiles = await self.cluster.profiles()
         before = await self._known_directory()
-        self.homes = known_homes(config, before) or await self._solve(profiles)
-        self.keeper = DirectoryKeeper(first_directory(config, self.homes, before, _wall_ms()))
+        control = moving_loop(config, profiles)
+        self.homes = known_homes(config, before) or await self._solve(profiles, control)
+        self.keeper = DirectoryKeeper(first_directory(config, self.homes, before, self.wall_ms()))
+        if control is not None:
+            self.moves = HomeMoves(self.keeper, movable(config))
         for number in range(config.sub_clusters.count):
             own = self._own(config, number)
             core = ControlPlaneCore(own, cluster_of(own, number))
             self.cores.append(core)
-            teller = DirectoryTeller(core.seats, number, lambda: self.keeper.directory)
+            served = None if self.moves is None else self.moves.served_at
+            teller = DirectoryTeller(core.seats, number, lambda: self.keeper.directory, served)
             self.tellers.append(teller)
             self.tasks.append(self.loop.create_task(teller.run()))
         await asyncio.gather(*(asyncio.shield(each.starting) for each in self.cores))
         self.tasks.append(self.loop.create_task(self._follow()))
+        self._decide(config, profiles, control)
         if self.config is not config:
             self.set_policies(self.config)
+
+    def _decide(
+        self,
+        config: DeploymentConfig,
+        profiles: Mapping[str, Profile],
+        epochs: ControlLoop | None,
+    ) -> None:
+        """Have windows and epochs decided, over all routers."""
+        seats, self.profiles = [each.seats for each in self.cores], profiles
+        if self.moves is not None:
+            moving = MovingRouters(self.moves, seats, self.wall_ms)
+            self.epochs = ScalingLoop(config, profiles, moving, self.cluster, epochs)
+        windows = scaling_control(config, profiles)
+        if windows is not None:
+            scaled = ScaledRouters(seats)
+            self.scaling = ScalingLoop(config, profiles, scaled, self.cluster, windows)
+        for each in self._loops():
+            self.tasks.append(self.loop.create_task(_begin(each)))
+
+    def _loops(self) -> list[ScalingLoop]:
+        return [each for each in (self.epochs, self.scaling) if each is not None]
 
     def _own(self, config: DeploymentConfig, number: int) -> DeploymentConfig:
         own = restricted(config, number, served_at(self.homes, number))
@@ -89,9 +140,14 @@ class SeveralRouters:
                             found = told
         return found
 
-    async def _solve(self, profiles: Mapping[str, Profile]) -> Homes:
-        problem = starting_problem(self.config, profiles)
-        homes = homes_of(self.config, await self.cluster.solve(problem, SOLVE_S))
+    async def _solve(self, profiles: Mapping[str, Profile], control: ControlLoop | None) -> Homes:
+        """Homes by the plan of the last run, where it is of the same applications, or anew."""
+        kept = None if control is None or control.placer is None else control.placer.options
+        plan = kept_plan(kept)
+        if plan is None or plan.home.keys() != movable(self.config).keys():
+            problem = starting_problem(self.config, profiles)
+            plan = await self.cluster.solve(problem, SOLVE_S)
+        homes = homes_of(self.config, plan)
         about = {name: ", ".join(map(str, at)) for name, at in homes.items()}
         LOG.info("applications have their sub-clusters", extra=fields(homes=about))
         return homes
@@ -99,8 +155,10 @@ class SeveralRouters:
     async def _follow(self) -> None:
         """Have the directory follow routers and their headroom."""
         while True:
-            self.keeper.on_routers([each.home for each in self.tellers], _wall_ms())
-            self.keeper.on_headroom(self._headroom(), _wall_ms())
+            self.keeper.on_routers([each.home for each in self.tellers], self.wall_ms())
+            self.keeper.on_headroom(self._headroom(), self.wall_ms())
+            if self.moves is not None:
+                self.moves.on_time(loop_ns())
             await asyncio.sleep(LOOK_S)
 
     def _headroom(self) -> dict[int, float]:
@@ -117,6 +175,8 @@ class SeveralRouters:
         self.config = config
         for number, core in enumerate(self.cores):
             core.set_policies(self._own(config, number))
+        if self.scaling is not None:
+            self.scaling.control.set_models(scaled_parts(config, self.profiles))
 
     def progress(self) -> tuple[str, str]:
         """State of the start, and why it failed; see `progress_of`."""
@@ -135,7 +195,11 @@ class SeveralRouters:
         if not known:
             raise NoAnswerError("no router answers")
         routers = [self._told(number, each) for number, each in known.items()]
-        return replace(merged_status(known), routers=routers)
+        merged = replace(merged_status(known), routers=routers)
+        scaling = [each.status(merged.router) for each in (self.scaling, self.epochs) if each]
+        if len(scaling) > 1:
+            scaling[0] = replace(scaling[0], plan=scaling[1].plan, moved=scaling[1].moved)
+        return replace(merged, scaling=scaling[0]) if scaling else merged
 
     def _told(self, number: int, status: DeploymentStatus) -> RouterStatus:
         shares = self.keeper.directory.applications
@@ -144,13 +208,13 @@ class SeveralRouters:
             status.router.term,
             status.router.pid,
             self.tellers[number].home.address,
-            {name: dict(shares[name]).get(number, 0.0) for name in status.router.applications},
+            {name: dict(at)[number] for name, at in sorted(shares.items()) if number in dict(at)},
         )
 
     def frame(self) -> str:
         """The last second, for the page."""
         frames = {number: core.frame() for number, core in enumerate(self.cores)}
-        return merged_frame(frames)
+        return merged_frame(frames, None if self.moves is None else self.keeper.directory)
 
     def check(self) -> None:
         """Raise what a control plane cannot go on after."""
@@ -160,11 +224,15 @@ class SeveralRouters:
         for task in self.tasks:
             if task.done() and not task.cancelled():
                 task.result()
+        for loop in self._loops():
+            loop.check()
 
     async def end(self) -> None:
         """Leave the routers to a successor, or end them."""
         for task in (self.starting, *self.tasks):
             task.cancel()
+        for loop in self._loops():
+            loop.stop()
         await asyncio.gather(*(each.end() for each in self.cores))
         if len(self.cores) < self.config.sub_clusters.count:
             await self._end_others()
@@ -182,5 +250,12 @@ class SeveralRouters:
                         cluster.end(router)
 
 
-def _wall_ms() -> int:
-    return time.time_ns() // 1_000_000
+async def _begin(loop: ScalingLoop) -> None:
+    """Have windows or epochs begin once all routers answer."""
+    while True:
+        try:
+            await loop.start()
+            return
+        except ServingError as error:
+            LOG.info("not all routers answer; decisions begin later", extra=fields(reason=error))
+            await asyncio.sleep(LOOK_S)

@@ -1,0 +1,1 @@
+"""Several routers in one world: kills, and applications that move between them."""

@@ -1,0 +1,245 @@
+"""Two sub-clusters, each with a router and backends of its own, and one control plane."""
+
+from functools import partial
+
+from fermata.deployments.config.deployment import DeploymentConfig, read_config
+from fermata.deployments.control.sub_clusters.several_routers import SeveralRouters
+from fermata.deployments.specs.frontend import FrontendOptions
+from fermata.deployments.specs.registry import Registry
+from fermata.deployments.specs.served_model import ServedModel, TensorSpec
+from fermata.fault_simulator.actors import KeptTerms, RpcConditions, SimulatedActor
+from fermata.fault_simulator.clients import SimulatedClients
+from fermata.fault_simulator.control import SeenCluster
+from fermata.fault_simulator.network import SimulatedNetwork
+from fermata.fault_simulator.processes import LINKS, BackendHost, FrontendHost, RouterHost
+from fermata.fault_simulator.world import VirtualLoop, World, new_process
+from fermata.foundation.errors import NoAnswerError
+from fermata.foundation.units import ms
+from fermata.router.assembly import RouterConfig
+from fermata.router.links.session import LinkError
+from fermata.router.links.transport import Resolve
+
+COUNT = 2
+NAMES = ("red", "green", "blue", "grey")
+TABLE = tuple(ms(3 + size) for size in range(1, 9))
+TABLES = {f"{name}-1": TABLE for name in NAMES}
+SLO_NS = ms(150)
+BEGIN_NS = ms(100)
+"""Until the cluster has started a router, at most; below, until it has one in place of a dead one,
+and of anything else."""
+RESTART_NS = ms(1400)
+REPLACE_NS = ms(4000)
+EPOCHS = {"every_s": 1, "solve_s": 0.2, "move_s": 3, "imbalance": 0.0}
+
+
+def model(name: str) -> ServedModel:
+    return ServedModel(name, TensorSpec("input", "INT64", (1,)), SLO_NS, SLO_NS)
+
+
+MODELS = tuple(map(model, NAMES))
+
+
+def configuration(backends: int) -> DeploymentConfig:
+    """Four applications in two sub-clusters, placed anew every second."""
+    return read_config(
+        {
+            "name": "world",
+            "applications": [
+                {
+                    "name": name,
+                    "slo_ms": SLO_NS / 1e6,
+                    "variants": [
+                        {"name": f"{name}-1", "latency_ms": [each / 1e6 for each in TABLE]}
+                    ],
+                }
+                for name in NAMES
+            ],
+            "backend": {"count": backends, "device": "emulated"},
+            "router": {"policy": "eager"},
+            "sub_clusters": {"count": COUNT},
+            "epochs": EPOCHS,
+        }
+    )
+
+
+class SimulatedSubCluster:
+    """One of them, as the cluster starts what it has (`ClusterParts`)."""
+
+    def __init__(self, system: "SeveralDeployment", number: int, backends: int) -> None:
+        self.system, self.number = system, number
+        self.world, self.weather = system.world, system.weather
+        self.deployment, self.room, self.mark = system.deployment, system.room, "first"
+        self.named: list[SimulatedActor | None] = [None, None]
+        self.actors: list[SimulatedActor] = []
+        self.terms = KeptTerms(system.weather)
+        self.backends: list[BackendHost] = []
+        self.wanted = backends
+        for _ in range(backends):
+            self.start_backend()
+
+    @property
+    def backends_there(self) -> int:
+        return self.wanted
+
+    @property
+    def router(self) -> RouterHost | None:
+        actor = self.named[0]
+        return None if actor is None else actor.host
+
+    def resolver(self, loop: VirtualLoop) -> Resolve:
+        async def resolve() -> str:
+            await loop.run_in_executor(None, lambda: None)
+            router = self.router
+            if router is None or not router.loop.alive or not router.address:
+                raise LinkError("router is not there")
+            return router.address
+
+        return resolve
+
+    # Routers
+
+    def create_router(self, seat: int, plan: RouterConfig, mark: str) -> SimulatedActor:
+        actor = SimulatedActor(self.world, self.weather, seat, plan, mark)
+        self.actors.append(actor)
+        self.named[seat] = actor
+        wait_ns = self.system.rng.randrange(BEGIN_NS)
+        self.world.after(wait_ns, partial(self.start_router, actor))
+        return actor
+
+    def end_router(self, actor: SimulatedActor) -> None:
+        if self.named[actor.seat] is actor:
+            self.named[actor.seat] = None
+        actor.end()
+
+    def start_router(self, actor: SimulatedActor) -> None:
+        if actor.ended:
+            return
+        name = self.system.name(f"router-{self.number}")
+        host = RouterHost(
+            self.world,
+            name,
+            actor.plan,
+            self.terms.last,
+            lambda host: self.lose_router(),
+            mark=actor.mark,
+            record=self.terms,
+        )
+        self.terms.last = max(self.terms.last, host.term)
+        host.loop.start(partial(host.run, lambda up: None))
+        actor.up(host)
+
+    def lose_router(self) -> None:
+        """It dies, and the cluster starts it again."""
+        actor = self.named[0]
+        if actor is not None and actor.host is not None:
+            self.world.say("router of", self.number, "dies")
+            actor.host.loop.die()
+            actor.host = None
+            self.world.after(RESTART_NS, partial(self.start_router, actor))
+
+    # Backends
+
+    def start_backend(self) -> None:
+        number = self.system.next_number()
+        host = BackendHost(
+            self.world,
+            f"backend-{self.number}-{number}",
+            number,
+            TABLES,
+            [self.resolver],
+            self.lose_backend,
+            self.room,
+        )
+        self.backends.append(host)
+        host.loop.start(host.run)
+
+    def lose_backend(self, host: BackendHost) -> None:
+        if host in self.backends:
+            self.world.say(host.loop.name, "dies")
+            host.loop.die()
+            self.backends.remove(host)
+            self.world.after(REPLACE_NS, self.start_backend)
+
+
+class SeveralControl:
+    """The control plane's process."""
+
+    def __init__(self, system: "SeveralDeployment", name: str) -> None:
+        self.loop = new_process(system.world, name)
+        self.loop.may_fail = (NoAnswerError,)
+        self.leaving = False
+        self.system = system
+        self.control: SeveralRouters | None = None
+
+    async def run(self) -> None:
+        parts = self.system.parts
+        self.control = SeveralRouters(
+            self.system.deployment,
+            lambda config, number: SeenCluster(parts[number], self),
+            self.system.world.wall_ms,
+        )
+
+
+class SeveralDeployment:
+    """Everything that runs, and the ledger."""
+
+    def __init__(self, world: World, backends: int, frontends: int) -> None:
+        self.world, self.rng = world, world.rng("system")
+        world.network = SimulatedNetwork(world)
+        self.weather = RpcConditions(world.rng("weather"))
+        self.room = self.rng.randint(3, len(NAMES))
+        """Models that a backend has room for."""
+        self.deployment = configuration(COUNT * backends)
+        self.numbers = 0
+        self.counts: dict[str, int] = {}
+        self.parts = [SimulatedSubCluster(self, number, backends) for number in range(COUNT)]
+        self.frontends: list[FrontendHost] = []
+        self.clients = SimulatedClients(world, lambda sent: None)
+        for _ in range(frontends):
+            self._start_frontend()
+        self.control = self._start_control()
+
+    def name(self, kind: str) -> str:
+        count = self.counts[kind] = self.counts.get(kind, 0) + 1
+        return f"{kind}-{count}"
+
+    def next_number(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def _start_frontend(self) -> None:
+        number = self.next_number()
+        options = FrontendOptions(
+            number, link_host="world", node="world", shared_memory=False, links=LINKS
+        )
+        resolvers = [each.resolver for each in self.parts]
+        registry = Registry.of(MODELS)
+        host = FrontendHost(
+            self.world, f"frontend-{number}", options, registry, resolvers[:1], resolvers[1:]
+        )
+        self.frontends.append(host)
+        host.loop.start(host.run)
+
+    def _start_control(self) -> SeveralControl:
+        control = SeveralControl(self, self.name("control"))
+        control.loop.start(control.run)
+        return control
+
+    def lose_control(self) -> None:
+        """It dies, and Serve takes another one; routers go on. It has one at a time."""
+        if not self.control.loop.alive:
+            return
+        self.world.say("control plane dies")
+        self.control.loop.die()
+
+        def follow() -> None:
+            self.control = self._start_control()
+
+        self.world.after(REPLACE_NS, follow)
+
+    def touched_by(self, sub_cluster: int) -> set[str]:
+        """Applications that live in a sub-cluster, come to it or leave it."""
+        control = self.control.control
+        if control is None or control.moves is None:
+            return set(NAMES)
+        return set(control.moves.served_at(sub_cluster))

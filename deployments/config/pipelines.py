@@ -27,10 +27,10 @@ class CropConfig(Section):
     """Boxes below it are left out."""
     top_k: Annotated[int, Field(ge=1)] | None = None
     """So many boxes of the highest scores; absent: all."""
-    score_column: Annotated[int, Field(ge=4)] = 4
-    """Place of the score among the numbers of a box."""
-    class_column: Annotated[int, Field(ge=4)] = 5
-    """Place of the class among them."""
+    scores: str = "scores"
+    """Output with a score for each box; where there is none, the fifth number of a box."""
+    numbers: str = "classes"
+    """Output with the class of each box; where there is none, the sixth number of a box."""
 
 
 class RowsConfig(Section):

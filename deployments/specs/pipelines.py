@@ -21,8 +21,10 @@ class CropChoice:
     score_min: float = 0.0
     top_k: int = 0
     """Those of the highest scores; 0: all."""
-    score_column: int = 4
-    class_column: int = 5
+    scores: str = "scores"
+    """Output with a score for each box; where there is none, the fifth number of a box."""
+    numbers: str = "classes"
+    """Output with the class of each box; where there is none, the sixth number of a box."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,8 @@ def _transform(given: StageConfig) -> StageTransform:
     if how.crop is not None:
         crop = how.crop
         classes = tuple(map(str, crop.classes))
-        columns = crop.score_column, crop.class_column
-        choice = CropChoice(classes, crop.score_min, crop.top_k or 0, *columns)
+        outputs = crop.scores, crop.numbers
+        choice = CropChoice(classes, crop.score_min, crop.top_k or 0, *outputs)
         return StageTransform("crop", crop=choice)
     assert how.filter is not None
     rows = how.filter

@@ -1,14 +1,17 @@
 """Pipelines in a deployment file: what is read, and what is refused in one line."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fermata.deployments.config.deployment import DeploymentConfig, read_config
+from fermata.deployments.config.deployment import DeploymentConfig, load_config, read_config
 from fermata.deployments.config.resolve import known_profiles, router_config
 from fermata.deployments.config.served.registry import registry
 from fermata.foundation.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
 
 
 def application(name: str, model: str = "emulated", **more: object) -> dict[str, object]:
@@ -58,6 +61,12 @@ def test_a_pipeline_is_read_as_a_graph_and_served_under_its_name() -> None:
     assert model.pipeline.stages[1].transform.crop.classes == ("person", "1")
     assert model.applications("1") == ("detect", "classify", "embed")
     assert [each.name for each in model.outputs] == ["answer"]
+
+
+def test_the_sample_is_served() -> None:
+    model, _ = registry(load_config(ROOT / "deployments/objects.yaml")).find("objects")
+    assert model.pipeline is not None
+    assert [each.name for each in model.pipeline.stages] == ["detect", "classify"]
 
 
 def test_stages_have_the_policy_for_it_unless_they_name_one() -> None:

@@ -295,7 +295,8 @@ class DeploymentConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _counted(cls, data: object) -> object:
-        return counted(with_stages(data)) if isinstance(data, dict) else data
+        staged = with_stages(data)
+        return counted(staged) if isinstance(staged, dict) else staged
 
     @model_validator(mode="after")
     def _pipelines(self) -> "DeploymentConfig":
@@ -372,7 +373,8 @@ class DeploymentConfig(Section):
             for name in names:
                 if names.count(name) > 1:
                     raise ValueError(f"two {kind}s are named {name!r}; rename one")
-        known = {each.name for each in (*self.applications, *self.pipelines)}
+        known = {each.name for each in self.applications}
+        known |= {each.name for each in self.pipelines}
         for tenant in self.tenants:
             if strange := set(tenant.applications) - known:
                 raise ValueError(f"tenant {tenant.name}: application {min(strange)!r} is unknown")

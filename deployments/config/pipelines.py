@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -110,8 +110,10 @@ class PipelineConfig(Section):
     """In order: queries enter at the first one."""
 
 
-def with_stages(data: dict[str, Any]) -> dict[str, Any]:
+def with_stages(data: object) -> object:
     """The same file, where applications that run stages have the policy for it."""
+    if not isinstance(data, dict):
+        return data
     applications, pipelines = data.get("applications"), data.get("pipelines")
     if not isinstance(pipelines, list) or not isinstance(applications, list | tuple):
         return data

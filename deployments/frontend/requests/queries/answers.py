@@ -41,26 +41,26 @@ def _part(
 ) -> dict[str, Json]:
     found: dict[str, Json] = {}
     if record.parent is not None:
-        found["of"] = [pipeline.stages[record.parent.stage].name, record.parent.number]
+        found |= {"of": [pipeline.stages[record.parent.stage].name, record.parent.number]}
     origin = record.origin
     if origin is not None:
-        found["box"] = [round(each, 2) for each in origin.box]
+        found |= {"box": [round(each, 2) for each in origin.box]}
         if origin.label:
-            found["class"] = origin.label
+            found |= {"class": origin.label}
         if origin.score is not None:
-            found["score"] = origin.score
+            found |= {"score": origin.score}
     if record.result is None:
-        found["missing"] = record.missing
+        found |= {"missing": record.missing}
         return found
-    found["variant"] = record.result.variant
+    found |= {"variant": record.result.variant}
     outputs = result_of(record, stage, pixels_max).outputs
     if stage.classes:
         first = next(iter(outputs))
-        found["classes"] = _best(outputs.pop(first), stage)
+        found |= {"classes": _best(outputs.pop(first), stage)}
     boxes = stage.model.boxes
     if boxes is not None and origin is not None and boxes.output in outputs:
         outputs[boxes.output] = moved(outputs[boxes.output], boxes, origin.box[:2])
-    found["outputs"] = {name: _plain(array) for name, array in outputs.items()}
+    found |= {"outputs": {name: _plain(array) for name, array in outputs.items()}}
     return found
 
 

@@ -191,7 +191,8 @@ def test_refusals_say_which_stage_and_why() -> None:
                 await stub.ModelInfer(message("broken", half))
             # Half of what both stages take is more than what the reply leaves of it.
             hurried = message("objects", half)
-            hurried.parameters["timeout"].int64_param = 2500
+            left_us = frontend.hub.table.reply_ns // 1000 + 800
+            hurried.parameters["timeout"].int64_param = left_us
             with pytest.raises(grpc.aio.AioRpcError, match="could not have ended") as refused:
                 await stub.ModelInfer(hurried)
             assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
